@@ -1,0 +1,154 @@
+"""Times several runners of one model in turns, so that all of them meet the same machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Feed = Mapping[str, Array]
+
+WARM_UP_RUNS = 3
+BURST_SECONDS = 0.05
+"""A runner's turn: long enough for clocks and caches to settle on it, short enough that turns alternate."""
+MAX_RUNS = 20_000
+TOLERANCE = 1e-3
+"""Largest difference from the first runner's output, relative to its largest value, that is not called out."""
+
+
+class NotAvailable(Exception):
+    """A peer cannot run here, or not this model; the message says why."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model loaded by one runtime: call `run` for outputs in host memory, `close` when done."""
+
+    run: Callable[[Feed], Sequence[Array]]
+    close: Callable[[], None]
+    device: str = ""
+
+
+class Peer(Protocol):
+    """One runtime with one setting."""
+
+    name: str
+
+    def prepare(self, path: str) -> Prepared:
+        """Loads a model; raises `NotAvailable` where that is not possible."""
+        ...
+
+
+@dataclass
+class Measured:
+    """What was measured of one peer on one model; times in seconds."""
+
+    peer: str
+    device: str = ""
+    load: float = 0.0
+    first: float = 0.0
+    runs: list[float] = field(default_factory=list)
+    difference: float | None = None
+    """From the reference output, relative to its largest value."""
+    reason: str = ""
+    """Why there is no measurement."""
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.runs))
+
+    @property
+    def p95(self) -> float:
+        return float(np.percentile(self.runs, 95))
+
+
+def measure(path: str, feed: Feed, peers: Sequence[Peer], seconds: float) -> list[Measured]:
+    """Loads the model in every peer, then lets them take turns for `seconds` each.
+
+    Args:
+        path: The model's file.
+        feed: Its inputs; the same values each run, read anew each run.
+        peers: In the order of the table; the first available one's outputs are what others are compared with.
+        seconds: How long each peer runs in all.
+
+    Returns:
+        One entry a peer.
+    """
+    found = [Measured(peer.name) for peer in peers]
+    prepared: list[Prepared | None] = []
+    expected: Sequence[Array] | None = None
+    try:
+        for peer, entry in zip(peers, found, strict=True):
+            ready = _prepare(peer, path, feed, entry)
+            prepared.append(ready)
+            if ready is None:
+                continue
+            outputs = [np.array(each) for each in ready.run(feed)]
+            if expected is None:
+                expected = outputs
+            entry.difference = _difference(outputs, expected)
+            for _ in range(WARM_UP_RUNS):
+                ready.run(feed)
+        _take_turns(feed, prepared, found, seconds)
+    finally:
+        for each in prepared:
+            if each is not None:
+                each.close()
+    return found
+
+
+def _prepare(peer: Peer, path: str, feed: Feed, entry: Measured) -> Prepared | None:
+    """Loads and runs once, noting the times; a failure becomes the entry's reason."""
+    try:
+        started = time.perf_counter()
+        ready = peer.prepare(path)
+        loaded = time.perf_counter()
+        ready.run(feed)
+        entry.load, entry.first = loaded - started, time.perf_counter() - loaded
+    except NotAvailable as reason:
+        entry.reason = str(reason)
+        return None
+    except Exception as problem:  # a peer's failure is a result, not the benchmark's end
+        entry.reason = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
+        return None
+    entry.device = ready.device
+    return ready
+
+
+def _take_turns(
+    feed: Feed, prepared: Sequence[Prepared | None], found: Sequence[Measured], seconds: float
+) -> None:
+    spent = [0.0] * len(found)
+    while True:
+        is_done = True
+        for index, (ready, entry) in enumerate(zip(prepared, found, strict=True)):
+            if ready is None or len(entry.runs) >= MAX_RUNS or (spent[index] >= seconds and len(entry.runs) >= 3):
+                continue
+            is_done = False
+            until = spent[index] + min(BURST_SECONDS, seconds)
+            while True:
+                started = time.perf_counter()
+                ready.run(feed)
+                taken = time.perf_counter() - started
+                entry.runs.append(taken)
+                spent[index] += taken
+                if spent[index] >= until:
+                    break
+        if is_done:
+            return
+
+
+def _difference(have: Sequence[Array], want: Sequence[Array]) -> float:
+    """The largest difference, relative to the largest value; infinite where shapes differ."""
+    worst = 0.0
+    for left, right in zip(have, want, strict=False):
+        if left.size != right.size:
+            return float("inf")
+        scale = float(np.abs(right).max()) if right.size else 0.0
+        gap = np.abs(left.reshape(right.shape).astype(np.float64) - right.astype(np.float64))
+        worst = max(worst, float(gap.max()) / (scale or 1.0) if gap.size else 0.0)
+    return worst

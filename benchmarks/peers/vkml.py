@@ -1,0 +1,28 @@
+"""vkml itself, on one device with one precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import vkml
+from benchmarks.measure import Feed, NotAvailable, Prepared
+
+
+@dataclass(frozen=True)
+class Vkml:
+    """A vkml session."""
+
+    name: str
+    device: str
+    precision: str
+
+    def prepare(self, path: str) -> Prepared:
+        try:
+            session = vkml.InferenceSession(path, devices=self.device, precision=self.precision)
+        except vkml.Error as problem:
+            raise NotAvailable(str(problem)) from None
+
+        def run(feed: Feed) -> list[object]:
+            return session.run(None, feed)
+
+        return Prepared(run, session.close, session.get_providers()[0])

@@ -1,0 +1,52 @@
+"""Runs machine-learning models on any GPU through Vulkan, and on the CPU.
+
+Example:
+    >>> import vkml
+    >>> vkml.devices()[-1].name
+    'cpu'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vkml.errors import *  # noqa: F403
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from vkml.engine.devices import close_devices, devices
+    from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, SessionOptions
+    from vkml.engine.report import PlanReport, StepReport
+    from vkml.engine.session import InferenceSession, NodeArg
+
+_LAZY = {
+    "InferenceSession": "vkml.engine.session",
+    "NodeArg": "vkml.engine.session",
+    "SessionOptions": "vkml.engine.options",
+    "GraphOptimizationLevel": "vkml.engine.options",
+    "ExecutionMode": "vkml.engine.options",
+    "PlanReport": "vkml.engine.report",
+    "StepReport": "vkml.engine.report",
+    "devices": "vkml.engine.devices",
+    "close_devices": "vkml.engine.devices",
+}
+
+__all__ = [  # noqa: F405, RUF022
+    "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode", "Fail",
+    "GraphOptimizationLevel", "IndexOutOfRange", "InferenceSession", "InvalidArgument", "InvalidGraph",
+    "InvalidProtobuf", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotImplemented",
+    "OutOfMemory", "PlanReport", "RuntimeException", "SessionOptions", "ShapeError", "StepReport",
+    "UnsupportedOperator", "close_devices", "devices",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'vkml' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,198 @@
+"""The commands and their options; each command's work is in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vkml.cli.guard import guarded
+
+app = typer.Typer(
+    name="vkml",
+    help="Runs ONNX models on any GPU through Vulkan, and on the CPU.",
+    epilog="--debug (anywhere) or VKML_DEBUG=1 shows the traceback of an error.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)]
+DeviceName = Annotated[
+    str, typer.Option("--device", "-d", metavar="NAME", help="auto, cpu, vulkan:0, ... (see: vkml devices).")
+]
+Precision = Annotated[str, typer.Option(metavar="POLICY", help="highest, high or medium.")]
+Dimensions = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension; 1 where not given.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Seed = Annotated[int, typer.Option(help="Seed of random inputs.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse to run any part of the model on another device.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from vkml import __version__
+
+        typer.echo(f"vkml {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Runs ONNX models on any GPU through Vulkan, and on the CPU."""
+
+
+@app.command()
+@guarded
+def devices(
+    as_json: AsJson = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Include software Vulkan devices.")] = False,
+) -> int:
+    """List the devices that models can run on."""
+    from vkml.cli.devices import show_devices
+
+    return show_devices(everything=everything, as_json=as_json)
+
+
+@app.command()
+@guarded
+def run(
+    model: ModelFile,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="[NAME=]FILE",
+            help="An input's value: .npy, .npz, .pb or an image; several images of one input make a batch.",
+            show_default=False,
+        ),
+    ] = None,
+    random: Annotated[bool, typer.Option("--random", help="Fill the inputs not given with random values.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write each output as .npy there.")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Print the K best classes with probabilities.")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of the classes, one a line, for --top.")
+    ] = None,
+    softmax: Annotated[
+        bool | None,
+        typer.Option("--softmax/--no-softmax", help="Softmax before --top; by default where scores need it."),
+    ] = None,
+    device: DeviceName = "auto",
+    precision: Precision = "high",
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times and time each.")] = 1,
+    dimensions: Dimensions = None,
+    seed: Seed = 0,
+    mean: Annotated[
+        str | None, typer.Option(metavar="M[,M...]", help="Taken off images' values (0..1), per channel.")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="S[,S...]", help="Divides images' values after that, per channel.")
+    ] = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> int:
+    """Run a model on given or random inputs."""
+    from vkml.cli.run import RunRequest, run_model
+
+    return run_model(
+        RunRequest(
+            model=model,
+            inputs=tuple(inputs or ()),
+            fill_randomly=random,
+            output=output,
+            top=top,
+            labels=labels,
+            softmax=softmax,
+            device=device,
+            precision=precision,
+            repeat=repeat,
+            dimensions=tuple(dimensions or ()),
+            seed=seed,
+            mean=mean,
+            std=std,
+            strict=strict,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
+@guarded
+def inspect(
+    model: ModelFile,
+    plan: Annotated[bool, typer.Option("--plan", help="Also plan it: devices, kernels, memory.")] = False,
+    device: DeviceName = "auto",
+    precision: Precision = "high",
+    dimensions: Dimensions = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what a model holds and, with --plan, where each node would run."""
+    from vkml.cli.inspect import inspect_model
+
+    return inspect_model(
+        model, plan=plan, device=device, precision=precision, dimensions=tuple(dimensions or ()), as_json=as_json
+    )
+
+
+@app.command()
+@guarded
+def bench(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help=".onnx files.", show_default=False)],
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", "-d", metavar="NAME", help="A device; may be repeated. Default: auto."),
+    ] = None,
+    precision: Precision = "high",
+    repeat: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs to time, instead of --seconds.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, metavar="S", help="Time to spend on each model.")] = 2.0,
+    dimensions: Dimensions = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Time models on random inputs."""
+    from vkml.cli.bench import bench_models
+
+    return bench_models(
+        models,
+        devices=tuple(device or ("auto",)),
+        precision=precision,
+        repeat=repeat,
+        seconds=seconds,
+        dimensions=tuple(dimensions or ()),
+        seed=seed,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@guarded
+def doctor(
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", "-d", metavar="NAME", help="A device; may be repeated. Default: all."),
+    ] = None,
+    match: Annotated[str, typer.Option("--match", "-k", metavar="WORD", help="Only cases with it in the name.")] = "",
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Include software Vulkan devices.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List the cases that pass, too.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Check the installation: each kernel's known answer on each device."""
+    from vkml.cli.doctor import show_diagnosis
+
+    return show_diagnosis(
+        tuple(device or ()), match=match, everything=everything, verbose=verbose, as_json=as_json
+    )

@@ -1,0 +1,66 @@
+"""``vkml devices``: lists what models can run on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vkml.cli.output import console, print_json, size, table
+
+
+NOTABLE = (
+    "float16",
+    "bfloat16",
+    "float8",
+    "int8",
+    "int64",
+    "float64",
+    "integer_dot",
+    "cooperative_matrix",
+    "cooperative_matrix2",
+    "memory_budget",
+    "timestamps",
+)
+"""Capabilities that are listed: those that decide which kernels a model gets."""
+
+
+def show_devices(*, everything: bool, as_json: bool) -> int:
+    """Prints the devices; returns the exit code."""
+    import vkml
+
+    found = [describe_device(device) for device in vkml.devices(True if everything else None)]
+    if as_json:
+        print_json(found)
+        return 0
+    rows = table("name", "title", "type", "driver", "Vulkan", "memory", "capabilities", right=("memory",))
+    for device in found:
+        rows.add_row(
+            device["name"],
+            device["title"],
+            f"{device['type']} (software)" if device["is_software"] else device["type"],
+            device["driver"],
+            device["api_version"] or "",
+            size(device["memory_bytes"]),
+            ", ".join(device["capabilities"]),
+        )
+    out = console()
+    out.print(rows, markup=False)
+    if all(device["name"] == "cpu" for device in found):
+        out.print("No Vulkan device: no GPU with a Vulkan 1.3 driver, or no loader. vkml doctor says more;")
+        out.print("vkml devices --all also lists software drivers.")
+    return 0
+
+
+def describe_device(device: Any) -> dict[str, Any]:
+    """One device of `vkml.devices`, in plain values that go into JSON."""
+    capabilities = getattr(device, "capabilities", None)
+    return {
+        "name": device.name,
+        "title": device.title,
+        "type": str(getattr(device.type, "value", device.type)),
+        "driver": " ".join(each for each in (device.driver, getattr(device, "driver_info", "")) if each),
+        "api_version": ".".join(str(part) for part in getattr(device, "api_version", ())),
+        "memory_bytes": device.memory_bytes if device.name == "cpu" else device.device_memory_bytes,
+        "capabilities": [] if capabilities is None else [name for name in NOTABLE if getattr(capabilities, name)],
+        "quirks": list(getattr(device, "quirks", ())),
+        "is_software": device.is_software,
+    }

@@ -1,0 +1,81 @@
+"""``vkml doctor``: facts of the installation, and each kernel's known answer on each device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from vkml.cli.guard import UsageError
+from vkml.cli.output import console, print_json, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vkml.engine.doctor import CaseResult
+
+
+def show_diagnosis(devices: Sequence[str], *, match: str, everything: bool, verbose: bool, as_json: bool) -> int:
+    """Runs the cases and prints what came of them; 1 where a case failed."""
+    import vkml
+    from vkml.engine import doctor
+
+    names = list(devices) or [device.name for device in vkml.devices(True if everything else None)]
+    known = {device.name for device in vkml.devices(True)} | {"auto"}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no device {name!r}; there is: {', '.join(sorted(known))}")
+    cases = doctor.cases(match)
+    if not cases:
+        raise UsageError(f"--match {match}: no case has it in its name")
+    facts = doctor.facts()
+    out = console()
+    if not as_json:
+        rows = table("installation", "")
+        for name, value in facts:
+            rows.add_row(name, value)
+        for title, reason in doctor.rejected():
+            rows.add_row("unused device", f"{title}: {reason}")
+        out.print(rows, markup=False)
+    results: list[CaseResult] = []
+    for name in names:
+        with out.status(f"{name}: {len(cases)} cases") if out.is_terminal and not as_json else _Quiet():
+            found = [doctor.run_case(case, name) for case in cases]
+        results += found
+        if not as_json:
+            _show(out, name, found, verbose)
+    failed = sum(result.status == doctor.FAIL for result in results)
+    if as_json:
+        print_json({"facts": dict(facts), "results": [asdict(result) for result in results], "failed": failed})
+    else:
+        out.print(f"{failed} of {len(results)} cases FAIL" if failed else f"all {len(results)} cases PASS")
+    return 1 if failed else 0
+
+
+class _Quiet:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: bool) -> None:
+    """One line a family; the cases that did not pass, or all, below it."""
+    from vkml.engine import doctor
+
+    rows = table(device, "cases", "status", "detail")
+    for family in dict.fromkeys(result.family for result in results):
+        members = [result for result in results if result.family == family]
+        counts = Counter(result.status for result in members)
+        worst = next(status for status in (doctor.FAIL, doctor.ON_CPU, doctor.PASS) if counts[status])
+        split = ", ".join(f"{count} {status}" for status, count in counts.items()) if len(counts) > 1 else ""
+        rows.add_row(family, str(len(members)), _coloured(worst), split)
+        for result in members:
+            if verbose or result.status != doctor.PASS:
+                rows.add_row(f"  {result.case}", "", _coloured(result.status), result.detail)
+    out.print(rows, markup=False)
+
+
+def _coloured(status: str) -> str:
+    colour = {"PASS": "green", "FAIL": "bold red"}.get(status, "yellow")
+    return f"[{colour}]{status}[/{colour}]"

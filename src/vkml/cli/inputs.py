@@ -1,0 +1,251 @@
+"""Makes a model's feed from the command line: files, images and random values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from vkml.cli.guard import UsageError
+from vkml.cli.images import IMAGE_ENDINGS, ImageScale, read_image
+from vkml.errors import InvalidArgument, InvalidProtobuf
+from vkml.ir import dtypes
+from vkml.ir.dtypes import DType
+
+Array = np.ndarray[Any, Any]
+
+
+class InputInfo(Protocol):
+    """What a session says of one input, as onnxruntime's ``NodeArg``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[int | str | None]: ...
+    @property
+    def type(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class FeedRequest:
+    """What the command line says of the inputs."""
+
+    given: tuple[str, ...] = ()
+    """``NAME=FILE`` or ``FILE``, in the order given."""
+    dimensions: tuple[str, ...] = ()
+    """``NAME=N`` for symbolic dimensions."""
+    fill_randomly: bool = False
+    seed: int = 0
+    scale: ImageScale = ImageScale()
+
+
+def element_type(info: InputInfo) -> DType:
+    """The element type behind ``tensor(float)``."""
+    inner = info.type.removeprefix("tensor(").removesuffix(")")
+    found = next((each for each in dtypes.ALL if each.name == inner), None)
+    if found is None:
+        raise InvalidArgument(f"input {info.name!r} is a {info.type}; the command line gives tensors only")
+    return found
+
+
+def parse_dimensions(words: Sequence[str]) -> dict[str, int]:
+    """``["batch=4"]`` → ``{"batch": 4}``."""
+    found: dict[str, int] = {}
+    for word in words:
+        name, equals, size = word.partition("=")
+        if not equals or not name or not size.isdigit():
+            raise UsageError(f"--dim {word}: expected NAME=N with a whole number N, as in --dim batch=4")
+        found[name] = int(size)
+    return found
+
+
+def make_feed(infos: Sequence[InputInfo], request: FeedRequest) -> dict[str, Array]:
+    """Reads and makes all inputs.
+
+    Args:
+        infos: The model's inputs.
+        request: What the command line says.
+
+    Returns:
+        An array for each input.
+
+    Raises:
+        UsageError: A name the model does not have, an input neither given nor filled, a bad option.
+        InvalidArgument: A file that does not hold such a value.
+    """
+    by_name = {info.name: info for info in infos}
+    dimensions = parse_dimensions(request.dimensions)
+    check_dimensions(infos, dimensions)
+    feed: dict[str, Array] = {}
+    images: dict[str, list[Path]] = {}
+    for name, path in _assignments(request.given, by_name):
+        if path.suffix.lower() in IMAGE_ENDINGS:
+            images.setdefault(name, []).append(path)
+        elif name in feed or name in images:
+            raise UsageError(f"input {name!r} is given twice; only images of one input may be several (a batch)")
+        else:
+            feed[name] = _read_array(path, name, element_type(by_name[name]))
+    for name, paths in images.items():
+        if name in feed:
+            raise UsageError(f"input {name!r} is given both as an array and as an image")
+        feed[name] = _image_batch(by_name[name], paths, dimensions, request.scale)
+    missing = [info for info in infos if info.name not in feed]
+    if missing and not request.fill_randomly:
+        listed = ", ".join(f"{info.name} ({info.type}, {list(info.shape)})" for info in missing)
+        raise UsageError(f"no value for {listed}; give -i NAME=FILE, or --random to fill in random values")
+    _learn_dimensions(by_name, feed, dimensions)
+    generator = np.random.default_rng(request.seed)
+    for info in missing:
+        feed[info.name] = random_value(info, dimensions, generator)
+    return feed
+
+
+def random_feed(infos: Sequence[InputInfo], dimensions: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
+    """Seeded random values for all inputs."""
+    check_dimensions(infos, dimensions)
+    generator = np.random.default_rng(seed)
+    return {info.name: random_value(info, dimensions, generator) for info in infos}
+
+
+def random_value(info: InputInfo, dimensions: Mapping[str, int], generator: np.random.Generator) -> Array:
+    """Uniform in [0, 1) for floats, 0 or 1 for integers (valid as an index nearly everywhere) and bools."""
+    shape = tuple(each if isinstance(each, int) else dimensions.get(each or "", 1) for each in info.shape)
+    dtype = element_type(info)
+    if dtype.kind == "s":
+        return np.full(shape, "", dtype=object)
+    if not dtype.is_native:
+        raise InvalidArgument(f"input {info.name!r} is a {info.type}, which cannot be filled with random values")
+    if dtype.is_float or dtype.kind == "c":
+        return generator.random(shape).astype(dtype.storage)
+    return generator.integers(0, 2, shape).astype(dtype.storage)
+
+
+def check_dimensions(infos: Sequence[InputInfo], dimensions: Mapping[str, int]) -> None:
+    """`UsageError` for a name in `dimensions` that no input's shape has."""
+    known = sorted({each for info in infos for each in info.shape if isinstance(each, str)})
+    for name in dimensions:
+        if name not in known:
+            raise UsageError(f"--dim {name}: the model has no such dimension (it has {', '.join(known) or 'none'})")
+
+
+def _assignments(given: Sequence[str], by_name: Mapping[str, InputInfo]) -> list[tuple[str, Path]]:
+    """Splits NAME=FILE; the name may be left out where the model has one input, or for an .npz of named arrays."""
+    found: list[tuple[str, Path]] = []
+    for word in given:
+        name, equals, rest = word.partition("=")
+        if equals and name in by_name:
+            found.append((name, Path(rest)))
+        elif Path(word).suffix == ".npz" and len(by_name) > 1:
+            with _opened_npz(Path(word)) as archive:
+                unknown = sorted(set(archive.files) - set(by_name))
+            if unknown:
+                raise UsageError(f"{word} holds {unknown[0]!r}, which is no input (inputs: {', '.join(by_name)})")
+            found += [(each, Path(word)) for each in archive.files]
+        elif equals and not Path(word).exists():
+            raise UsageError(f"-i {word}: the model has no input {name!r} (inputs: {', '.join(by_name) or 'none'})")
+        elif len(by_name) == 1:
+            found.append((next(iter(by_name)), Path(word)))
+        else:
+            raise UsageError(f"-i {word}: say which input it is, as NAME={word} (inputs: {', '.join(by_name) or 'none'})")
+    return found
+
+
+def _opened_npz(path: Path) -> Any:
+    _check_file(path)
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as problem:
+        raise InvalidArgument(f"{path} is not an array file of NumPy's: {problem}") from None
+
+
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        raise UsageError(f"there is no file {path}")
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; a file was expected")
+
+
+def _read_array(path: Path, name: str, dtype: DType) -> Array:
+    """The array in a file, in the input's type where it can be converted without loss."""
+    _check_file(path)
+    ending = path.suffix.lower()
+    if ending == ".pb":
+        value = _read_tensor(path)
+    elif ending in (".npy", ".npz"):
+        loaded = _opened_npz(path)
+        if isinstance(loaded, np.ndarray):
+            value = loaded
+        else:
+            with loaded:
+                key = name if name in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
+                if key is None:
+                    raise UsageError(f"{path} has no array {name!r} (it has {', '.join(loaded.files) or 'none'})")
+                try:
+                    value = loaded[key]
+                except (ValueError, OSError, EOFError) as problem:
+                    raise InvalidArgument(f"{path}: the array {key!r} cannot be read: {problem}") from None
+    else:
+        raise UsageError(f"{path}: cannot read {ending or 'a file without an ending'} (.npy, .npz, .pb, .png, .jpg)")
+    return _converted(value, dtype, f"{path} for input {name!r}")
+
+
+def _converted(value: Array, dtype: DType, what: str) -> Array:
+    """`value` in the storage type of `dtype`, where no value changes but for a float's rounding."""
+    if value.dtype == dtype.storage or dtype.kind == "s":
+        return value
+    if value.dtype.kind in "fiub" and dtype.is_native and dtype.kind in "fiub":
+        with np.errstate(all="ignore"):
+            made = value.astype(dtype.storage)
+            if dtype.is_float or bool(np.array_equal(made.astype(value.dtype), value)):
+                return made
+    raise InvalidArgument(f"{what} holds {value.dtype} values; the model wants {dtype.numpy_name}")
+
+
+def _read_tensor(path: Path) -> Array:
+    """The value of a file that holds one TensorProto, as the ONNX test suites do."""
+    from vkml.onnx.external import ExternalFiles, map_file
+    from vkml.onnx.messages import TENSOR
+    from vkml.onnx.tensor import Tensor
+    from vkml.onnx.wire import read_message
+
+    view = map_file(path)
+    try:
+        proto = read_message(TENSOR, view, 0, len(view))
+    except InvalidProtobuf as problem:
+        raise InvalidProtobuf(f"{path} is not a TensorProto: {problem}") from None
+    return Tensor(proto, ExternalFiles((path.parent,)), str(path)).array()
+
+
+def _image_batch(info: InputInfo, paths: Sequence[Path], dimensions: Mapping[str, int], scale: ImageScale) -> Array:
+    shape = tuple(dimensions.get(each, each) if isinstance(each, str) else each for each in info.shape)
+    dtype = element_type(info)
+    for path in paths:
+        _check_file(path)
+    values = [read_image(path, shape, dtype, f"input {info.name!r}", scale) for path in paths]
+    if len({value.shape for value in values}) > 1:
+        sizes = ", ".join(f"{path} {value.shape}" for path, value in zip(paths, values, strict=True))
+        raise InvalidArgument(f"the images of input {info.name!r} differ in shape: {sizes}")
+    if len(shape) < 4:
+        if len(values) > 1:
+            raise InvalidArgument(f"input {info.name!r} has no batch dimension, {len(values)} images are given")
+        return values[0]
+    if isinstance(shape[0], int) and shape[0] != len(values):
+        raise InvalidArgument(f"input {info.name!r} takes a batch of {shape[0]} images, {len(values)} are given")
+    return np.stack(values)
+
+
+def _learn_dimensions(by_name: Mapping[str, InputInfo], feed: Mapping[str, Array], sizes: dict[str, int]) -> None:
+    """Adds the sizes that given arrays have for symbolic dimensions, so that random inputs fit them."""
+    for name, value in feed.items():
+        for each, size in zip(by_name[name].shape, value.shape, strict=False):
+            if isinstance(each, str):
+                sizes.setdefault(each, size)
+
+
+def total_bytes(feed: Mapping[str, Array]) -> int:
+    """Bytes of all arrays together."""
+    return sum(math.prod(value.shape) * value.itemsize for value in feed.values())

@@ -1,0 +1,169 @@
+"""``vkml inspect``: what a model file holds and, when planned, where each of its nodes would run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vkml.cli.inputs import parse_dimensions
+from vkml.cli.output import console, print_json, shape_text, size, table
+from vkml.cli.sessions import opened_session
+from vkml.ir.graph import Graph, Value
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vkml.onnx import Model
+
+SHOWN_TEXT = 200
+"""Characters of a metadata value that the table shows."""
+
+
+def inspect_model(
+    path: Path, *, plan: bool, device: str, precision: str, dimensions: Sequence[str], as_json: bool
+) -> int:
+    """Prints the description of a model; returns the exit code."""
+    import vkml.onnx
+
+    sizes = parse_dimensions(dimensions)
+    with vkml.onnx.open(path) as model:
+        graph = vkml.onnx.load_graph(model)
+        description = _describe(path, model, graph)
+    report = None
+    if plan:
+        with opened_session(path, device=device, precision=precision) as opened:
+            report = opened.session.report(sizes or None)
+    if as_json:
+        if report is not None:
+            description["plan"] = _plan_as_json(report)
+        print_json(description)
+        return 0
+    out = console()
+    _show(out, description)
+    if report is not None:
+        _show_plan(out, report)
+    return 0
+
+
+def all_nodes(graph: Graph) -> Iterator[Any]:
+    """The graph's nodes and those of the bodies of If, Loop and Scan."""
+    for node in graph.nodes:
+        yield node
+        for value in node.attributes.values():
+            for body in value if isinstance(value, tuple) else (value,):
+                if isinstance(body, Graph):
+                    yield from all_nodes(body)
+
+
+def _describe(path: Path, model: Model, graph: Graph) -> dict[str, Any]:
+    constants = graph.constants.values()
+    return {
+        "file": str(path),
+        "file_bytes": path.stat().st_size,
+        "name": graph.name,
+        "producer": " ".join(each for each in (model.producer, model.producer_version) if each),
+        "ir_version": model.ir_version,
+        "opsets": {domain or "ai.onnx": version for domain, version in sorted(graph.opsets.items())},
+        "documentation": graph.documentation,
+        "metadata": dict(graph.metadata),
+        "inputs": [_value(each) for each in graph.inputs],
+        "outputs": [_value(each) for each in graph.outputs],
+        "operators": dict(Counter(_operator(node) for node in all_nodes(graph)).most_common()),
+        "parameters": sum(constant.type.elements for constant in constants),
+        "parameter_bytes": sum(constant.type.bytes for constant in constants),
+        "parameter_types": dict(Counter(constant.dtype.name for constant in constants).most_common()),
+    }
+
+
+def _operator(node: Any) -> str:
+    return f"{node.domain}.{node.op}" if node.domain else str(node.op)
+
+
+def _value(value: Value) -> dict[str, Any]:
+    shape = value.type.shape
+    return {"name": value.name, "type": value.type.dtype.name, "shape": None if shape is None else list(shape)}
+
+
+def _show(out: Console, found: dict[str, Any]) -> None:
+    opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())
+    facts = [
+        ("file", f"{found['file']} ({size(found['file_bytes'])})"),
+        ("graph", found["name"]),
+        ("producer", found["producer"]),
+        ("format", f"IR version {found['ir_version']}; opsets: {opsets}"),
+        ("parameters", _parameters(found)),
+        ("documentation", found["documentation"]),
+        *((f"metadata {key}", value) for key, value in found["metadata"].items()),
+    ]
+    for name, text in facts:
+        if text:
+            cut = text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…"
+            out.print(f"{name:14} {cut}", markup=False, soft_wrap=True)
+    rows = table("", "name", "type", "shape")
+    for kind in ("inputs", "outputs"):
+        for value in found[kind]:
+            rows.add_row(kind[:-1], value["name"], value["type"], shape_text(value["shape"]))
+    out.print(rows, markup=False)
+    operators = table("operator", "nodes", right=("nodes",))
+    for name, count in found["operators"].items():
+        operators.add_row(name, str(count))
+    out.print(operators, markup=False)
+
+
+def _parameters(found: dict[str, Any]) -> str:
+    types = ", ".join(f"{name} ×{count}" for name, count in found["parameter_types"].items())
+    return f"{found['parameters']:,} values, {size(found['parameter_bytes'])} ({types or 'none'})"
+
+
+def _plan_as_json(report: Any) -> dict[str, Any]:
+    return {
+        "device": report.device,
+        "segments": report.segments if isinstance(report.segments, int) else len(report.segments),
+        "barriers": report.barriers,
+        "memory": {device: dict(kinds) for device, kinds in report.memory.items()},
+        "fallbacks": [{"node": node, "reason": reason} for node, reason in report.fallbacks],
+        "steps": [
+            {
+                "device": step.device,
+                "kernel": step.kernel,
+                "variant": step.variant,
+                "reason": step.reason,
+                "nodes": list(step.nodes),
+                "operators": list(step.operators),
+                "output_shapes": [list(shape) for shape in step.output_shapes],
+                "workgroups": step.workgroups and list(step.workgroups),
+            }
+            for step in report.steps
+        ],
+    }
+
+
+def _show_plan(out: Console, report: Any) -> None:
+    plan = _plan_as_json(report)
+    title = f"Plan for {plan['device']}: {len(plan['steps'])} steps, {plan['segments']} segments, "
+    rows = table("#", "device", "kernel", "operators", "output", "why", title=title + f"{plan['barriers']} barriers")
+    for index, step in enumerate(plan["steps"]):
+        kernel = f"{step['kernel']} {step['variant']}".strip()
+        shapes = " ".join(shape_text(shape) for shape in step["output_shapes"])
+        rows.add_row(str(index), step["device"], kernel, _operators(step["operators"]), shapes, step["reason"])
+    out.print(rows, markup=False)
+    memory = table("memory on", "kind", "size", right=("size",))
+    for device, kinds in plan["memory"].items():
+        for kind, count in kinds.items():
+            memory.add_row(device, kind, size(count))
+    out.print(memory, markup=False)
+    for entry in plan["fallbacks"]:
+        out.print(f"on the CPU: {entry['node']}: {entry['reason']}", markup=False)
+
+
+def _operators(names: Sequence[str]) -> str:
+    """``Conv Relu``, a run of the same one as ``Add ×9``."""
+    runs: list[tuple[str, int]] = []
+    for name in names:
+        if runs and runs[-1][0] == name:
+            runs[-1] = name, runs[-1][1] + 1
+        else:
+            runs.append((name, 1))
+    return " ".join(name if count == 1 else f"{name} ×{count}" for name, count in runs)

@@ -1,0 +1,85 @@
+"""Tables, units and JSON as the commands print them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PLAIN_WIDTH = 200
+"""Columns where the output is no terminal: tables must not be cut to 80 there."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console that neither cuts tables in files and pipes nor hides that a pipe's reader went away."""
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PLAIN_WIDTH
+    return PipeConsole(stderr=stderr, width=width, highlight=False)
+
+
+def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Table:
+    """An empty table; the columns named in `right` are flush right."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, title_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON document, the only thing on the standard output."""
+    print(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return str(value)
+
+
+def duration(seconds: float) -> str:
+    """A time with a unit that fits it: ``12.3 µs``, ``4.56 ms``, ``1.23 s``."""
+    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * factor < 1000:
+            return f"{_three_digits(seconds * factor)} {unit}"
+    return f"{_three_digits(seconds)} s"
+
+
+def size(count: float) -> str:
+    """Bytes with a binary unit that fits: ``117 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{_three_digits(count)} {unit}"
+        count /= 1024
+    return f"{_three_digits(count)} TiB"
+
+
+def number(value: float) -> str:
+    """A number a person reads: four significant digits."""
+    return f"{value:.4g}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """A shape as messages print it: ``1×3×batch``; ``scalar``; ``?``."""
+    if shape is None:
+        return "any rank"
+    return "×".join("?" if each is None else str(each) for each in shape) or "scalar"

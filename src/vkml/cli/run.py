@@ -1,0 +1,203 @@
+"""``vkml run``: runs a model once or often and shows or writes what comes out."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.cli.classes import RankedClasses, rank_classes, read_labels
+from vkml.cli.guard import UsageError
+from vkml.cli.images import parse_scale
+from vkml.cli.inputs import FeedRequest, make_feed
+from vkml.cli.output import console, duration, number, print_json, shape_text, table
+from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Array = np.ndarray[Any, Any]
+
+SHOWN_VALUES = 12
+"""An output of at most so many elements is printed whole."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The options of ``vkml run``, as given."""
+
+    model: Path
+    inputs: tuple[str, ...]
+    fill_randomly: bool
+    output: Path | None
+    top: int | None
+    labels: Path | None
+    softmax: bool | None
+    device: str
+    precision: str
+    repeat: int
+    dimensions: tuple[str, ...]
+    seed: int
+    mean: str | None
+    std: str | None
+    strict: bool
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    device: str
+    fallbacks: tuple[tuple[str, str], ...]
+    load_seconds: float
+    run_seconds: tuple[float, ...]
+    names: tuple[str, ...]
+    outputs: tuple[Any, ...]
+    ranked: RankedClasses | None
+    files: tuple[Path, ...]
+
+
+def run_model(request: RunRequest) -> int:
+    """Carries the command out; returns its exit code."""
+    feed_request = FeedRequest(
+        given=request.inputs,
+        dimensions=request.dimensions,
+        fill_randomly=request.fill_randomly,
+        seed=request.seed,
+        scale=parse_scale(request.mean, request.std),
+    )
+    if request.labels and not request.top:
+        raise UsageError("--labels names the classes that --top prints; give --top K too")
+    labels = read_labels(request.labels) if request.labels else ()
+    with opened_session(
+        request.model, device=request.device, precision=request.precision, strict=request.strict
+    ) as opened:
+        session = opened.session
+        feed = make_feed(session.get_inputs(), feed_request)
+        outputs, seconds = timed_runs(session, feed, request.repeat)
+        report = where_it_ran(session, feed)
+        names = tuple(info.name for info in session.get_outputs())
+    ranked = rank_classes(names, outputs, request.top, request.softmax, labels) if request.top else None
+    files = _write_outputs(request.output, names, outputs) if request.output else ()
+    outcome = _Outcome(
+        device=report.device,
+        fallbacks=tuple(report.fallbacks),
+        load_seconds=opened.load_seconds,
+        run_seconds=tuple(seconds),
+        names=names,
+        outputs=tuple(outputs),
+        ranked=ranked,
+        files=files,
+    )
+    if request.as_json:
+        print_json(_as_json(request, outcome))
+    else:
+        _show(request, outcome)
+    return 0
+
+
+def _write_outputs(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> tuple[Path, ...]:
+    """One .npy an output, named after it, with characters that no file name may have replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name, value in zip(names, outputs, strict=True):
+        stem = re.sub(r"[^\w.\-]+", "_", name).lstrip(".") or "output"
+        path = folder / f"{stem}.npy"
+        count = 1
+        while path in written:
+            count += 1
+            path = folder / f"{stem}_{count}.npy"
+        np.save(path, value, allow_pickle=False)
+        written.append(path)
+    return tuple(written)
+
+
+def _show(request: RunRequest, outcome: _Outcome) -> None:
+    out = console()
+    if outcome.ranked:
+        _show_ranked(out, outcome.ranked)
+    else:
+        _show_outputs(out, outcome)
+    for path in outcome.files:
+        out.print(f"wrote {path}", markup=False)
+    later = outcome.run_seconds[1:]
+    timing = f"first run {duration(outcome.run_seconds[0])}"
+    if later:
+        timing = f"median {duration(statistics.median(later))} of {len(later)} runs after the first ({timing})"
+    out.print(f"on {outcome.device}; {timing}; loaded in {duration(outcome.load_seconds)}", markup=False)
+    for node, reason in outcome.fallbacks[:5]:
+        out.print(f"on the CPU: {node}: {reason}", markup=False)
+    if len(outcome.fallbacks) > 5:
+        out.print(f"and {len(outcome.fallbacks) - 5} more nodes on the CPU (vkml inspect --plan lists them)")
+
+
+def _show_outputs(out: Console, outcome: _Outcome) -> None:
+    rows = table("output", "type", "shape", "values")
+    for name, value in zip(outcome.names, outcome.outputs, strict=True):
+        array = np.asarray(value)
+        rows.add_row(name, array.dtype.name, shape_text(array.shape), _summary(array))
+    out.print(rows, markup=False)
+
+
+def _summary(array: Array) -> str:
+    if array.size <= SHOWN_VALUES:
+        return " ".join(number(each) if array.dtype.kind == "f" else str(each) for each in array.ravel().tolist())
+    if array.dtype.kind not in "fiu":
+        return f"{array.size} values"
+    values = array.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return "no finite value"
+    text = f"min {number(finite.min())}  mean {number(finite.mean())}  max {number(finite.max())}"
+    lost = values.size - finite.size
+    return f"{text}  ({lost} not finite)" if lost else text
+
+
+def _show_ranked(out: Console, ranked: RankedClasses) -> None:
+    rows = table("row", "class", ranked.measure, title=f"{ranked.output}: {ranked.note}", right=("row", ranked.measure))
+    for index, row in enumerate(ranked.rows):
+        for place, (label, score) in enumerate(row):
+            text = f"{100 * score:.2f} %" if ranked.measure == "probability" else number(score)
+            rows.add_row("" if place else str(index), label, text)
+    out.print(rows, markup=False)
+
+
+def _as_json(request: RunRequest, outcome: _Outcome) -> dict[str, Any]:
+    outputs = []
+    for index, (name, value) in enumerate(zip(outcome.names, outcome.outputs, strict=True)):
+        array = np.asarray(value)
+        entry: dict[str, Any] = {"name": name, "type": array.dtype.name, "shape": list(array.shape)}
+        if outcome.files:
+            entry["file"] = str(outcome.files[index])
+        if array.size <= 1000:
+            entry["values"] = _json_values(array)
+        outputs.append(entry)
+    ranked = outcome.ranked
+    return {
+        "model": str(request.model),
+        "device": outcome.device,
+        "precision": request.precision,
+        "load_seconds": outcome.load_seconds,
+        "run_seconds": list(outcome.run_seconds),
+        "fallbacks": [{"node": node, "reason": reason} for node, reason in outcome.fallbacks],
+        "outputs": outputs,
+        "top": ranked
+        and {
+            "output": ranked.output,
+            "measure": ranked.measure,
+            "note": ranked.note,
+            "rows": [[{"class": label, ranked.measure: score} for label, score in row] for row in ranked.rows],
+        },
+    }
+
+
+def _json_values(array: Array) -> list[Any]:
+    """Nested lists; null for what JSON has no number for."""
+    if array.dtype.kind == "f":
+        finite = np.isfinite(array)
+        return np.where(finite, array, None).tolist() if not finite.all() else array.tolist()
+    return array.tolist()

@@ -1,0 +1,5 @@
+"""The CPU device: array kernels on NumPy and its BLAS, blocked for the cache and spread over a worker pool."""
+
+from vkml.cpu.pool import WorkerPool, shared_pool
+
+__all__ = ["WorkerPool", "shared_pool"]

@@ -1,0 +1,159 @@
+"""The machine's devices by name, and those opened so far."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vkml.errors import InvalidArgument, NoDevice
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Target
+    from vkml.vulkan import Device, DeviceInfo
+
+VULKAN_PROVIDER = "VulkanExecutionProvider"
+CPU_PROVIDER = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class CpuInfo:
+    """The CPU as a device."""
+
+    name: str
+    title: str
+    type: str
+    driver: str
+    memory_bytes: int
+    cores: int
+    is_software: bool = False
+
+
+def cpu_info() -> CpuInfo:
+    """What the CPU is called, how many cores this process may use, how much memory the machine has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = 0
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return CpuInfo("cpu", _cpu_title(), "cpu", "NumPy", memory, cores)
+
+
+def _cpu_title() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def devices(allow_software: bool | None = None) -> tuple[Any, ...]:
+    """All devices of this machine, the best first, the CPU last.
+
+    Args:
+        allow_software: whether software Vulkan drivers count; None: only under VKML_ALLOW_SOFTWARE=1.
+
+    Example:
+        >>> import vkml
+        >>> vkml.devices()[-1].name
+        'cpu'
+    """
+    return (*_vulkan_devices(allow_software), cpu_info())
+
+
+def _vulkan_devices(allow_software: bool | None) -> tuple[DeviceInfo, ...]:
+    from vkml import vulkan
+
+    try:
+        return vulkan.devices(allow_software)
+    except NoDevice:
+        return ()
+
+
+def resolve(
+    wanted: str | Sequence[str] | None, providers: Sequence[Any] | None
+) -> tuple[DeviceInfo | None, list[str]]:
+    """The Vulkan device to use, or None for the CPU alone, and the providers that stand for the choice.
+
+    Raises:
+        InvalidArgument: an unknown name.
+        NoDevice: a device that is not there.
+    """
+    names = [wanted] if isinstance(wanted, str) else list(wanted or ())
+    if not names:
+        names = _from_providers(providers)
+    both, cpu = [VULKAN_PROVIDER, CPU_PROVIDER], [CPU_PROVIDER]
+    for name in names:
+        if name == "cpu":
+            return None, cpu
+        if name == "auto":
+            found = _vulkan_devices(None)
+            return (found[0], both) if found else (None, cpu)
+        if name.startswith("vulkan"):
+            from vkml import vulkan
+
+            # Naming a software device is asking for it.
+            return vulkan.find_device("vulkan:0" if name == "vulkan" else name, True), both
+        raise InvalidArgument(
+            f"device {name!r} is not known: use 'auto', 'cpu', or a name from vkml.devices(), such as 'vulkan:0'"
+        )
+    return None, cpu
+
+
+def _from_providers(providers: Sequence[Any] | None) -> list[str]:
+    if not providers:
+        return ["auto"]
+    names = [entry[0] if isinstance(entry, tuple) else entry for entry in providers]
+    known = {VULKAN_PROVIDER: "auto", CPU_PROVIDER: "cpu"}
+    for name in names:
+        if name not in known:
+            raise InvalidArgument(f"provider {name!r} is not known: vkml has {', '.join(known)}")
+    return [known[names[0]]]
+
+
+_open: dict[str, Device] = {}
+_lock = threading.Lock()
+
+
+def open_device(info: DeviceInfo) -> Device:
+    """The process's one open handle of a device; sessions share it."""
+    from vkml.vulkan import Device
+
+    with _lock:
+        device = _open.get(info.uuid)
+        if device is None or device.is_closed:
+            device = _open[info.uuid] = Device(info)
+        return device
+
+
+def close_devices() -> None:
+    """Closes every open device; sessions on them must be closed before."""
+    with _lock:
+        for device in _open.values():
+            device.close()
+        _open.clear()
+
+
+def target_of(info: DeviceInfo) -> Target:
+    """What lowering needs to know of a device."""
+    from dataclasses import fields
+
+    from vkml.lowering.builder import Target
+
+    names = (f.name for f in fields(info.capabilities))
+    flags = frozenset(name for name in names if getattr(info.capabilities, name) is True)
+    limits = info.limits
+    return Target(
+        flags,
+        push_bytes=min(256, limits.push_constant_bytes),
+        shared_bytes=limits.shared_memory_bytes,
+        max_invocations=limits.max_invocations,
+        subgroup_size=limits.subgroup_size,
+        max_groups=min(65535, *limits.max_workgroup_count),
+        processors=1 if info.is_software else 132,
+    )

@@ -1,0 +1,156 @@
+"""Runs each kernel's known-answer cases on a device, and collects the facts of an installation."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import vkml
+from vkml.engine.doctor_cases import CASES, Case
+from vkml.errors import Error
+from vkml.ir.graph import Graph, Node
+from vkml.ir.operator import find, normalise_attributes
+
+Array = np.ndarray[Any, Any]
+
+PASS = "PASS"
+FAIL = "FAIL"
+ON_CPU = "CPU"
+"""The device has no kernel for the case, so it ran on the CPU: right, and slower."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """How one case went on one device."""
+
+    device: str
+    case: str
+    family: str
+    status: str
+    detail: str
+    seconds: float
+
+
+def seed_of(name: str) -> int:
+    """A case's seed, so that adding cases does not change the others' values."""
+    return zlib.crc32(name.encode())
+
+
+def reference(graph: Graph, feed: Mapping[str, Array]) -> list[Array]:
+    """The graph's outputs by the operators' own NumPy definitions."""
+    values: dict[str, Array] = {name: constant.array for name, constant in graph.constants.items()} | dict(feed)
+    for node in graph.nodes:
+        spec = find(node)
+        whole = Node(
+            node.op,
+            node.inputs,
+            node.outputs,
+            normalise_attributes(node, spec),
+            node.name,
+            node.domain,
+            node.version,
+        )
+        outputs = spec.evaluate(whole, [values[name] if name else None for name in node.inputs])
+        values.update(zip(node.outputs, outputs, strict=False))
+    return [values[output.name] for output in graph.outputs]
+
+
+def run_case(case: Case, device: str) -> CaseResult:
+    """One case on one device; never raises for what the device or a kernel does wrong."""
+    import vkml.onnx
+
+    graph, feed = case.build(np.random.default_rng(seed_of(case.name)))
+    wanted = reference(graph, feed)
+    started = time.perf_counter()
+
+    def result(status: str, detail: str = "") -> CaseResult:
+        return CaseResult(device, case.name, case.family, status, detail, time.perf_counter() - started)
+
+    model = vkml.onnx.save_graph(graph)
+    assert model is not None
+    try:
+        with vkml.InferenceSession(model, devices=device, precision="highest") as session:
+            found = session.run(None, dict(feed))
+            fallbacks = session.report().fallbacks
+    except Error as problem:
+        return result(FAIL, f"{type(problem).__name__}: {problem}")
+    except Exception as problem:
+        return result(FAIL, f"internal error: {type(problem).__name__}: {problem}")
+    for index, (have, want) in enumerate(zip(found, wanted, strict=True)):
+        difference = compare(np.asarray(have), want, case.tolerance)
+        if difference:
+            return result(FAIL, f"output {index}: {difference}")
+    if fallbacks:
+        return result(ON_CPU, fallbacks[0][1])
+    return result(PASS)
+
+
+def compare(have: Array, want: Array, tolerance: float) -> str:
+    """What differs, in words; "" where nothing does. Integers must be equal, floats within the tolerance."""
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return f"is {have.dtype}{list(have.shape)}, should be {want.dtype}{list(want.shape)}"
+    if want.dtype.kind != "f":
+        wrong = have != want
+    else:
+        left, right = have.astype(np.float64), want.astype(np.float64)
+        finite = np.abs(right[np.isfinite(right)])
+        scale = float(finite.max()) if finite.size else 1.0
+        with np.errstate(invalid="ignore"):
+            near = np.abs(left - right) <= tolerance * (np.abs(right) + 0.1 * scale)
+        wrong = ~(near | (left == right) | (np.isnan(left) & np.isnan(right)))
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return ""
+    at = tuple(int(each) for each in np.argwhere(wrong)[0])
+    return f"{count} of {want.size} values are wrong, the first at {list(at)}: {have[at]}, should be {want[at]}"
+
+
+def cases(word: str = "") -> tuple[Case, ...]:
+    """The cases that have the word in their name or family."""
+    return tuple(case for case in CASES if word in case.name or word in case.family)
+
+
+def facts() -> list[tuple[str, str]]:
+    """What the installation is, as (name, value)."""
+    from vkml.kernels import compiler
+    from vkml.vulkan import cache
+
+    found = [
+        ("vkml", vkml.__version__),
+        ("Python", f"{platform.python_version()} on {platform.platform(terse=True)} {platform.machine()}"),
+        ("NumPy", np.__version__),
+        ("Vulkan loader", _loader()),
+    ]
+    library = compiler.find_library()
+    missing = "none: kernels not in the cache cannot be compiled (pip install slangpy, or set VKML_SLANG_LIBRARY)"
+    found.append(("Slang compiler", str(library) if library else missing))
+    folder = cache.folder()
+    entries = sum(1 for path in folder.glob("**/*") if path.is_file()) if folder.is_dir() else 0
+    found.append(("cache folder", f"{folder} ({entries} files)"))
+    variables = sorted(name for name in os.environ if name.startswith(("VKML_", "VK_")))
+    found += [(name, os.environ[name]) for name in variables]
+    return found
+
+
+def _loader() -> str:
+    """Which Vulkan the loader speaks, or why there is none."""
+    from vkml.vulkan.instance import get_instance
+
+    try:
+        return "Vulkan " + ".".join(str(part) for part in get_instance().loader_version)
+    except Error as problem:
+        return f"none: {problem}"
+
+
+def rejected() -> list[tuple[str, str]]:
+    """Devices that Vulkan lists and vkml does not use, with the reason."""
+    from vkml.vulkan.discovery import rejected_devices
+
+    return [(each.title, each.reason) for each in rejected_devices()]

@@ -1,0 +1,191 @@
+"""The known-answer cases: one small graph for each form that a kernel has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
+from vkml.ir.graph import Graph
+
+Array = np.ndarray[Any, Any]
+Feed = Mapping[str, Array]
+
+FLOAT32_TOLERANCE = 2e-5
+"""Of fp32 sums over some hundred products, relative to the largest value."""
+FLOAT16_TOLERANCE = 4e-3
+"""Of fp16 results of fp32 accumulation: a few units in the last of 11 bits."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One graph with its inputs; its answer is what the operators' own evaluation gives."""
+
+    name: str
+    family: str
+    build: Callable[[np.random.Generator], tuple[Graph, Feed]]
+    tolerance: float = FLOAT32_TOLERANCE
+
+
+def _values(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> Array:
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return generator.uniform(-2, 2, shape).astype(kind)
+    if kind.kind == "b":
+        return generator.random(shape) < 0.5
+    return generator.integers(-100, 100, shape).astype(kind)
+
+
+def _simple(
+    op: str,
+    *shapes: Sequence[int],
+    dtype: Any = np.float32,
+    constants: Sequence[Any] = (),
+    **attributes: Any,
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """A graph of one node: inputs of `shapes`, then `constants`."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch(op)
+        feed = {f"x{index}": _values(generator, shape, dtype) for index, shape in enumerate(shapes)}
+        names = [sketch.input(name, each.shape, dtypes.from_numpy(each.dtype)) for name, each in feed.items()]
+        names += ["" if value is None else sketch.constant(value) for value in constants]
+        return sketch.finish(sketch.node(op, *names, **attributes)), feed
+
+    return build
+
+
+def _weighted(
+    op: str, shape: Sequence[int], weight: Sequence[int], bias: int = 0, dtype: Any = np.float32, **attributes: Any
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """A graph of one node with constant weights, scaled so that sums stay near 1, and a bias."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch(op)
+        feed = {"x": _values(generator, shape, dtype)}
+        scale = 1 / math.sqrt(math.prod(weight[1:] if op.startswith("Conv") else weight[-2:-1]))
+        names = [sketch.input("x", shape, dtypes.from_numpy(dtype))]
+        names.append(sketch.constant((generator.standard_normal(weight) * scale).astype(dtype)))
+        if bias:
+            names.append(sketch.constant(generator.standard_normal(bias).astype(dtype)))
+        return sketch.finish(sketch.node(op, *names, **attributes)), feed
+
+    return build
+
+
+def _chain(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """A fused elementwise kernel: several operators, broadcasting, two outputs."""
+    sketch = Sketch("chain")
+    feed = {"a": _values(generator, (5, 1, 33), np.float32), "b": _values(generator, (7, 1), np.float32)}
+    a, b = (sketch.input(name, value.shape) for name, value in feed.items())
+    total = sketch.node("Add", sketch.node("Mul", a, b), sketch.constant(np.float32(0.5)))
+    gate = sketch.node("Mul", total, sketch.node("Sigmoid", total))
+    return sketch.finish(gate, sketch.node("Tanh", sketch.node("Sub", gate, a))), feed
+
+
+def _gather(indices: Any, axis: int) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch("Gather")
+        feed = {"table": _values(generator, (11, 6, 5), np.float32), "indices": np.asarray(indices, np.int64)}
+        table = sketch.input("table", (11, 6, 5))
+        chosen = sketch.input("indices", feed["indices"].shape, dtypes.INT64)
+        return sketch.finish(sketch.node("Gather", table, chosen, axis=axis)), feed
+
+    return build
+
+
+def _attention(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """softmax(q·kᵀ/√d)·v as exporters write it."""
+    sketch = Sketch("attention")
+    feed = {name: _values(generator, (2, 3, 19, 16), np.float32) for name in ("q", "k", "v")}
+    q, k, v = (sketch.input(name, value.shape) for name, value in feed.items())
+    scores = sketch.node("MatMul", q, sketch.node("Transpose", k, perm=(0, 1, 3, 2)))
+    scaled = sketch.node("Div", scores, sketch.constant(np.float32(4)))
+    return sketch.finish(sketch.node("MatMul", sketch.node("Softmax", scaled, axis=-1), v)), feed
+
+
+def _convolution_epilogue(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """Convolution, bias, residual and ReLU, as a residual network has them."""
+    sketch = Sketch("epilogue")
+    feed = {"x": _values(generator, (1, 8, 9, 9), np.float32)}
+    x = sketch.input("x", (1, 8, 9, 9))
+    weight = sketch.constant((generator.standard_normal((8, 8, 3, 3)) / 8).astype(np.float32))
+    bias = sketch.constant(generator.standard_normal(8).astype(np.float32))
+    y = sketch.node("Conv", x, weight, bias, kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+    return sketch.finish(sketch.node("Relu", sketch.node("Add", y, x))), feed
+
+
+def _all() -> Iterator[Case]:
+    f16 = {"dtype": np.float16}
+
+    def case(family: str, name: str, build: Any, tolerance: float = FLOAT32_TOLERANCE) -> Case:
+        return Case(f"{family} {name}", family, build, tolerance)
+
+    yield case("elementwise", "fp32 add", _simple("Add", (3, 1001), (3, 1001)))
+    yield case("elementwise", "fp32 exp", _simple("Exp", (777,)))
+    yield case("elementwise", "fp32 erf", _simple("Erf", (777,)))
+    yield case("elementwise", "fp16 multiply", _simple("Mul", (5, 77), (5, 77), **f16), FLOAT16_TOLERANCE)
+    yield case("elementwise", "fp16 tanh", _simple("Tanh", (333,), **f16), FLOAT16_TOLERANCE)
+    yield case("elementwise", "int32 subtract", _simple("Sub", (13, 7), (13, 7), dtype=np.int32))
+    yield case("elementwise", "int64 multiply", _simple("Mul", (13, 7), (13, 7), dtype=np.int64))
+    yield case("elementwise", "bool and", _simple("And", (65,), (65,), dtype=np.bool_))
+    yield case("elementwise", "fp32 to int32", _simple("Cast", (129,), to=6))
+    yield case("elementwise", "compare", _simple("Greater", (129,), (129,)))
+    yield case("broadcast", "rows and columns", _simple("Add", (4, 1, 9), (6, 1)))
+    yield case("broadcast", "scalar", _simple("Mul", (4, 5, 6), ()))
+    yield case("broadcast", "fused chain", _chain)
+    for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceProd"):
+        axes = np.array([1], np.int64)
+        yield case("reduce", f"{op} middle axis", _simple(op, (3, 17, 5), constants=[axes], keepdims=0))
+    yield case("reduce", "sum of all", _simple("ReduceSum", (5, 1033), keepdims=0))
+    yield case("reduce", "int32 sum", _simple("ReduceSum", (5, 33), dtype=np.int32, keepdims=0))
+    yield case("reduce", "ArgMax", _simple("ArgMax", (7, 100), axis=1, keepdims=0))
+    yield case("softmax", "last axis", _simple("Softmax", (5, 1000), axis=-1))
+    yield case("softmax", "middle axis", _simple("Softmax", (3, 7, 5), axis=1))
+    yield case("softmax", "fp16", _simple("Softmax", (3, 65), axis=-1, **f16), FLOAT16_TOLERANCE)
+    scale, shift = np.linspace(0.5, 1.5, 96, dtype=np.float32), np.linspace(-1, 1, 96, dtype=np.float32)
+    yield case("layer norm", "96 wide", _simple("LayerNormalization", (4, 7, 96), constants=[scale, shift], axis=-1))
+    yield case("matmul", "fp32 square", _weighted("MatMul", (65, 127), (127, 66)))
+    yield case("matmul", "fp32 tiles", _weighted("MatMul", (128, 64), (64, 128)))
+    yield case("matmul", "fp16", _weighted("MatMul", (64, 96), (96, 64), **f16), FLOAT16_TOLERANCE)
+    yield case("matmul", "batched", _simple("MatMul", (3, 2, 17, 9), (2, 9, 21)))
+    yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
+    yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
+    yield case("attention", "two heads", _attention)
+    k3 = {"kernel_shape": (3, 3)}
+    yield case("convolution", "3×3", _weighted("Conv", (2, 5, 13, 11), (7, 5, 3, 3), 7, pads=(1, 1, 1, 1), **k3))
+    yield case("convolution", "1×1", _weighted("Conv", (1, 24, 9, 9), (17, 24, 1, 1), 17, kernel_shape=(1, 1)))
+    yield case(
+        "convolution",
+        "stride, dilation, groups",
+        _weighted("Conv", (1, 6, 15, 15), (4, 3, 3, 3), 4, group=2, strides=(2, 2), dilations=(2, 2), **k3),
+    )
+    yield case("convolution", "1-D", _weighted("Conv", (2, 3, 50), (4, 3, 5), 4, kernel_shape=(5,), pads=(2, 2)))
+    yield case("convolution", "3-D", _weighted("Conv", (1, 2, 6, 7, 8), (3, 2, 3, 3, 3), 3, kernel_shape=(3, 3, 3)))
+    yield case("convolution", "fp16", _weighted("Conv", (1, 8, 9, 9), (8, 8, 3, 3), 8, **k3, **f16), FLOAT16_TOLERANCE)
+    yield case("convolution", "epilogue", _convolution_epilogue)
+    yield case(
+        "depthwise", "3×3", _weighted("Conv", (1, 12, 14, 14), (12, 1, 3, 3), 12, group=12, pads=(1, 1, 1, 1), **k3)
+    )
+    pool = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    yield case("pool", "maximum", _simple("MaxPool", (1, 5, 12, 10), **pool))
+    yield case("pool", "average", _simple("AveragePool", (1, 5, 13, 11), pads=(1, 1, 1, 1), **k3))
+    yield case("pool", "global", _simple("GlobalAveragePool", (2, 9, 7, 7)))
+    yield case("gather", "rows", _gather([[0, 10, -1], [3, 3, 7]], 0))
+    yield case("gather", "middle axis", _gather([5, 0], 1))
+    yield case("concat", "middle axis", _simple("Concat", (2, 3, 5), (2, 7, 5), axis=1))
+    yield case("concat", "last axis", _simple("Concat", (4, 3), (4, 6), axis=-1))
+    yield case("transpose", "matrix", _simple("Transpose", (65, 33), perm=(1, 0)))
+    yield case("transpose", "four axes", _simple("Transpose", (2, 3, 5, 7), perm=(0, 2, 3, 1)))
+    double = [None, np.array([1, 1, 2, 2], np.float32)]
+    floor = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    yield case("resize", "nearest", _simple("Resize", (1, 3, 5, 7), constants=double, mode="nearest", **floor))
+    yield case("resize", "linear", _simple("Resize", (1, 3, 5, 7), constants=double, mode="linear"))
+
+
+CASES: tuple[Case, ...] = tuple(_all())

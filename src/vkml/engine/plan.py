@@ -1,0 +1,241 @@
+"""A plan: everything a session needs to run one signature of inputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.engine.placement import cut
+from vkml.engine.programs import Bound, VulkanBound, WeightStore
+from vkml.engine.report import PlanReport, StepReport
+from vkml.ir import Graph, Node, TensorType
+from vkml.lowering.cpu import CpuProgram, compile_cpu
+from vkml.lowering.vulkan import Piece, lower, refusal
+from vkml.passes import fuse, remove_dead, simplify, specialise
+from vkml.passes.fuse import members
+
+if TYPE_CHECKING:
+    from vkml.engine.options import SessionOptions
+    from vkml.lowering.builder import Target
+    from vkml.vulkan import Device
+
+Array = np.ndarray[Any, Any]
+
+
+class CpuBound:
+    """A run of nodes on the CPU."""
+
+    device = "cpu"
+
+    def __init__(self, piece: Piece, program: CpuProgram) -> None:
+        self.inputs = piece.inputs
+        self.outputs = piece.outputs
+        self.piece = piece
+        self._program = program
+
+    def run(self, feeds: Sequence[Array]) -> list[Array]:
+        made = self._program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs)
+        return [made[name] for name in self.outputs]
+
+    def close(self) -> None:
+        """Nothing is held outside of Python."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where nodes may run."""
+
+    device: Device | None
+    target: Target | None
+    weights: WeightStore | None
+    strict: bool = False
+
+
+@dataclass
+class Plan:
+    """Programs in order; `run` carries values between them."""
+
+    signature: Any
+    input_names: tuple[str, ...]
+    input_types: tuple[TensorType, ...]
+    outputs: tuple[str, ...]
+    programs: list[Bound]
+    fallbacks: tuple[tuple[str, str], ...]
+    graph: Graph
+    constants: Mapping[str, Array]
+    """Outputs that are constants of the model."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, feeds: Sequence[Array], wanted: Sequence[str]) -> list[Array]:
+        """Runs all programs; `feeds` in the order of `input_names`."""
+        if len(self.programs) == 1:
+            program = self.programs[0]
+            if program.inputs == self.input_names and program.outputs == self.outputs == wanted:
+                with self.lock:
+                    return program.run(feeds)
+        values: dict[str, Array] = dict(zip(self.input_names, feeds, strict=True))
+        with self.lock:
+            for program in self.programs:
+                results = program.run([values[name] for name in program.inputs])
+                values.update(zip(program.outputs, results, strict=True))
+        given = set(self.input_names)
+        return [
+            self.constants[name].copy() if name in self.constants
+            else np.array(values[name]) if name in given else values[name]
+            for name in wanted
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        with self.lock:
+            for program in self.programs:
+                program.close()
+            self.programs.clear()
+
+
+def make_plan(
+    graph: Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Any],
+    placement: Placement,
+    options: SessionOptions,
+    signature: Any = None,
+) -> Plan:
+    """Plans a prepared graph for one set of input shapes.
+
+    Args:
+        graph: from `prepare`.
+        shapes: of every input.
+        values: of inputs that decide shapes.
+        placement: the device to prefer.
+        options: of the session.
+        signature: kept with the plan.
+    """
+    optimise = options.graph_optimization_level > 0
+    graph = remove_dead(specialise(graph, shapes, values))
+    if optimise:
+        graph = remove_dead(simplify(graph))
+    refusals = _refusals(graph, placement)
+    if placement.strict and refusals:
+        raise _strict_error(refusals, graph)
+    home = placement.device.info.name if placement.device is not None else "cpu"
+    device_of = {_key(node): ("cpu" if _key(node) in refusals else home) for node in graph.nodes}
+    if optimise:
+        graph = fuse(graph, lambda node: device_of[_key(node)])
+        for node in graph.nodes:
+            device_of[_key(node)] = device_of[_key(members(node)[0])]
+    pieces = cut(graph, device_of)
+    programs: list[Bound] = []
+    try:
+        for device, piece in pieces:
+            programs.append(_bind(device, piece, graph, placement, options))
+    except BaseException:
+        for program in programs:
+            program.close()
+        raise
+    names = tuple(value.name for value in graph.inputs)
+    labels = {_key(node): node.label for node in graph.nodes for node in members(node)}
+    constants = {v.name: graph.constants[v.name].array for v in graph.outputs if v.name in graph.constants}
+    return Plan(
+        signature,
+        names,
+        tuple(value.type for value in graph.inputs),
+        tuple(value.name for value in graph.outputs),
+        programs,
+        tuple((labels.get(key, key), reason) for key, reason in refusals.items()),
+        graph,
+        constants,
+    )
+
+
+def _key(node: Node) -> str:
+    return next(name for name in node.outputs if name)
+
+
+def _refusals(graph: Graph, placement: Placement) -> dict[str, str]:
+    """First output of each node that the device cannot run → why."""
+    if placement.target is None:
+        return {}
+    found = {}
+    for node in graph.nodes:
+        reason = refusal(node, graph.types, graph.constants, placement.target)
+        if reason is not None:
+            found[_key(node)] = reason
+    return found
+
+
+def _strict_error(refusals: Mapping[str, str], graph: Graph) -> Exception:
+    from vkml.errors import NotImplemented
+
+    labels = {_key(node): node.label for node in graph.nodes}
+    lines = "\n".join(f"  {labels[key]}: {reason}" for key, reason in refusals.items())
+    return NotImplemented(f"strict=True and {len(refusals)} nodes cannot run on the device:\n{lines}")
+
+
+def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options: SessionOptions) -> Bound:
+    if device == "cpu":
+        threads = options.intra_op_num_threads or None
+        program = compile_cpu(piece.nodes, graph.types, graph.constants, threads=threads)
+        return CpuBound(piece, program)
+    assert placement.device is not None and placement.target is not None and placement.weights is not None
+    lowered = lower(piece, graph.types, graph.constants, placement.target, options.guard_bytes)
+    return VulkanBound(
+        lowered,
+        placement.device,
+        placement.weights,
+        guard_bytes=options.guard_bytes,
+        progress=options.progress,
+    )
+
+
+def report(plan: Plan, weights: WeightStore | None) -> PlanReport:
+    """The plan for people."""
+    steps: list[StepReport] = []
+    memory: dict[str, dict[str, int]] = {}
+    barriers = 0
+    for program in plan.programs:
+        kinds = memory.setdefault(program.device, {})
+        if isinstance(program, VulkanBound):
+            barriers += max(0, len(program.program.levels) - 1)
+            steps += [
+                StepReport(
+                    program.device,
+                    d.kernel.label,
+                    d.nodes,
+                    d.operators,
+                    tuple(view.shape for view in d.writes),
+                    d.kernel.variant,
+                    d.kernel.reason,
+                    d.groups,
+                )
+                for d in program.program.dispatches
+            ]
+            sizes = {
+                "weights": weights.bytes if weights else 0,
+                "activations": program.arena_bytes,
+                "inputs": program.input_bytes,
+                "outputs": program.output_bytes,
+            }
+            for kind, size in sizes.items():
+                kinds[kind] = size if kind == "weights" else kinds.get(kind, 0) + size
+        elif isinstance(program, CpuBound):
+            steps += [_cpu_step(node, plan.graph.types) for node in program.piece.nodes]
+            names = {name for node in program.piece.nodes for name in node.inputs}
+            kinds["weights"] = kinds.get("weights", 0) + sum(
+                plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants
+            )
+    device = plan.programs[0].device if plan.programs else "cpu"
+    homes = [p.device for p in plan.programs]
+    device = next((name for name in homes if name != "cpu"), device)
+    shapes = {n: t.dims for n, t in zip(plan.input_names, plan.input_types, strict=True)}
+    return PlanReport(device, len(plan.programs), tuple(steps), memory, plan.fallbacks, barriers, shapes)
+
+
+def _cpu_step(node: Node, types: Mapping[str, TensorType]) -> StepReport:
+    parts = members(node)
+    shapes = tuple(types[name].dims for name in node.outputs if name and types[name].is_static)
+    name = "+".join(part.op for part in parts[:6])
+    return StepReport("cpu", name, tuple(p.label for p in parts), tuple(p.op for p in parts), shapes)

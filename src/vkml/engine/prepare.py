@@ -1,0 +1,50 @@
+"""From a loaded graph to one that only waits for its input shapes: what is done once a session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import vkml.ops  # noqa: F401  fills the registry of operators
+from vkml.ir import Constant, Graph, Known, Node, find
+from vkml.passes import normalise, remove_dead
+from vkml.passes.simplify import fold_batch_normalization
+from vkml.passes.specialise import FOLD_LIMIT
+
+
+def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
+    """Normalises a graph and folds what needs no input shape, so that every plan shares the same constants."""
+    graph = fold_constants(normalise(graph))
+    if optimise:
+        graph = fold_batch_normalization(graph)
+    return remove_dead(graph)
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Evaluates nodes all of whose inputs are constants."""
+    constants: dict[str, Constant] = dict(graph.constants)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        folded = _evaluate(node, constants)
+        if folded is None:
+            nodes.append(node)
+        else:
+            constants.update(folded)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _evaluate(node: Node, constants: dict[str, Constant]) -> dict[str, Constant] | None:
+    operator = find(node)
+    if not operator.is_deterministic or any(name and name not in constants for name in node.inputs):
+        return None
+    known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
+    types = operator.infer(node, known)
+    if not all(type_.is_static for type_ in types):
+        return None
+    if sum(type_.bytes for type_ in types) > FOLD_LIMIT + sum(k.type.bytes for k in known if k is not None):
+        return None
+    arrays = operator.evaluate(node, [None if k is None else k.value for k in known])
+    return {
+        name: Constant(type_.dtype, array.shape, array)
+        for name, type_, array in zip(node.outputs, types, arrays, strict=False)
+        if name
+    }

@@ -1,0 +1,316 @@
+"""Programs bound to devices: memory allocated, kernels compiled, commands recorded, ready to replay."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from vkml.errors import EngineError, IndexOutOfRange
+from vkml.ir import Constant
+from vkml.kernels.compiler import compile_slang
+from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.kernels.views import Buffer, BufferKind, View, constant_array
+from vkml.lowering.memory import ALIGNMENT
+from vkml.lowering.plan import VulkanProgram
+
+if TYPE_CHECKING:
+    from vkml.engine.options import Progress
+    from vkml.vulkan import Device, Memory, Pipeline
+
+Array = np.ndarray[Any, Any]
+GUARD_WORD = 0xDEADBEEF
+_UPLOAD_STEP = 32 << 20
+
+
+class Bound(Protocol):
+    """A program that can run."""
+
+    device: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def run(self, feeds: Sequence[Array]) -> list[Array]: ...
+
+    def close(self) -> None: ...
+
+
+class WeightStore:
+    """A session's constants on one device, each uploaded once and shared by all plans."""
+
+    def __init__(self, device: Device, progress: Progress | None = None) -> None:
+        self._device = device
+        self._progress = progress
+        self._memories: list[Memory] = []
+        self._places: dict[int, tuple[Memory, int, Constant]] = {}
+        self.bytes = 0
+
+    def add(self, constants: Sequence[Constant]) -> None:
+        """Uploads those not there yet, into one arena in the order given."""
+        fresh = list({id(c): c for c in constants if id(c) not in self._places}.values())
+        if not fresh:
+            return
+        offsets, size = [], 0
+        for constant in fresh:
+            offsets.append(size)
+            size += -(-max(1, constant.type.bytes) // ALIGNMENT) * ALIGNMENT
+        from vkml.vulkan import MemoryKind
+
+        memory = self._device.allocate(size, MemoryKind.DEVICE, "weights")
+        self._memories.append(memory)
+        self.bytes += size
+        for constant, offset in zip(fresh, offsets, strict=True):
+            self._upload(memory, offset, constant)
+            self._places[id(constant)] = (memory, offset, constant)
+            if self._progress:
+                self._progress("upload", offset + constant.type.bytes, size)
+
+    def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
+        data = constant_array(constant)
+        for start in range(0, data.size, _UPLOAD_STEP):
+            self._device.upload(memory, offset + start, data[start : start + _UPLOAD_STEP])
+        release_pages(constant.array)
+
+    def address(self, constant: Constant) -> int:
+        memory, offset, _ = self._places[id(constant)]
+        return memory.address + offset
+
+    def close(self) -> None:
+        for memory in self._memories:
+            memory.free()
+        self._memories.clear()
+        self._places.clear()
+
+
+def release_pages(array: Array) -> None:
+    """Tells the system that a mapped file's pages behind `array` are not needed soon.
+
+    Uploading a 1 GB model would otherwise leave all of it in this process's resident set.
+    """
+    import mmap
+
+    base: Any = array
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if not isinstance(base, mmap.mmap) or not hasattr(base, "madvise") or array.nbytes < 1 << 20:
+        return
+    start = array.__array_interface__["data"][0] - np.frombuffer(base, np.uint8).__array_interface__["data"][0]
+    page = mmap.PAGESIZE
+    first = -(-start // page) * page
+    end = (start + array.nbytes) // page * page
+    if end > first:
+        base.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
+class VulkanBound:
+    """A Vulkan program on a device: one command buffer, replayed with one submission."""
+
+    def __init__(
+        self,
+        program: VulkanProgram,
+        device: Device,
+        weights: WeightStore,
+        *,
+        guard_bytes: int = 0,
+        progress: Progress | None = None,
+        profile: bool = False,
+    ) -> None:
+        self.device = device.info.name
+        self.program = program
+        self.inputs = tuple(program.inputs)
+        self.outputs = tuple(program.outputs)
+        self._device = device
+        self._guard_bytes = guard_bytes
+        self._memories: list[Memory] = []
+        try:
+            self._build(weights, progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, weights: WeightStore, progress: Progress | None) -> None:
+        from vkml.vulkan import MemoryKind
+
+        device, program = self._device, self.program
+        kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
+        pipelines = compile_kernels(device, kernels, progress)
+        used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
+        weights.add([b.constant for b in program.buffers if b.constant is not None and b in used])
+
+        inputs = _arena([view.buffer for view in program.inputs.values()])
+        output_buffers = [view.buffer for view in program.outputs.values()]
+        outputs = _arena([*output_buffers, program.status])
+        device_only = [b for b in output_buffers if not b.host_only]
+        copied = _arena(device_only)
+        self.input_bytes, self.output_bytes = inputs[1], outputs[1]
+        self.arena_bytes = program.arena_bytes + copied[1]
+        input_memory = self._allocate(inputs[1], MemoryKind.DEVICE, "inputs")
+        staging = None
+        if input_memory is not None and input_memory.host is None:
+            staging = self._allocate(inputs[1], MemoryKind.UPLOAD, "input staging")
+        output_memory = self._allocate(outputs[1], MemoryKind.READBACK, "outputs")
+        arena = self._allocate(program.arena_bytes, MemoryKind.DEVICE, "activations")
+        copied_memory = self._allocate(copied[1], MemoryKind.DEVICE, "outputs read by kernels")
+        self._arena_memory = arena
+        assert output_memory is not None and output_memory.host is not None
+
+        def address(buffer: Buffer) -> int:
+            if buffer.kind is BufferKind.CONSTANT:
+                assert buffer.constant is not None
+                return weights.address(buffer.constant)
+            if buffer.kind is BufferKind.INPUT:
+                assert input_memory is not None
+                return input_memory.address + inputs[0][buffer]
+            if buffer in copied[0]:
+                assert copied_memory is not None
+                return copied_memory.address + copied[0][buffer]
+            if buffer.kind in (BufferKind.OUTPUT, BufferKind.STATUS):
+                return output_memory.address + outputs[0][buffer]
+            assert arena is not None
+            return arena.address + program.offsets[buffer]
+
+        recorder = device.recorder("plan")
+        if self._guard_bytes and arena is not None:
+            recorder.fill(arena, 0, arena.size, GUARD_WORD)
+            recorder.barrier()
+        if staging is not None and input_memory is not None:
+            recorder.copy(staging, 0, input_memory, 0, inputs[1])
+            recorder.barrier()
+        for index, level in enumerate(program.levels):
+            if index:
+                recorder.barrier()
+            for dispatch in level:
+                recorder.dispatch(pipelines[id(dispatch.kernel)], push_bytes(dispatch, address), *dispatch.groups)
+        if device_only:
+            recorder.barrier()
+            for buffer in device_only:
+                if buffer.bytes:
+                    recorder.copy(copied_memory, copied[0][buffer], output_memory, outputs[0][buffer], buffer.bytes)
+        recorder.barrier_to_host()
+        self._commands = recorder.finish()
+        self._submission = device.submission(self._commands)
+        host = staging.host if staging is not None else (input_memory.host if input_memory is not None else None)
+        self._input_views = [_host_view(host, inputs[0], view) for view in program.inputs.values()]
+        self._output_views = [_host_view(output_memory.host, outputs[0], view) for view in program.outputs.values()]
+        self._output_memory = output_memory
+        at = outputs[0][program.status]
+        self._status = output_memory.host[at : at + 16].view(np.uint32)
+        self._status[:] = 0
+
+    def _allocate(self, size: int, kind: Any, label: str) -> Memory | None:
+        if not size:
+            return None
+        memory = self._device.allocate(size, kind, label)
+        self._memories.append(memory)
+        return memory
+
+    def run(self, feeds: Sequence[Array]) -> list[Array]:
+        for view, array in zip(self._input_views, feeds, strict=True):
+            view[...] = array
+        submission = self._submission
+        submission.submit()
+        submission.wait()
+        if self._status[0]:
+            self._report_status()
+        if self._guard_bytes:
+            self._check_guards()
+        return [view.copy() for view in self._output_views]
+
+    def _report_status(self) -> None:
+        code = int(self._status[0])
+        self._status[:] = 0
+        label = self.program.error_labels[code - 1] if code <= len(self.program.error_labels) else "a kernel"
+        raise IndexOutOfRange(
+            f"{label}: an index from the data lies outside the tensor it indexes (device {self.device}); "
+            "check the inputs that the indices come from"
+        )
+
+    def _check_guards(self) -> None:
+        if self._arena_memory is None:
+            return
+        words = self._device.download(self._arena_memory, 0, self._arena_memory.size).view(np.uint32)
+        is_inside = np.zeros(words.size, bool)
+        for buffer, offset in self.program.offsets.items():
+            is_inside[offset // 4 : -(-(offset + buffer.bytes) // 4)] = True
+        broken = np.flatnonzero(~is_inside & (words != GUARD_WORD))
+        if broken.size:
+            at = int(broken[0]) * 4
+            near = min(self.program.offsets.items(), key=lambda item: abs(item[1] - at))[0]
+            raise EngineError(f"a kernel wrote outside its buffers, at byte {at} of the arena, near {near}")
+
+    def close(self) -> None:
+        submission = getattr(self, "_submission", None)
+        if submission is not None:
+            submission.free()
+            self._commands.free()
+            self._submission = None  # type: ignore[assignment]
+        self._input_views, self._output_views = [], []
+        for memory in self._memories:
+            memory.free()
+        self._memories.clear()
+
+
+def _host_view(host: Array | None, offsets: Mapping[Buffer, int], view: View) -> Array:
+    assert host is not None
+    at = offsets[view.buffer]
+    return host[at : at + view.buffer.bytes].view(view.dtype.storage).reshape(view.shape)
+
+
+def _arena(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], int]:
+    offsets, size = {}, 0
+    for buffer in buffers:
+        offsets[buffer] = size
+        size += -(-max(1, buffer.bytes) // ALIGNMENT) * ALIGNMENT
+    return offsets, size
+
+
+def push_bytes(dispatch: Dispatch, address: Callable[[Buffer], int]) -> bytes:
+    """The push-constant block of a dispatch."""
+    addresses, words = [], []
+    for argument in dispatch.arguments:
+        if isinstance(argument, View):
+            addresses.append(address(argument.buffer) + argument.byte_offset)
+        elif isinstance(argument, Buffer):
+            addresses.append(address(argument))
+        else:
+            words.append(argument)
+    return struct.pack(f"<{len(addresses)}Q{len(words)}i", *addresses, *words)
+
+
+def compile_kernels(
+    device: Device, kernels: Sequence[KernelSpec], progress: Progress | None = None
+) -> dict[int, Pipeline]:
+    """Pipelines of kernels by identity, compiled in parallel."""
+
+    def make(kernel: KernelSpec) -> Pipeline:
+        code = compile_slang(kernel.source, kernel.label)
+        return device.pipeline(
+            code,
+            constants=[value & 0xFFFFFFFF for value in kernel.constants],
+            push_constant_bytes=kernel.push_bytes,
+            label=kernel.label,
+        )
+
+    unique: dict[tuple[str, tuple[int, ...]], KernelSpec] = {(k.source, k.constants): k for k in kernels}
+    made: dict[tuple[str, tuple[int, ...]], Pipeline] = {}
+    workers = min(8, _cores(), len(unique))
+    if workers > 1:
+        with ThreadPoolExecutor(workers, "vkml-compile") as pool:
+            for done, (key, pipeline) in enumerate(zip(unique, pool.map(make, unique.values()), strict=True)):
+                made[key] = pipeline
+                if progress:
+                    progress("compile", done + 1, len(unique))
+    else:
+        made = {key: make(kernel) for key, kernel in unique.items()}
+    return {id(kernel): made[kernel.source, kernel.constants] for kernel in kernels}
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

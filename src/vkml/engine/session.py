@@ -1,0 +1,355 @@
+"""Sessions: a model ready to run, in the shape of onnxruntime's `InferenceSession`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.engine import devices as device_registry
+from vkml.engine.options import SessionOptions
+from vkml.engine.plan import Placement, Plan, make_plan, report
+from vkml.engine.prepare import prepare
+from vkml.engine.programs import WeightStore
+from vkml.engine.report import PlanReport
+from vkml.errors import Fail, InvalidArgument
+from vkml.ir import Graph, Value, dtypes, find
+from vkml.onnx import ModelMetadata, load_graph
+from vkml.onnx import open as open_model
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_log = logging.getLogger("vkml")
+Array = np.ndarray[Any, Any]
+PRECISIONS = ("highest", "high", "medium")
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model."""
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+    """As onnxruntime writes it: ``tensor(float)``."""
+
+
+class InferenceSession:
+    """A model, planned for a device and run as often as you like, from any thread.
+
+    Args:
+        path_or_bytes: an ONNX file or its bytes.
+        sess_options: see `SessionOptions`.
+        providers: as onnxruntime's; ``"VulkanExecutionProvider"`` and ``"CPUExecutionProvider"`` are known.
+        devices: ``"auto"``, ``"cpu"``, ``"vulkan:0"``, …; takes precedence over `providers`.
+        precision: ``"highest"`` (strict fp32), ``"high"`` or ``"medium"``: how exactly fp32 products are computed.
+        strict: whether a node that the device cannot run is an error; otherwise the CPU runs it, and one warning says so.
+
+    Raises:
+        Error: a subclass that says what is wrong with the model, the arguments or the device.
+
+    Example:
+        >>> import vkml, numpy as np
+        >>> session = vkml.InferenceSession("model.onnx")  # doctest: +SKIP
+        >>> session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        *,
+        devices: str | Sequence[str] | None = None,
+        precision: str = "high",
+        strict: bool = False,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise InvalidArgument(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
+        self._options = sess_options or SessionOptions()
+        self._precision = precision
+        self._closed = False
+        info, self._providers = device_registry.resolve(devices, providers)
+        with open_model(path_or_bytes) as model:
+            self._metadata: ModelMetadata = model.describe()
+            loaded = load_graph(model)
+        self._graph: Graph = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
+        self._inputs = self._graph.inputs
+        self._outputs = self._graph.outputs
+        self._input_names = tuple(value.name for value in self._inputs)
+        self._output_names = tuple(value.name for value in self._outputs)
+        self._shape_inputs = _shape_inputs(self._graph)
+        self._placement = self._place(info, strict)
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._plans_lock = threading.Lock()
+        self._latest: tuple[tuple[tuple[int, ...], ...], tuple[Any, ...], Plan] | None = None
+        self._warned = False
+        self._events: list[dict[str, Any]] = []
+        self._dtypes = tuple(value.type.dtype.storage for value in self._inputs)
+        try:
+            self._plan_statically()
+        except BaseException:
+            self.close()
+            raise
+
+    def _place(self, info: Any, strict: bool) -> Placement:
+        if info is None:
+            return Placement(None, None, None, strict)
+        device = device_registry.open_device(info)
+        target = device_registry.target_of(info)
+        return Placement(device, target, WeightStore(device, self._options.progress), strict)
+
+    def _plan_statically(self) -> None:
+        """Plans at once where the model's input shapes leave nothing open, so that errors come early."""
+        if self._shape_inputs or not all(value.type.is_static for value in self._inputs):
+            return
+        self._plan(tuple(value.type.dims for value in self._inputs), {})
+
+    # -- what the model is ----------------------------------------------------------------------------------
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs, in order."""
+        return [_node_arg(value) for value in self._inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs, in order."""
+        return [_node_arg(value) for value in self._outputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Initializers that a feed may override: none, they are constants here."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Producer, graph name, domain, description, version and custom metadata."""
+        return self._metadata
+
+    def get_providers(self) -> list[str]:
+        """The providers in use, the first preferred."""
+        return list(self._providers)
+
+    def get_session_options(self) -> SessionOptions:
+        return self._options
+
+    @property
+    def device(self) -> str:
+        """Name of the preferred device."""
+        device = self._placement.device
+        return device.info.name if device is not None else "cpu"
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Array]:
+        """Runs the model.
+
+        Args:
+            output_names: which outputs, in which order; None for all.
+            input_feed: input name → array of the input's type and shape.
+            run_options: accepted for compatibility.
+
+        Returns:
+            Fresh arrays, one an output.
+
+        Raises:
+            InvalidArgument: a missing, extra, misshapen or mistyped input, or an unknown output name.
+        """
+        latest = self._latest
+        if latest is not None and output_names is None and len(input_feed) == len(self._input_names):
+            shapes, types, plan = latest
+            try:
+                feeds = [input_feed[name] for name in self._input_names]
+                if all(a.shape == s and a.dtype == t for a, s, t in zip(feeds, shapes, types, strict=True)):
+                    return self._run_plan(plan, feeds, plan.outputs)
+            except (KeyError, AttributeError):
+                pass
+        return self._run_checked(output_names, input_feed)
+
+    def _run_checked(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Array]:
+        if self._closed:
+            raise Fail("this session is closed")
+        wanted = self._output_names if output_names is None else tuple(output_names)
+        for name in wanted:
+            if name not in self._output_names:
+                raise InvalidArgument(f"the model has no output '{name}'; its outputs are {list(self._output_names)}")
+        feeds = self._check_feed(input_feed)
+        shapes = tuple(array.shape for array in feeds)
+        values = {name: feeds[self._input_names.index(name)] for name in self._shape_inputs}
+        plan = self._plan(shapes, values)
+        if not values:
+            self._latest = (shapes, self._dtypes, plan)
+        return self._run_plan(plan, feeds, wanted)
+
+    def _run_plan(self, plan: Plan, feeds: Sequence[Array], wanted: tuple[str, ...]) -> list[Array]:
+        if not self._options.enable_profiling:
+            return plan.run(feeds, wanted)
+        start = time.perf_counter()
+        try:
+            return plan.run(feeds, wanted)
+        finally:
+            took = time.perf_counter() - start
+            self._events.append({"name": "run", "ph": "X", "ts": start * 1e6, "dur": took * 1e6, "pid": 0, "tid": 0})
+
+    def _check_feed(self, feed: Mapping[str, Any]) -> list[Array]:
+        missing = [name for name in self._input_names if name not in feed]
+        extra = [name for name in feed if name not in self._input_names]
+        if missing or extra:
+            parts = []
+            if missing:
+                parts.append(f"missing {missing}")
+            if extra:
+                parts.append(f"unknown {extra}")
+            raise InvalidArgument(f"the feed does not fit: {', '.join(parts)}; the inputs are {list(self._input_names)}")
+        feeds = [_check_input(value, feed[value.name]) for value in self._inputs]
+        sizes: dict[str, tuple[int, str]] = {}
+        for value, array in zip(self._inputs, feeds, strict=True):
+            for dim, size in zip(value.type.shape or (), array.shape, strict=False):
+                if isinstance(dim, str):
+                    known, where = sizes.setdefault(dim, (size, value.name))
+                    if known != size:
+                        raise InvalidArgument(
+                            f"the dimension '{dim}' is {known} in input '{where}' and {size} in input '{value.name}'"
+                        )
+        return feeds
+
+    def _plan(self, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Plan:
+        key = (shapes, tuple((name, array.tobytes()) for name, array in values.items()))
+        with self._plans_lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+                return plan
+            named = dict(zip(self._input_names, shapes, strict=True))
+            plan = make_plan(self._graph, named, values, self._placement, self._options, key)
+            self._warn(plan)
+            self._plans[key] = plan
+            while len(self._plans) > max(1, self._options.plan_cache_size):
+                _, oldest = self._plans.popitem(last=False)
+                if self._latest is not None and self._latest[2] is oldest:
+                    self._latest = None
+                oldest.close()
+            return plan
+
+    def _warn(self, plan: Plan) -> None:
+        if not plan.fallbacks or self._warned:
+            return
+        self._warned = True
+        first = "; ".join(f"{label}: {reason}" for label, reason in plan.fallbacks[:3])
+        more = f" (and {len(plan.fallbacks) - 3} more)" if len(plan.fallbacks) > 3 else ""
+        _log.warning("%d nodes run on the CPU instead of %s: %s%s", len(plan.fallbacks), self.device, first, more)
+
+    def report(self, dimensions: Mapping[str, int] | None = None) -> PlanReport:
+        """What the plan is for the given sizes of symbolic dimensions (1 where not given).
+
+        Args:
+            dimensions: symbolic dimension → size.
+        """
+        given = dict(dimensions or {})
+        known = {dim for value in self._inputs for dim in value.type.shape or () if isinstance(dim, str)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise InvalidArgument(f"the model has no dimension {unknown[0]!r}; its dimensions are {sorted(known)}")
+        shapes = tuple(
+            tuple(dim if isinstance(dim, int) else given.get(dim or "", 1) for dim in value.type.shape or ())
+            for value in self._inputs
+        )
+        values = {name: np.ones(shapes[self._input_names.index(name)], np.int64) for name in self._shape_inputs}
+        return report(self._plan(shapes, values), self._placement.weights)
+
+    # -- end ------------------------------------------------------------------------------------------------
+
+    def end_profiling(self) -> str:
+        """Writes the trace of all runs (Chrome's trace format); returns the file's path."""
+        import json
+
+        path = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self._events, file)
+        return path
+
+    def close(self) -> None:
+        """Frees everything the session holds on its devices; it cannot run afterwards."""
+        self._closed = True
+        self._latest = None
+        with self._plans_lock:
+            for plan in self._plans.values():
+                plan.close()
+            self._plans.clear()
+        if self._placement.weights is not None:
+            self._placement.weights.close()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            try:
+                self.close()
+            except Exception:
+                _log.debug("closing a session at its end failed", exc_info=True)
+
+
+def _node_arg(value: Value) -> NodeArg:
+    return NodeArg(value.name, list(value.type.shape or ()), f"tensor({value.type.dtype.name})")
+
+
+def _shape_inputs(graph: Graph) -> tuple[str, ...]:
+    """Graph inputs whose values decide shapes: plans are made for each value of them."""
+    producers = {name: node for node in graph.nodes for name in node.outputs if name}
+    waiting = []
+    for node in graph.nodes:
+        for position in find(node).value_inputs:
+            if position < len(node.inputs) and node.inputs[position]:
+                waiting.append(node.inputs[position])
+    inputs = {value.name for value in graph.inputs}
+    found: set[str] = set()
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name in graph.constants:
+            continue
+        seen.add(name)
+        if name in inputs:
+            found.add(name)
+        elif name in producers and producers[name].op not in ("Shape", "Size"):
+            waiting.extend(n for n in producers[name].inputs if n)
+    return tuple(value.name for value in graph.inputs if value.name in found)
+
+
+def _check_input(value: Value, given: Any) -> Array:
+    array = np.asarray(given)
+    wanted = value.type.dtype
+    if array.dtype != wanted.storage:
+        if wanted == dtypes.STRING and array.dtype.kind in "US":
+            array = array.astype(object)
+        else:
+            raise InvalidArgument(
+                f"input '{value.name}' takes {wanted.numpy_name}, got {array.dtype}; "
+                f"convert it with .astype(np.{wanted.storage.name})"
+            )
+    stated = value.type.shape
+    if stated is not None:
+        fits = len(stated) == array.ndim and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(stated, array.shape, strict=False)
+        )
+        if not fits:
+            shown = [dim if dim is not None else "?" for dim in stated]
+            raise InvalidArgument(f"input '{value.name}' takes the shape {shown}, got {list(array.shape)}")
+    return array

@@ -1,0 +1,82 @@
+"""The exception tree: every error vkml raises on purpose derives from `Error`.
+
+Names shared with onnxruntime (`InvalidGraph`, `InvalidArgument`, `NoSuchFile`, …) mean the same here, so code
+written for that package catches the same things. A message says what was asked, what was found, where, and what
+to do next.
+"""
+
+
+class Error(Exception):
+    """Base of every vkml exception."""
+
+
+class Fail(Error):
+    """An operation failed for a reason that has no more precise class."""
+
+
+class RuntimeException(Error):
+    """Running a plan failed."""
+
+
+class EngineError(RuntimeException):
+    """The engine found itself in a state it cannot go on from: a bug in vkml."""
+
+
+class InvalidArgument(Error, ValueError):
+    """A caller's argument is wrong: a feed with missing, extra, misshapen or mistyped entries, a bad option."""
+
+
+class NoSuchFile(Error, FileNotFoundError):
+    """A model, or a file it refers to, does not exist."""
+
+
+class ModelError(Error):
+    """A model cannot be used."""
+
+
+class NoModel(ModelError):
+    """There is no model in what was given."""
+
+
+class InvalidProtobuf(ModelError):
+    """The bytes are not a well-formed ONNX protobuf."""
+
+
+class InvalidGraph(ModelError):
+    """The protobuf is well-formed and the graph in it is not: cycles, dangling names, wrong types, wrong attributes."""
+
+
+class ShapeError(InvalidGraph, ValueError):
+    """Shapes that do not fit together."""
+
+
+class NotImplemented(ModelError):
+    """Legal ONNX that vkml cannot run."""
+
+
+class UnsupportedOperator(NotImplemented):
+    """One or more operators of a model are unknown; the message lists all of them."""
+
+
+class CompileError(Error):
+    """A kernel did not compile, or there is no Slang compiler to compile it."""
+
+
+class DeviceError(RuntimeException):
+    """A device refused something."""
+
+
+class NoDevice(DeviceError):
+    """A device was asked for that is not there."""
+
+
+class DeviceLost(DeviceError):
+    """The driver gave the device up (a hang, a fault, a reset); the session must be created anew."""
+
+
+class OutOfMemory(DeviceError, MemoryError):
+    """A device has too little memory; the message names device, need and free."""
+
+
+class IndexOutOfRange(RuntimeException, IndexError):
+    """A kernel met an index from the model's data that lies outside its tensor."""

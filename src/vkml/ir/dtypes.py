@@ -1,0 +1,112 @@
+"""Element types: ONNX's codes, their storage in NumPy, their widths.
+
+NumPy has no bfloat16, float8 or 4-bit types. Tensors of these are carried as their raw bits: bfloat16 as uint16,
+float8 as uint8, 4-bit types packed two to a uint8 (the first element in the low half).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidGraph
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type of ONNX."""
+
+    name: str
+    """The name ONNX Runtime prints, as in ``tensor(float)`` without the brackets' contents' prefix: ``float``."""
+    code: int
+    """Value of ``TensorProto.DataType``."""
+    bits: int
+    kind: str
+    """'f' float, 'i' signed, 'u' unsigned, 'b' bool, 'c' complex, 's' string."""
+    storage: np.dtype[Any] = field(compare=False)
+    """NumPy dtype of the array that carries it."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether NumPy computes with the storage type directly (false for bfloat16, float8, 4-bit)."""
+        return self.kind == "s" or self.storage.itemsize * 8 == self.bits and self.storage.kind == self.kind
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def numpy_name(self) -> str:
+        return self.storage.name if self.is_native else self.name
+
+    def bytes_for(self, elements: int) -> int:
+        """Bytes that `elements` packed elements take."""
+        return (elements * self.bits + 7) // 8
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _make(name: str, code: int, bits: int, kind: str, storage: Any) -> DType:
+    return DType(name, code, bits, kind, np.dtype(storage))
+
+
+FLOAT32 = _make("float", 1, 32, "f", np.float32)
+UINT8 = _make("uint8", 2, 8, "u", np.uint8)
+INT8 = _make("int8", 3, 8, "i", np.int8)
+UINT16 = _make("uint16", 4, 16, "u", np.uint16)
+INT16 = _make("int16", 5, 16, "i", np.int16)
+INT32 = _make("int32", 6, 32, "i", np.int32)
+INT64 = _make("int64", 7, 64, "i", np.int64)
+STRING = _make("string", 8, 64, "s", np.object_)
+BOOL = _make("bool", 9, 8, "b", np.bool_)
+FLOAT16 = _make("float16", 10, 16, "f", np.float16)
+FLOAT64 = _make("double", 11, 64, "f", np.float64)
+UINT32 = _make("uint32", 12, 32, "u", np.uint32)
+UINT64 = _make("uint64", 13, 64, "u", np.uint64)
+COMPLEX64 = _make("complex64", 14, 64, "c", np.complex64)
+COMPLEX128 = _make("complex128", 15, 128, "c", np.complex128)
+BFLOAT16 = _make("bfloat16", 16, 16, "f", np.uint16)
+FLOAT8E4M3FN = _make("float8e4m3fn", 17, 8, "f", np.uint8)
+FLOAT8E4M3FNUZ = _make("float8e4m3fnuz", 18, 8, "f", np.uint8)
+FLOAT8E5M2 = _make("float8e5m2", 19, 8, "f", np.uint8)
+FLOAT8E5M2FNUZ = _make("float8e5m2fnuz", 20, 8, "f", np.uint8)
+UINT4 = _make("uint4", 21, 4, "u", np.uint8)
+INT4 = _make("int4", 22, 4, "i", np.uint8)
+FLOAT4E2M1 = _make("float4e2m1", 23, 4, "f", np.uint8)
+FLOAT8E8M0 = _make("float8e8m0", 24, 8, "f", np.uint8)
+
+ALL: tuple[DType, ...] = tuple(value for value in list(globals().values()) if isinstance(value, DType))
+_BY_CODE = {dtype.code: dtype for dtype in ALL}
+_BY_NUMPY = {dtype.storage: dtype for dtype in reversed(ALL) if dtype.is_native}
+
+FLOATS = (FLOAT16, FLOAT32, FLOAT64)
+SIGNED = (INT8, INT16, INT32, INT64)
+UNSIGNED = (UINT8, UINT16, UINT32, UINT64)
+INTEGERS = SIGNED + UNSIGNED
+NUMBERS = FLOATS + INTEGERS
+
+
+def from_code(code: int) -> DType:
+    """The element type that ONNX numbers `code`; `InvalidGraph` where there is none."""
+    try:
+        return _BY_CODE[code]
+    except KeyError:
+        raise InvalidGraph(f"element type {code} is not one that ONNX defines (known: 1 to {max(_BY_CODE)})") from None
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The element type whose values a NumPy `dtype` holds."""
+    dtype = np.dtype(dtype)
+    found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype)
+    if found is None:
+        if dtype.kind in "US":
+            return STRING
+        raise InvalidGraph(f"NumPy type {dtype} has no ONNX element type")
+    return found

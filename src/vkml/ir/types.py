@@ -1,0 +1,76 @@
+"""What is known of a value before it exists: element type and shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.ir.dtypes import DType
+
+Dim = int | str | None
+"""A size, the name of a symbolic size, or None where the model does not even name it."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type and shape; `shape` None where even the rank is unknown."""
+
+    dtype: DType
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def is_static(self) -> bool:
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape as integers; only for a static type."""
+        assert self.shape is not None and self.is_static, self
+        return self.shape  # type: ignore[return-value]
+
+    @property
+    def rank(self) -> int:
+        assert self.shape is not None, self
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.bytes_for(self.elements)
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype.name}[?]"
+        return f"{self.dtype.name}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Known:
+    """An operator's input as shape inference sees it: its type, and its value where that is a constant."""
+
+    type: TensorType
+    value: np.ndarray[Any, Any] | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return self.type.dims
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+
+def static(dtype: DType, shape: Sequence[int]) -> TensorType:
+    """A static type, from any sequence of integers (NumPy integers become Python's)."""
+    return TensorType(dtype, tuple(int(d) for d in shape))

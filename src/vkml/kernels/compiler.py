@@ -1,0 +1,152 @@
+"""Slang source → SPIR-V, through the flat C API of libslang-compiler, loaded only on a cache miss.
+
+The library comes with the PyPI package slangpy (which itself is never imported), from the system, or from the
+path in the environment variable VKML_SLANG_LIBRARY.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import hashlib
+import importlib.util
+import os
+import sys
+import threading
+from pathlib import Path
+
+from vkml.errors import CompileError
+from vkml.vulkan import cache
+
+_OPTIONS = ("-target", "spirv", "-profile", "spirv_1_5", "-O2", "-warnings-disable", "41017,30856")
+_SLANG_LANGUAGE = 1
+_COMPUTE_STAGE = 6
+_CACHE_FORMAT = "spirv-1"
+
+
+def compile_slang(source: str, label: str = "kernel") -> bytes:
+    """SPIR-V of the entry point ``main`` of a Slang source, from the disk cache where it has been compiled before.
+
+    The cache key is source and options, not the compiler: a machine may run on a filled cache with no compiler.
+
+    Raises:
+        CompileError: with the compiler's diagnostics, or because there is no compiler.
+    """
+    key = hashlib.sha256("\0".join((_CACHE_FORMAT, *_OPTIONS, source)).encode()).hexdigest()
+    name = f"spirv/{key[:2]}/{key}"
+    found = cache.read(name)
+    if found is None:
+        found = _session().compile(source, label)
+        cache.write(name, found)
+    return found
+
+
+def find_library() -> Path | None:
+    """Path of the Slang compiler's library that would be used, or None."""
+    named = os.environ.get("VKML_SLANG_LIBRARY")
+    if named:
+        return Path(named)
+    package = importlib.util.find_spec("slangpy")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        for pattern in _library_patterns():
+            matches = sorted(Path(folder).glob(pattern))
+            if matches:
+                return matches[-1]
+    system = ctypes.util.find_library("slang-compiler") or ctypes.util.find_library("slang")
+    return Path(system) if system else None
+
+
+def _library_patterns() -> tuple[str, ...]:
+    if sys.platform == "win32":
+        return ("slang-compiler.dll", "slang.dll")
+    if sys.platform == "darwin":
+        return ("libslang-compiler*.dylib", "libslang*.dylib")
+    return ("libslang-compiler.so*", "libslang.so*")
+
+
+class _Library:
+    """The C functions used, with their types."""
+
+    def __init__(self) -> None:
+        path = find_library()
+        if path is None:
+            raise CompileError(
+                "a kernel has to be compiled and there is no Slang compiler: install the package slangpy "
+                "(pip install slangpy), or set VKML_SLANG_LIBRARY to the path of libslang-compiler"
+            )
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise CompileError(f"the Slang compiler {path} cannot be loaded: {error}") from error
+        pointer, text, integer = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+        self.create_session = self._bind(library, "spCreateSession", pointer, text)
+        self.create_request = self._bind(library, "spCreateCompileRequest", pointer, pointer)
+        self.destroy_request = self._bind(library, "spDestroyCompileRequest", None, pointer)
+        self.arguments = self._bind(
+            library, "spProcessCommandLineArguments", integer, pointer, ctypes.POINTER(text), integer
+        )
+        self.add_unit = self._bind(library, "spAddTranslationUnit", integer, pointer, integer, text)
+        self.add_source = self._bind(
+            library, "spAddTranslationUnitSourceString", None, pointer, integer, text, text
+        )
+        self.add_entry = self._bind(library, "spAddEntryPoint", integer, pointer, integer, text, integer)
+        self.compile = self._bind(library, "spCompile", integer, pointer)
+        self.diagnostics = self._bind(library, "spGetDiagnosticOutput", text, pointer)
+        self.code = self._bind(
+            library, "spGetCompileRequestCode", pointer, pointer, ctypes.POINTER(ctypes.c_size_t)
+        )
+
+    @staticmethod
+    def _bind(library: ctypes.CDLL, name: str, result: object, *arguments: object) -> ctypes._NamedFuncPointer:
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+        return function
+
+
+class _Session:
+    """A Slang session; sessions are not shared between threads, one each compiles in parallel."""
+
+    def __init__(self, library: _Library) -> None:
+        self._library = library
+        self._session = library.create_session(None)
+        if not self._session:
+            raise CompileError("the Slang compiler could not create a session")
+
+    def compile(self, source: str, label: str) -> bytes:
+        library = self._library
+        request = library.create_request(self._session)
+        try:
+            arguments = (ctypes.c_char_p * len(_OPTIONS))(*(o.encode() for o in _OPTIONS))
+            if library.arguments(request, arguments, len(_OPTIONS)) < 0:
+                raise CompileError(f"the Slang compiler refused its options {' '.join(_OPTIONS)}")
+            unit = library.add_unit(request, _SLANG_LANGUAGE, label.encode())
+            library.add_source(request, unit, f"{label}.slang".encode(), source.encode())
+            library.add_entry(request, unit, b"main", _COMPUTE_STAGE)
+            result = library.compile(request)
+            if result < 0:
+                text = (library.diagnostics(request) or b"").decode(errors="replace").strip()
+                raise CompileError(f"kernel {label} did not compile:\n{text}")
+            size = ctypes.c_size_t()
+            code = library.code(request, ctypes.byref(size))
+            if not code or not size.value:
+                raise CompileError(f"kernel {label} compiled to nothing")
+            return ctypes.string_at(code, size.value)
+        finally:
+            library.destroy_request(request)
+
+
+_lock = threading.Lock()
+_library: _Library | None = None
+_local = threading.local()
+
+
+def _session() -> _Session:
+    """This thread's session."""
+    global _library
+    session: _Session | None = getattr(_local, "session", None)
+    if session is None:
+        with _lock:
+            if _library is None:
+                _library = _Library()
+        session = _local.session = _Session(_library)
+    return session

@@ -1,0 +1,81 @@
+"""Gather: whole slices of a tensor picked by an index tensor."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.kernels.reduce import index_function
+from vkml.kernels.views import View, collapse
+from vkml.kernels.writer import CannotLower, storage_type
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder
+
+WORKGROUP = 128
+
+
+def gather(build: Builder, data: View, indices: View, axis: int, result: TensorType) -> list[View]:
+    """``result[o, i, n] = data[o, indices[i], n]`` with `axis` between o and n.
+
+    Indices count from the end where negative. One outside the axis is reported through the status word and reads
+    element 0 instead, so nothing outside the tensor is ever read.
+    """
+    if indices.dtype not in (dtypes.INT32, dtypes.INT64):
+        raise CannotLower(f"Gather with indices of {indices.dtype.name} has no kernel")
+    data_type = storage_type(data.dtype)
+    outer, size, inner = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
+    outer_count, index_count, inner_count = math.prod(outer), indices.elements, math.prod(inner)
+    total = outer_count * index_count * inner_count
+    target = build.output(result)
+    writer = build.writer()
+    source = writer.read(data)
+    # 64-bit indices are read as two words, so devices without 64-bit integers gather too.
+    words = 2 if indices.dtype == dtypes.INT64 else 1
+    picks = writer.read(indices, "int")
+    for name, value in (("TOTAL", total), ("INNER", inner_count), ("INDICES", index_count), ("SIZE", size)):
+        writer.constant(value, name)
+    writer.constant(build.error_code(), "ERROR")
+    status = writer.buffer(build.status, "uint", "status")
+    index_function(writer, "outer_offset", *collapse(outer, [data.strides[:axis]]))
+    index_function(writer, "inner_offset", *collapse(inner, [data.strides[axis + 1 :]]))
+    index_function(writer, "pick_offset", *collapse(indices.shape, [indices.strides]))
+    step = writer.offset(("pick",), (data.strides[axis],))
+    flat = target.reshape((outer_count, index_count, inner_count))
+    if flat is None:
+        raise CannotLower("Gather cannot write into these strides")
+    output = writer.write(flat)
+    place = writer.offset(("o", "i", "n"), flat.strides)
+    groups = -(-total // WORKGROUP)
+    high = -(-groups // build.target.max_groups)
+    across = max(1, -(-groups // max(high, 1)))
+    writer.constant(across, "ACROSS")
+    high_check = f"if ({picks}[at * 2 + 1] != (pick < 0 ? -1 : 0)) pick = 0x7fffffff;" if words == 2 else ""
+    writer.text(
+        f"""
+{data_type} read_element(int at) {{ return {source}[at]; }}
+
+[shader("compute")] [numthreads({WORKGROUP}, 1, 1)]
+void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)
+{{
+    int item = int((group.x + group.y * ACROSS) * {WORKGROUP} + thread);
+    if (item >= TOTAL) return;
+    int n = item % INNER;
+    int i = item / INNER % INDICES;
+    int o = item / INNER / INDICES;
+    int at = pick_offset(i);
+    int pick = {picks}[at * {words}];
+    {high_check}
+    if (pick < 0) pick += SIZE;
+    if (uint(pick) >= uint(SIZE))
+    {{
+        {status}[0] = ERROR;
+        pick = 0;
+    }}
+    {output}[{place}] = read_element(outer_offset(o) + inner_offset(n) + {step});
+}}
+"""
+    )
+    build.emit(writer.finish("gather", (across, max(high, 1), 1), variant="slices"))
+    return [target]

@@ -1,0 +1,272 @@
+"""Launches of the tiled product: choice of tile and split of K, and the second pass that adds the parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkml.ir import DType, TensorType, dtypes
+from vkml.kernels.pointwise import Epilogue, emit_store, literal, on_space
+from vkml.kernels.views import View
+from vkml.kernels.writer import KernelWriter, compute_type, load_expression, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder, Target
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How much of the product a workgroup and a thread own."""
+
+    m: int
+    n: int
+    k: int
+    thread_m: int
+    thread_n: int
+    efficiency: float
+    """Share of the peak its inner loop reaches, for choosing (measured on an H200)."""
+
+    @property
+    def threads(self) -> int:
+        return (self.m // self.thread_m) * (self.n // self.thread_n)
+
+    def shared_bytes(self, itemsize: int) -> int:
+        return 2 * self.k * (self.m + 4 + self.n + 4) * itemsize
+
+
+TILES = (
+    Tile(128, 128, 16, 8, 8, 0.75),
+    Tile(128, 64, 16, 8, 4, 0.6),
+    Tile(64, 128, 16, 4, 8, 0.6),
+    Tile(64, 64, 16, 4, 4, 0.5),
+    Tile(64, 32, 16, 4, 2, 0.35),
+    Tile(32, 64, 16, 2, 4, 0.35),
+    Tile(32, 32, 16, 2, 2, 0.22),
+    Tile(16, 64, 16, 1, 4, 0.2),
+)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How a product's operand is read, as Slang source.
+
+    `declare` adds to the writer whatever the source needs (pointers, constants, functions) and returns the text of
+    ``struct Prepare{S}``, ``Prepare{S} prepare_{s}(int batch, int row)`` and
+    ``Accumulator load_{s}(Prepare{S}, int k, int end_k)``.
+    """
+
+    declare: Callable[[KernelWriter], str]
+    along_inner: bool
+    """Whether neighbouring memory runs along the inner index: k of A, n of B."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sizes and results of one batched product."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    accumulator: DType
+    result: TensorType
+    space: tuple[int, ...]
+    """Index space of the stored result; `coordinates` maps to it."""
+    coordinates: str
+    """Slang text of the store's arguments, from batch, m, n."""
+    label: str
+
+
+def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[View]:
+    """Emits the product with the epilogue on offer; returns the views of its results."""
+    tile, splits = choose(build.target, product)
+    epilogue, outputs = build.take_epilogue(product.result)
+    k_range = -(-product.k // (splits * tile.k)) * tile.k
+    splits = -(-product.k // k_range) if product.k else 1
+    accumulator = compute_type(product.accumulator)
+    writer = build.writer()
+    constants = {"M": product.m, "N": product.n, "K": product.k, "K_RANGE": k_range, "SPLITS": splits}
+    for name, value in constants.items():
+        writer.constant(value, name)
+    writer.text(
+        "\n".join(
+            [
+                f"typealias Accumulator = {accumulator};",
+                f"static const int TILE_M = {tile.m};",
+                f"static const int TILE_N = {tile.n};",
+                f"static const int TILE_K = {tile.k};",
+                f"static const int THREAD_M = {tile.thread_m};",
+                f"static const int THREAD_N = {tile.thread_n};",
+                f"static const bool A_ALONG_K = {_bool(a.along_inner)};",
+                f"static const bool B_ALONG_N = {_bool(b.along_inner)};",
+                multiply_add(product.accumulator),
+            ]
+        )
+    )
+    writer.text(a.declare(writer))
+    writer.text(b.declare(writer))
+    partials = None
+    if splits > 1:
+        partials = build.scratch(
+            TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
+        )
+        pointer = writer.write(partials)
+        batch = writer.constant(product.batch, "BATCH")
+        writer.text(
+            "void finish(int batch, int split, int m, int n, Accumulator x)\n{\n"
+            f"    {pointer}[((split * {batch} + batch) * M + m) * N + n] = x;\n}}"
+        )
+    else:
+        emit_store(writer, product.space, outputs, epilogue, accumulator)
+        writer.text(
+            "void finish(int batch, int split, int m, int n, Accumulator x)\n{\n"
+            f"    store({product.coordinates}, x);\n}}"
+        )
+    writer.text(template("gemm"))
+    groups = (-(-product.n // tile.n), -(-product.m // tile.m), product.batch * splits)
+    build.emit(
+        writer.finish(
+            product.label,
+            groups,
+            variant=f"{tile.m}x{tile.n}x{tile.k} tile, {tile.thread_m}x{tile.thread_n} a thread, {splits} K ranges",
+            reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}",
+        )
+    )
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
+
+
+def add_partials(
+    build: Builder,
+    product: Product,
+    partials: View,
+    splits: int,
+    outputs: list[View],
+    epilogue: Epilogue | None,
+) -> None:
+    """The second pass of a split product: adds the parts and applies the epilogue."""
+    writer = build.writer()
+    accumulator = compute_type(product.accumulator)
+    total = product.batch * product.m * product.n
+    writer.constant(product.m, "M")
+    writer.constant(product.n, "N")
+    writer.constant(splits, "SPLITS")
+    writer.constant(total, "TOTAL")
+    pointer = writer.read(partials)
+    emit_store(writer, product.space, outputs, epilogue, accumulator)
+    groups = -(-total // 128)
+    rows = -(-groups // build.target.max_groups)
+    across = -(-groups // rows)
+    writer.constant(across, "ACROSS")
+    writer.text(
+        "\n".join(
+            [
+                '[shader("compute")] [numthreads(128, 1, 1)]',
+                "void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)",
+                "{",
+                "    int item = int((group.x + group.y * ACROSS) * 128 + thread);",
+                "    if (item >= TOTAL) return;",
+                f"    {accumulator} x = {literal(0, product.accumulator)};",
+                f"    for (int split = 0; split < SPLITS; ++split) x += {pointer}[split * TOTAL + item];",
+                "    int n = item % N;",
+                "    int m = item / N % M;",
+                "    int batch = item / N / M;",
+                f"    store({product.coordinates}, x);",
+                "}",
+            ]
+        )
+    )
+    build.emit(writer.finish("add_partials", (across, rows, 1), variant=f"{splits} parts"))
+
+
+def multiply_add(accumulator: DType) -> str:
+    type_ = compute_type(accumulator)
+    body = "fma(a, b, c)" if accumulator in (dtypes.FLOAT32, dtypes.FLOAT64) else "a * b + c"
+    return f"{type_} multiply_add({type_} a, {type_} b, {type_} c) {{ return {body}; }}"
+
+
+def choose(target: Target, product: Product) -> tuple[Tile, int]:
+    """The tile and number of K ranges with the least estimated time.
+
+    The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over its
+    tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
+    """
+    itemsize = product.accumulator.storage.itemsize
+    best: tuple[float, Tile, int] | None = None
+    for tile in TILES:
+        if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:
+            continue
+        tiles = math.ceil(product.m / tile.m) * math.ceil(product.n / tile.n) * product.batch
+        for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
+            if splits > 1 and (target.processors == 1 or product.k < 64 * splits):
+                break
+            waves = math.ceil(tiles * splits / target.processors)
+            work = math.ceil(product.k / splits) * tile.m * tile.n / (128 * tile.efficiency)
+            time = waves * (work + 1500)
+            if splits > 1:
+                time += 5500 + product.batch * product.m * product.n * (splits + 1) / target.processors / 8
+            if best is None or time < best[0]:
+                best = (time, tile, splits)
+    assert best is not None, "the smallest tile fits every Vulkan 1.3 device"
+    return best[1], best[2]
+
+
+def matrix_operand(view: View, letter: str, inner: int, outer: int) -> Operand:
+    """An operand that is a (batch, rows, columns) view.
+
+    Args:
+        view: 3-D: for A (batch, m, k), for B (batch, k, n).
+        letter: "a" or "b".
+        inner: stride along k.
+        outer: stride along m or n.
+    """
+    batch_stride = view.strides[0]
+    size = "M" if letter == "a" else "N"
+    along_inner = (inner == 1 or outer != 1) if letter == "a" else (outer == 1 or inner != 1)
+
+    def declare(writer: KernelWriter) -> str:
+        pointer = writer.read(view)
+        start = writer.offset(("batch", "row"), (batch_stride, outer))
+        step = writer.offset(("k",), (inner,))
+        big = letter.upper()
+        return "\n".join(
+            [
+                f"struct Prepare{big} {{ int start; bool inside; }};",
+                f"Prepare{big} prepare_{letter}(int batch, int row)",
+                f"{{ Prepare{big} p; p.start = {start}; p.inside = row < {size}; return p; }}",
+                f"Accumulator load_{letter}(Prepare{big} p, int k, int end_k)",
+                "{",
+                "    if (!p.inside || k >= end_k) return Accumulator(0);",
+                f"    return {load_expression(pointer, f'p.start + {step}', view.dtype)};",
+                "}",
+            ]
+        )
+
+    return Operand(declare, along_inner)
+
+
+def matmul(build: Builder, a: View, b: View, result: TensorType, *, accumulator: DType | None = None) -> list[View]:
+    """Batched product of views (batch, m, k) and (batch, k, n); `result` has batch·m·n elements."""
+    batch, m, k = a.shape
+    n = b.shape[2]
+    if accumulator is None:
+        accumulator = dtypes.FLOAT32 if a.dtype == dtypes.FLOAT16 else a.dtype
+    product = Product(
+        batch, m, n, k, accumulator, result, (batch, m, n), "batch, m, n", "matmul"
+    )
+    return launch(
+        build,
+        product,
+        matrix_operand(a, "a", a.strides[2], a.strides[1]),
+        matrix_operand(b, "b", b.strides[1], b.strides[2]),
+    )
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+__all__ = ["Operand", "Product", "launch", "matmul", "on_space"]

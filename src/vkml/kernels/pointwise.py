@@ -1,0 +1,310 @@
+"""Generated elementwise kernels: a body of pointwise nodes over one index space of strided views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.ir import Constant, DType, Graph, dtypes, find
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import View, collapse
+from vkml.kernels.writer import (
+    CannotLower,
+    KernelWriter,
+    compute_type,
+    load_expression,
+    storage_type,
+    store_expression,
+)
+
+WORKGROUP = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Epilogue:
+    """Pointwise nodes applied to a template's result before it is stored.
+
+    `body` takes the template's result as its input named `result`, every other input from `leaves`.
+    """
+
+    body: Graph
+    result: str
+    leaves: Mapping[str, View]
+
+
+def literal(value: Any, dtype: DType) -> str:
+    """A constant as Slang text of the dtype's compute type."""
+    if dtype == dtypes.BOOL:
+        return "true" if value else "false"
+    if dtype == dtypes.FLOAT64:
+        bits = int(np.float64(value).view(np.uint64))
+        return f"asdouble(0x{bits & 0xFFFFFFFF:x}u, 0x{bits >> 32:x}u)"
+    if dtype.is_float:
+        number = float(np.float32(value))
+        if math.isfinite(number):
+            text = repr(number)
+            return f"float({text})"
+        return f"asfloat(0x{int(np.float32(value).view(np.uint32)):x}u)"
+    if compute_type(dtype) in ("int", "uint"):
+        return f"{compute_type(dtype)}(0x{int(value) & 0xFFFFFFFF:x}u)"
+    return f"{compute_type(dtype)}(0x{int(value) & 0xFFFFFFFFFFFFFFFF:x}ull)"
+
+
+def emit_body(body: Graph, bound: Mapping[str, str], indent: str = "    ") -> tuple[list[str], dict[str, str]]:
+    """Slang statements that compute a body's values for one element.
+
+    Args:
+        body: pointwise nodes; its constants must be single elements.
+        bound: body inputs → Slang operands.
+
+    Returns:
+        The statements, and the operand of every value.
+    """
+    operands = dict(bound)
+    for name, constant in body.constants.items():
+        operands[name] = literal(_scalar(constant), constant.dtype)
+    types = {value.name: value.type for value in body.inputs}
+    types.update({name: constant.type for name, constant in body.constants.items()})
+    types.update(body.types)
+    lines = []
+    for node in body.nodes:
+        operator = find(node)
+        result = types[node.outputs[0]].dtype
+        present = [name for name in node.inputs]
+        expression = operator.expression(
+            node,
+            [operands[name] if name else "" for name in present],
+            [types[name].dtype for name in present if name],
+            result,
+        )
+        if expression is None:
+            raise CannotLower(f"{node.op} has no kernel expression for {result.name}")
+        name = f"t{len(lines)}"
+        lines.append(f"{indent}{compute_type(result)} {name} = {_wrap(expression, result)};")
+        operands[node.outputs[0]] = name
+    return lines, operands
+
+
+def _wrap(expression: str, dtype: DType) -> str:
+    """Narrow integers overflow at their own width, not at that of the register."""
+    if dtype.is_integer and dtype.bits < 32:
+        if dtype.kind == "u":
+            return f"({expression}) & 0x{(1 << dtype.bits) - 1:x}u"
+        return f"(({expression}) << {32 - dtype.bits}) >> {32 - dtype.bits}"
+    return expression
+
+
+def _scalar(constant: Constant) -> Any:
+    assert constant.array.size == 1, constant
+    return constant.array.reshape(-1)[0]
+
+
+def pointwise(
+    body: Graph,
+    leaves: Sequence[View],
+    outputs: Sequence[View],
+    *,
+    label: str,
+    push_limit: int,
+    max_groups: int = 65535,
+) -> Dispatch:
+    """One kernel that computes `outputs` from `leaves`; all are views over the same index space.
+
+    Args:
+        body: its inputs correspond to `leaves`, its outputs to `outputs`.
+        leaves: expanded to the index space (strides of 0 where they repeat).
+        outputs: of the index space's shape, never overlapping.
+        label: for profilers.
+        push_limit: bytes of push constants the device offers.
+        max_groups: workgroups a grid dimension may have.
+    """
+    space = outputs[0].shape
+    operands = [*leaves, *outputs]
+    sizes, strides = collapse(space, [view.strides for view in operands])
+    width = _vector_width(operands, sizes, strides)
+    total = math.prod(sizes)
+    items = total // width
+
+    writer = KernelWriter(push_limit)
+    pointers = [writer.read(view) for view in leaves] + [writer.write(view) for view in outputs]
+    count = writer.constant(items, "ITEMS")
+    lines = _decompose(writer, sizes, width)
+    coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
+    names = []
+    for index, (view, pointer, stride) in enumerate(zip(leaves, pointers, strides, strict=False)):
+        offset = writer.offset(coordinates, stride)
+        names.append(f"x{index}")
+        lines += _load(view, pointer, offset, stride[-1], width, f"x{index}")
+    bound = {value.name: f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}" for i, value in enumerate(body.inputs)}
+    statements, results = emit_body(body, bound, "        ")
+    for index, view in enumerate(outputs):
+        lines.append(f"    {_array(storage_type(view.dtype), f'y{index}', width)};")
+    if width > 1:
+        lines.append(f"    [ForceUnroll] for (int lane = 0; lane < {width}; ++lane)")
+        lines.append("    {")
+    lines += statements
+    for index, (value, view) in enumerate(zip(body.outputs, outputs, strict=True)):
+        target = f"y{index}[lane]" if width > 1 else f"y{index}"
+        lines.append(f"        {target} = {store_expression(results[value.name], view.dtype)};")
+    if width > 1:
+        lines.append("    }")
+    for index, view in enumerate(outputs):
+        pointer, stride = pointers[len(leaves) + index], strides[len(leaves) + index]
+        offset = writer.offset(coordinates, stride)
+        lines += _store(view, pointer, offset, width, f"y{index}")
+
+    groups = -(-items // WORKGROUP)
+    rows = -(-groups // max_groups)
+    across = -(-groups // rows)
+    across_name = writer.constant(across, "ACROSS") if rows > 1 else "0"
+    if body.nodes:
+        writer.math()
+    writer.text(
+        "\n".join(
+            [
+                f'[shader("compute")] [numthreads({WORKGROUP}, 1, 1)]',
+                "void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)",
+                "{",
+                f"    int item = int((group.x + group.y * {across_name}) * {WORKGROUP} + thread);",
+                f"    if (item >= {count}) return;",
+                *lines,
+                "}",
+            ]
+        )
+    )
+    variant = f"{width} elements a thread, {len(sizes)}-D"
+    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated")
+
+
+def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:
+    """Elements a thread handles: as many as 16-byte accesses allow where every operand is aligned for them."""
+    width = 16 // max(view.itemsize for view in views)
+    while width > 1 and not all(
+        sizes[-1] % width == 0
+        and (
+            stride[-1] == 0
+            or (stride[-1] == 1 and all(s % width == 0 for s in stride[:-1]) and view.offset % width == 0)
+        )
+        for view, stride in zip(views, strides, strict=True)
+    ):
+        width //= 2
+    return min(width, 8)
+
+
+def _decompose(writer: KernelWriter, sizes: tuple[int, ...], width: int) -> list[str]:
+    """Coordinates c0, c1, … of this thread's first element."""
+    if len(sizes) == 1:
+        return [f"    int c0 = item * {width};"]
+    lines = ["    int rest = item;"]
+    for axis in range(len(sizes) - 1, 0, -1):
+        extent = sizes[axis] // width if axis == len(sizes) - 1 else sizes[axis]
+        size = writer.constant(extent)
+        scale = f" * {width}" if axis == len(sizes) - 1 else ""
+        lines.append(f"    int c{axis} = (rest % {size}){scale}; rest /= {size};")
+    lines.append("    int c0 = rest;")
+    return lines
+
+
+def _is_vector(stride: tuple[int, ...], width: int) -> bool:
+    return width > 1 and stride[-1] == 1
+
+
+def _array(type_: str, name: str, width: int) -> str:
+    return f"{type_} {name}[{width}]" if width > 1 else f"{type_} {name}"
+
+
+def _load(view: View, pointer: str, offset: str, inner: int, width: int, name: str) -> list[str]:
+    compute = compute_type(view.dtype)
+    if width == 1 or inner == 0:
+        return [f"    {compute} {name} = {load_expression(pointer, offset, view.dtype)};"]
+    storage = storage_type(view.dtype)
+    part = min(width, 4)
+    lines = [f"    {compute} {name}[{width}];"]
+    for start in range(0, width, part):
+        vector = f"{name}v{start}"
+        bytes_ = part * view.itemsize
+        lines.append(
+            f"    vector<{storage}, {part}> {vector} = "
+            f"loadAligned<{bytes_}>((vector<{storage}, {part}>*)({pointer} + ({offset} + {start})));"
+        )
+        for lane in range(part):
+            element = f"{vector}[{lane}]"
+            if view.dtype == dtypes.BOOL:
+                element = f"({element} != 0)"
+            elif storage != compute:
+                element = f"{compute}({element})"
+            lines.append(f"    {name}[{start + lane}] = {element};")
+    return lines
+
+
+def _store(view: View, pointer: str, offset: str, width: int, name: str) -> list[str]:
+    if width == 1:
+        return [f"    {pointer}[{offset}] = {name};"]
+    storage = storage_type(view.dtype)
+    part = min(width, 4)
+    lines = []
+    for start in range(0, width, part):
+        elements = ", ".join(f"{name}[{start + lane}]" for lane in range(part))
+        lines.append(
+            f"    storeAligned<{part * view.itemsize}>((vector<{storage}, {part}>*)({pointer} + ({offset} + {start})), "
+            f"vector<{storage}, {part}>({elements}));"
+        )
+    return lines
+
+
+def emit_store(
+    writer: KernelWriter,
+    sizes: tuple[int, ...],
+    outputs: Sequence[View],
+    epilogue: Epilogue | None,
+    accumulator: str,
+    parameters: str = "",
+) -> None:
+    """Adds ``void store(int c0, …, accumulator x)``, by which a template hands over one finished element.
+
+    Args:
+        writer: of the template's kernel.
+        sizes: the template's index space, in as few dimensions as it numbers its results by.
+        outputs: views of the node's outputs; each must be reshapable to `sizes`.
+        epilogue: what is applied first.
+        accumulator: Slang type of the template's result.
+        parameters: further parameters of the function (with a leading comma).
+    """
+    coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
+    lines: list[str] = []
+    if epilogue is None:
+        results = ["x"]
+    else:
+        bound = {epilogue.result: "x"}
+        for name, leaf in epilogue.leaves.items():
+            view = on_space(leaf, sizes)
+            pointer = writer.read(view)
+            offset = writer.offset(coordinates, view.strides)
+            variable = f"leaf{len(bound)}"
+            lines.append(
+                f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
+            )
+            bound[name] = variable
+        statements, operands = emit_body(epilogue.body, bound)
+        lines += statements
+        results = [operands[value.name] for value in epilogue.body.outputs]
+        writer.math()
+    for result, output in zip(results, outputs, strict=True):
+        view = on_space(output, sizes)
+        pointer = writer.write(view)
+        offset = writer.offset(coordinates, view.strides)
+        lines.append(f"    {pointer}[{offset}] = {store_expression(result, output.dtype)};")
+    arguments = ", ".join(f"int {c}" for c in coordinates)
+    writer.text("\n".join([f"void store({arguments}, {accumulator} x{parameters})", "{", *lines, "}"]))
+
+
+def on_space(view: View, sizes: tuple[int, ...]) -> View:
+    """A view over a template's coarser index space; `CannotLower` where its strides do not allow that."""
+    reshaped = view.reshape(sizes)
+    if reshaped is None:
+        raise CannotLower(f"strides {view.strides} of a {view.shape} view do not fit the index space {sizes}")
+    return reshaped

@@ -1,0 +1,181 @@
+"""Reductions over any axes of any strided view, in one pass or two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkml.ir import DType, TensorType, dtypes
+from vkml.kernels.pointwise import emit_store, literal
+from vkml.kernels.views import View, collapse
+from vkml.kernels.writer import CannotLower, KernelWriter, compute_type, load_expression, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What is done to the elements, as Slang text over the accumulator's type."""
+
+    map: str
+    """Of one element x."""
+    combine: str
+    """Of two values a and b."""
+    initial: str
+    """The neutral value."""
+    finalize: str = "x"
+    """Of the combined value x; COUNT is the number of elements."""
+
+
+def reduction(name: str, dtype: DType) -> Reduction:
+    """The reduction an ONNX operator ReduceNAME stands for on elements of `dtype`."""
+    zero, one = literal(0, dtype), literal(1, dtype)
+    accumulator = compute_type(dtype)
+    if name in ("Max", "Min"):
+        return Reduction("x", f"nan_{name.lower()}(a, b)", extreme(dtype, lowest=name == "Max"))
+    if name == "Prod":
+        return Reduction("x", "a * b", one)
+    finalize = {
+        "Sum": "x",
+        "SumSquare": "x",
+        "L1": "x",
+        "Mean": f"x / {accumulator}(COUNT)",
+        "L2": "sqrt(x)",
+        "LogSum": "log(x)",
+    }.get(name)
+    if finalize is None:
+        raise CannotLower(f"Reduce{name} has no reduction kernel")
+    if not dtype.is_float and name in ("L2", "LogSum"):
+        raise CannotLower(f"Reduce{name} of {dtype.name} has no kernel")
+    if name == "L1":
+        mapped = "x" if dtype.kind == "u" else f"(x < {zero} ? -x : x)"
+    else:
+        mapped = "x * x" if name in ("SumSquare", "L2") else "x"
+    return Reduction(mapped, "a + b", zero, finalize)
+
+
+def extreme(dtype: DType, *, lowest: bool) -> str:
+    """Slang text of the least (or greatest) value of a dtype."""
+    if dtype == dtypes.BOOL:
+        return "false" if lowest else "true"
+    if dtype.is_float:
+        return literal(-math.inf if lowest else math.inf, dtype)
+    if dtype.kind == "u":
+        return literal(0 if lowest else (1 << dtype.bits) - 1, dtype)
+    return literal(-(1 << (dtype.bits - 1)) if lowest else (1 << (dtype.bits - 1)) - 1, dtype)
+
+
+def reduce(build: Builder, x: View, axes: Sequence[int], how: Reduction, result: TensorType) -> list[View]:
+    """Reduces `axes` of `x`; `result` has the remaining elements in order.
+
+    A single pass where there are enough results to fill the device, otherwise the rows are cut into ranges and a
+    second launch combines their partial results.
+    """
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    outputs = math.prod(x.shape[axis] for axis in kept)
+    length = math.prod(x.shape[axis] for axis in axes)
+    accumulator = _accumulator(x.dtype)
+    splits = _splits(build, outputs, length)
+    if splits == 1:
+        return _pass(build, x, kept, list(axes), how, result, accumulator, outputs, length, 1, length)
+    range_ = -(-length // splits)
+    splits = -(-length // range_)
+    partial = TensorType(accumulator, (outputs, splits))
+    first = Reduction(how.map, how.combine, how.initial)
+    parts = build.scratch(partial)
+    _pass(build, x, kept, list(axes), first, partial, accumulator, outputs, length, splits, range_, parts)
+    second = Reduction("x", how.combine, how.initial, how.finalize.replace("COUNT", str(length)))
+    return _pass(build, parts, [0], [1], second, result, accumulator, outputs, splits, 1, splits)
+
+
+def _accumulator(dtype: DType) -> DType:
+    if dtype in (dtypes.FLOAT16, dtypes.FLOAT32):
+        return dtypes.FLOAT32
+    return dtype
+
+
+def _splits(build: Builder, outputs: int, length: int) -> int:
+    wanted = build.target.processors * 4
+    if build.target.processors == 1 or outputs >= wanted or length < 16384:
+        return 1
+    return max(1, min(wanted // max(1, outputs), length // 4096, 65535))
+
+
+def _pass(
+    build: Builder,
+    x: View,
+    kept: list[int],
+    axes: list[int],
+    how: Reduction,
+    result: TensorType,
+    accumulator: DType,
+    outputs: int,
+    length: int,
+    splits: int,
+    range_: int,
+    parts: View | None = None,
+) -> list[View]:
+    writer = build.writer()
+    type_ = compute_type(accumulator)
+    kept_walk = collapse([x.shape[a] for a in kept], [[x.strides[a] for a in kept]])
+    reduced_walk = collapse([x.shape[a] for a in axes], [[x.strides[a] for a in axes]])
+    is_column = reduced_walk[1][0][-1] != 1 and kept_walk[1][0][-1] == 1 and outputs >= 1024
+    row_threads = 1 if is_column else _threads_a_row(range_, build.target.max_invocations)
+    rows = max(1, min(build.target.max_invocations, 256) // row_threads)
+    if outputs < build.target.processors * rows and not is_column:
+        rows = max(1, 64 // row_threads)
+    writer.text(f"typealias Accumulator = {type_};")
+    writer.text(f"static const int ROW_THREADS = {row_threads};\nstatic const int ROWS = {rows};")
+    for name, value in (("OUTPUTS", outputs), ("LENGTH", length), ("RANGE", range_), ("COUNT", length)):
+        writer.constant(value, name)
+    pointer = writer.read(x)
+    index_function(writer, "row_offset", *kept_walk)
+    index_function(writer, "column_offset", *reduced_walk)
+    element = load_expression(pointer, "row_offset(row) + column_offset(column)", x.dtype)
+    writer.math()
+    writer.text(
+        f"Accumulator load(int row, int column) {{ Accumulator x = {element}; return {how.map}; }}\n"
+        f"Accumulator combine(Accumulator a, Accumulator b) {{ return {how.combine}; }}\n"
+        f"Accumulator initial() {{ return {how.initial}; }}"
+    )
+    if parts is not None:
+        target = writer.write(parts)
+        count = writer.constant(splits, "SPLITS")
+        writer.text(f"void finish(int row, int split, Accumulator x) {{ {target}[row * {count} + split] = x; }}")
+        views = [parts]
+    else:
+        epilogue, views = build.take_epilogue(result)
+        stored = compute_type(result.dtype)
+        emit_store(writer, (outputs,), views, epilogue, stored)
+        writer.text(f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}({how.finalize})); }}")
+    groups = -(-outputs // rows)
+    high = -(-groups // build.target.max_groups)
+    across = -(-groups // high)
+    writer.constant(across, "ACROSS")
+    writer.text(template("reduce"))
+    variant = f"{row_threads} threads a row, {rows} rows, {splits} ranges"
+    build.emit(writer.finish("reduce", (across, splits, high), variant=variant, reason=f"{outputs} rows of {length}"))
+    return views
+
+
+def _threads_a_row(length: int, limit: int) -> int:
+    threads = 1
+    while threads * 4 < length and threads < min(limit, 256):
+        threads *= 2
+    return threads
+
+
+def index_function(
+    writer: KernelWriter, name: str, sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]
+) -> None:
+    """Adds ``int NAME(int index)``: the offset of a flat index over a strided space."""
+    lines = []
+    for axis in range(len(sizes) - 1, 0, -1):
+        size = writer.constant(sizes[axis])
+        lines.append(f"    int c{axis} = index % {size}; index /= {size};")
+    lines.append("    int c0 = index;")
+    coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
+    writer.text("\n".join([f"int {name}(int index)", "{", *lines, f"    return {writer.offset(coordinates, strides[0])};", "}"]))

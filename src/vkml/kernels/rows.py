@@ -1,0 +1,195 @@
+"""Row functions: softmax, log-softmax and the normalisations, one workgroup pass over each row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.kernels.pointwise import emit_store
+from vkml.kernels.reduce import index_function
+from vkml.kernels.views import View, collapse
+from vkml.kernels.writer import CannotLower, KernelWriter, load_expression, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder
+
+
+@dataclass(frozen=True)
+class RowFunction:
+    """Slang text of the passes over a row; `EACH(...)` stands for a loop over this thread's elements x."""
+
+    label: str
+    before: str
+    """Statements that gather what the last pass needs; may use join_sum and join_max."""
+    result: str
+    """The stored value, from the element x, its column and the names `before` declared."""
+
+
+KEPT_LIMIT = 16
+"""Elements a thread keeps in registers; longer rows are read again in every pass."""
+
+
+def each(statement: str) -> str:
+    """A loop over this thread's elements x of the row."""
+    return (
+        "LOOP for (int i = 0; i < STEPS; ++i)\n{\n    int column = i * ROW_THREADS + row.lane;\n"
+        f"    if (column < LENGTH) {{ float x = row.at(i); {statement} }}\n}}"
+    )
+
+
+SOFTMAX = RowFunction(
+    "softmax",
+    "\n".join(
+        [
+            "float top = asfloat(0xff800000u);",
+            each("top = max(top, x);"),
+            "top = join_max(row, top);",
+            "float total = 0;",
+            each("total += exp(x - top);"),
+            "total = join_sum(row, total);",
+            "float scale = 1.0 / total;",
+        ]
+    ),
+    "exp(x - top) * scale",
+)
+
+LOG_SOFTMAX = RowFunction(
+    "log_softmax",
+    SOFTMAX.before.replace("float scale = 1.0 / total;", "float shift = top + log(total);"),
+    "x - shift",
+)
+
+_CENTRE = "\n".join(
+    [
+        "float mean = 0;",
+        each("mean += x;"),
+        "mean = join_sum(row, mean) / float(LENGTH);",
+        "float spread = 0;",
+        each("spread += (x - mean) * (x - mean);"),
+        "float scale = rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon());",
+    ]
+)
+
+_ROOT_MEAN_SQUARE = "\n".join(
+    [
+        "float spread = 0;",
+        each("spread += x * x;"),
+        "float scale = rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon());",
+    ]
+)
+
+LAYER_NORM = RowFunction("layer_norm", _CENTRE, "(x - mean) * scale")
+RMS_NORM = RowFunction("rms_norm", _ROOT_MEAN_SQUARE, "x * scale")
+
+
+def row_function(
+    build: Builder,
+    x: View,
+    axes: int,
+    how: RowFunction,
+    result: TensorType,
+    *,
+    epsilon: float = 0.0,
+    scale: View | None = None,
+    bias: View | None = None,
+) -> list[View]:
+    """Applies a row function over the last `axes` dimensions of `x`.
+
+    Args:
+        build: where the launch goes.
+        x: any strides.
+        axes: how many trailing dimensions make a row.
+        how: the function.
+        result: type of the output, in x's order of dimensions.
+        epsilon: what normalisations add to the variance.
+        scale: multiplied into the result; expanded to x's shape.
+        bias: added to the result; expanded to x's shape.
+    """
+    if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
+        raise CannotLower(f"{how.label} of {x.dtype.name} has no kernel")
+    lead = len(x.shape) - axes
+    rows_count, length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
+    row_threads, rows = _threads(build, rows_count, length)
+    steps = -(-length // row_threads)
+    is_kept = steps <= KEPT_LIMIT
+    kept = steps if is_kept else 1
+    loop = "[ForceUnroll]" if is_kept else ""
+    writer = build.writer()
+    text = [f"static const int ROW_THREADS = {row_threads};", f"static const int ROWS = {rows};"]
+    text += [f"static const int KEPT = {kept};", f"static const int STEPS = {steps};"]
+    text += [f"static const bool IS_KEPT = {'true' if is_kept else 'false'};"]
+    writer.text("\n".join(text))
+    writer.constant(length, "LENGTH")
+    writer.constant(rows_count, "COUNT_ROWS")
+    _element_function(writer, "load", x, lead)
+    parts = [how.result]
+    if scale is not None:
+        _element_function(writer, "load_scale", scale, lead)
+        parts.append("* load_scale(row.index, column)")
+    if bias is not None:
+        _element_function(writer, "load_bias", bias, lead)
+        parts.append("+ load_bias(row.index, column)")
+    writer.text(f"float epsilon() {{ return asfloat(0x{_bits(epsilon):x}u); }}")
+    writer.text("float rsqrt_exact(float x) { return 1.0 / sqrt(x); }")
+    epilogue, outputs = build.take_epilogue(result)
+    emit_store(writer, (rows_count, length), outputs, epilogue, "float")
+    writer.text(template("rows"))
+    groups = -(-rows_count // rows)
+    high = -(-groups // build.target.max_groups)
+    across = -(-groups // high)
+    writer.constant(across, "ACROSS")
+    store = each(f"store(row.index, column, {' '.join(_grouped(parts))});")
+    writer.text(
+        "\n".join(
+            [
+                '[shader("compute")] [numthreads(ROW_THREADS, ROWS, 1)]',
+                "void main(uint3 group : SV_GroupID, uint3 thread : SV_GroupThreadID)",
+                "{",
+                "    Row row;",
+                "    row.index = int(group.x + group.y * ACROSS) * ROWS + int(thread.y);",
+                "    row.lane = int(thread.x);",
+                "    row.slot = int(thread.y) * ROW_THREADS + row.lane;",
+                "    row.inside = row.index < COUNT_ROWS;",
+                "    if (!row.inside) row.index = COUNT_ROWS - 1;",
+                "    row.read();",
+                how.before.replace("LOOP", loop),
+                "    if (row.inside)",
+                "    {",
+                store.replace("LOOP", loop),
+                "    }",
+                "}",
+            ]
+        )
+    )
+    variant = f"{row_threads} threads a row, {rows} rows a workgroup, {steps} elements a thread"
+    build.emit(writer.finish(how.label, (across, high, 1), variant=variant, reason=f"{rows_count} rows of {length}"))
+    return outputs
+
+
+def _grouped(parts: list[str]) -> list[str]:
+    return [f"({parts[0]})", *parts[1:]]
+
+
+def _element_function(writer: KernelWriter, name: str, view: View, lead: int) -> None:
+    pointer = writer.read(view)
+    index_function(writer, f"{name}_row", *collapse(view.shape[:lead], [view.strides[:lead]]))
+    index_function(writer, f"{name}_column", *collapse(view.shape[lead:], [view.strides[lead:]]))
+    element = load_expression(pointer, f"{name}_row(row) + {name}_column(column)", view.dtype)
+    writer.text(f"float {name}(int row, int column) {{ return {element}; }}")
+
+
+def _threads(build: Builder, rows: int, length: int) -> tuple[int, int]:
+    """Threads a row and rows a workgroup: about four elements a thread, workgroups of at least a subgroup."""
+    limit = min(256, build.target.max_invocations)
+    threads = 1
+    while threads * 4 < length and threads < limit:
+        threads *= 2
+    return threads, max(1, 64 // threads)
+
+
+def _bits(value: float) -> int:
+    import numpy as np
+
+    return int(np.float32(value).view(np.uint32))

@@ -1,0 +1,230 @@
+"""Puts a kernel's Slang source together: push constants, specialization constants, generated functions, template."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+
+from vkml.errors import NotImplemented
+from vkml.ir import DType, dtypes
+from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.kernels.views import Buffer, View
+
+STORAGE = {
+    dtypes.FLOAT32: "float",
+    dtypes.FLOAT16: "half",
+    dtypes.FLOAT64: "double",
+    dtypes.INT8: "int8_t",
+    dtypes.INT16: "int16_t",
+    dtypes.INT32: "int",
+    dtypes.INT64: "int64_t",
+    dtypes.UINT8: "uint8_t",
+    dtypes.UINT16: "uint16_t",
+    dtypes.UINT32: "uint",
+    dtypes.UINT64: "uint64_t",
+    dtypes.BOOL: "uint8_t",
+}
+"""Slang type of an element in memory."""
+
+COMPUTE = {
+    dtypes.FLOAT32: "float",
+    dtypes.FLOAT16: "float",
+    dtypes.FLOAT64: "double",
+    dtypes.INT8: "int",
+    dtypes.INT16: "int",
+    dtypes.INT32: "int",
+    dtypes.INT64: "int64_t",
+    dtypes.UINT8: "uint",
+    dtypes.UINT16: "uint",
+    dtypes.UINT32: "uint",
+    dtypes.UINT64: "uint64_t",
+    dtypes.BOOL: "bool",
+}
+"""Slang type in which an element is computed with: fp16 is computed in fp32 and rounded when stored."""
+
+NEEDS = {
+    dtypes.FLOAT16: ("float16", "storage_16bit"),
+    dtypes.FLOAT64: ("float64",),
+    dtypes.INT8: ("int8", "storage_8bit"),
+    dtypes.UINT8: ("int8", "storage_8bit"),
+    dtypes.BOOL: ("int8", "storage_8bit"),
+    dtypes.INT16: ("int16", "storage_16bit"),
+    dtypes.UINT16: ("int16", "storage_16bit"),
+    dtypes.INT64: ("int64",),
+    dtypes.UINT64: ("int64",),
+}
+"""Capabilities a device must have to load and store an element type."""
+
+
+class CannotLower(Exception):
+    """A node has no Vulkan form here; the text is the reason that the user will read."""
+
+
+def storage_type(dtype: DType) -> str:
+    """Slang's type for a stored element; `CannotLower` for types no kernel handles."""
+    try:
+        return STORAGE[dtype]
+    except KeyError:
+        raise CannotLower(f"no Vulkan kernel handles {dtype.name}") from None
+
+
+def compute_type(dtype: DType) -> str:
+    storage_type(dtype)
+    return COMPUTE[dtype]
+
+
+def load_expression(pointer: str, index: str, dtype: DType) -> str:
+    """One element read from memory, in its compute type."""
+    element = f"{pointer}[{index}]"
+    if dtype == dtypes.BOOL:
+        return f"({element} != 0)"
+    return element if STORAGE[dtype] == COMPUTE[dtype] else f"{COMPUTE[dtype]}({element})"
+
+
+def store_expression(value: str, dtype: DType) -> str:
+    """A compute-type value converted for storing."""
+    if dtype == dtypes.BOOL:
+        return f"uint8_t({value} ? 1 : 0)"
+    return value if STORAGE[dtype] == COMPUTE[dtype] else f"{STORAGE[dtype]}({value})"
+
+
+@functools.cache
+def template(name: str) -> str:
+    """The text of ``kernels/NAME.slang``."""
+    return resources.files("vkml.kernels").joinpath(f"{name}.slang").read_text(encoding="utf-8")
+
+
+class KernelWriter:
+    """Collects a kernel's arguments and text; `finish` makes the launch of it."""
+
+    def __init__(self, push_limit: int = 128) -> None:
+        self._push_limit = push_limit
+        self._pointers: list[tuple[str, str]] = []
+        self._words: list[tuple[str, str]] = []
+        self._addresses: list[View | Buffer] = []
+        self._word_values: list[int] = []
+        self._pointer_names: dict[tuple[int, int, str], str] = {}
+        self._constant_names: list[str] = []
+        self._constant_values: list[int] = []
+        self._text: list[str] = []
+        self._needs: set[str] = set()
+        self._reads: list[View] = []
+        self._writes: list[View] = []
+
+    def read(self, view: View, pointer_type: str | None = None) -> str:
+        """A pointer to the view's first element; returns its name in the source."""
+        self._reads.append(view)
+        return self._pointer(view, pointer_type or storage_type(view.dtype), "input")
+
+    def write(self, view: View) -> str:
+        self._writes.append(view)
+        return self._pointer(view, storage_type(view.dtype), "output")
+
+    def buffer(self, buffer: Buffer, pointer_type: str, name: str) -> str:
+        """A pointer that takes no part in hazard tracking (the status word)."""
+        self._pointers.append((pointer_type, name))
+        self._addresses.append(buffer)
+        return f"push.{name}"
+
+    def _pointer(self, view: View, type_: str, stem: str) -> str:
+        for need in NEEDS.get(view.dtype, ()) if type_ == STORAGE.get(view.dtype) else ():
+            self._needs.add(need)
+        key = (view.buffer.serial, view.byte_offset, type_)
+        name = self._pointer_names.get(key)
+        if name is None:
+            name = f"{stem}{len(self._pointers)}"
+            self._pointer_names[key] = name
+            self._pointers.append((type_, name))
+            self._addresses.append(view)
+        return f"push.{name}"
+
+    def need(self, *capabilities: str) -> None:
+        self._needs.update(capabilities)
+
+    def word(self, name: str, value: int) -> str:
+        """A 32-bit push constant."""
+        self._words.append(("int", name))
+        self._word_values.append(value)
+        return f"push.{name}"
+
+    def constant(self, value: int, name: str | None = None) -> str:
+        """A specialization constant; unnamed 0 and 1 are written out, so that strides of 0 and 1 cost nothing."""
+        if name is None:
+            if value in (0, 1):
+                return str(value)
+            name = f"K{len(self._constant_names)}"
+        self._constant_names.append(name)
+        self._constant_values.append(value)
+        return name
+
+    def offset(self, coordinates: tuple[str, ...], strides: tuple[int, ...]) -> str:
+        """The Slang expression of an element's offset."""
+        terms = []
+        for coordinate, stride in zip(coordinates, strides, strict=True):
+            if stride == 1:
+                terms.append(coordinate)
+            elif stride != 0:
+                terms.append(f"{coordinate} * {self.constant(stride)}")
+        return " + ".join(terms) or "0"
+
+    def math(self) -> None:
+        """Makes the functions of pointwise_math.slang available, once."""
+        text = template("pointwise_math")
+        if text not in self._text:
+            self._text.append(text)
+
+    def text(self, text: str) -> None:
+        """Adds module-scope source."""
+        self._text.append(text)
+
+    def finish(
+        self,
+        label: str,
+        groups: tuple[int, int, int],
+        *,
+        variant: str = "",
+        reason: str = "",
+    ) -> Dispatch:
+        """The finished launch.
+
+        Raises:
+            CannotLower: more arguments than the device's push constants hold.
+        """
+        push_bytes = 8 * len(self._pointers) + 4 * len(self._words)
+        if push_bytes > self._push_limit:
+            raise CannotLower(f"{label} needs {push_bytes} bytes of push constants, the device has {self._push_limit}")
+        if max(groups) > 65535 * 65535 or min(groups) < 1:
+            raise NotImplemented(f"{label}: {groups} workgroups cannot be launched")
+        fields = [f"    {type_}* {name};" for type_, name in self._pointers]
+        fields += [f"    {type_} {name};" for type_, name in self._words]
+        constants = [
+            f"[[vk::constant_id({i})]] const int {name} = 1;" for i, name in enumerate(self._constant_names)
+        ]
+        source = "\n".join(
+            [
+                *constants,
+                "struct Push",
+                "{",
+                *fields,
+                "};",
+                "[[vk::push_constant]] ConstantBuffer<Push> push;",
+                *self._text,
+                "",
+            ]
+        )
+        kernel = KernelSpec(
+            label,
+            source,
+            tuple(self._constant_values),
+            push_bytes,
+            frozenset(self._needs),
+            variant,
+            reason,
+        )
+        return Dispatch(
+            kernel,
+            groups,
+            (*self._addresses, *self._word_values),
+            tuple(self._reads),
+            tuple(self._writes),
+        )

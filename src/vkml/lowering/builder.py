@@ -1,0 +1,389 @@
+"""The builder: turns operators' lowerings into dispatches over planned buffers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.ir import Constant, Graph, Node, TensorType, Value, find
+from vkml.kernels import conv, gather, gemm, pool, reduce, resize, rows
+from vkml.kernels import pointwise as pointwise_kernels
+from vkml.kernels.pointwise import Epilogue
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
+
+
+@dataclass(frozen=True)
+class Target:
+    """What lowering needs to know of a device."""
+
+    capabilities: frozenset[str]
+    push_bytes: int = 128
+    shared_bytes: int = 16384
+    max_invocations: int = 256
+    subgroup_size: int = 4
+    max_groups: int = 65535
+    processors: int = 1
+    """Workgroups of 256 threads that run at once, roughly: what split-K aims to fill."""
+    strict_fp32: bool = True
+
+
+class Builder:
+    """Collects the dispatches of one device's part of a graph.
+
+    An operator's ``lower`` gets views of its inputs and returns views of its outputs; it asks for results with
+    `output` and launches kernels through the template methods. Views that are mere index arithmetic
+    (transpose, slice, …) are returned without any launch.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.dispatches: list[Dispatch] = []
+        self.buffers: list[Buffer] = []
+        self.status = Buffer(BufferKind.STATUS, 16, "status")
+        self.uses_status = False
+        self.error_labels: list[str] = []
+        self._destinations: dict[str, View] = {}
+        self._labels: tuple[str, ...] = ()
+        self._operators: tuple[str, ...] = ()
+        self._result_names: tuple[str, ...] = ()
+        self._epilogue: Epilogue | None = None
+        self._epilogue_types: tuple[TensorType, ...] = ()
+        self._epilogue_names: tuple[str, ...] = ()
+        self._types: tuple[TensorType, ...] = ()
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def buffer(self, kind: BufferKind, type_: TensorType, name: str = "", constant: Constant | None = None) -> View:
+        """A fresh buffer seen as a row-major tensor."""
+        storage_type(type_.dtype)
+        made = Buffer(kind, type_.elements * type_.dtype.storage.itemsize, name, constant)
+        self.buffers.append(made)
+        return contiguous(made, type_)
+
+    def constant(self, constant: Constant, name: str) -> View:
+        return self.buffer(BufferKind.CONSTANT, constant.type, name, constant)
+
+    def set_destination(self, name: str, view: View) -> None:
+        """States where the value `name` has to end up (a graph output, a part of a Concat)."""
+        self._destinations[name] = view
+
+    def has_destination(self, name: str) -> bool:
+        return name in self._destinations
+
+    def forget_destinations(self, names: Sequence[str]) -> bool:
+        """Lets strided destinations of `names` go; whether there were any."""
+        found = [n for n in names if n in self._destinations and not self._destinations[n].is_contiguous]
+        for name in found:
+            del self._destinations[name]
+        return bool(found)
+
+    def output(self, type_: TensorType, index: int = 0) -> View:
+        """Where the current node's output `index` goes."""
+        name = self._result_names[index] if index < len(self._result_names) else ""
+        found = self._destinations.get(name)
+        if found is not None and found.type == type_:
+            return found
+        return self.buffer(BufferKind.ACTIVATION, type_, name)
+
+    def result(self, index: int = 0) -> TensorType:
+        """Type of the current node's output `index`."""
+        return self._types[index]
+
+    def scratch(self, type_: TensorType) -> View:
+        """Memory between two dispatches of one node."""
+        return self.buffer(BufferKind.ACTIVATION, type_)
+
+    @contextlib.contextmanager
+    def node(self, node: Node, labels: Sequence[str], operators: Sequence[str]) -> Iterator[None]:
+        """Names what the dispatches inside compute, and where results go."""
+        self._labels, self._operators, self._result_names = tuple(labels), tuple(operators), node.outputs
+        try:
+            yield
+        finally:
+            self._labels, self._operators, self._result_names = (), (), ()
+
+    # -- launching ------------------------------------------------------------------------------------------
+
+    def emit(self, dispatch: Dispatch) -> None:
+        """Enters a finished launch; `CannotLower` where the device lacks what the kernel needs."""
+        missing = dispatch.kernel.needs - self.target.capabilities
+        if missing:
+            raise CannotLower(f"{dispatch.kernel.label} needs {', '.join(sorted(missing))}")
+        for view in dispatch.reads:
+            if view.buffer.kind is BufferKind.OUTPUT:
+                view.buffer.host_only = False
+        if not all(view.elements for view in dispatch.writes):
+            return
+        self.dispatches.append(replace(dispatch, nodes=self._labels, operators=self._operators))
+
+    def writer(self) -> KernelWriter:
+        return KernelWriter(self.target.push_bytes)
+
+    def error_code(self) -> int:
+        """Registers the current node as one that may report a bad index; the code its kernel writes."""
+        self.uses_status = True
+        self.error_labels.append(", ".join(self._labels))
+        return len(self.error_labels)
+
+    def copy(self, source: View, target: View) -> None:
+        """Copies elements between views of the same shape and type."""
+        self.pointwise(_identity(source.type), [source], [target], label="copy")
+
+    def contiguous(self, view: View) -> View:
+        """The view itself where it is row-major, otherwise a copy that is."""
+        if view.is_contiguous:
+            return view
+        made = self.scratch(view.type)
+        self.copy(view, made)
+        return made
+
+    def reshape(self, view: View, shape: Sequence[int]) -> View:
+        """The elements in another shape: a view where strides can say it, else a copy."""
+        seen = view.reshape(shape)
+        if seen is None:
+            seen = self.contiguous(view).reshape(shape)
+            assert seen is not None
+        return seen
+
+    def pointwise(
+        self, body: Graph, leaves: Sequence[View], outputs: Sequence[View], *, label: str = "pointwise"
+    ) -> None:
+        """Runs a body of pointwise nodes; leaves are broadcast to the outputs' shape."""
+        space = outputs[0].shape
+        if not outputs[0].elements:
+            return
+        self.emit(
+            pointwise_kernels.pointwise(
+                body,
+                [leaf.expand(space) for leaf in leaves],
+                outputs,
+                label=label,
+                push_limit=self.target.push_bytes,
+                max_groups=self.target.max_groups,
+            )
+        )
+
+    def fused(self, body: Graph, inputs: Sequence[View]) -> list[View]:
+        """Lowers a fused group: a pointwise body as one kernel, an anchor with the rest as its epilogue."""
+        views = {value.name: view for value, view in zip(body.inputs, inputs, strict=True)}
+        anchor = body.nodes[0]
+        if find(anchor).is_pointwise:
+            outputs = [self.output(value.type, index) for index, value in enumerate(body.outputs)]
+            self.pointwise(body, list(inputs), outputs, label=body.name)
+            return outputs
+        mark = len(self.dispatches), len(self.buffers)
+        try:
+            return self._with_epilogue(body, anchor, views)
+        except CannotLower:
+            del self.dispatches[mark[0] :], self.buffers[mark[1] :]
+            return self._without_epilogue(body, anchor, views)
+
+    def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
+        result = anchor.outputs[0]
+        tail = _tail(body)
+        shape = body.types[result].dims
+        leaves = {v.name: views[v.name].expand(shape) for v in tail.inputs if v.name != result}
+        names, self._result_names = self._result_names, ()
+        self._epilogue = Epilogue(tail, result, leaves)
+        self._epilogue_types, self._epilogue_names = tuple(v.type for v in body.outputs), names
+        self._types = (body.types[result],)
+        try:
+            lowered = self._lower_node(anchor, [views[name] if name else None for name in anchor.inputs])
+            if self._epilogue is not None:
+                raise CannotLower(f"{anchor.op} took no epilogue")
+        finally:
+            self._epilogue, self._epilogue_types, self._epilogue_names = None, (), ()
+            self._result_names = names
+        return list(lowered)
+
+    def _without_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
+        names, self._result_names = self._result_names, ()
+        self._types = (body.types[anchor.outputs[0]],)
+        lowered = self._lower_node(anchor, [views[name] if name else None for name in anchor.inputs])
+        self._result_names = names
+        tail = _tail(body)
+        outputs = [self.output(value.type, index) for index, value in enumerate(body.outputs)]
+        available = {**views, anchor.outputs[0]: lowered[0]}
+        self.pointwise(tail, [available[value.name] for value in tail.inputs], outputs, label=tail.name)
+        return outputs
+
+    def lower_node(self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]) -> Sequence[View]:
+        """Lowers any node; `CannotLower` says why it has no Vulkan form."""
+        operator = find(node)
+        self._types = tuple(types)
+        if operator.is_pointwise and len([name for name in node.outputs if name]) == 1:
+            present = [view for view in inputs if view is not None]
+            body = body_graph(node, [None if v is None else v.type for v in inputs], types)
+            unique = {n: v for n, v in zip([n for n in node.inputs if n], present, strict=True)}
+            outputs = [self.output(types[0])]
+            self.pointwise(body, list(unique.values()), outputs, label=node.op)
+            return outputs
+        return self._lower_node(node, inputs)
+
+    def _lower_node(self, node: Node, inputs: Sequence[View | None]) -> Sequence[View]:
+        lowered: Sequence[View] | None = find(node).lower(self, node, inputs)
+        if lowered is None:
+            raise CannotLower(f"{node.op} has no Vulkan kernel")
+        return lowered
+
+    # -- templates: one line each, the work is in vkml.kernels ----------------------------------------------
+
+    def matmul(self, a: View, b: View) -> list[View]:
+        """Batched product of (batch, m, k) and (batch, k, n)."""
+        return gemm.matmul(self, a, b, self.result())
+
+    def conv(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
+        return conv.conv(self, x, weight, bias, self.result(), **geometry)
+
+    def pool(self, x: View, **geometry: Any) -> list[View]:
+        return pool.pool(self, x, self.result(), **geometry)
+
+    def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
+        return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())
+
+    def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
+        how = rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX
+        return rows.row_function(self, x, axes, how, self.result())
+
+    def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
+        """Softmax along the axis that `order` puts last; the result is a transposed view."""
+        if self._epilogue is not None:
+            raise CannotLower("softmax along an inner axis takes no epilogue")
+        names, self._result_names = self._result_names, ()
+        moved = x.transpose(order)
+        self._types = (moved.type,)
+        made = self.softmax(moved, 1, is_logarithm=is_logarithm)[0]
+        self._result_names = names
+        return [made.transpose([order.index(axis) for axis in range(len(order))])]
+
+    def normalise(
+        self, x: View, axes: int, epsilon: float, scale: View | None, bias: View | None, *, is_centred: bool
+    ) -> list[View]:
+        """Layer (or root-mean-square) normalisation over the last `axes` dimensions."""
+        how = rows.LAYER_NORM if is_centred else rows.RMS_NORM
+        return rows.row_function(self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias)
+
+    def gather(self, data: View, indices: View, axis: int) -> list[View]:
+        return gather.gather(self, data, indices, axis, self.result())
+
+    def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
+        return resize.resize(self, x, self.result(), tables)
+
+    def concat(self, parts: Sequence[View], axis: int) -> list[View]:
+        """Joins parts; those that were written in place already (see `set_destination`) cost nothing."""
+        whole = self.output(self.result())
+        start = 0
+        for part in parts:
+            shape = tuple(part.shape[axis] if a == axis else d for a, d in enumerate(whole.shape))
+            starts = [start if a == axis else 0 for a in range(len(shape))]
+            place = whole.slice(starts, [1] * len(shape), shape)
+            start += part.shape[axis]
+            is_there = part.buffer is place.buffer and (part.offset, part.strides) == (place.offset, place.strides)
+            if not is_there and part.elements:
+                self.copy(part, place)
+        return [whole]
+
+    # -- epilogues ------------------------------------------------------------------------------------------
+
+    def take_epilogue(self, type_: TensorType) -> tuple[Epilogue | None, list[View]]:
+        """Called by a template for its last launch: the epilogue to apply and where the results go.
+
+        Args:
+            type_: of the template's own result, stored as it is when there is no epilogue.
+        """
+        taken, self._epilogue = self._epilogue, None
+        if taken is None:
+            return None, [self.output(type_)]
+        return taken, [self.output(t, i) for i, t in enumerate(self._epilogue_types)]
+
+    def before_epilogue(
+        self,
+        result: TensorType,
+        *,
+        scale: float = 1.0,
+        addend: View | None = None,
+        addend_scale: float = 1.0,
+    ) -> None:
+        """Makes the epilogue start with ``scale * result + addend_scale * addend``.
+
+        Args:
+            result: type of the template's own result.
+            scale: factor of the template's result.
+            addend: over the template's index space or the result's shape: a bias.
+            addend_scale: factor of the addend.
+        """
+        nodes: list[Node] = []
+        constants: dict[str, Constant] = {}
+        types: dict[str, TensorType] = {}
+        inputs = [Value("~product", result)]
+        leaves: dict[str, View] = {}
+
+        def scaled(name: str, factor: float) -> str:
+            if factor == 1.0:
+                return name
+            array = np.full((), factor, result.dtype.storage)
+            constants[f"{name}~factor"] = Constant(result.dtype, (), array)
+            nodes.append(Node("Mul", (name, f"{name}~factor"), (f"{name}~scaled",)))
+            types[f"{name}~scaled"] = result
+            return f"{name}~scaled"
+
+        value = scaled("~product", scale)
+        if addend is not None and addend_scale != 0.0:
+            inputs.append(Value("~addend", addend.type))
+            leaves["~addend"] = addend
+            nodes.append(Node("Add", (value, scaled("~addend", addend_scale)), ("~sum",)))
+            types["~sum"] = result
+            value = "~sum"
+        if not nodes:
+            return
+        old = self._epilogue
+        if old is None:
+            body = Graph(tuple(inputs), (Value(value, result),), tuple(nodes), constants, types)
+            self._epilogue, self._epilogue_types = Epilogue(body, "~product", leaves), (result,)
+            return
+        last = nodes[-1]
+        nodes[-1] = replace(last, outputs=(old.result,))
+        body = replace(
+            old.body,
+            inputs=(*inputs, *(value for value in old.body.inputs if value.name != old.result)),
+            nodes=(*nodes, *old.body.nodes),
+            constants={**old.body.constants, **constants},
+            types={**old.body.types, **types, old.result: result},
+        )
+        self._epilogue = Epilogue(body, "~product", {**leaves, **old.leaves})
+
+
+def _identity(type_: TensorType) -> Graph:
+    value = Value("x", type_)
+    return Graph((value,), (value,), (), {})
+
+
+def _tail(body: Graph) -> Graph:
+    """A fused body without its anchor; the anchor's result becomes an input."""
+    anchor = body.nodes[0]
+    result = Value(anchor.outputs[0], body.types[anchor.outputs[0]])
+    used = {name for node in body.nodes[1:] for name in node.inputs}
+    leaves = tuple(value for value in body.inputs if value.name in used)
+    return replace(body, inputs=(result, *leaves), nodes=body.nodes[1:])
+
+
+def body_graph(node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Graph:
+    """A body of one pointwise node."""
+    types: Mapping[str, TensorType] = {n: t for n, t in zip(node.outputs, outputs, strict=False) if n}
+    unique: dict[str, TensorType] = {}
+    for name, type_ in zip(node.inputs, inputs, strict=True):
+        if name and type_ is not None:
+            unique.setdefault(name, type_)
+    return Graph(
+        tuple(Value(n, t) for n, t in unique.items()),
+        tuple(Value(n, types[n]) for n in node.outputs if n),
+        (node,),
+        {},
+        types,
+    )

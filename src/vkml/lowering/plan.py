@@ -1,0 +1,30 @@
+"""A lowered run of nodes: dispatches in levels over planned buffers, ready to be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import Buffer, View
+
+
+@dataclass(eq=False)
+class VulkanProgram:
+    """A lowered run of nodes: levels of independent dispatches with a barrier between levels."""
+
+    levels: list[list[Dispatch]]
+    buffers: list[Buffer]
+    inputs: dict[str, View]
+    outputs: dict[str, View]
+    offsets: dict[Buffer, int]
+    """Of activation buffers, in the activation arena."""
+    arena_bytes: int
+    status: Buffer
+    uses_status: bool = False
+    error_labels: Sequence[str] = ()
+    """Labels of the nodes that may write the status word; a node writes its position here plus one."""
+
+    @property
+    def dispatches(self) -> list[Dispatch]:
+        return [dispatch for level in self.levels for dispatch in level]

@@ -1,0 +1,175 @@
+"""Graph → Vulkan program: views, kernels, levels, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vkml.ir import Constant, Node, TensorType, dtypes
+from vkml.kernels.views import BufferKind, View
+from vkml.kernels.writer import CannotLower
+from vkml.lowering.builder import Builder, Target
+from vkml.lowering.memory import plan_memory
+from vkml.lowering.plan import VulkanProgram
+from vkml.lowering.schedule import schedule
+from vkml.passes.fuse import members
+
+MAX_ELEMENTS = 2**31 - 1
+"""Kernels count elements in 32 bits."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of nodes for one device, cut out of a graph."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    """Values that come from outside."""
+    outputs: tuple[str, ...]
+    """Values that are needed outside."""
+
+
+def lower(
+    piece: Piece,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    target: Target,
+    guard_bytes: int = 0,
+) -> VulkanProgram:
+    """Lowers a piece of a specialised graph.
+
+    Raises:
+        CannotLower: a node has no Vulkan form on this target (ask `refusal` before).
+    """
+    build = Builder(target)
+    views: dict[str, View] = {}
+    inputs = {name: build.buffer(BufferKind.INPUT, types[name], name) for name in piece.inputs}
+    views.update(inputs)
+    outputs = {name: build.buffer(BufferKind.OUTPUT, types[name], name) for name in piece.outputs}
+    for name, view in outputs.items():
+        build.set_destination(name, view)
+    _place_concatenations(build, piece, types, outputs)
+    shared: dict[int, View] = {}
+    for node in piece.nodes:
+        given = [_view(name, views, constants, build, shared) for name in node.inputs]
+        results = _lower_one(build, node, given, [types[name] for name in node.outputs if name])
+        views.update((name, view) for name, view in zip(node.outputs, results, strict=False) if name)
+    for name, target_view in outputs.items():
+        made = _view(name, views, constants, build, shared)
+        if made is not None and made is not target_view:
+            build.copy(made, target_view)
+    levels = schedule(build.dispatches)
+    offsets, arena = plan_memory(levels, guard_bytes)
+    return VulkanProgram(
+        levels, build.buffers, inputs, outputs, offsets, arena, build.status, build.uses_status, build.error_labels
+    )
+
+
+def _lower_one(
+    build: Builder, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
+) -> Sequence[View]:
+    parts = members(node)
+    with build.node(node, [part.label for part in parts], [part.op for part in parts]):
+        mark = len(build.dispatches), len(build.buffers)
+        try:
+            return build.lower_node(node, inputs, types)
+        except CannotLower:
+            # A strided destination may be what the kernel could not write to.
+            if not build.forget_destinations(node.outputs):
+                raise
+            del build.dispatches[mark[0] :], build.buffers[mark[1] :]
+            return build.lower_node(node, inputs, types)
+
+
+def _view(
+    name: str,
+    views: dict[str, View],
+    constants: Mapping[str, Constant],
+    build: Builder,
+    shared: dict[int, View],
+) -> View | None:
+    if not name:
+        return None
+    found = views.get(name)
+    if found is None:
+        constant = constants[name]
+        found = shared.get(id(constant))
+        if found is None:
+            found = shared[id(constant)] = build.constant(constant, name)
+        views[name] = found
+    return found
+
+
+def _place_concatenations(
+    build: Builder, piece: Piece, types: Mapping[str, TensorType], outputs: Mapping[str, View]
+) -> None:
+    """Lets the inputs of a Concat be written where they will stand in its result."""
+    made = {name for node in piece.nodes for name in node.outputs if name}
+    for node in piece.nodes:
+        if node.op != "Concat" or node.domain:
+            continue
+        name = node.outputs[0]
+        whole = outputs.get(name)
+        if whole is None:
+            whole = build.buffer(BufferKind.ACTIVATION, types[name], name)
+            build.set_destination(name, whole)
+        axis = node.attributes["axis"] % len(whole.shape)
+        start = 0
+        for part in node.inputs:
+            view = slice_along(whole, axis, start, types[part].dims[axis])
+            start += types[part].dims[axis]
+            if part in made and not build.has_destination(part):
+                build.set_destination(part, view)
+
+
+def slice_along(view: View, axis: int, start: int, size: int) -> View:
+    """The part [start, start + size) of one axis."""
+    starts = [start if a == axis else 0 for a in range(len(view.shape))]
+    shape = [size if a == axis else d for a, d in enumerate(view.shape)]
+    return view.slice(starts, [1] * len(shape), shape)
+
+
+def refusal(
+    node: Node,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    target: Target,
+) -> str | None:
+    """Why `node` cannot run on the target, or None where it can: its lowering is tried on throw-away buffers."""
+    build = Builder(target)
+    for name in (*node.inputs, *node.outputs):
+        if name and types[name].shape is not None and types[name].is_static and types[name].elements > MAX_ELEMENTS:
+            return f"'{name}' has {types[name].elements} elements, kernels count to {MAX_ELEMENTS}"
+        if name and not types[name].is_static:
+            return f"the shape of '{name}' depends on data"
+        if name and (types[name].dtype == dtypes.STRING or not types[name].dtype.is_native):
+            return f"no Vulkan kernel handles {types[name].dtype.name}"
+    try:
+        views: dict[str, View] = {}
+        given = [_probe_view(name, types, constants, views, build) for name in node.inputs]
+        with build.node(node, [node.label], [node.op]):
+            build.lower_node(node, given, [types[name] for name in node.outputs if name])
+    except CannotLower as reason:
+        return str(reason)
+    return None
+
+
+def _probe_view(
+    name: str,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    views: dict[str, View],
+    build: Builder,
+) -> View | None:
+    if not name:
+        return None
+    if name not in views:
+        constant = constants.get(name)
+        if constant is not None:
+            views[name] = build.constant(constant, name)
+        else:
+            views[name] = build.buffer(BufferKind.INPUT, types[name], name)
+    return views[name]
+
+
+Refusal = Callable[[Node], str | None]

@@ -1,0 +1,411 @@
+"""From a model file to the intermediate representation: checked, sorted, functions inlined."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vkml import errors
+from vkml.errors import InvalidGraph
+from vkml.ir.graph import Constant, Graph, Node, Value
+from vkml.ir.types import TensorType
+from vkml.onnx import reader
+from vkml.onnx.attributes import read_attribute
+from vkml.onnx.messages import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+)
+from vkml.onnx.model import Model, normal_domain, read_opsets
+from vkml.onnx.order import sort_nodes
+from vkml.onnx.tensor import DENSE_LIMIT, Tensor, densify
+from vkml.onnx.value_types import UNKNOWN, kind_of, read_type
+
+MAX_NESTING = 64
+"""Subgraphs and function calls within one another; keeps Python's own stack far from its end."""
+
+INLINE_LIMIT = 1 << 28
+"""Bytes, roughly, that inlining functions may add: 300,000 nodes. Functions that call functions grow a graph
+exponentially, so that a file of a kilobyte could fill any memory."""
+
+_LABEL_LENGTH = 100
+
+_FunctionKey = tuple[str, str, str]
+
+
+def load_graph(
+    source: reader.Source | Model, *, base_directory: str | os.PathLike[str] | None = None
+) -> Graph:
+    """Reads a model into a graph.
+
+    Initializers become constants (views of the mapped file), also those that are inputs as well; model-local
+    functions are inlined; nodes come out in topological order.
+
+    Args:
+        source: A path, the model's bytes, or an opened `Model`.
+        base_directory: Where external data lie, if not beside the model.
+
+    Returns:
+        The graph. Outputs whose type the model does not state have `vkml.onnx.value_types.UNKNOWN`.
+
+    Raises:
+        InvalidProtobuf: The bytes are not a well-formed ONNX file.
+        InvalidGraph: The graph in it is not well formed: names that nothing provides or two things provide,
+            cycles, missing types, tensors whose data do not fit their shape. Says what and where.
+        NotImplemented: Inputs that are no tensors; functions that inline to an absurd size.
+        NoSuchFile: The model, or a file its tensors lie in, does not exist.
+
+    Example:
+        >>> graph = load_graph("mnist-12.onnx")  # doctest: +SKIP
+        >>> [node.op for node in graph.nodes[:2]]  # doctest: +SKIP
+        ['Conv', 'Add']
+    """
+    model = source if isinstance(source, Model) else reader.open(source, base_directory=base_directory)
+    return _Loader(model).load()
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What names, attributes and versions mean at one place of the file."""
+
+    opsets: Mapping[str, int]
+    where: str
+    depth: int = 0
+    prefix: str = ""
+    """Put before the names of values that a function's body defines."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Inside a function: its formal names → the caller's."""
+    arguments: Mapping[str, Any] | None = None
+    """Inside a function: its attributes' values."""
+    calls: tuple[_FunctionKey, ...] = ()
+
+    def name(self, formal: str) -> str:
+        if not self.prefix or not formal:
+            return formal
+        found = self.names.get(formal)
+        return self.prefix + formal if found is None else found
+
+
+class _Loader:
+    """Converts one model; holds what all its graphs share."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._functions: dict[_FunctionKey, FunctionProto] = {}
+        self._free: dict[Graph, dict[str, Node]] = {}
+        """Subgraph → the names it reads from outside → a node of it that reads them."""
+        self._values: dict[int, Any] = {}
+        """Attribute message → value, so that a function called often does not decode its tensors as often."""
+        self._dense_bytes = 0
+        self._inlined_bytes = 0
+        self._calls = 0
+
+    def load(self) -> Graph:
+        model = self._model
+        for function in model.functions:
+            key = (normal_domain(function.domain), function.name, function.overload)
+            if key in self._functions:
+                raise InvalidGraph(f"{model.label}: the function {_function_label(key)} is defined twice")
+            self._functions[key] = function
+        if "" not in model.opsets and any(normal_domain(node.domain) == "" for node in model.graph.node):
+            raise InvalidGraph(
+                f"{model.label} imports no opset of the default domain ai.onnx (it imports "
+                f"{model.opsets or 'none'}), so the meaning of its operators is not defined"
+            )
+        return self._graph(model.graph, _Scope(model.opsets, model.label), is_body=False)
+
+    def _graph(self, proto: GraphProto, scope: _Scope, *, is_body: bool) -> Graph:
+        where = scope.where
+        constants = self._constants(proto, scope)
+        inputs = self._inputs(proto, scope, constants, is_body)
+        given = dict.fromkeys(constants, "initializer") | {value.name: "input" for value in inputs}
+        nodes = self._nodes(proto.node, scope)
+        ordered, outside = sort_nodes(nodes, [self._reads(node) for node in nodes], given, where)
+        free = {name: nodes[index] for name, index in outside.items()}
+        if free and not is_body:
+            name, node = next(iter(free.items()))
+            raise InvalidGraph(
+                f"{where}: {self._reader(node, name)} reads {name!r}, which nothing in the model provides"
+                + (f"; {len(free) - 1} more names are missing likewise" if len(free) > 1 else "")
+            )
+        outputs = tuple(self._output(item, scope) for item in proto.output)
+        produced = {name for node in nodes for name in node.outputs}
+        for value in outputs:
+            if value.name not in produced and value.name not in given:
+                raise InvalidGraph(
+                    f"{where}: no node produces the output {value.name!r}"
+                    + ("; a value from outside needs an Identity node in the subgraph" if is_body else "")
+                )
+        if not outputs and not is_body:
+            raise InvalidGraph(f"{where}: the graph has no outputs")
+        graph = Graph(
+            inputs=inputs,
+            outputs=outputs,
+            nodes=tuple(ordered),
+            constants=constants,
+            types=self._types(proto, scope),
+            name=proto.name,
+            opsets=dict(self._model.opsets),
+            documentation=proto.doc_string if is_body else self._model.doc_string or proto.doc_string,
+            metadata={} if is_body else dict(self._model.metadata),
+        )
+        if is_body:
+            self._free[graph] = free
+        return graph
+
+    def _constants(self, proto: GraphProto, scope: _Scope) -> dict[str, Constant]:
+        constants: dict[str, Constant] = {}
+        items: list[tuple[str, TensorProto | SparseTensorProto]] = [
+            (item.name, item) for item in proto.initializer
+        ]
+        items += [(item.values.name if item.values else "", item) for item in proto.sparse_initializer]
+        for given, item in items:
+            where = f"{scope.where}: initializer {given!r}"
+            if not given:
+                raise InvalidGraph(f"{scope.where}: an initializer has no name")
+            name = scope.name(given)
+            if name in constants:
+                raise InvalidGraph(f"{where} is there twice")
+            constants[name] = self._constant(item, where)
+        return constants
+
+    def _constant(self, proto: TensorProto | SparseTensorProto, where: str) -> Constant:
+        if isinstance(proto, TensorProto):
+            tensor = Tensor(proto, self._model.files, where)
+            return Constant(tensor.dtype, tensor.shape, tensor.array())
+        constant = densify(proto, self._model.files, where, DENSE_LIMIT - self._dense_bytes)
+        self._dense_bytes += constant.array.nbytes
+        return constant
+
+    def _inputs(
+        self, proto: GraphProto, scope: _Scope, constants: Mapping[str, Constant], is_body: bool
+    ) -> tuple[Value, ...]:
+        found: dict[str, Value] = {}
+        for item in proto.input:
+            name, where = scope.name(item.name), f"{scope.where}: input {item.name!r}"
+            if not item.name:
+                raise InvalidGraph(f"{scope.where}: an input has no name")
+            if name in found:
+                raise InvalidGraph(f"{where} is there twice")
+            # Before IR version 4 every initializer had to be an input too. Feeding one is not offered.
+            if name in constants:
+                if is_body:
+                    raise InvalidGraph(f"{where} of a subgraph is also an initializer")
+                continue
+            type_ = read_type(item.type, where)
+            if type_ is None and not is_body:
+                kind = kind_of(item.type)
+                if kind in ("nothing", "tensor"):
+                    raise InvalidGraph(f"{where} has no element type")
+                raise errors.NotImplemented(f"{where} is a {kind}; vkml takes tensors only")
+            found[name] = Value(name, type_ or UNKNOWN)
+        return tuple(found.values())
+
+    def _output(self, item: ValueInfoProto, scope: _Scope) -> Value:
+        if not item.name:
+            raise InvalidGraph(f"{scope.where}: an output has no name")
+        return Value(
+            scope.name(item.name), read_type(item.type, f"{scope.where}: output {item.name!r}") or UNKNOWN
+        )
+
+    def _types(self, proto: GraphProto, scope: _Scope) -> dict[str, TensorType]:
+        found = {}
+        for item in proto.value_info:
+            type_ = read_type(item.type, f"{scope.where}: value {item.name!r}")
+            if type_ is not None and item.name:
+                found[scope.name(item.name)] = type_
+        return found
+
+    def _nodes(self, protos: Sequence[NodeProto], scope: _Scope) -> list[Node]:
+        nodes: list[Node] = []
+        for proto in protos:
+            key = (normal_domain(proto.domain), proto.op_type, proto.overload)
+            function = self._functions.get(key)
+            if function is None:
+                nodes.append(self._node(proto, scope))
+            else:
+                nodes.extend(self._call(proto, key, function, scope))
+        return nodes
+
+    def _node(self, proto: NodeProto, scope: _Scope) -> Node:
+        domain = normal_domain(proto.domain)
+        version = scope.opsets.get(domain)
+        label = _label(proto)
+        if not proto.op_type:
+            raise InvalidGraph(f"{scope.where}: {label} has no operator")
+        if version is None:
+            raise InvalidGraph(
+                f"{scope.where}: {label} is of the domain {domain or 'ai.onnx'!r}, which is not imported "
+                f"(imported are {sorted(key or 'ai.onnx' for key in scope.opsets)})"
+            )
+        if scope.prefix:
+            self._charge(proto, scope)
+        return Node(
+            op=proto.op_type,
+            inputs=tuple(map(scope.name, proto.input)) if scope.prefix else proto.input,
+            outputs=tuple(map(scope.name, proto.output)) if scope.prefix else proto.output,
+            attributes=self._attributes(proto, scope) if proto.attribute else {},
+            name=scope.prefix + proto.name if proto.name else "",
+            domain=domain,
+            version=version,
+        )
+
+    def _attributes(self, proto: NodeProto, scope: _Scope) -> dict[str, Any]:
+        where = f"{scope.where}: {_label(proto)}"
+        found: dict[str, Any] = {}
+        for item in proto.attribute:
+            if not item.name or item.name in found:
+                raise InvalidGraph(
+                    f"{where} has the attribute {item.name!r} twice"
+                    if item.name
+                    else f"{where} has a nameless attribute"
+                )
+            if item.ref_attr_name:
+                if scope.arguments is None:
+                    raise InvalidGraph(
+                        f"{where}: attribute {item.name!r} refers to {item.ref_attr_name!r} of a "
+                        "function, but is in none"
+                    )
+                value = scope.arguments.get(item.ref_attr_name)
+            else:
+                value = self._attribute(item, scope, where)
+            if value is not None:
+                found[item.name] = value
+        return found
+
+    def _attribute(self, item: AttributeProto, scope: _Scope, where: str) -> Any:
+        def read_graph(proto: GraphProto, where: str) -> Graph:
+            return self._graph(proto, _deeper(scope, where=where), is_body=True)
+
+        if item.g is not None or item.graphs:
+            # Not kept: within a function, what a subgraph reads differs from call to call.
+            return read_attribute(item, self._constant, read_graph, where)
+        if id(item) not in self._values:
+            self._values[id(item)] = read_attribute(item, self._constant, read_graph, where)
+        return self._values[id(item)]
+
+    def _call(
+        self, proto: NodeProto, key: _FunctionKey, function: FunctionProto, scope: _Scope
+    ) -> list[Node]:
+        """The nodes of a function's body, in place of the node that calls it."""
+        where = f"{scope.where}: {_label(proto)}"
+        label = _function_label(key)
+        if key in scope.calls:
+            chain = " → ".join(
+                _function_label(item) for item in [*scope.calls[scope.calls.index(key) :], key]
+            )
+            raise InvalidGraph(f"{where}: the function {label} calls itself: {chain}")
+        for kind, formal, actual in (
+            ("inputs", function.input, proto.input),
+            ("outputs", function.output, proto.output),
+        ):
+            if len(actual) > len(formal):
+                raise InvalidGraph(f"{where} has {len(actual)} {kind}, the function {label} {len(formal)}")
+        self._calls += 1
+        self._charge(proto, scope)
+        self._charge(function, scope)
+        body = _deeper(
+            scope,
+            where=f"{where}: function {label}",
+            opsets={**self._model.opsets, **read_opsets(function.opset_import, f"{where}: function {label}")},
+            prefix=f"{function.name[:40]}.{self._calls}/",
+            names={},
+            arguments=self._arguments(proto, function, scope, where),
+            calls=(*scope.calls, key),
+        )
+        names = body.names
+        for index, formal_name in enumerate(function.input):
+            if formal_name in names:
+                raise InvalidGraph(f"{body.where} has the input {formal_name!r} twice")
+            names[formal_name] = scope.name(proto.input[index]) if index < len(proto.input) else ""
+        copies: list[tuple[str, str]] = []
+        for formal_name, actual_name in zip(function.output, map(scope.name, proto.output), strict=False):
+            if not actual_name:
+                continue
+            if formal_name in names:
+                copies.append((formal_name, actual_name))
+            else:
+                names[formal_name] = actual_name
+        nodes = self._nodes(function.node, body)
+        for formal_name, actual_name in copies:
+            version = body.opsets.get("", 1)
+            nodes.append(Node("Identity", (names[formal_name],), (actual_name,), version=version))
+        produced = {name for node in nodes for name in node.outputs}
+        for formal_name, actual_name in zip(function.output, map(scope.name, proto.output), strict=False):
+            if actual_name and actual_name not in produced:
+                raise InvalidGraph(f"{body.where}: no node produces the output {formal_name!r}")
+        return nodes
+
+    def _arguments(
+        self, proto: NodeProto, function: FunctionProto, scope: _Scope, where: str
+    ) -> dict[str, Any]:
+        given = self._attributes(proto, scope)
+        declared = {*function.attribute, *(item.name for item in function.attribute_proto)}
+        unknown = sorted(set(given) - declared)
+        if unknown:
+            raise InvalidGraph(
+                f"{where}: attribute {unknown[0]!r} is not one of the function's {sorted(declared) or 'none'}"
+            )
+        inside = _Scope(scope.opsets, f"{where}: defaults of the function", scope.depth)
+        defaults = {
+            item.name: self._attribute(item, inside, inside.where)
+            for item in function.attribute_proto
+            if item.name not in given
+        }
+        return {**defaults, **given}
+
+    def _reads(self, node: Node) -> Iterable[str]:
+        bodies = [graph for value in node.attributes.values() for graph in _graphs(value)]
+        if not bodies:
+            return node.inputs
+        return [*node.inputs, *(name for graph in bodies for name in self._free[graph])]
+
+    def _reader(self, node: Node, name: str) -> str:
+        if name not in node.inputs:
+            for value in node.attributes.values():
+                for graph in _graphs(value):
+                    if name in self._free[graph]:
+                        return f"{self._reader(self._free[graph][name], name)} in a subgraph of {node.label}"
+        return node.label
+
+    def _charge(self, proto: NodeProto | FunctionProto, scope: _Scope) -> None:
+        names = (*proto.input, *proto.output, proto.name)
+        self._inlined_bytes += 512 + sum(100 + len(scope.prefix) + len(name) for name in names)
+        self._inlined_bytes += 200 * len(proto.attribute) + len(scope.where)
+        if self._inlined_bytes > INLINE_LIMIT:
+            raise errors.NotImplemented(
+                f"{scope.where}: inlining the model's functions makes the graph too large "
+                f"(limit: {INLINE_LIMIT} bytes, about 300,000 nodes)"
+            )
+
+
+def _deeper(scope: _Scope, **changes: Any) -> _Scope:
+    if scope.depth >= MAX_NESTING:
+        raise InvalidGraph(f"{scope.where}: subgraphs and functions are nested more than {MAX_NESTING} deep")
+    values = {key: getattr(scope, key) for key in _Scope.__dataclass_fields__}
+    return _Scope(**{**values, "depth": scope.depth + 1, **changes})
+
+
+def _graphs(value: Any) -> tuple[Graph, ...]:
+    if isinstance(value, Graph):
+        return (value,)
+    if isinstance(value, tuple) and value and isinstance(value[0], Graph):
+        return value
+    return ()
+
+
+def _label(proto: NodeProto) -> str:
+    # Cut, since labels are put together while reading too and a hostile name can be as long as the file.
+    name = proto.name or next((name for name in proto.output if name), "?")
+    return f"{proto.op_type[:_LABEL_LENGTH] or '?'} node '{name[:_LABEL_LENGTH]}'"
+
+
+def _function_label(key: _FunctionKey) -> str:
+    domain, name, overload = (part[:_LABEL_LENGTH] for part in key)
+    return f"{domain or 'ai.onnx'}.{name}" + (f":{overload}" if overload else "")

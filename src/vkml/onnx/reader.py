@@ -1,0 +1,68 @@
+"""Opening a model file, by path or as bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vkml.errors import InvalidArgument, InvalidProtobuf, NoModel, NoSuchFile
+from vkml.onnx.external import ExternalFiles, map_file
+from vkml.onnx.model import Model
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+_LFS_POINTER = b"version https://git-lfs"
+
+
+def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None) -> Model:
+    """Opens an ONNX model without reading its weights.
+
+    Args:
+        source: A path, which is mapped and never read whole, or the model's bytes.
+        base_directory: Where external data are looked for; by default the folder of the model file. A model
+            given as bytes has no folder, and its external data are refused unless this is given.
+
+    Returns:
+        The model; a context manager.
+
+    Raises:
+        NoSuchFile: There is no such file.
+        NoModel: The file is empty or a directory.
+        InvalidProtobuf: It is not an ONNX model, or is cut short.
+
+    Example:
+        >>> import vkml.onnx
+        >>> model = vkml.onnx.open("mnist-12.onnx")  # doctest: +SKIP
+        >>> {name: tensor.shape for name, tensor in model.tensors().items()}  # doctest: +SKIP
+        {'Parameter193': (16, 4, 4, 10), ...}
+    """
+    folders: list[Path] = []
+    if isinstance(source, bytes | bytearray | memoryview):
+        label = "the model given as bytes"
+        try:
+            view = memoryview(source).cast("B").toreadonly()
+        except TypeError as error:
+            raise InvalidArgument(f"the model's memoryview cannot be read: {error}") from None
+    elif isinstance(source, str | os.PathLike):
+        label = os.fsdecode(source)
+        try:
+            view = map_file(label)
+        except NoSuchFile:
+            raise NoSuchFile(f"there is no model file {label!r} (looked in {os.getcwd()!r})") from None
+        except InvalidArgument as error:
+            raise NoModel(f"no model: {error}") from None
+        folders = [Path(label).absolute().parent, Path(os.path.realpath(label)).parent]
+    else:
+        raise InvalidArgument(f"a model is a path or bytes, not {type(source).__name__}")
+    if len(view) == 0:
+        raise NoModel(f"{label} is empty")
+    if bytes(view[: len(_LFS_POINTER)]) == _LFS_POINTER:
+        raise InvalidProtobuf(
+            f"{label} is a Git LFS pointer, not the model; 'git lfs pull' brings the file itself"
+        )
+    if base_directory is not None:
+        if not os.path.isdir(base_directory):
+            raise InvalidArgument(f"base_directory {os.fspath(base_directory)!r} is not a folder")
+        folders = [Path(os.fspath(base_directory))]
+    advice = "a model given as bytes has no folder; pass base_directory, or open the model by its path"
+    return Model(view, label, ExternalFiles(folders, advice))

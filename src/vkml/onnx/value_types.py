@@ -1,0 +1,73 @@
+"""Types of graph inputs, outputs and values: from ONNX's messages to `TensorType`, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkml.errors import InvalidGraph
+from vkml.ir import dtypes
+from vkml.ir.dtypes import DType
+from vkml.ir.types import Dim, TensorType
+from vkml.onnx.messages import Dimension, Tensor, TensorShapeProto, TypeProto, ValueInfoProto
+
+UNDEFINED = DType("undefined", 0, 0, "?", np.dtype(np.object_))
+"""Element type of a value whose type the model leaves to inference (ONNX's code 0)."""
+
+UNKNOWN = TensorType(UNDEFINED, None)
+"""Type of such a value."""
+
+
+def read_type(proto: TypeProto | None, where: str) -> TensorType | None:
+    """The tensor type that a message states; None where it states none, or no tensor's."""
+    if proto is None or proto.tensor_type is None or proto.tensor_type.elem_type == 0:
+        return None
+    try:
+        dtype = dtypes.from_code(proto.tensor_type.elem_type)
+    except InvalidGraph as error:
+        raise InvalidGraph(f"{where}: {error}") from None
+    shape = proto.tensor_type.shape
+    if shape is None:
+        return TensorType(dtype, None)
+    return TensorType(dtype, tuple(_read_dimension(dimension, where) for dimension in shape.dim))
+
+
+def kind_of(proto: TypeProto | None) -> str:
+    """What a type message describes, in words: "tensor", "sequence", …; "nothing" where it is empty."""
+    for kind in ("tensor", "sparse_tensor", "sequence", "map", "optional", "opaque"):
+        if proto is not None and getattr(proto, f"{kind}_type") is not None:
+            return kind.replace("_", " ")
+    return "nothing"
+
+
+def write_type(type_: TensorType) -> TypeProto | None:
+    """The message of a type; None for a type left to inference."""
+    if type_.dtype == UNDEFINED:
+        return None
+    shape = None
+    if type_.shape is not None:
+        shape = TensorShapeProto(tuple(_write_dimension(size) for size in type_.shape))
+    return TypeProto(tensor_type=Tensor(type_.dtype.code, shape))
+
+
+def write_value(name: str, type_: TensorType) -> ValueInfoProto:
+    """The message of a named, typed value."""
+    return ValueInfoProto(name, write_type(type_))
+
+
+def _read_dimension(dimension: Dimension, where: str) -> Dim:
+    if dimension.dim_value is None:
+        return dimension.dim_param or None
+    # Some exporters write -1 for a size that is not known.
+    if dimension.dim_value == -1:
+        return None
+    if dimension.dim_value < -1:
+        raise InvalidGraph(f"{where}: the type has a dimension of {dimension.dim_value}")
+    return dimension.dim_value
+
+
+def _write_dimension(size: Dim) -> Dimension:
+    if size is None:
+        return Dimension()
+    if isinstance(size, str):
+        return Dimension(dim_param=size)
+    return Dimension(dim_value=int(size))

@@ -1,0 +1,30 @@
+"""The operators, one module a family; importing this package fills the registry."""
+
+import importlib
+
+FAMILIES = (
+    "elementwise",
+    "unary",
+    "comparison",
+    "bitwise",
+    "activation",
+    "cast",
+    "reduce",
+    "arg_reduce",
+    "cumulative",
+    "softmax",
+    "dropout",
+    "matmul",
+    "conv",
+    "pool",
+    "shape",
+    "slicing",
+    "creation",
+    "index",
+    "norm",
+    "image",
+    "fused",
+)
+
+for _family in FAMILIES:
+    importlib.import_module(f"vkml.ops.{_family}")

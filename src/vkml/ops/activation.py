@@ -1,0 +1,198 @@
+"""Activation functions: Relu and its relatives, the sigmoid family, Gelu, PRelu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir.dtypes import FLOATS, INT32, INT64, NUMBERS, SIGNED, UINT32, UINT64, DType
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, register
+from vkml.ir.types import Known, TensorType
+from vkml.ops import special_functions
+from vkml.ops.broadcasting import align_to_axis
+from vkml.ops.pointwise import Binary, Unary
+from vkml.ops.slang_literals import slang_literal
+from vkml.ops.upgrading import renew
+
+
+def _stored(value: float) -> float:
+    """A default as a model file stores it: in 32 bits."""
+    return float(np.float32(value))
+
+
+def _leaky_relu(x: Array, alpha: float) -> Any:
+    return np.where(x < 0, x * alpha, x)
+
+
+def _elu(x: Array, alpha: float) -> Any:
+    return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
+
+
+def _celu(x: Array, alpha: float) -> Any:
+    return np.maximum(x, 0) + np.minimum(alpha * np.expm1(x / alpha), 0)
+
+
+def _selu(x: Array, alpha: float, gamma: float) -> Any:
+    return np.where(x <= 0, gamma * alpha * np.expm1(np.minimum(x, 0)), gamma * x)
+
+
+def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Any:
+    return np.maximum(np.minimum(x * alpha + beta, 1), 0)
+
+
+def _hard_swish(x: Array) -> Any:
+    return x * np.maximum(np.minimum(x / 6 + 0.5, 1), 0)
+
+
+def _thresholded_relu(x: Array, alpha: float) -> Any:
+    return np.where(x > alpha, x, 0)
+
+
+def _softsign(x: Array) -> Any:
+    return x / (1 + np.abs(x))
+
+
+def _swish(x: Array, alpha: float) -> Any:
+    return x * special_functions.sigmoid(x * x.dtype.type(alpha))
+
+
+def _prelu(x: Array, slope: Array) -> Any:
+    return np.where(x < 0, x * slope, x)
+
+
+def _shrink(x: Array, lambd: float, bias: float) -> Any:
+    if x.dtype.kind == "f":
+        return np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0))
+    low, high, integral = _integer_limits(lambd, bias, x.dtype)
+    if integral is None:
+        wide = x.astype(np.float64)
+        return np.trunc(_shrink(wide, lambd, bias)).astype(np.int64)
+    step = np.int64(integral).astype(x.dtype)
+    return np.where(x < low, x + step, np.where(x > high, x - step, 0))
+
+
+def _integer_limits(lambd: float, bias: float, dtype: np.dtype[Any]) -> tuple[int, int, int | None]:
+    """Shrink's limits as integers of the type: below the first, above the second; the bias where it is integral."""
+    info = np.iinfo(dtype)
+    low = min(max(math.ceil(-lambd), int(info.min)), int(info.max))
+    high = min(max(math.floor(lambd), int(info.min)), int(info.max))
+    return low, high, int(bias) if float(bias).is_integer() and abs(bias) < 2**62 else None
+
+
+def _shrink_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str | None:
+    x, lambd, bias = arguments[0], attributes["lambd"], attributes["bias"]
+    if dtype.is_float:
+        below, above, step = (slang_literal(value, dtype) for value in (-lambd, lambd, bias))
+        zero = slang_literal(0.0, dtype)
+    else:
+        low, high, integral = _integer_limits(lambd, bias, dtype.storage)
+        if integral is None:
+            return None
+        below, above, step = (slang_literal(value, dtype) for value in (low, high, integral))
+        zero = slang_literal(0, dtype)
+    return f"({x} < {below} ? {x} + {step} : ({x} > {above} ? {x} - {step} : {zero}))"
+
+
+class _Gelu(Unary):
+    """Gaussian error linear unit, exact or by tanh."""
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        if node.attributes["approximate"] not in ("none", "tanh"):
+            raise InvalidGraph(
+                f"{node.label}: approximate must be none or tanh, not {node.attributes['approximate']!r}"
+            )
+        return super().infer(node, inputs)
+
+
+def _gelu(x: Array, approximate: str) -> Any:
+    return special_functions.gelu_tanh(x) if approximate == "tanh" else special_functions.gelu(x)
+
+
+def _gelu_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
+    return f"{'gelu_tanh' if attributes['approximate'] == 'tanh' else 'gelu'}({arguments[0]})"
+
+
+class _PRelu(Binary):
+    """Leaky Relu with a slope per element, broadcast one way."""
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        # The slope of opsets 1 to 6 is one number or one per channel.
+        return align_to_axis(node, 1) if node.version < 7 else node
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        [found] = super().infer(node, inputs)
+        data = inputs[0]
+        if data is not None and found.dims != data.dims:
+            slope = inputs[1]
+            raise ShapeError(
+                f"{node.label}: the slope of shape {list(slope.dims) if slope else None} does not broadcast one-way "
+                f"to the input's shape {list(data.dims)}"
+            )
+        return [found]
+
+
+class _Celu(Unary):
+    """Continuously differentiable Elu."""
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        if node.attributes["alpha"] == 0:
+            raise InvalidGraph(f"{node.label}: alpha must not be 0, by which Celu divides")
+        return super().infer(node, inputs)
+
+
+class _Selu(Unary):
+    """Scaled Elu; opset 1 rounded its constants otherwise."""
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version >= 6:
+            return node
+        old = {"alpha": _stored(1.6732), "gamma": _stored(1.0507)}
+        return renew(node, drop=("consumed_inputs",), attributes={**old, **_given(node, old)})
+
+
+def _given(node: Node, keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: node.attributes[key] for key in keys if key in node.attributes}
+
+
+register(Unary("Relu", lambda x: np.maximum(x, 0), "relu({x})", FLOATS + SIGNED))
+register(Unary("LeakyRelu", _leaky_relu, "leaky_relu({x}, {alpha})", FLOATS, attributes={"alpha": _stored(0.01)}))
+register(_PRelu("PRelu", _prelu, "leaky_relu({x}, {y})", (*FLOATS, INT32, INT64, UINT32, UINT64)))
+register(
+    Unary("ThresholdedRelu", _thresholded_relu, "({x} > {alpha} ? {x} : 0)", FLOATS, attributes={"alpha": 1.0})
+)
+register(Unary("Shrink", _shrink, _shrink_slang, NUMBERS, attributes={"lambd": 0.5, "bias": 0.0}))
+
+register(Unary("Elu", _elu, "elu({x}, {alpha})", FLOATS, attributes={"alpha": 1.0}, has_double=False))
+register(_Celu("Celu", _celu, "celu({x}, {alpha})", FLOATS, attributes={"alpha": 1.0}, has_double=False))
+register(
+    _Selu(
+        "Selu",
+        _selu,
+        "selu({x}, {alpha}, {gamma})",
+        FLOATS,
+        attributes={"alpha": _stored(1.67326319217681884765625), "gamma": _stored(1.05070102214813232421875)},
+        has_double=False,
+    )
+)
+
+register(Unary("Sigmoid", special_functions.sigmoid, "sigmoid({x})", FLOATS, has_double=False))
+register(
+    Unary(
+        "HardSigmoid",
+        _hard_sigmoid,
+        "hard_sigmoid({x}, {alpha}, {beta})",
+        FLOATS,
+        attributes={"alpha": _stored(0.2), "beta": 0.5},
+    )
+)
+register(Unary("HardSwish", _hard_swish, "hard_swish({x})", FLOATS))
+register(Unary("Swish", _swish, "swish({x}, {alpha})", FLOATS, attributes={"alpha": 1.0}, has_double=False))
+register(_Gelu("Gelu", _gelu, _gelu_slang, FLOATS, attributes={"approximate": "none"}, has_double=False))
+register(Unary("Mish", special_functions.mish, "mish({x})", FLOATS, has_double=False))
+register(Unary("Softplus", special_functions.softplus, "softplus({x})", FLOATS, has_double=False))
+register(Unary("Softsign", _softsign, "softsign({x})", FLOATS))

@@ -1,0 +1,46 @@
+"""Bitwise operators on integers: And, Or, Xor, shifts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidGraph
+from vkml.ir.dtypes import INTEGERS, DType
+from vkml.ir.graph import Node
+from vkml.ir.operator import REQUIRED, Array, register
+from vkml.ir.types import Known, TensorType
+from vkml.ops.pointwise import Binary
+
+
+def shift(x: Array, amount: Array, direction: str) -> Any:
+    """Shifted bits; amounts below 0 or of the type's width and above leave only copies of the sign bit (opset 28)."""
+    width = x.dtype.itemsize * 8
+    is_inside = (amount >= 0) & (amount < width)
+    safe = np.where(is_inside, amount, 0).astype(x.dtype)
+    if direction == "LEFT":
+        return np.where(is_inside, np.left_shift(x, safe), 0)
+    filled = x < 0 if x.dtype.kind == "i" else np.zeros(1, np.bool_)
+    return np.where(is_inside, np.right_shift(x, safe), np.where(filled, -1, 0).astype(x.dtype))
+
+
+def _shift_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
+    return f"shift_{attributes['direction'].lower()}({arguments[0]}, {arguments[1]}, {dtype.bits})"
+
+
+class _BitShift(Binary):
+    """Shifts the bits of the first input by as many places as the second says."""
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        direction = node.attributes["direction"]
+        if direction not in ("LEFT", "RIGHT"):
+            raise InvalidGraph(f"{node.label}: direction must be LEFT or RIGHT, not {direction!r}")
+        return super().infer(node, inputs)
+
+
+register(_BitShift("BitShift", shift, _shift_slang, INTEGERS, attributes={"direction": REQUIRED}))
+register(Binary("BitwiseAnd", np.bitwise_and, "({x} & {y})", INTEGERS))
+register(Binary("BitwiseOr", np.bitwise_or, "({x} | {y})", INTEGERS))
+register(Binary("BitwiseXor", np.bitwise_xor, "({x} ^ {y})", INTEGERS))

@@ -1,0 +1,85 @@
+"""Shape and type rules shared by elementwise operators: broadcasting, element types, opset-1 alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkml import errors
+from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir.dtypes import BFLOAT16, DType
+from vkml.ir.graph import Node
+from vkml.ir.types import Known
+from vkml.ops.upgrading import NEWEST, constant_node, fresh_name, renew
+
+
+def broadcast_shapes(node: Node, *shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape of several, by NumPy's rule.
+
+    Raises:
+        ShapeError: Two sizes on one axis differ and neither is 1.
+    """
+    rank = max((len(shape) for shape in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if result[axis] == 1:
+                result[axis] = size
+            elif size not in (1, result[axis]):
+                listed = " and ".join(str(list(s)) for s in shapes)
+                raise ShapeError(
+                    f"{node.label}: shapes {listed} do not broadcast: sizes {result[axis]} and {size} meet "
+                    f"on axis {axis - rank} and neither is 1"
+                )
+    return tuple(result)
+
+
+def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType]) -> DType:
+    """The one element type that all of `inputs` share.
+
+    Raises:
+        InvalidGraph: The types differ, or the type is not one of `allowed`.
+        NotImplemented: The type is bfloat16, in which NumPy cannot compute.
+    """
+    first = inputs[0].dtype
+    names = ", ".join(dtype.name for dtype in allowed)
+    found = ", ".join(known.dtype.name for known in inputs)
+    if any(known.dtype != first for known in inputs):
+        raise InvalidGraph(f"{node.label}: inputs have element types {found}; they must be the same, one of {names}")
+    if first == BFLOAT16:
+        # Raw bits travel as uint16: computing on them would be silently wrong.
+        raise errors.NotImplemented(f"{node.label}: computing in bfloat16 is not supported; cast to float first")
+    if first not in allowed:
+        raise InvalidGraph(f"{node.label}: element type {found} is not allowed; {node.op} takes {names}")
+    return first
+
+
+def align_to_axis(node: Node, axis: int) -> list[Node]:
+    """Rewrites the broadcasting of opsets 1 to 6, where the second input's first axis meets `axis` of the first.
+
+    The second input gets trailing axes of size 1 through shape arithmetic, which constant folding resolves as soon
+    as the shapes are known; the node follows in its newest form.
+    """
+    first, second = node.inputs[:2]
+    names = {key: fresh_name(node, key) for key in ("shape", "rank", "own_shape", "own_rank", "axis", "after")}
+    names |= {key: fresh_name(node, key) for key in ("missing", "ones", "target", "aligned")}
+
+    def step(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Node:
+        made = tuple(names.get(name, name) for name in inputs)
+        return Node(op, made, (names[output],), attributes, version=NEWEST)
+
+    one = constant_node("one", np.ones(1, np.int64)).attributes["value"]
+    return [
+        step("Shape", [first], "shape"),
+        step("Shape", ["shape"], "rank"),
+        step("Shape", [second], "own_shape"),
+        step("Shape", ["own_shape"], "own_rank"),
+        constant_node(names["axis"], [axis]),
+        step("Sub", ["rank", "axis"], "after"),
+        step("Sub", ["after", "own_rank"], "missing"),
+        step("ConstantOfShape", ["missing"], "ones", value=one),
+        step("Concat", ["own_shape", "ones"], "target", axis=0),
+        step("Reshape", [second, "target"], "aligned"),
+        renew(node, inputs=(first, names["aligned"], *node.inputs[2:]), drop=("axis", "broadcast", "consumed_inputs")),
+    ]

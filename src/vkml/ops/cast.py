@@ -1,0 +1,208 @@
+"""Conversion between element types: Cast, CastLike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidArgument, InvalidGraph
+from vkml.ir import dtypes
+from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT64, NUMBERS, STRING, DType
+from vkml.ir.graph import Node
+from vkml.ir.operator import OPTIONAL, REQUIRED, Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.checks import present, required
+from vkml.ops.limits import check_size
+from vkml.ops.number_formats import CONVERTIBLE, decode, encode
+from vkml.ops.upgrading import renew
+
+CASTABLE: tuple[DType, ...] = (*NUMBERS, BOOL, STRING, *CONVERTIBLE)
+
+_NAMES_OF_OPSET_1 = {
+    **{dtype.name.upper(): dtype.code for dtype in dtypes.ALL},
+}
+
+
+def convert(
+    node: Node, array: Array, source: DType, target: DType, shape: Sequence[int] | None = None
+) -> Array:
+    """A tensor's elements as another type.
+
+    Integers that do not fit keep their low bits; floats cut off their fraction; floats that do not fit an integer
+    type give an unspecified number, never an error.
+
+    Args:
+        node: gives `saturate` and `round_mode`, and a name to error messages.
+        array: in the storage of `source`.
+        source: element type of `array`.
+        target: element type wanted.
+        shape: shape of the tensor, for packed sources.
+
+    Raises:
+        InvalidArgument: a string that is no number.
+    """
+    if source == target:
+        return array
+    values = array if source.is_native else decode(array, source, shape)
+    if source == STRING:
+        values = _numbers(node, values, target)
+    elif target == STRING:
+        return _strings(values)
+    if not target.is_native:
+        attributes: Mapping[str, Any] = node.attributes
+        return encode(
+            values, target, saturate=bool(attributes["saturate"]), round_mode=attributes["round_mode"]
+        )
+    with np.errstate(all="ignore"):
+        if values.dtype.kind == "f" and target.is_integer:
+            # Through 64 bits, so that the low bits are kept on every machine, whatever its conversion does.
+            wide = np.uint64 if target == dtypes.UINT64 else np.int64
+            values = values.astype(wide)
+        return np.asarray(values.astype(target.storage))
+
+
+def _numbers(node: Node, texts: Array, target: DType) -> Array:
+    """Strings as float64, or as exact integers where they are spelt so and integers are wanted."""
+    flat = [text.decode() if isinstance(text, bytes) else str(text) for text in texts.reshape(-1).tolist()]
+    try:
+        if target.is_integer and target.is_native:
+            try:
+                whole = [int(text) & 0xFFFFFFFFFFFFFFFF for text in flat]
+                return np.array(whole, np.uint64).reshape(texts.shape)
+            except ValueError:
+                pass
+        return np.array([float(text) for text in flat], np.float64).reshape(texts.shape)
+    except ValueError as error:
+        raise InvalidArgument(f"{node.label}: a string is not a number: {error}") from None
+
+
+def _strings(values: Array) -> Array:
+    if values.dtype == np.bool_:
+        values = values.astype(np.uint8)
+    return np.asarray(values.astype(np.str_).astype(np.object_))
+
+
+def cast_expression(argument: str, source: DType, target: DType) -> str | None:
+    """The Slang of one converted element; None where a type has no Slang form."""
+    if not {source, target} <= {*NUMBERS, BOOL}:
+        return None
+    if source == target:
+        return argument
+    kind = _compute_type(target)
+    if source == BOOL:
+        return f"select({argument}, {kind}(1), {kind}(0))"
+    if target == BOOL:
+        return f"({argument} != {_compute_type(source)}(0))"
+    if target == FLOAT16:
+        return f"round_to_half(float({argument}))"
+    if source.is_float and target.kind == "u":
+        return f"to_{'uint64' if target.bits == 64 else 'uint'}({argument})"
+    if source.is_float and target.is_integer and target.bits < 32:
+        return f"to_int({argument})"
+    return argument if _compute_type(source) == kind else f"{kind}({argument})"
+
+
+def _compute_type(dtype: DType) -> str:
+    if dtype.is_float:
+        return "double" if dtype == FLOAT64 else "float"
+    stem = "int" if dtype.kind == "i" else "uint"
+    return f"{stem}64_t" if dtype.bits == 64 else stem
+
+
+class _Conversion(Operator):
+    """What Cast and CastLike share.
+
+    `evaluate` sees arrays, not element types, so nodes whose input NumPy has no type for carry that type in the
+    internal attribute `source` (and, for packed types, `source_shape`); `resolve` puts them there.
+    """
+
+    attributes = {
+        "saturate": 1,
+        "round_mode": "up",
+        "source": OPTIONAL,
+        "source_shape": OPTIONAL,
+    }
+    is_pointwise = True
+
+    def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
+        """The element type converted to."""
+        raise NotImplementedError
+
+    def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
+        """The node as a Cast that states its input's type; for use once types are inferred."""
+        data = required(node, inputs, 0)
+        attributes = {
+            **node.attributes,
+            "to": self.target(node, inputs).code,
+            "source": data.dtype.code,
+            "source_shape": data.dims if data.dtype.bits < 8 else None,
+        }
+        return dataclasses.replace(node, op="Cast", inputs=node.inputs[:1], attributes=attributes)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        data = required(node, inputs, 0)
+        target = self.target(node, inputs)
+        for dtype, what in ((data.dtype, "from"), (target, "to")):
+            if dtype not in CASTABLE:
+                names = ", ".join(allowed.name for allowed in CASTABLE)
+                raise InvalidGraph(f"{node.label}: cannot convert {what} {dtype.name}; known are {names}")
+        if node.attributes["round_mode"] not in ("up", "down", "nearest"):
+            raise InvalidGraph(
+                f"{node.label}: round_mode must be up, down or nearest, not {node.attributes['round_mode']!r}"
+            )
+        return [check_size(node, target, data.dims)]
+
+
+@operator()
+class Cast(_Conversion):
+    """Converts elements to the type that attribute `to` names."""
+
+    attributes = {**_Conversion.attributes, "to": REQUIRED}
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        target = node.attributes.get("to")
+        if not isinstance(target, str):
+            return node
+        code = _NAMES_OF_OPSET_1.get(target.upper())
+        if code is None:
+            raise InvalidGraph(f"{node.label}: {target!r} is not an element type")
+        return renew(node, attributes={"to": code})
+
+    def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
+        return dtypes.from_code(int(node.attributes["to"]))
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        array = present(inputs, 0)
+        code = node.attributes["source"]
+        source = dtypes.from_numpy(array.dtype) if code is None else dtypes.from_code(code)
+        return [convert(node, array, source, self.target(node, ()), node.attributes["source_shape"])]
+
+    def expression(
+        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
+    ) -> str | None:
+        return cast_expression(arguments[0], types[0], result)
+
+
+@operator()
+class CastLike(_Conversion):
+    """Converts elements to the type of the second input, whose values do not matter."""
+
+    inputs = (2, 2)
+
+    def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
+        return required(node, inputs, 1).dtype
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        array, like = present(inputs, 0), present(inputs, 1)
+        source, target = dtypes.from_numpy(array.dtype), dtypes.from_numpy(like.dtype)
+        return [convert(node, array, source, target)]
+
+    def expression(
+        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
+    ) -> str | None:
+        return cast_expression(arguments[0], types[0], result)
+
+

@@ -1,0 +1,211 @@
+"""Operators that make tensors from attributes or sizes: Constant, ConstantOfShape, Range, EyeLike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidGraph, NotImplemented, ShapeError
+from vkml.ir.dtypes import (
+    BFLOAT16,
+    FLOAT8E4M3FN,
+    FLOAT8E4M3FNUZ,
+    FLOAT8E5M2,
+    FLOAT8E5M2FNUZ,
+    FLOAT32,
+    FLOAT64,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    DType,
+    from_code,
+)
+from vkml.ir.graph import Constant as ConstantValue
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.types import Known, TensorType, static
+from vkml.ops.checks import (
+    has_unknown_value,
+    integers,
+    list_value,
+    present,
+    require_dtype,
+    require_rank,
+    require_same_dtype,
+    required,
+    unknown_shape,
+)
+from vkml.ops.limits import check_size
+
+_CONSTANT_FORMS = {
+    "value_float": (FLOAT32, 0),
+    "value_floats": (FLOAT32, 1),
+    "value_int": (INT64, 0),
+    "value_ints": (INT64, 1),
+    "value_string": (STRING, 0),
+    "value_strings": (STRING, 1),
+}
+
+
+def constant_value(node: Node) -> ConstantValue:
+    """The tensor that a Constant node holds, whichever attribute it is in.
+
+    Raises:
+        InvalidGraph: None or several of the attributes are set.
+        NotImplemented: The value is sparse.
+    """
+    given = [key for key in Constant.attributes if node.attributes[key] is not None]
+    if len(given) != 1:
+        raise InvalidGraph(f"{node.label}: exactly one value attribute is needed, it has {given or 'none'}")
+    key, value = given[0], node.attributes[given[0]]
+    if isinstance(value, ConstantValue):
+        return value
+    if key not in _CONSTANT_FORMS:
+        raise NotImplemented(
+            f"{node.label}: attribute {key!r} holds a {type(value).__name__}; a dense tensor is needed"
+        )
+    dtype, rank = _CONSTANT_FORMS[key]
+    array = np.array(value, dtype=dtype.storage).reshape((-1,) * rank)
+    return ConstantValue(dtype, array.shape, array)
+
+
+@operator()
+class Constant(Operator):
+    """A tensor written into the model."""
+
+    inputs = (0, 0)
+    attributes: dict[str, Any] = {"value": None, "sparse_value": None, **dict.fromkeys(_CONSTANT_FORMS)}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        value = constant_value(node)
+        return [check_size(node, value.dtype, value.shape)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        return [constant_value(node).array]
+
+
+def fill_value(node: Node) -> ConstantValue:
+    """The one element that ConstantOfShape repeats."""
+    value = node.attributes["value"]
+    if value is None:
+        return ConstantValue(FLOAT32, (1,), np.zeros(1, np.float32))
+    if not isinstance(value, ConstantValue) or math.prod(value.shape) != 1:
+        raise InvalidGraph(f"{node.label}: value must be a tensor of one element")
+    if value.dtype.bits < 8:
+        raise NotImplemented(
+            f"{node.label}: filling a tensor with packed {value.dtype.name} is not supported"
+        )
+    return value
+
+
+@operator()
+class ConstantOfShape(Operator):
+    """A tensor of a given shape, filled with one value."""
+
+    attributes = {"value": None}
+    value_inputs = (0,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        target, fill = required(node, inputs, 0), fill_value(node)
+        shape = list_value(node, target, "the shape")
+        if shape is None:
+            return [unknown_shape(fill.dtype, target.type.elements)]
+        return [check_size(node, fill.dtype, shape)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        fill = fill_value(node).array
+        return [np.full(integers(present(inputs, 0)), fill.reshape(()), dtype=fill.dtype)]
+
+
+def range_count(node: Node, start: Any, limit: Any, delta: Any) -> int:
+    """How many elements Range makes; the arguments are NumPy scalars of one type.
+
+    Raises:
+        ShapeError: The step is zero, or an argument is not finite.
+    """
+    if isinstance(start, np.floating):
+        if not all(map(math.isfinite, (float(start), float(limit), float(delta)))) or delta == 0:
+            raise ShapeError(
+                f"{node.label}: start {start}, limit {limit} and delta {delta} must be finite, delta not 0"
+            )
+        with np.errstate(over="ignore"):
+            ratio = float(limit - start) / float(delta)
+        return max(math.ceil(ratio), 0) if math.isfinite(ratio) else 2**63
+    if int(delta) == 0:
+        raise ShapeError(f"{node.label}: delta is 0")
+    return (
+        len(range(int(start), int(limit), int(delta)))
+        if abs(int(limit)) < 2**62
+        else _long_range(start, limit, delta)
+    )
+
+
+def _long_range(start: Any, limit: Any, delta: Any) -> int:
+    # len() refuses counts above the platform's index type.
+    return max(-((int(start) - int(limit)) // int(delta)), 0)
+
+
+@operator()
+class Range(Operator):
+    """start, start + delta, start + 2·delta, … while below (or above) limit."""
+
+    inputs = (3, 3)
+    value_inputs = (0, 1, 2)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        found = [required(node, inputs, index) for index in range(3)]
+        require_dtype(node, found[0], (FLOAT32, FLOAT64, INT16, INT32, INT64), "start")
+        for value, what in zip(found, ("start", "limit", "delta"), strict=True):
+            require_same_dtype(node, found[0], value, what)
+            if value.type.elements != 1:
+                raise ShapeError(f"{node.label}: {what} must be a scalar, its shape is {list(value.dims)}")
+        if has_unknown_value(inputs, (0, 1, 2)):
+            return [unknown_shape(found[0].dtype, 1)]
+        scalars = [value.value.reshape(())[()] for value in found if value.value is not None]
+        return [check_size(node, found[0].dtype, (range_count(node, *scalars),))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        start, limit, delta = (present(inputs, index).reshape(())[()] for index in range(3))
+        count = range_count(node, start, limit, delta)
+        return [(start + np.arange(count, dtype=start.dtype) * delta).astype(start.dtype, copy=False)]
+
+
+_ONES = {BFLOAT16: 0x3F80, FLOAT8E4M3FN: 0x38, FLOAT8E4M3FNUZ: 0x40, FLOAT8E5M2: 0x3C, FLOAT8E5M2FNUZ: 0x40}
+"""The bits of 1.0 in the types that NumPy does not have."""
+
+
+@operator()
+class EyeLike(Operator):
+    """A matrix of the input's shape with ones on one diagonal."""
+
+    attributes = {"dtype": None, "k": 0}
+
+    def _dtype(self, node: Node, otherwise: DType) -> DType:
+        code = node.attributes["dtype"]
+        dtype = otherwise if code is None else from_code(int(code))
+        if dtype.bits < 8 or dtype.kind == "s":
+            raise NotImplemented(f"{node.label}: element type {dtype.name} is not supported")
+        return dtype
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        require_rank(node, x, 2, 2)
+        return [static(self._dtype(node, x.dtype), x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        code = node.attributes["dtype"]
+        one, storage = (
+            (1, x.dtype)
+            if code is None
+            else (_ONES.get(from_code(int(code)), 1), from_code(int(code)).storage)
+        )
+        rows, columns = x.shape
+        # Clamped: a hostile k near the ends of int64 would overflow.
+        diagonal = max(min(int(node.attributes["k"]), columns), -rows)
+        result = np.eye(rows, columns, diagonal, dtype=storage)
+        return [result if one == 1 else result * np.asarray(one, dtype=storage)]

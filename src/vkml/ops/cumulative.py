@@ -1,0 +1,53 @@
+"""Running totals along an axis: CumSum, CumProd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir.dtypes import FLOATS, INT32, INT64, UINT32, UINT64
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.broadcasting import require_types
+from vkml.ops.checks import normalise_axis, present, require_dtype, required
+
+
+@operator("CumSum", "CumProd")
+class Cumulative(Operator):
+    """Sums or products of all elements up to each one, optionally without it, optionally from the end."""
+
+    inputs = (2, 2)
+    attributes = {"exclusive": 0, "reverse": 0}
+    value_inputs = (1,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        data, axis = required(node, inputs, 0), required(node, inputs, 1)
+        require_types(node, [data], (*FLOATS, INT32, INT64, UINT32, UINT64))
+        require_dtype(node, axis, (INT32, INT64), "the axis")
+        if axis.type.elements != 1:
+            raise ShapeError(f"{node.label}: the axis must be a scalar, its shape is {list(axis.dims)}")
+        if axis.value is not None:
+            normalise_axis(node, int(axis.value.reshape(-1)[0]), data.rank)
+        for key in self.attributes:
+            if node.attributes[key] not in (0, 1):
+                raise InvalidGraph(f"{node.label}: {key} must be 0 or 1, not {node.attributes[key]!r}")
+        return [data.type]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        data = present(inputs, 0)
+        axis = normalise_axis(node, int(present(inputs, 1).reshape(-1)[0]), data.ndim)
+        line = np.flip(data, axis) if node.attributes["reverse"] else data
+        # Long float sums lose digits one after the other, so they run in float64.
+        wide = np.float64 if data.dtype.kind == "f" else data.dtype
+        accumulate, neutral = (np.cumsum, 0) if self.name == "CumSum" else (np.cumprod, 1)
+        with np.errstate(all="ignore"):
+            result = np.asarray(accumulate(line, axis=axis, dtype=wide)).astype(data.dtype)
+        if node.attributes["exclusive"]:
+            result = np.roll(result, 1, axis)
+            first: list[slice | int] = [slice(None)] * data.ndim
+            first[axis] = slice(0, 1)
+            result[tuple(first)] = neutral
+        return [np.asarray(np.flip(result, axis) if node.attributes["reverse"] else result, order="C")]

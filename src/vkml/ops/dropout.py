@@ -1,0 +1,64 @@
+"""Dropout: the identity in inference, random zeros in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkml.errors import ShapeError
+from vkml.ir.dtypes import BOOL, FLOATS, DType
+from vkml.ir.graph import Node
+from vkml.ir.operator import OPTIONAL, Array, Operator, operator
+from vkml.ir.types import Known, TensorType, static
+from vkml.ops.broadcasting import require_types
+from vkml.ops.checks import optional, present, require_dtype, required
+from vkml.ops.upgrading import renew
+
+
+@operator()
+class Dropout(Operator):
+    """Drops elements with probability `ratio` (second input) where `training_mode` (third input) is true.
+
+    Models of opsets below 12 run as in inference, also where opset 1 or 6 left `is_test` at its default of 0.
+    """
+
+    inputs = (1, 3)
+    outputs = (1, 2)
+    attributes = {"seed": OPTIONAL}
+    is_deterministic = False
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        node = renew(node, drop=("is_test", "consumed_inputs", "ratio")) if node.version < 12 else node
+        if len(node.inputs) < 3 and not any(node.outputs[1:]):
+            return renew(node, op="Identity", inputs=node.inputs[:1], outputs=node.outputs[:1], drop=("seed",))
+        return node
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        data = required(node, inputs, 0)
+        require_types(node, [data], FLOATS)
+        checks: tuple[tuple[int, tuple[DType, ...], str], ...] = (
+            (1, FLOATS, "the ratio"),
+            (2, (BOOL,), "training_mode"),
+        )
+        for index, allowed, what in checks:
+            found = optional(inputs, index)
+            if found is None:
+                continue
+            require_dtype(node, found, allowed, what)
+            if found.type.elements != 1:
+                raise ShapeError(f"{node.label}: {what} must be a scalar, its shape is {list(found.dims)}")
+        return [data.type, static(BOOL, data.dims)][: max(len(node.outputs), 1)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        data = present(inputs, 0)
+        ratio, training = optional(inputs, 1), optional(inputs, 2)
+        rate = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
+        if training is None or not training.reshape(-1)[0] or rate == 0:
+            return [data, np.ones(data.shape, np.bool_)]
+        seed = node.attributes["seed"]
+        generator = np.random.default_rng(None if seed is None else abs(int(seed)))
+        mask = np.asarray(generator.random(data.shape) >= rate)
+        with np.errstate(all="ignore"):
+            kept = data.astype(np.float64) * mask / (1 - rate) if rate < 1 else np.zeros(data.shape)
+            return [np.asarray(kept).astype(data.dtype), mask]

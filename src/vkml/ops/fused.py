@@ -1,0 +1,35 @@
+"""Fused: a group of nodes that run as one (made by the fusion pass, never read from a file)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vkml.ir import MANY, REQUIRED, Graph, Known, Node, Operator, TensorType, find, operator
+from vkml.ir.operator import Array
+
+
+@operator("Fused")
+class Fused(Operator):
+    """Runs the nodes of its attribute ``body`` in order."""
+
+    domain = "vkml"
+    inputs = (0, MANY)
+    outputs = (1, MANY)
+    attributes = {"body": REQUIRED}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        return [value.type for value in node.attributes["body"].outputs]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        body: Graph = node.attributes["body"]
+        values: dict[str, Array | None] = {"": None}
+        values.update((value.name, array) for value, array in zip(body.inputs, inputs, strict=True))
+        values.update((name, constant.array) for name, constant in body.constants.items())
+        for member in body.nodes:
+            results = find(member).evaluate(member, [values[name] for name in member.inputs])
+            values.update(zip(member.outputs, results, strict=False))
+        return [values[value.name] for value in body.outputs]  # type: ignore[misc]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return build.fused(node.attributes["body"], inputs)  # type: ignore[no-any-return]

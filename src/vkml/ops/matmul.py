@@ -1,0 +1,330 @@
+"""Matrix products: MatMul, Gemm, MatMulInteger, Einsum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    NUMBERS,
+    UINT8,
+    UINT32,
+    UINT64,
+    DType,
+)
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
+from vkml.ops.limits import check_size
+from vkml.ops.pointwise import widened
+from vkml.ops.upgrading import renew
+
+MATRIX_DTYPES: tuple[DType, ...] = (FLOAT32, FLOAT16, FLOAT64, INT32, INT64, UINT32, UINT64)
+
+
+@dataclass(frozen=True)
+class MatMulGeometry:
+    """A batched product ``[*batch_a, m, k] x [*batch_b, k, n]`` with everything broadcasting resolved."""
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    """The broadcast batch shape."""
+    batch_a: tuple[int, ...]
+    """The left operand's batch shape, as long as `batch`: missing axes are 1."""
+    batch_b: tuple[int, ...]
+    output: tuple[int, ...]
+    """The output's shape; axes that a 1-D operand lent are gone."""
+
+
+def matmul_geometry(node: Node, a: Sequence[int], b: Sequence[int]) -> MatMulGeometry:
+    """Resolves NumPy's matmul rules for operands of shapes `a` and `b`.
+
+    Raises:
+        ShapeError: An operand is a scalar, the inner sizes differ, or the batches do not broadcast.
+    """
+    if not a or not b:
+        raise ShapeError(
+            f"{node.label}: operands must not be scalars, their shapes are {list(a)} and {list(b)}"
+        )
+    left = (1, *a) if len(a) == 1 else tuple(a)
+    right = (*b, 1) if len(b) == 1 else tuple(b)
+    m, k, n = left[-2], left[-1], right[-1]
+    if right[-2] != k:
+        raise ShapeError(
+            f"{node.label}: the left operand has {k} columns, the right one {right[-2]} rows "
+            f"(shapes {list(a)} and {list(b)})"
+        )
+    rank = max(len(left), len(right)) - 2
+    batch_a = (1,) * (rank + 2 - len(left)) + left[:-2]
+    batch_b = (1,) * (rank + 2 - len(right)) + right[:-2]
+    batch = []
+    for x, y in zip(batch_a, batch_b, strict=True):
+        if x != y and 1 not in (x, y):
+            raise ShapeError(
+                f"{node.label}: batch sizes {x} and {y} do not broadcast (shapes {list(a)}, {list(b)})"
+            )
+        batch.append(y if x == 1 else x)
+    output = (*batch, *((m,) if len(a) > 1 else ()), *((n,) if len(b) > 1 else ()))
+    return MatMulGeometry(m, n, k, tuple(batch), batch_a, batch_b, output)
+
+
+@operator()
+class MatMul(Operator):
+    """Matrix product with NumPy's rules for 1-D operands and batches."""
+
+    inputs = (2, 2)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        a, b = required(node, inputs, 0), required(node, inputs, 1)
+        require_dtype(node, a, MATRIX_DTYPES, "the left operand")
+        require_same_dtype(node, a, b, "the right operand")
+        return [check_size(node, a.dtype, matmul_geometry(node, a.dims, b.dims).output)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        a, b = present(inputs, 0), present(inputs, 1)
+        return [np.asarray(np.matmul(widened(a), widened(b))).astype(a.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        a, b = inputs
+        geometry = matmul_geometry(node, a.shape, b.shape)
+        left, right = a.reshape((1, *a.shape)) if len(a.shape) == 1 else a, b
+        if len(b.shape) == 1:
+            right = b.reshape((*b.shape, 1))
+        if math.prod(geometry.batch_b) == 1:
+            # One right operand for all: the batch is more rows.
+            rows = math.prod(geometry.batch) * geometry.m
+            return build.matmul(  # type: ignore[no-any-return]
+                build.reshape(left, (1, rows, geometry.k)), build.reshape(right, (1, geometry.k, geometry.n))
+            )
+        batch = math.prod(geometry.batch)
+        left = left.expand((*geometry.batch, geometry.m, geometry.k))
+        right = right.expand((*geometry.batch, geometry.k, geometry.n))
+        return build.matmul(  # type: ignore[no-any-return]
+            build.reshape(left, (batch, geometry.m, geometry.k)), build.reshape(right, (batch, geometry.k, geometry.n))
+        )
+
+
+@dataclass(frozen=True)
+class GemmGeometry:
+    """``alpha * op(A) op(B) + beta * C`` with op(A) of shape m×k and op(B) k×n."""
+
+    m: int
+    n: int
+    k: int
+
+
+def gemm_geometry(node: Node, a: Sequence[int], b: Sequence[int], c: Sequence[int] | None) -> GemmGeometry:
+    """Resolves the transpositions and checks that `c` broadcasts to m×n.
+
+    Raises:
+        ShapeError: Ranks or inner sizes are wrong, or C does not broadcast one-way.
+    """
+    m, k = (a[1], a[0]) if node.attributes["transA"] else (a[0], a[1])
+    rows, n = (b[1], b[0]) if node.attributes["transB"] else (b[0], b[1])
+    if rows != k:
+        raise ShapeError(
+            f"{node.label}: A has {k} columns, B {rows} rows (A is {list(a)} with transA={node.attributes['transA']}, "
+            f"B is {list(b)} with transB={node.attributes['transB']})"
+        )
+    if c is not None:
+        fits = len(c) <= 2 and all(size in (1, full) for size, full in zip(reversed(c), (n, m), strict=False))
+        if not fits:
+            raise ShapeError(f"{node.label}: C of shape {list(c)} does not broadcast to {[m, n]}")
+    return GemmGeometry(m, n, k)
+
+
+@operator()
+class Gemm(Operator):
+    """``alpha * A * B + beta * C`` on matrices, each factor optionally transposed."""
+
+    inputs = (2, 3)
+    attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+
+    def upgrade(self, node: Node) -> Node:
+        # Before opset 7, `broadcast` allowed C to be smaller; the newest form always allows it.
+        return renew(node, drop=["broadcast"]) if node.version < 7 else node
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        a, b = required(node, inputs, 0), required(node, inputs, 1)
+        c: Known | None = optional(inputs, 2)
+        require_dtype(node, a, MATRIX_DTYPES, "A")
+        require_rank(node, a, 2, 2, "A")
+        require_rank(node, b, 2, 2, "B")
+        require_same_dtype(node, a, b, "B")
+        if c is not None:
+            require_same_dtype(node, a, c, "C")
+        geometry = gemm_geometry(node, a.dims, b.dims, None if c is None else c.dims)
+        return [check_size(node, a.dtype, (geometry.m, geometry.n))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        a, b, c = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        alpha, beta = node.attributes["alpha"], node.attributes["beta"]
+        left = widened(a.T if node.attributes["transA"] else a)
+        right = widened(b.T if node.attributes["transB"] else b)
+        product = left @ right
+        if alpha != 1.0:
+            product = (product * alpha).astype(product.dtype)
+        if c is not None and beta != 0.0:
+            addend = widened(c)
+            product = product + (addend if beta == 1.0 else (addend * beta).astype(product.dtype))
+        return [product.astype(a.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        a, b = inputs[:2]
+        c = inputs[2] if len(inputs) > 2 else None
+        if not (a.dtype.is_float or node.attributes["alpha"] == node.attributes["beta"] == 1.0):
+            return None
+        left = a.transpose((1, 0)) if node.attributes["transA"] else a
+        right = b.transpose((1, 0)) if node.attributes["transB"] else b
+        shape = (left.shape[0], right.shape[1])
+        addend = None if c is None else c.expand(shape)
+        build.before_epilogue(
+            build.result(), scale=node.attributes["alpha"], addend=addend, addend_scale=node.attributes["beta"]
+        )
+        return build.matmul(left.reshape((1, *left.shape)), right.reshape((1, *right.shape)))  # type: ignore[no-any-return]
+
+
+@operator()
+class MatMulInteger(Operator):
+    """Product of 8-bit matrices less their zero points, in int32.
+
+    A zero point is a scalar, or one a row of A (a column of B).
+    """
+
+    inputs = (2, 4)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        a, b = required(node, inputs, 0), required(node, inputs, 1)
+        require_dtype(node, a, (INT8, UINT8), "A")
+        require_dtype(node, b, (INT8, UINT8), "B")
+        geometry = matmul_geometry(node, a.dims, b.dims)
+        for index, operand, what, lanes in (
+            (2, a, "a_zero_point", geometry.m),
+            (3, b, "b_zero_point", geometry.n),
+        ):
+            zero: Known | None = optional(inputs, index)
+            if zero is None:
+                continue
+            require_same_dtype(node, operand, zero, what)
+            if zero.rank == 1 and zero.dims[0] not in (1, lanes):
+                raise ShapeError(f"{node.label}: {what} has {zero.dims[0]} elements; 1 or {lanes} are needed")
+        return [check_size(node, INT32, geometry.output)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        a, b = present(inputs, 0).astype(np.int32), present(inputs, 1).astype(np.int32)
+        zero_a, zero_b = optional(inputs, 2), optional(inputs, 3)
+        if zero_a is not None:
+            a = a - (
+                zero_a.astype(np.int32)[:, None]
+                if zero_a.ndim == 1 and a.ndim > 1
+                else zero_a.astype(np.int32)
+            )
+        if zero_b is not None:
+            b = b - (zero_b.astype(np.int32) if b.ndim > 1 else zero_b.astype(np.int32).reshape(-1))
+        inner = a.shape[-1]
+        if inner * 255 * 255 < 2**24:
+            # Exact in float32, where NumPy has BLAS; its integer product is a plain loop.
+            return [np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32))).astype(np.int32)]
+        # Exact in float64 up to 2**53, then wrapped as int32 accumulation wraps.
+        product = np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)))
+        return [product.astype(np.int64).astype(np.int32)]
+
+
+@dataclass(frozen=True)
+class EinsumGeometry:
+    """An einsum equation with its ellipses spelled out as capital letters and its output made explicit."""
+
+    terms: tuple[str, ...]
+    output: str
+    sizes: tuple[tuple[str, int], ...]
+    """Size of each letter, in order of first appearance."""
+
+    @property
+    def equation(self) -> str:
+        return ",".join(self.terms) + "->" + self.output
+
+
+def einsum_geometry(node: Node, equation: str, shapes: Sequence[Sequence[int]]) -> EinsumGeometry:
+    """Resolves an einsum equation against the operands' shapes.
+
+    Raises:
+        InvalidGraph: The equation is malformed.
+        ShapeError: Term and operand ranks differ, or one letter stands for two sizes.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    where = f"{node.label}: equation {equation!r}"
+    if len(terms) != len(shapes):
+        raise InvalidGraph(f"{where} has {len(terms)} terms, the node {len(shapes)} inputs")
+    for term in (*terms, right):
+        letters = term.replace("...", "", 1)
+        if letters and not (letters.isascii() and letters.isalpha()):
+            raise InvalidGraph(f"{where}: term {term!r} holds something else than letters and one ellipsis")
+    used = set(left)
+    spare = [chr(code) for code in (*range(65, 91), *range(97, 123)) if chr(code) not in used]
+    widest = 0
+    for term, shape in zip(terms, shapes, strict=True):
+        hidden = len(shape) - len(term.replace("...", ""))
+        if hidden < 0 or (hidden > 0 and "..." not in term):
+            raise ShapeError(f"{where}: term {term!r} does not describe an input of shape {list(shape)}")
+        widest = max(widest, hidden if "..." in term else 0)
+    if widest > len(spare):
+        raise InvalidGraph(f"{where}: an ellipsis of {widest} axes leaves too few letters")
+    ellipsis = "".join(spare[:widest])
+    sizes: dict[str, int] = {}
+    spelled = []
+    for term, shape in zip(terms, shapes, strict=True):
+        hidden = len(shape) - len(term.replace("...", ""))
+        full = term.replace("...", ellipsis[widest - hidden :] if hidden else "")
+        for letter, size in zip(full, shape, strict=True):
+            known = sizes.setdefault(letter, size)
+            if known == 1:
+                sizes[letter] = size
+            elif size not in (1, known):
+                raise ShapeError(f"{where}: '{letter}' is {known} in one input and {size} in another")
+        spelled.append(full)
+    if arrow:
+        output = right.replace("...", ellipsis)
+    else:
+        letters = left.replace("...", "").replace(",", "")
+        output = ellipsis + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    if len(set(output)) != len(output) or not set(output) <= set(sizes):
+        raise InvalidGraph(f"{where}: the output repeats a letter or names one that no input has")
+    return EinsumGeometry(tuple(spelled), output, tuple(sizes.items()))
+
+
+@operator()
+class Einsum(Operator):
+    """Sum of products over named axes."""
+
+    inputs = (1, 2**31)
+    attributes = {"equation": ""}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        operands = [required(node, inputs, index) for index in range(len(inputs))]
+        require_dtype(node, operands[0], NUMBERS, "the first input")
+        for index, operand in enumerate(operands):
+            require_same_dtype(node, operands[0], operand, f"input {index}")
+        geometry = einsum_geometry(node, node.attributes["equation"], [operand.dims for operand in operands])
+        sizes = dict(geometry.sizes)
+        return [check_size(node, operands[0].dtype, [sizes[letter] for letter in geometry.output])]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        operands = [present(inputs, index) for index in range(len(inputs))]
+        geometry = einsum_geometry(node, node.attributes["equation"], [operand.shape for operand in operands])
+        result = np.einsum(geometry.equation, *map(widened, operands), optimize=len(operands) > 1)
+        return [np.asarray(result).astype(operands[0].dtype, copy=False)]

@@ -1,0 +1,383 @@
+"""Normalisations: over batches, channels, groups, trailing axes or neighbouring channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidGraph, NotImplemented, ShapeError
+from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
+from vkml.ir.graph import Node
+from vkml.ir.operator import REQUIRED, Array, Operator, operator
+from vkml.ir.types import Known, TensorType, static
+from vkml.ops.checks import (
+    normalise_axes,
+    normalise_axis,
+    optional,
+    present,
+    require_dtype,
+    require_rank,
+    require_same_dtype,
+    required,
+)
+from vkml.ops.pointwise import widened
+from vkml.ops.upgrading import NEWEST, constant_node, fresh_name, renew
+
+NORM_DTYPES = (FLOAT32, FLOAT16, FLOAT64)
+
+
+def per_channel(vector: Array, rank: int) -> Array:
+    """A vector shaped to meet axis 1 of a tensor of `rank` axes."""
+    return widened(vector).reshape(-1, *(1,) * (rank - 2))
+
+
+def _check_vector(node: Node, found: Known, length: int, what: str) -> None:
+    require_dtype(node, found, NORM_DTYPES, what)
+    if found.dims != (length,):
+        raise ShapeError(f"{node.label}: {what} must have shape [{length}], it has {list(found.dims)}")
+
+
+def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
+    """``(x - mean) / sqrt(variance + epsilon)`` over `axes`, with the mean and the inverse deviation."""
+    with np.errstate(all="ignore"):
+        mean = x.mean(axis=axes, keepdims=True)
+        centred = x - mean
+        variance = np.square(centred).mean(axis=axes, keepdims=True)
+        inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
+        return centred * inverse, mean, inverse
+
+
+@operator()
+class BatchNormalization(Operator):
+    """Normalises each channel, by stored statistics or (training_mode) by those of the batch."""
+
+    inputs = (5, 5)
+    outputs = (1, 3)
+    attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version >= 14:
+            return node
+        # Before opset 14 the number of outputs told training from inference; `is_test` of opsets 1 to 6 agrees.
+        is_training = any(node.outputs[1:]) and not node.attributes.get("is_test", 0)
+        is_spatial = bool(node.attributes.get("spatial", 1))
+        dropped = ("consumed_inputs", "is_test", "spatial")
+        if is_spatial:
+            outputs = node.outputs[:3] if is_training else node.outputs[:1]
+            mode = {"training_mode": int(is_training)}
+            return renew(node, outputs=outputs, drop=dropped, attributes=mode)
+        if is_training:
+            raise NotImplemented(f"{node.label}: training with spatial=0 is not supported")
+        return _per_activation(node)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_rank(node, x, 2)
+        for index, what in ((1, "scale"), (2, "B"), (3, "input_mean"), (4, "input_var")):
+            _check_vector(node, required(node, inputs, index), x.dims[1], what)
+        if len(node.outputs) > 1 and not node.attributes["training_mode"]:
+            raise InvalidGraph(f"{node.label}: running statistics are outputs of training_mode=1 only")
+        statistics = required(node, inputs, 3).dtype, required(node, inputs, 4).dtype
+        made = [static(x.dtype, x.dims), *(static(dtype, (x.dims[1],)) for dtype in statistics)]
+        return made[: len(node.outputs)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, scale, bias, mean, variance = (present(inputs, index) for index in range(5))
+        epsilon, momentum = node.attributes["epsilon"], node.attributes["momentum"]
+        wide, rank = widened(x), x.ndim
+        running: list[Array] = []
+        if node.attributes["training_mode"]:
+            axes = (0, *range(2, rank))
+            old_mean, old_variance = mean, variance
+            with np.errstate(all="ignore"):
+                mean, variance = wide.mean(axis=axes), wide.var(axis=axes)
+            for old, new in ((old_mean, mean), (old_variance, variance)):
+                mixed = widened(old) * momentum + new * (1 - momentum)
+                running.append(np.asarray(mixed).astype(old.dtype))
+        with np.errstate(all="ignore"):
+            # One multiply and one add an element: the channel's factors are folded first.
+            factor = widened(scale) / np.sqrt(widened(variance) + wide.dtype.type(epsilon))
+            offset = widened(bias) - widened(mean) * factor
+            result = wide * per_channel(factor, rank) + per_channel(offset, rank)
+        return [result.astype(x.dtype, copy=False), *running][: len(node.outputs)]
+
+
+def _per_activation(node: Node) -> list[Node]:
+    """BatchNormalization with spatial=0: every place of [C, *spatial] has its own statistics."""
+    x, scale, bias, mean, variance = node.inputs
+    names = {
+        key: fresh_name(node, key)
+        for key in ("epsilon", "shifted", "deviation", "centred", "ratio", "scaled")
+    }
+    epsilon = constant_node(names["epsilon"], node.attributes.get("epsilon", 1e-5), FLOAT32)
+    steps = (
+        ("Add", (variance, names["epsilon"]), names["shifted"]),
+        ("Sqrt", (names["shifted"],), names["deviation"]),
+        ("Sub", (x, mean), names["centred"]),
+        ("Div", (names["centred"], names["deviation"]), names["ratio"]),
+        ("Mul", (names["ratio"], scale), names["scaled"]),
+        ("Add", (names["scaled"], bias), node.outputs[0]),
+    )
+    return [epsilon, *(Node(op, sources, (target,), version=NEWEST) for op, sources, target in steps)]
+
+
+@operator()
+class InstanceNormalization(Operator):
+    """Normalises each channel of each sample over its spatial axes."""
+
+    inputs = (3, 3)
+    attributes = {"epsilon": 1e-5}
+
+    def upgrade(self, node: Node) -> Node:
+        return renew(node, drop=["consumed_inputs"]) if node.version < 6 else node
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_rank(node, x, 3)
+        for index, what in ((1, "scale"), (2, "B")):
+            vector = required(node, inputs, index)
+            require_same_dtype(node, x, vector, what)
+            _check_vector(node, vector, x.dims[1], what)
+        return [static(x.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, scale, bias = (present(inputs, index) for index in range(3))
+        normal, _, _ = _standardise(widened(x), tuple(range(2, x.ndim)), node.attributes["epsilon"])
+        result = normal * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+        return [result.astype(x.dtype, copy=False)]
+
+
+@operator()
+class GroupNormalization(Operator):
+    """Normalises groups of channels of each sample, then scales and shifts.
+
+    Opset 21 has one scale a channel; opset 18 had one a group. Both are accepted, told apart by their length.
+    """
+
+    inputs = (3, 3)
+    attributes = {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, groups = required(node, inputs, 0), int(node.attributes["num_groups"])
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_rank(node, x, 2)
+        channels = x.dims[1]
+        if groups < 1 or channels % groups:
+            raise ShapeError(f"{node.label}: {channels} channels do not divide into {groups} groups")
+        for index, what in ((1, "scale"), (2, "bias")):
+            vector = required(node, inputs, index)
+            require_same_dtype(node, x, vector, what)
+            if vector.dims not in ((channels,), (groups,)):
+                raise ShapeError(
+                    f"{node.label}: {what} must have one entry for each of {channels} channels, "
+                    f"its shape is {list(vector.dims)}"
+                )
+        return [static(x.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, scale, bias = (present(inputs, index) for index in range(3))
+        batch, channels = x.shape[:2]
+        groups = int(node.attributes["num_groups"])
+        grouped = widened(x).reshape(batch, groups, channels // groups * math.prod(x.shape[2:]))
+        normal, _, _ = _standardise(grouped, (2,), node.attributes["epsilon"])
+        normal = normal.reshape(x.shape)
+        factors = [
+            vector if vector.size == channels else vector.repeat(channels // groups)
+            for vector in (scale, bias)
+        ]
+        result = normal * per_channel(factors[0], x.ndim) + per_channel(factors[1], x.ndim)
+        return [result.astype(x.dtype, copy=False)]
+
+
+@dataclass(frozen=True)
+class RowGeometry:
+    """A normalisation over trailing axes as ``rows`` independent rows of ``columns`` elements."""
+
+    axis: int
+    rows: int
+    columns: int
+    statistics: tuple[int, ...]
+    """Shape of the mean and the inverse deviation: the input's, with 1 on the normalised axes."""
+
+
+def row_geometry(node: Node, x_shape: Sequence[int]) -> RowGeometry:
+    """Resolves `axis` of LayerNormalization and RMSNormalization."""
+    axis = normalise_axis(node, node.attributes["axis"], len(x_shape))
+    statistics = (*x_shape[:axis], *(1,) * (len(x_shape) - axis))
+    return RowGeometry(axis, math.prod(x_shape[:axis]), math.prod(x_shape[axis:]), statistics)
+
+
+def _check_row_vector(node: Node, x: Known, vector: Known, what: str) -> None:
+    """Scale and bias broadcast one-way to the input."""
+    require_dtype(node, vector, NORM_DTYPES, what)
+    aligned = zip(reversed(vector.dims), reversed(x.dims), strict=False)
+    if vector.rank > x.rank or any(size not in (1, full) for size, full in aligned):
+        raise ShapeError(
+            f"{node.label}: {what} of shape {list(vector.dims)} does not broadcast to {list(x.dims)}"
+        )
+
+
+def _stash_dtype(node: Node) -> DType:
+    code = node.attributes["stash_type"]
+    if code != FLOAT32.code:
+        raise NotImplemented(f"{node.label}: stash_type {code} is not supported; 1 (float) is")
+    return FLOAT32
+
+
+@operator()
+class LayerNormalization(Operator):
+    """Normalises over trailing axes, then scales and shifts; also gives mean and inverse deviation."""
+
+    inputs = (2, 3)
+    outputs = (1, 3)
+    attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, scale, bias = required(node, inputs, 0), required(node, inputs, 1), optional(inputs, 2)
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        _check_row_vector(node, x, scale, "Scale")
+        if bias is not None:
+            _check_row_vector(node, x, bias, "B")
+        statistics = static(_stash_dtype(node), row_geometry(node, x.dims).statistics)
+        return [static(x.dtype, x.dims), statistics, statistics][: len(node.outputs)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, scale, bias = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        axes = tuple(range(row_geometry(node, x.shape).axis, x.ndim))
+        normal, mean, inverse = _standardise(widened(x), axes, node.attributes["epsilon"])
+        result = normal * widened(scale)
+        if bias is not None:
+            result = result + widened(bias)
+        stash = _stash_dtype(node).storage
+        made = [result.astype(x.dtype, copy=False), mean.astype(stash), inverse.astype(stash)]
+        return made[: len(node.outputs)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        if len([name for name in node.outputs if name]) > 1:
+            return None
+        return _lower_rows(build, node, inputs, is_centred=True)
+
+
+@operator()
+class RMSNormalization(Operator):
+    """Divides by the root of the mean square over trailing axes, then scales."""
+
+    inputs = (2, 2)
+    attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, scale = required(node, inputs, 0), required(node, inputs, 1)
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        _check_row_vector(node, x, scale, "scale")
+        _stash_dtype(node)
+        row_geometry(node, x.dims)
+        return [static(scale.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, scale = present(inputs, 0), present(inputs, 1)
+        axes = tuple(range(row_geometry(node, x.shape).axis, x.ndim))
+        wide = widened(x)
+        with np.errstate(all="ignore"):
+            square = np.square(wide).mean(axis=axes, keepdims=True)
+            result = wide / np.sqrt(square + wide.dtype.type(node.attributes["epsilon"])) * widened(scale)
+        return [result.astype(scale.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return _lower_rows(build, node, inputs, is_centred=False)
+
+
+def _lower_rows(build: Any, node: Node, inputs: Sequence[Any], *, is_centred: bool) -> Sequence[Any]:
+    x, scale = inputs[:2]
+    bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else None
+    axes = len(x.shape) - row_geometry(node, x.shape).axis
+    return build.normalise(  # type: ignore[no-any-return]
+        x,
+        axes,
+        node.attributes["epsilon"],
+        scale.expand(x.shape),
+        None if bias is None else bias.expand(x.shape),
+        is_centred=is_centred,
+    )
+
+
+@operator()
+class LRN(Operator):
+    """Divides each element by a power of the sum of squares over neighbouring channels."""
+
+    attributes = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_rank(node, x, 2)
+        if node.attributes["size"] < 1:
+            raise InvalidGraph(f"{node.label}: size is {node.attributes['size']}; it must be positive")
+        return [static(x.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        size, channels = int(node.attributes["size"]), x.shape[1]
+        wide = widened(x)
+        squares = np.square(wide)
+        # Neighbours c - floor((size-1)/2) … c + ceil((size-1)/2), cut at the first and last channel.
+        total = np.zeros_like(wide)
+        for shift in range(max(-((size - 1) // 2), 1 - channels), min(size // 2, channels - 1) + 1):
+            target = slice(max(-shift, 0), channels - max(shift, 0))
+            total[:, target] += squares[:, max(shift, 0) : channels + min(shift, 0)]
+        base = node.attributes["bias"] + node.attributes["alpha"] / size * total
+        return [(wide / base ** node.attributes["beta"]).astype(x.dtype, copy=False)]
+
+
+@operator()
+class LpNormalization(Operator):
+    """Divides by the 1- or 2-norm along an axis; rows of zeros stay zero."""
+
+    attributes = {"axis": -1, "p": 2}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        normalise_axis(node, node.attributes["axis"], x.rank)
+        if node.attributes["p"] not in (1, 2):
+            raise InvalidGraph(f"{node.label}: p is {node.attributes['p']}; it must be 1 or 2")
+        return [static(x.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, axis = present(inputs, 0), node.attributes["axis"]
+        wide = widened(x)
+        if node.attributes["p"] == 1:
+            norm = np.abs(wide).sum(axis=axis, keepdims=True)
+        else:
+            norm = np.sqrt(np.square(wide).sum(axis=axis, keepdims=True))
+        result = np.divide(wide, norm, out=np.zeros_like(wide), where=norm != 0)
+        return [result.astype(x.dtype, copy=False)]
+
+
+@operator()
+class MeanVarianceNormalization(Operator):
+    """Normalises over axes to mean 0 and variance 1."""
+
+    attributes = {"axes": (0, 2, 3)}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        require_dtype(node, x, NORM_DTYPES, "the input")
+        normalise_axes(node, node.attributes["axes"], x.rank)
+        return [static(x.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        axes = normalise_axes(node, node.attributes["axes"], x.ndim)
+        wide = widened(x)
+        with np.errstate(all="ignore"):
+            centred = wide - wide.mean(axis=axes, keepdims=True)
+            deviation = np.sqrt(np.square(centred).mean(axis=axes, keepdims=True))
+            # The function body in the specification adds this to the deviation.
+            result = centred / (deviation + wide.dtype.type(1e-9))
+        return [result.astype(x.dtype, copy=False)]

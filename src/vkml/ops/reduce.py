@@ -1,0 +1,161 @@
+"""Reductions over axes: ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, norms and logarithmic sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.ir.dtypes import BOOL, FLOATS, INT8, INT32, INT64, UINT8, UINT32, UINT64, DType
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, Operator, register
+from vkml.ir.types import Known, TensorType
+from vkml.ops.broadcasting import require_types
+from vkml.ops.checks import has_unknown_value, integers, list_value, normalise_axes, optional, present, required
+from vkml.ops.elementwise import divide
+from vkml.ops.limits import check_size
+from vkml.ops.pointwise import widened
+from vkml.ops.upgrading import attributes_to_inputs
+
+SUMMABLE: tuple[DType, ...] = (*FLOATS, INT32, INT64, UINT32, UINT64)
+ORDERED: tuple[DType, ...] = (*SUMMABLE, INT8, UINT8, BOOL)
+"""What ReduceMax and ReduceMin take."""
+
+Axes = tuple[int, ...]
+
+
+def reduction_axes(node: Node, rank: int, axes: Sequence[int] | None) -> Axes:
+    """The axes a reduction runs over, ascending; empty where it runs over none (`noop_with_empty_axes`)."""
+    if axes is None or len(axes) == 0:
+        return () if node.attributes["noop_with_empty_axes"] else tuple(range(rank))
+    return tuple(sorted(normalise_axes(node, axes, rank)))
+
+
+def reduced_shape(shape: Sequence[int], axes: Axes, keepdims: bool) -> tuple[int, ...]:
+    """The shape after reducing `axes`."""
+    if keepdims:
+        return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
+
+
+class Reduction(Operator):
+    """A reduction; `compute(array, axes)` keeps the reduced axes as sizes of 1."""
+
+    inputs = (1, 2)
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    value_inputs = (1,)
+
+    def __init__(
+        self, name: str, compute: Callable[[Array, Axes], Any], allowed: Sequence[DType], axes_opset: int = 18
+    ) -> None:
+        """States the reduction; before `axes_opset` its axes were an attribute."""
+        super().__init__(name)
+        self.compute = compute
+        self.allowed = tuple(allowed)
+        self.axes_opset = axes_opset
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version >= self.axes_opset:
+            return node
+        return attributes_to_inputs(node, [("axes", 1, INT64)])
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        data = required(node, inputs, 0)
+        dtype = require_types(node, [data], self.allowed)
+        given = optional(inputs, 1)
+        if given is not None and has_unknown_value(inputs, (1,)):
+            return [TensorType(dtype, (None,) * data.rank if node.attributes["keepdims"] else None)]
+        stated = None if given is None else list_value(node, given, "axes")
+        axes = reduction_axes(node, data.rank, stated)
+        return [check_size(node, dtype, reduced_shape(data.dims, axes, bool(node.attributes["keepdims"])))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        data, stated = present(inputs, 0), optional(inputs, 1)
+        axes = reduction_axes(node, data.ndim, None if stated is None else integers(stated))
+        shape = reduced_shape(data.shape, axes, bool(node.attributes["keepdims"]))
+        with np.errstate(all="ignore"):
+            value = np.asarray(self.compute(widened(data), axes))
+            return [value.astype(data.dtype, copy=False).reshape(shape)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        data = inputs[0]
+        stated = None if len(inputs) < 2 or inputs[1] is None else integers(inputs[1].buffer.constant.array)
+        axes = reduction_axes(node, len(data.shape), stated)
+        if 0 in data.shape:
+            return None
+        return build.reduce(self.name.removeprefix("Reduce"), data, axes)  # type: ignore[no-any-return]
+
+
+def total(x: Array, axes: Axes) -> Array:
+    """The sum over axes, kept as sizes of 1; integers wrap around.
+
+    float32 over trailing axes adds pairwise; over others, where NumPy would add one after the other, in float64.
+    """
+    if x.dtype != np.float32:
+        return np.asarray(np.sum(x, axis=axes, dtype=x.dtype, keepdims=True))
+    if axes == tuple(range(x.ndim - len(axes), x.ndim)) and x.size:
+        kept = reduced_shape(x.shape, axes, True)
+        return np.asarray(np.add.reduce(x.reshape(math.prod(kept), -1), axis=1)).reshape(kept)
+    return np.asarray(np.sum(x, axis=axes, dtype=np.float64, keepdims=True).astype(np.float32))
+
+
+def count(x: Array, axes: Axes) -> int:
+    """How many elements meet in each result."""
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def mean(x: Array, axes: Axes) -> Any:
+    """The mean over axes; that of no elements is NaN, for integers 0."""
+    if x.dtype.kind == "f":
+        return total(x, axes) / x.dtype.type(count(x, axes))
+    wide = np.uint64 if x.dtype.kind == "u" else np.int64
+    return divide(total(x.astype(wide), axes), np.asarray(count(x, axes), wide))
+
+
+def greatest(x: Array, axes: Axes) -> Any:
+    """The maximum over axes, NaN where there is one; the type's least value for no elements."""
+    return np.max(x, axis=axes, keepdims=True, initial=_extreme(x.dtype, -1))
+
+
+def least(x: Array, axes: Axes) -> Any:
+    """The minimum over axes, NaN where there is one; the type's greatest value for no elements."""
+    return np.min(x, axis=axes, keepdims=True, initial=_extreme(x.dtype, 1))
+
+
+def _extreme(dtype: np.dtype[Any], sign: int) -> Any:
+    if dtype.kind == "f":
+        return dtype.type(sign * np.inf)
+    if dtype.kind == "b":
+        return sign > 0
+    info = np.iinfo(dtype)
+    return dtype.type(info.max if sign > 0 else info.min)
+
+
+def product(x: Array, axes: Axes) -> Any:
+    """The product over axes; float32 multiplies in float64, integers wrap around."""
+    return np.prod(x, axis=axes, keepdims=True, dtype=np.float64 if x.dtype == np.float32 else x.dtype)
+
+
+def log_sum_exp(x: Array, axes: Axes) -> Any:
+    """log(sum(e^x)), shifted by the maximum so that nothing overflows."""
+    peak = np.asarray(greatest(x, axes))
+    shift = np.where(np.isfinite(peak), peak, 0).astype(x.dtype)
+    return np.log(total(np.exp(x - shift), axes)) + shift
+
+
+def _square_root(x: Array) -> Any:
+    return np.sqrt(x if x.dtype.kind == "f" else x.astype(np.float64))
+
+
+register(Reduction("ReduceSum", total, SUMMABLE, axes_opset=13))
+register(Reduction("ReduceMean", mean, SUMMABLE))
+register(Reduction("ReduceMax", greatest, ORDERED))
+register(Reduction("ReduceMin", least, ORDERED))
+register(Reduction("ReduceProd", product, SUMMABLE))
+register(Reduction("ReduceL1", lambda x, axes: total(np.abs(x), axes), SUMMABLE))
+register(Reduction("ReduceL2", lambda x, axes: _square_root(total(x * x, axes)), SUMMABLE))
+register(Reduction("ReduceSumSquare", lambda x, axes: total(x * x, axes), SUMMABLE))
+register(Reduction("ReduceLogSum", lambda x, axes: np.log(total(x, axes)), FLOATS))
+register(Reduction("ReduceLogSumExp", log_sum_exp, FLOATS))

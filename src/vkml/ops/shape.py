@@ -1,0 +1,373 @@
+"""Operators that read a tensor's shape or give its elements another one, without changing any element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir.dtypes import INT64
+from vkml.ir.graph import Node
+from vkml.ir.operator import REQUIRED, Array, Operator, operator
+from vkml.ir.types import Known, TensorType, static
+from vkml.ops.checks import (
+    contiguous,
+    integers,
+    list_value,
+    normalise_axes,
+    normalise_axis,
+    optional,
+    present,
+    refuse_packed,
+    require_rank,
+    required,
+    unknown_shape,
+)
+from vkml.ops.limits import check_size
+from vkml.ops.upgrading import attributes_to_inputs, renew
+
+
+def shape_slice(node: Node, rank: int) -> slice:
+    """Which of an input's `rank` sizes a Shape node returns."""
+    start, end = node.attributes["start"], node.attributes["end"]
+    return slice(*slice(start, end).indices(rank)[:2])
+
+
+@operator()
+class Shape(Operator):
+    """The input's sizes, as int64."""
+
+    attributes = {"start": 0, "end": None}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        dims = required(node, inputs, 0).type.shape or ()
+        return [static(INT64, (len(dims[shape_slice(node, len(dims))]),))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        shape = present(inputs, 0).shape
+        return [np.array(shape[shape_slice(node, len(shape))], dtype=np.int64)]
+
+
+@operator()
+class Size(Operator):
+    """The input's number of elements, as an int64 scalar."""
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        required(node, inputs, 0)
+        return [static(INT64, ())]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        return [np.array(present(inputs, 0).size, dtype=np.int64)]
+
+
+def reshape_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+    """The output shape of Reshape.
+
+    Args:
+        node: Carries `allowzero`.
+        x_shape: The input's shape.
+        wanted: The requested shape: 0 copies the input's size (unless allowzero), one -1 takes what is left.
+
+    Raises:
+        ShapeError: The element counts differ, or the request is ambiguous.
+    """
+    where = f"{node.label}: cannot reshape {list(x_shape)} to {list(wanted)}"
+    allow_zero = bool(node.attributes["allowzero"])
+    if allow_zero and 0 in wanted and -1 in wanted:
+        raise ShapeError(f"{where}: with allowzero, 0 and -1 may not stand together")
+    if any(size < -1 for size in wanted) or list(wanted).count(-1) > 1:
+        raise ShapeError(f"{where}: sizes must be positive, 0, or a single -1")
+    shape = list(wanted)
+    for axis, size in enumerate(wanted):
+        if size == 0 and not allow_zero:
+            if axis >= len(x_shape):
+                raise ShapeError(f"{where}: 0 at place {axis} copies a size that the input does not have")
+            shape[axis] = x_shape[axis]
+    elements = math.prod(x_shape)
+    if -1 in shape:
+        # Copied sizes cancel, so that an empty batch reshapes as a full one does: [0, 3, 4] to [0, -1] is [0, 12].
+        copied = [] if allow_zero else [axis for axis, size in enumerate(wanted) if size == 0]
+        rest = math.prod(size for axis, size in enumerate(x_shape) if axis not in copied)
+        others = math.prod(size for size in wanted if size > 0)
+        if others == 0 or rest % others:
+            raise ShapeError(f"{where}: {rest} elements do not divide by {others}")
+        shape[shape.index(-1)] = rest // others
+    elif math.prod(shape) != elements:
+        raise ShapeError(f"{where}: {elements} elements against {math.prod(shape)}")
+    return tuple(shape)
+
+
+@operator()
+class Reshape(Operator):
+    """The same elements under another shape."""
+
+    inputs = (2, 2)
+    attributes = {"allowzero": 0}
+    value_inputs = (1,)
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version < 5:
+            return attributes_to_inputs(renew(node, drop=["consumed_inputs"]), [("shape", 1, INT64)])
+        return node
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, target = required(node, inputs, 0), required(node, inputs, 1)
+        refuse_packed(node, x)
+        wanted = list_value(node, target, "shape")
+        if wanted is None:
+            return [unknown_shape(x.dtype, target.type.elements)]
+        return [check_size(node, x.dtype, reshape_geometry(node, x.dims, wanted))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        return [contiguous(x).reshape(reshape_geometry(node, x.shape, integers(present(inputs, 1))))]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return [build.reshape(inputs[0], build.result().dims)]
+
+
+def flatten_geometry(node: Node, x_shape: Sequence[int]) -> tuple[int, int]:
+    """The two sizes that Flatten gives a tensor."""
+    axis = normalise_axis(node, node.attributes["axis"], len(x_shape), extra=1)
+    return math.prod(x_shape[:axis]), math.prod(x_shape[axis:])
+
+
+@operator()
+class Flatten(Operator):
+    """The same elements as a matrix, split at an axis."""
+
+    attributes = {"axis": 1}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        refuse_packed(node, x)
+        return [check_size(node, x.dtype, flatten_geometry(node, x.dims))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        return [contiguous(x).reshape(flatten_geometry(node, x.shape))]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return [build.reshape(inputs[0], build.result().dims)]
+
+
+def squeeze_geometry(node: Node, x_shape: Sequence[int], axes: Sequence[int] | None) -> tuple[int, ...]:
+    """The shape without `axes`, which must have size 1; None means all axes of size 1."""
+    if axes is None:
+        return tuple(size for size in x_shape if size != 1)
+    gone = normalise_axes(node, axes, len(x_shape))
+    for axis in gone:
+        if x_shape[axis] != 1:
+            raise ShapeError(f"{node.label}: axis {axis} of {list(x_shape)} has size {x_shape[axis]}, not 1")
+    return tuple(size for axis, size in enumerate(x_shape) if axis not in gone)
+
+
+@operator()
+class Squeeze(Operator):
+    """Removes axes of size 1."""
+
+    inputs = (1, 2)
+    value_inputs = (1,)
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        return attributes_to_inputs(node, [("axes", 1, INT64)]) if node.version < 13 else node
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        refuse_packed(node, x)
+        axes_input: Known | None = optional(inputs, 1)
+        if axes_input is None:
+            return [static(x.dtype, squeeze_geometry(node, x.dims, None))]
+        axes = list_value(node, axes_input, "axes")
+        if axes is None:
+            return [unknown_shape(x.dtype, max(x.rank - axes_input.type.elements, 0))]
+        return [static(x.dtype, squeeze_geometry(node, x.dims, axes))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, axes = present(inputs, 0), optional(inputs, 1)
+        return [
+            contiguous(x).reshape(squeeze_geometry(node, x.shape, None if axes is None else integers(axes)))
+        ]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return [build.reshape(inputs[0], build.result().dims)]
+
+
+def unsqueeze_geometry(node: Node, x_shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """The shape with axes of size 1 put in; `axes` count in the output."""
+    added = normalise_axes(node, axes, len(x_shape) + len(axes))
+    rest = iter(x_shape)
+    return tuple(1 if axis in added else next(rest) for axis in range(len(x_shape) + len(axes)))
+
+
+@operator()
+class Unsqueeze(Operator):
+    """Puts in axes of size 1."""
+
+    inputs = (2, 2)
+    value_inputs = (1,)
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        return attributes_to_inputs(node, [("axes", 1, INT64)]) if node.version < 13 else node
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, axes_input = required(node, inputs, 0), required(node, inputs, 1)
+        refuse_packed(node, x)
+        axes = list_value(node, axes_input, "axes")
+        if axes is None:
+            return [unknown_shape(x.dtype, x.rank + axes_input.type.elements)]
+        return [static(x.dtype, unsqueeze_geometry(node, x.dims, axes))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        return [contiguous(x).reshape(unsqueeze_geometry(node, x.shape, integers(present(inputs, 1))))]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return [build.reshape(inputs[0], build.result().dims)]
+
+
+def permutation(node: Node, rank: int) -> tuple[int, ...]:
+    """Which input axis each output axis of Transpose is; reversed order where `perm` is absent."""
+    stated = node.attributes["perm"]
+    if stated is None:
+        return tuple(range(rank - 1, -1, -1))
+    if len(stated) != rank:
+        raise ShapeError(
+            f"{node.label}: perm {list(stated)} has {len(stated)} entries for a tensor of rank {rank}"
+        )
+    return normalise_axes(node, stated, rank)
+
+
+@operator()
+class Transpose(Operator):
+    """Permutes the axes."""
+
+    attributes = {"perm": None}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        refuse_packed(node, x)
+        return [static(x.dtype, [x.dims[axis] for axis in permutation(node, x.rank)])]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        return [contiguous(x.transpose(permutation(node, x.ndim)))]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return [inputs[0].transpose(permutation(node, len(inputs[0].shape)))]
+
+
+def expand_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+    """The input's shape and the wanted one, broadcast with each other (Expand never shrinks an axis)."""
+    rank = max(len(x_shape), len(wanted))
+    have = (1,) * (rank - len(x_shape)) + tuple(x_shape)
+    want = (1,) * (rank - len(wanted)) + tuple(wanted)
+    if any(size < 0 for size in want) or any(
+        a != b and 1 not in (a, b) for a, b in zip(have, want, strict=True)
+    ):
+        raise ShapeError(f"{node.label}: shape {list(x_shape)} does not expand to {list(wanted)}")
+    return tuple(b if a == 1 else a for a, b in zip(have, want, strict=True))
+
+
+@operator()
+class Expand(Operator):
+    """Repeats axes of size 1, as broadcasting does."""
+
+    inputs = (2, 2)
+    value_inputs = (1,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, target = required(node, inputs, 0), required(node, inputs, 1)
+        refuse_packed(node, x)
+        wanted = list_value(node, target, "shape")
+        if wanted is None:
+            return [unknown_shape(x.dtype, max(x.rank, target.type.elements))]
+        return [check_size(node, x.dtype, expand_geometry(node, x.dims, wanted))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        return [contiguous(np.broadcast_to(x, expand_geometry(node, x.shape, integers(present(inputs, 1)))))]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return [inputs[0].expand(build.result().dims)]
+
+
+def _block_size(node: Node, x: Known) -> int:
+    refuse_packed(node, x)
+    require_rank(node, x, 4, 4)
+    block = int(node.attributes["blocksize"])
+    if block < 1:
+        raise InvalidGraph(f"{node.label}: blocksize is {block}; it must be positive")
+    return block
+
+
+@operator()
+class DepthToSpace(Operator):
+    """Moves blocks of channels into the plane: [N, C, H, W] → [N, C/b², H·b, W·b]."""
+
+    attributes = {"blocksize": REQUIRED, "mode": "DCR"}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        block = _block_size(node, x)
+        if node.attributes["mode"] not in ("DCR", "CRD"):
+            raise InvalidGraph(f"{node.label}: mode {node.attributes['mode']!r} is neither DCR nor CRD")
+        batch, channels, height, width = x.dims
+        if channels % (block * block):
+            raise ShapeError(
+                f"{node.label}: {channels} channels do not divide by blocksize² = {block * block}"
+            )
+        return [static(x.dtype, (batch, channels // block**2, height * block, width * block))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, block = present(inputs, 0), int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        depth = channels // block**2
+        if node.attributes["mode"] == "DCR":
+            blocks = x.reshape(batch, block, block, depth, height, width).transpose(0, 3, 4, 1, 5, 2)
+        else:
+            blocks = x.reshape(batch, depth, block, block, height, width).transpose(0, 1, 4, 2, 5, 3)
+        return [contiguous(blocks).reshape(batch, depth, height * block, width * block)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, block = inputs[0], int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        depth = channels // block**2
+        if node.attributes["mode"] == "DCR":
+            split, order = (batch, block, block, depth, height, width), (0, 3, 4, 1, 5, 2)
+        else:
+            split, order = (batch, depth, block, block, height, width), (0, 1, 4, 2, 5, 3)
+        return [build.reshape(build.reshape(x, split).transpose(order), build.result().dims)]
+
+
+@operator()
+class SpaceToDepth(Operator):
+    """Moves blocks of the plane into channels: [N, C, H, W] → [N, C·b², H/b, W/b]."""
+
+    attributes = {"blocksize": REQUIRED}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        block = _block_size(node, x)
+        batch, channels, height, width = x.dims
+        if height % block or width % block:
+            raise ShapeError(
+                f"{node.label}: a plane of {height}×{width} does not divide by blocksize {block}"
+            )
+        return [static(x.dtype, (batch, channels * block**2, height // block, width // block))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, block = present(inputs, 0), int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        rows, columns = height // block, width // block
+        blocks = x.reshape(batch, channels, rows, block, columns, block).transpose(0, 3, 5, 1, 2, 4)
+        return [contiguous(blocks).reshape(batch, channels * block**2, rows, columns)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, block = inputs[0], int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        split = (batch, channels, height // block, block, width // block, block)
+        return [build.reshape(build.reshape(x, split).transpose((0, 3, 5, 1, 2, 4)), build.result().dims)]

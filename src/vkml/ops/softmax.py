@@ -1,0 +1,97 @@
+"""Normalisation along an axis: Softmax, LogSoftmax, Hardmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.ir.dtypes import FLOATS
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.broadcasting import require_types
+from vkml.ops.checks import normalise_axis, present, required
+from vkml.ops.pointwise import widened
+from vkml.ops.upgrading import renew
+
+
+def softmax_geometry(node: Node, shape: Sequence[int]) -> tuple[int, int, int]:
+    """The input as [outer, length, inner]: softmax runs along the middle one.
+
+    Before opset 13 all axes from `axis` on counted as one (internal attribute `is_flattened`).
+    """
+    rank = len(shape)
+    if node.attributes["is_flattened"]:
+        axis = normalise_axis(node, node.attributes["axis"], rank, extra=1)
+        return math.prod(shape[:axis]), math.prod(shape[axis:]), 1
+    axis = normalise_axis(node, node.attributes["axis"], max(rank, 1))
+    return math.prod(shape[:axis]), shape[axis] if rank else 1, math.prod(shape[axis + 1 :])
+
+
+@operator("Softmax", "LogSoftmax", "Hardmax")
+class Softmax(Operator):
+    """e^x over the sum of e^x along an axis; its logarithm; or 1 at the first maximum and 0 elsewhere."""
+
+    attributes = {"axis": -1, "is_flattened": 0}
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version >= 13:
+            return node
+        axis = int(node.attributes.get("axis", 1))
+        # The last axis alone is the same in both meanings; the new one has faster kernels everywhere.
+        return renew(node, attributes={"axis": axis, "is_flattened": int(axis != -1)})
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        data = required(node, inputs, 0)
+        require_types(node, [data], FLOATS)
+        softmax_geometry(node, data.dims)
+        return [data.type]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        data = present(inputs, 0)
+        outer, length, inner = softmax_geometry(node, data.shape)
+        if data.size == 0:
+            return [data.copy()]
+        shape = (outer, length) if inner == 1 else (outer, length, inner)
+        compute = {"Softmax": softmax, "LogSoftmax": log_softmax, "Hardmax": hardmax}[self.name]
+        with np.errstate(all="ignore"):
+            return [compute(widened(data).reshape(shape)).reshape(data.shape).astype(data.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        if self.name == "Hardmax" or not inputs[0].elements:
+            return None
+        x = inputs[0]
+        rank = len(x.shape)
+        outer, length, inner = softmax_geometry(node, x.shape)
+        if inner == 1:
+            is_flattened = node.attributes["is_flattened"]
+            axis = normalise_axis(node, node.attributes["axis"], max(rank, 1), extra=int(is_flattened)) if rank else 0
+            return build.softmax(x, rank - axis, is_logarithm=self.name == "LogSoftmax")  # type: ignore[no-any-return]
+        axis = normalise_axis(node, node.attributes["axis"], rank)
+        order = [a for a in range(rank) if a != axis] + [axis]
+        return build.softmax_along(x, order, is_logarithm=self.name == "LogSoftmax")  # type: ignore[no-any-return]
+
+
+def softmax(x: Array) -> Array:
+    """Softmax along axis 1."""
+    value = x - x.max(axis=1, keepdims=True)
+    np.exp(value, out=value)
+    value /= value.sum(axis=1, keepdims=True)
+    return np.asarray(value)
+
+
+def log_softmax(x: Array) -> Array:
+    """The logarithm of `softmax`, without its underflow."""
+    value = x - x.max(axis=1, keepdims=True)
+    value -= np.log(np.exp(value).sum(axis=1, keepdims=True))
+    return np.asarray(value)
+
+
+def hardmax(x: Array) -> Array:
+    """1 at the first maximum along axis 1, 0 elsewhere."""
+    value = np.zeros_like(x)
+    np.put_along_axis(value, np.expand_dims(x.argmax(axis=1), 1), 1, axis=1)
+    return value

@@ -1,0 +1,9 @@
+"""Graph → graph: each pass is a function that returns a new graph."""
+
+from vkml.passes.dead import remove_dead
+from vkml.passes.fuse import fuse
+from vkml.passes.normalise import normalise
+from vkml.passes.simplify import simplify
+from vkml.passes.specialise import specialise
+
+__all__ = ["fuse", "normalise", "remove_dead", "simplify", "specialise"]

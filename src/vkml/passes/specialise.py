@@ -1,0 +1,121 @@
+"""Fixes all shapes: binds input shapes, infers every type, folds what is constant on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import Error, InvalidGraph, ShapeError
+from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find
+
+FOLD_LIMIT = 64 << 20
+"""Bytes up to which a folded constant may outgrow its inputs: a fill of gigabytes is better made at run time."""
+
+
+def specialise(graph: Graph, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Any] | None = None) -> Graph:
+    """The graph for one signature of inputs: static types everywhere, shape arithmetic folded away.
+
+    Args:
+        graph: normalised.
+        shapes: input name → shape.
+        values: inputs whose values are known too; they become constants.
+
+    Raises:
+        InvalidGraph: a node whose inputs do not fit, with the node's label.
+    """
+    values = values or {}
+    inputs = tuple(Value(v.name, TensorType(v.type.dtype, shapes[v.name])) for v in graph.inputs)
+    types: dict[str, TensorType] = {v.name: v.type for v in inputs}
+    constants: dict[str, Constant] = dict(graph.constants)
+    for name, value in values.items():
+        array = np.asarray(value)
+        constants[name] = Constant(types[name].dtype, array.shape, array)
+    types.update({name: constant.type for name, constant in constants.items()})
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        known = [_known(name, types, constants) for name in node.inputs]
+        operator = find(node)
+        _check_values(node, operator.value_inputs, known)
+        try:
+            inferred = operator.infer(node, known)
+        except (Error, MemoryError):
+            raise
+        except Exception as error:
+            raise InvalidGraph(f"{node.label}: its types cannot be inferred: {error}") from error
+        for name, type_ in zip(node.outputs, inferred, strict=False):
+            if name:
+                types[name] = type_
+        missing = [name for name in node.outputs if name and name not in types]
+        if missing:
+            raise InvalidGraph(f"{node.label}: has no output number {node.outputs.index(missing[0])}")
+        folded = _fold(node, known, types)
+        if folded is None:
+            nodes.append(node)
+        else:
+            constants.update(folded)
+    _check_outputs(graph, types)
+    outputs = tuple(Value(v.name, types[v.name]) for v in graph.outputs)
+    return replace(
+        graph, inputs=inputs, outputs=outputs, nodes=tuple(nodes), constants=constants, types=types
+    )
+
+
+def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Known | None:
+    if not name:
+        return None
+    constant = constants.get(name)
+    return Known(types[name], constant.array if constant is not None else None)
+
+
+def _check_values(node: Node, positions: tuple[int, ...], known: list[Known | None]) -> None:
+    for position in positions:
+        if position < len(known):
+            given = known[position]
+            if given is not None and given.value is None:
+                raise InvalidGraph(
+                    f"{node.label}: its input '{node.inputs[position]}' decides shapes and is known only while the "
+                    "model runs; vkml needs it to be a constant or an input of the model"
+                )
+
+
+def _fold(node: Node, known: list[Known | None], types: Mapping[str, TensorType]) -> dict[str, Constant] | None:
+    operator = find(node)
+    outputs = [name for name in node.outputs if name]
+    if node.op == "Shape" and node.domain == "" and known[0] is not None and known[0].type.is_static:
+        value = np.asarray(known[0].dims, np.int64)[node.attributes["start"] : node.attributes["end"]]
+        return {outputs[0]: Constant(dtypes.INT64, value.shape, value)}
+    if node.op == "Size" and node.domain == "" and known[0] is not None and known[0].type.is_static:
+        return {outputs[0]: Constant(dtypes.INT64, (), np.asarray(known[0].type.elements, np.int64))}
+    if not operator.is_deterministic or any(k is not None and k.value is None for k in known):
+        return None
+    if any(not types[name].is_static for name in outputs):
+        return None
+    size = sum(types[name].bytes for name in outputs)
+    if size > FOLD_LIMIT + sum(k.type.bytes for k in known if k is not None):
+        return None
+    arrays = operator.evaluate(node, [None if k is None else k.value for k in known])
+    return {
+        name: Constant(types[name].dtype, types[name].dims, array)
+        for name, array in zip(node.outputs, arrays, strict=False)
+        if name
+    }
+
+
+def _check_outputs(graph: Graph, types: Mapping[str, TensorType]) -> None:
+    for output in graph.outputs:
+        found, stated = types[output.name], output.type
+        if stated.dtype.kind != "?" and found.dtype != stated.dtype:
+            raise InvalidGraph(
+                f"the output '{output.name}' is stated to be {stated.dtype.name} and computes to {found.dtype.name}"
+            )
+        if stated.shape is None or found.shape is None:
+            continue
+        fits = len(stated.shape) == len(found.shape) and all(
+            not isinstance(a, int) or not isinstance(b, int) or a == b
+            for a, b in zip(stated.shape, found.shape, strict=True)
+        )
+        if not fits:
+            raise ShapeError(f"the output '{output.name}' is stated to be {stated} and computes to {found}")

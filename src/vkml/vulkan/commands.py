@@ -1,0 +1,212 @@
+"""Recording: dispatches, copies and barriers into a command buffer that is replayed many times."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vkml.errors import InvalidArgument
+from vkml.vulkan.context import Context
+from vkml.vulkan.memory import Memory
+from vkml.vulkan.pipelines import Pipeline
+from vkml.vulkan.queues import Queue
+from vkml.vulkan.structures import NULL, constants, ffi, structure
+
+if TYPE_CHECKING:
+    from vkml.vulkan.profiling import TimestampPool
+
+_COMPUTE_STAGE = constants.VK_SHADER_STAGE_COMPUTE_BIT
+_COMPUTE_POINT = constants.VK_PIPELINE_BIND_POINT_COMPUTE
+_ALL_COMMANDS = constants.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
+
+
+class CommandBuffer:
+    """Recorded commands, ready to be submitted any number of times, one at a time."""
+
+    def __init__(self, context: Context, handle: Any, key: int, queue: Queue, label: str) -> None:
+        self._context = context
+        self._key = key
+        self.handle = handle
+        self.queue = queue
+        self.label = label
+
+    def free(self) -> None:
+        """Destroys it; idempotent. It must not be running."""
+        self._context.release(self._key)
+
+
+class CommandRecorder:
+    """Records one command buffer.
+
+    Nothing orders two dispatches but a barrier between them. Addresses are recorded as they are: the caller
+    keeps every buffer that the commands use alive until they have run for the last time.
+    """
+
+    def __init__(self, context: Context, label: str = "", queue: Queue | None = None) -> None:
+        context.require_open()
+        functions = context.functions
+        self._context = context
+        self._queue = queue or context.compute_queue
+        self._label = label
+        # A pool of its own: pools must not be used by two threads at a time.
+        pool, self._key = context.create(
+            "CommandPool",
+            "vkCreateCommandPool",
+            structure("VkCommandPoolCreateInfo", queueFamilyIndex=self._queue.family),
+        )
+        out = ffi.new("VkCommandBuffer *")
+        info = structure(
+            "VkCommandBufferAllocateInfo",
+            commandPool=pool,
+            level=constants.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+            commandBufferCount=1,
+        )
+        functions.call("vkAllocateCommandBuffers", context.handle, info, out)
+        self._buffer = buffer = out[0]
+        context.name("COMMAND_BUFFER", buffer, label)
+        functions.call("vkBeginCommandBuffer", buffer, structure("VkCommandBufferBeginInfo"))
+        self._bound: Pipeline | None = None
+        self._bind = functions.vkCmdBindPipeline
+        self._push = functions.vkCmdPushConstants
+        self._dispatch = functions.vkCmdDispatch
+        self._barrier = functions.vkCmdPipelineBarrier2
+        self._has_labels = context.has_names
+        between, to_host = _barriers(self._queue.is_compute)
+        self._between, self._to_host = between, to_host
+
+    def dispatch(self, pipeline: Pipeline, push: bytes | Any, x: int, y: int = 1, z: int = 1) -> None:
+        """Runs a kernel over x × y × z workgroups.
+
+        Args:
+            pipeline: of the same device.
+            push: as many bytes of push constants as the pipeline was made for, or a cffi array of chars.
+            x: workgroups in each direction, within the device's `max_workgroup_count`.
+            y: likewise.
+            z: likewise.
+        """
+        buffer = self._buffer
+        if pipeline is not self._bound:
+            self._bind(buffer, _COMPUTE_POINT, pipeline.handle)
+            self._bound = pipeline
+        size = pipeline.push_constant_bytes
+        if size:
+            if len(push) != size:
+                raise InvalidArgument(
+                    f"kernel {pipeline.label!r} takes {size} bytes of push constants, got {len(push)}"
+                )
+            self._push(buffer, pipeline.layout, _COMPUTE_STAGE, 0, size, push)
+        self._dispatch(buffer, x, y, z)
+
+    def barrier(self) -> None:
+        """What was recorded before is finished and visible before what is recorded after begins."""
+        self._barrier(self._buffer, self._between)
+
+    def barrier_to_host(self) -> None:
+        """Makes writes visible to the host that waits for the submission; to be recorded last."""
+        self._barrier(self._buffer, self._to_host)
+
+    def copy(self, source: Memory, source_offset: int, target: Memory, target_offset: int, size: int) -> None:
+        """Copies bytes between buffers.
+
+        Args:
+            source: read from.
+            source_offset: in bytes.
+            target: written to; may be the source where the ranges do not overlap.
+            target_offset: in bytes.
+            size: in bytes.
+        """
+        _check_range(source, source_offset, size)
+        _check_range(target, target_offset, size)
+        region = ffi.new("VkBufferCopy *", (source_offset, target_offset, size))
+        self._context.functions.vkCmdCopyBuffer(self._buffer, source.buffer, target.buffer, 1, region)
+
+    def fill(self, memory: Memory, offset: int, size: int, word: int = 0) -> None:
+        """Fills a range with a 32-bit word.
+
+        Args:
+            memory: written to.
+            offset: in bytes, a multiple of 4.
+            size: in bytes, a multiple of 4.
+            word: the 32 bits.
+        """
+        _check_range(memory, offset, size)
+        if offset % 4 or size % 4:
+            raise InvalidArgument(
+                f"fill of {memory!r}: offset {offset} and size {size} must be multiples of 4"
+            )
+        self._context.functions.vkCmdFillBuffer(self._buffer, memory.buffer, offset, size, word & 0xFFFFFFFF)
+
+    def reset_timestamps(self, pool: TimestampPool) -> None:
+        """Empties a pool; to be recorded before its timestamps, in each command buffer that writes them."""
+        if pool.handle:
+            self._context.functions.vkCmdResetQueryPool(self._buffer, pool.handle, 0, pool.count)
+
+    def timestamp(self, pool: TimestampPool, index: int) -> None:
+        """Writes the time when everything recorded before has finished; nothing where there is no clock."""
+        if not 0 <= index < pool.count:
+            raise InvalidArgument(f"timestamp {index} of a pool of {pool.count}")
+        if pool.handle and self._queue.is_compute:
+            self._context.functions.vkCmdWriteTimestamp2(self._buffer, _ALL_COMMANDS, pool.handle, index)
+
+    @contextlib.contextmanager
+    def region(self, label: str) -> Iterator[None]:
+        """Groups commands under a label in debuggers and in the validation layer's messages."""
+        if not self._has_labels:
+            yield
+            return
+        functions = self._context.functions
+        functions.vkCmdBeginDebugUtilsLabelEXT(
+            self._buffer, structure("VkDebugUtilsLabelEXT", pLabelName=label)
+        )
+        yield
+        functions.vkCmdEndDebugUtilsLabelEXT(self._buffer)
+
+    def finish(self) -> CommandBuffer:
+        """Ends the recording; the recorder cannot be used after it."""
+        self._context.functions.call("vkEndCommandBuffer", self._buffer)
+        buffer, self._buffer = self._buffer, NULL
+        return CommandBuffer(self._context, buffer, self._key, self._queue, self._label)
+
+    def discard(self) -> None:
+        """Throws an unfinished recording away."""
+        self._context.release(self._key)
+
+
+def _check_range(memory: Memory, offset: int, size: int) -> None:
+    if size <= 0 or offset < 0 or offset + size > memory.size:
+        raise InvalidArgument(f"{memory!r} has no range of {size} bytes at offset {offset}")
+
+
+def _barriers(is_compute: bool) -> tuple[Any, Any]:
+    """The barrier between commands and the one before the host reads."""
+    found = _prebuilt.get(is_compute)
+    if found is None:
+        c = constants
+        stages = c.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT
+        writes, reads = c.VK_ACCESS_2_TRANSFER_WRITE_BIT, c.VK_ACCESS_2_TRANSFER_READ_BIT
+        if is_compute:
+            stages |= c.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT
+            writes |= c.VK_ACCESS_2_SHADER_WRITE_BIT
+            reads |= c.VK_ACCESS_2_SHADER_READ_BIT
+        host, host_reads = c.VK_PIPELINE_STAGE_2_HOST_BIT, c.VK_ACCESS_2_HOST_READ_BIT
+        found = (
+            _dependency(stages, writes, stages, reads | writes),
+            _dependency(stages, writes, host, host_reads),
+        )
+        _prebuilt[is_compute] = found
+    return found
+
+
+_prebuilt: dict[bool, tuple[Any, Any]] = {}
+
+
+def _dependency(source_stages: int, source_access: int, target_stages: int, target_access: int) -> Any:
+    barrier = structure(
+        "VkMemoryBarrier2",
+        srcStageMask=source_stages,
+        srcAccessMask=source_access,
+        dstStageMask=target_stages,
+        dstAccessMask=target_access,
+    )
+    return structure("VkDependencyInfo", memoryBarrierCount=1, pMemoryBarriers=barrier)

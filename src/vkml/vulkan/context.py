@@ -1,0 +1,180 @@
+"""An opened VkDevice: its functions, its queues, and the objects that must be destroyed before it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from vkml.errors import DeviceError
+from vkml.vulkan.counters import created, destroyed
+from vkml.vulkan.features import enable_features
+from vkml.vulkan.info import DeviceInfo
+from vkml.vulkan.instance import get_instance
+from vkml.vulkan.loader import Functions
+from vkml.vulkan.queues import Queue, choose_families
+from vkml.vulkan.structures import NULL, chain, ffi, structure, text
+
+
+class Context:
+    """The part of a device that its objects share and that outlives none of them.
+
+    Objects register how they are destroyed (`own`); `release` destroys one, `close` all that are left, newest
+    first, then the device. The functions registered must not refer to the Python objects: the context has to
+    be usable from a finalizer after those are gone.
+    """
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+        self.title = str(info)
+        instance = get_instance()
+        families = choose_families(instance.functions, info.handle)
+        if families is None:
+            raise DeviceError(f"{self.title} has no queue family that computes")
+        indices = [families.compute] + ([families.transfer] if families.transfer is not None else [])
+        features, extensions = enable_features(info.capabilities, info.extensions)
+        priority = ffi.new("float[1]", [1.0])
+        queue_infos = [
+            structure(
+                "VkDeviceQueueCreateInfo", queueFamilyIndex=index, queueCount=1, pQueuePriorities=priority
+            )
+            for index in indices
+        ]
+        create = structure(
+            "VkDeviceCreateInfo",
+            queueCreateInfoCount=len(queue_infos),
+            pQueueCreateInfos=queue_infos,
+            enabledExtensionCount=len(extensions),
+            ppEnabledExtensionNames=extensions or NULL,
+        )
+        handle = ffi.new("VkDevice *")
+        result = instance.functions.vkCreateDevice(info.handle, chain(create, features), NULL, handle)
+        if result:
+            Functions(lambda name: NULL, self.title).fail("vkCreateDevice", result)
+        created("Device")
+        self.instance_functions = instance.functions
+        self.handle: Any = handle[0]
+        device, get = handle[0], instance.functions.vkGetDeviceProcAddr
+        self.functions = Functions(lambda name: get(device, name), self.title)
+        if info.capabilities.device_fault:
+            self.functions.fault_report = self._fault_report
+        self.families = indices
+        queues = [self._queue(index, index == families.compute) for index in indices]
+        self.compute_queue = queues[0]
+        self.transfer_queue = queues[-1]
+        """The compute queue, where there is no family that only copies."""
+        self.has_names = instance.has_names
+        # Re-entrant: a finalizer may release objects while this thread holds the lock.
+        self._lock = threading.RLock()
+        self._keys = itertools.count()
+        self._owned: dict[int, Callable[[], None]] = {}
+        self.is_closed = False
+
+    def require_open(self) -> None:
+        """Raises when the device has been closed."""
+        if self.is_closed:
+            raise DeviceError(f"{self.title} has been closed; open it again to use it")
+
+    def own(self, destroy: Callable[[], None]) -> int:
+        """Registers how an object is destroyed; returns the key to release it by."""
+        with self._lock:
+            self.require_open()
+            key = next(self._keys)
+            self._owned[key] = destroy
+            return key
+
+    def release(self, key: int) -> None:
+        """Destroys an object, once: a second call and a call after `close` do nothing."""
+        with self._lock:
+            destroy = self._owned.pop(key, None)
+        if destroy is not None:
+            destroy()
+
+    def create(self, kind: str, function: str, info: Any) -> tuple[int, int]:
+        """Makes an object by `vkCreate…(device, info, NULL, &handle)`, named `kind` without "Vk".
+
+        Returns:
+            its handle, and the key to release it by.
+        """
+        self.require_open()
+        out = ffi.new(f"Vk{kind} *")
+        self.functions.call(function, self.handle, info, NULL, out)
+        created(kind)
+        handle = out[0]
+        destroy, device = getattr(self.functions, f"vkDestroy{kind}"), self.handle
+
+        def destroy_it() -> None:
+            destroy(device, handle, NULL)
+            destroyed(kind)
+
+        return handle, self.own(destroy_it)
+
+    def name(self, kind: str, handle: Any, label: str) -> None:
+        """Gives an object a name that the validation layer's messages show.
+
+        Args:
+            kind: the constant's name after VK_OBJECT_TYPE_.
+            handle: of the object.
+            label: nothing happens when it is empty.
+        """
+        if not self.has_names or not label:
+            return
+        number = handle if isinstance(handle, int) else int(ffi.cast("uintptr_t", handle))
+        self.functions.call(
+            "vkSetDebugUtilsObjectNameEXT",
+            self.handle,
+            structure(
+                "VkDebugUtilsObjectNameInfoEXT",
+                objectType=ffi.integer_const(f"VK_OBJECT_TYPE_{kind}"),
+                objectHandle=number,
+                pObjectName=label,
+            ),
+        )
+
+    def wait_idle(self) -> None:
+        """Waits until the device has finished everything submitted to it."""
+        with contextlib.ExitStack() as stack:
+            for queue in {id(queue): queue for queue in (self.compute_queue, self.transfer_queue)}.values():
+                stack.enter_context(queue.lock)
+            self.functions.call("vkDeviceWaitIdle", self.handle)
+
+    def close(self) -> None:
+        """Destroys what is left and the device; idempotent."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            left = list(self._owned.values())
+            self._owned.clear()
+        # A lost device cannot become idle; everything is destroyed all the same.
+        with contextlib.suppress(DeviceError):
+            self.wait_idle()
+        for destroy in reversed(left):
+            destroy()
+        self.functions.vkDestroyDevice(self.handle, NULL)
+        destroyed("Device")
+
+    def _queue(self, family: int, is_compute: bool) -> Queue:
+        out = ffi.new("VkQueue *")
+        self.functions.vkGetDeviceQueue(self.handle, family, 0, out)
+        return Queue(out[0], family, threading.Lock(), is_compute)
+
+    def _fault_report(self) -> str:
+        """What VK_EXT_device_fault knows about why the device was lost."""
+        counts = structure("VkDeviceFaultCountsEXT")
+        if self.functions.vkGetDeviceFaultInfoEXT(self.handle, counts, NULL) < 0:
+            return ""
+        addresses = ffi.new("VkDeviceFaultAddressInfoEXT[]", max(counts.addressInfoCount, 1))
+        vendors = ffi.new("VkDeviceFaultVendorInfoEXT[]", max(counts.vendorInfoCount, 1))
+        counts.vendorBinarySize = 0
+        fault = structure("VkDeviceFaultInfoEXT", pAddressInfos=addresses, pVendorInfos=vendors)
+        if self.functions.vkGetDeviceFaultInfoEXT(self.handle, counts, fault) < 0:
+            return ""
+        parts = [text(fault.description)]
+        parts += [
+            f"address {addresses[index].reportedAddress:#x}" for index in range(counts.addressInfoCount)
+        ]
+        parts += [text(vendors[index].description) for index in range(counts.vendorInfoCount)]
+        return "; ".join(part for part in parts if part)

@@ -1,0 +1,195 @@
+"""An opened device: the one object the engine works with."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from vkml.vulkan.commands import CommandBuffer, CommandRecorder
+from vkml.vulkan.context import Context
+from vkml.vulkan.info import DeviceInfo
+from vkml.vulkan.memory import Allocator, Bytes, Memory, MemoryKind
+from vkml.vulkan.pipelines import Pipeline, Pipelines
+from vkml.vulkan.profiling import TimestampPool
+from vkml.vulkan.submission import Submission, Timeline
+from vkml.vulkan.transfer import Transfers
+
+
+class Device:
+    """A device opened for computing; a context manager; safe to use from several threads.
+
+    Everything made through it is destroyed with it, by `close` or at the latest when the interpreter exits.
+
+    Args:
+        info: from `devices()`.
+        memory_limit: the share of the device's free memory that may be used.
+        force_staging: behave as a device whose memory the host cannot write; to test that path.
+
+    Raises:
+        DeviceError: the driver does not open it.
+
+    Example:
+        >>> from vkml.vulkan import Device, MemoryKind, devices
+        >>> for info in devices()[:1]:
+        ...     with Device(info) as device:
+        ...         memory = device.allocate(1024, MemoryKind.DEVICE, "weights")
+    """
+
+    def __init__(self, info: DeviceInfo, memory_limit: float = 0.95, force_staging: bool = False) -> None:
+        self.info = info
+        context = Context(info)
+        self.context = context
+        self._finalizer = weakref.finalize(self, context.close)
+        try:
+            self._allocator = Allocator(context, memory_limit, force_staging)
+            self._pipelines = Pipelines(context)
+            self._transfers = Transfers(context, self._allocator)
+        except BaseException:
+            self._finalizer()
+            raise
+
+    @property
+    def live_allocations(self) -> int:
+        """How many memories exist."""
+        return self._allocator.live_allocations
+
+    @property
+    def allocated_bytes(self) -> int:
+        """How much memory of all kinds is allocated."""
+        return self._allocator.allocated_bytes
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the device has been closed."""
+        return self.context.is_closed
+
+    def free_bytes(self, kind: MemoryKind = MemoryKind.DEVICE) -> int:
+        """What may still be allocated of a kind of memory: the budget times the limit, less what is used."""
+        self.context.require_open()
+        return self._allocator.free_bytes(self._allocator.heap_of(kind))
+
+    def allocate(self, size: int, kind: MemoryKind, label: str = "") -> Memory:
+        """A buffer with memory of its own.
+
+        Args:
+            size: in bytes; the buffer may be a little larger.
+            kind: where it lives.
+            label: for messages and debuggers.
+
+        Raises:
+            OutOfMemory: the device's budget or largest buffer does not allow it.
+        """
+        self.context.require_open()
+        return self._allocator.allocate(size, kind, label)
+
+    def pipeline(
+        self,
+        spirv: bytes,
+        *,
+        entry: str = "main",
+        constants: Sequence[int] = (),
+        push_constant_bytes: int,
+        subgroup_size: int | None = None,
+        label: str = "",
+    ) -> Pipeline:
+        """A compiled kernel; the same arguments give the same pipeline.
+
+        Args:
+            spirv: a module.
+            entry: its entry point.
+            constants: 32-bit values of the specialization constants 0, 1, 2, …
+            push_constant_bytes: a multiple of 4.
+            subgroup_size: to be required of the driver; None leaves it the default.
+            label: for messages and debuggers.
+
+        Raises:
+            InvalidArgument: what is asked for is beyond the device's limits, or is no SPIR-V.
+            CompileError: the driver does not compile it.
+        """
+        return self._pipelines.get(spirv, entry, constants, push_constant_bytes, subgroup_size, label)
+
+    def save_pipeline_cache(self) -> bool:
+        """Keeps the driver's compiled code for the next process; returns whether there was anything new."""
+        return self._pipelines.save()
+
+    def recorder(self, label: str = "", transfer: bool = False) -> CommandRecorder:
+        """Starts recording a command buffer.
+
+        Args:
+            label: for debuggers.
+            transfer: for the queue that only copies, where there is one.
+        """
+        queue = self.context.transfer_queue if transfer else self.context.compute_queue
+        return CommandRecorder(self.context, label, queue)
+
+    def submission(
+        self,
+        command_buffers: CommandBuffer | Sequence[CommandBuffer],
+        waits: Sequence[Timeline] = (),
+        signals: Sequence[Timeline] = (),
+        label: str = "",
+    ) -> Submission:
+        """Prepares command buffers for being submitted again and again.
+
+        Args:
+            command_buffers: all recorded for the same queue.
+            waits: timelines to wait for before the first command.
+            signals: timelines to signal after the last command.
+            label: for debuggers.
+        """
+        return Submission(self.context, command_buffers, waits, signals, label)
+
+    def timeline(self, label: str = "") -> Timeline:
+        """A timeline semaphore that starts at 0."""
+        return Timeline(self.context, label)
+
+    def timestamps(self, count: int) -> TimestampPool:
+        """Room for timestamps."""
+        return TimestampPool(self.context, count)
+
+    def upload(self, memory: Memory, offset: int, array: npt.NDArray[Any] | bytes) -> None:
+        """Writes to a memory, and returns when it is written; it must not be in use.
+
+        Args:
+            memory: of any kind.
+            offset: in bytes.
+            array: of any type, written in C order.
+        """
+        self._transfers.upload(memory, offset, array)
+
+    def download(self, memory: Memory, offset: int = 0, size: int | None = None) -> Bytes:
+        """Reads from a memory that nothing is writing.
+
+        Args:
+            memory: of any kind.
+            offset: in bytes.
+            size: in bytes; None for all the rest.
+
+        Returns:
+            a copy.
+        """
+        return self._transfers.download(memory, offset, memory.size - offset if size is None else size)
+
+    def wait_idle(self) -> None:
+        """Waits until the device has finished everything."""
+        self.context.require_open()
+        self.context.wait_idle()
+
+    def close(self) -> None:
+        """Waits for the device, destroys everything made through it, then itself; idempotent."""
+        self._finalizer()
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Device({self.info}{', closed' if self.is_closed else ''})"

@@ -1,0 +1,92 @@
+"""The one Vulkan instance of the process, made at the first use and destroyed at exit."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from vkml.errors import DeviceError, NoDevice
+from vkml.vulkan.loader import Functions, global_functions
+from vkml.vulkan.structures import NULL, api_version, chain, constants, encode_version, ffi, structure, text
+from vkml.vulkan.validation import Validation, is_wanted
+
+_PORTABILITY = "VK_KHR_portability_enumeration"
+
+
+class Instance:
+    """A VkInstance with its functions."""
+
+    def __init__(self) -> None:
+        loader = global_functions()
+        extensions = {
+            text(extension.extensionName)
+            for extension in loader.enumerate(
+                "vkEnumerateInstanceExtensionProperties", "VkExtensionProperties", NULL
+            )
+        }
+        version = ffi.new("uint32_t *")
+        loader.call("vkEnumerateInstanceVersion", version)
+        self.loader_version = api_version(version[0])
+        validation = Validation(loader) if is_wanted() else None
+        enabled = list(validation.extensions) if validation else []
+        flags = 0
+        if _PORTABILITY in extensions:  # MoltenVK is only listed to those who ask
+            enabled.append(_PORTABILITY)
+            flags |= constants.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
+        application = structure(
+            "VkApplicationInfo", pApplicationName="vkml", pEngineName="vkml", apiVersion=encode_version(1, 4)
+        )
+        layers = validation.layers if validation else []
+        info = structure(
+            "VkInstanceCreateInfo",
+            flags=flags,
+            pApplicationInfo=application,
+            enabledExtensionCount=len(enabled),
+            ppEnabledExtensionNames=enabled or NULL,
+            enabledLayerCount=len(layers),
+            ppEnabledLayerNames=layers or NULL,
+        )
+        chain(info, *(validation.chain if validation else ()))
+        handle = ffi.new("VkInstance *")
+        loader.call("vkCreateInstance", info, NULL, handle)
+        self.handle: Any = handle[0]
+        get = loader.vkGetInstanceProcAddr
+        instance = handle[0]
+        self.functions = Functions(lambda name: get(instance, name))
+        self.has_names = validation is not None and validation.has_names
+        messenger = validation.create_messenger(self.functions, instance) if validation else 0
+        # Finalizers run in the reverse order of their making, so those of the devices run before this one.
+        weakref.finalize(self, _destroy, self.functions, instance, messenger)
+
+
+_lock = threading.Lock()
+_instance: Instance | None = None
+
+
+def get_instance() -> Instance:
+    """The instance of the process.
+
+    Raises:
+        NoDevice: there is no Vulkan loader, or no driver.
+    """
+    global _instance
+    if _instance is None:
+        with _lock:
+            if _instance is None:
+                try:
+                    _instance = Instance()
+                except NoDevice:
+                    raise
+                except DeviceError as error:  # a loader without drivers says INCOMPATIBLE_DRIVER
+                    raise NoDevice(
+                        f"there is a Vulkan loader and no driver that works ({error}); install the GPU's driver. "
+                        "Without it vkml runs on the device 'cpu' only"
+                    ) from error
+    return _instance
+
+
+def _destroy(functions: Functions, instance: Any, messenger: int) -> None:
+    if messenger:
+        functions.vkDestroyDebugUtilsMessengerEXT(instance, messenger, NULL)
+    functions.vkDestroyInstance(instance, NULL)

@@ -1,0 +1,298 @@
+"""Device memory: one buffer with its own allocation, within the device's budget."""
+
+from __future__ import annotations
+
+import threading
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from vkml.errors import InvalidArgument, OutOfMemory
+from vkml.vulkan.context import Context
+from vkml.vulkan.counters import created, destroyed
+from vkml.vulkan.structures import NULL, chain, constants, ffi, structure
+
+Bytes = npt.NDArray[np.uint8]
+
+_LOCAL = constants.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+_VISIBLE = constants.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
+_COHERENT = constants.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+_CACHED = constants.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+# Protected, lazily allocated and AMD's device-coherent memory are slower or cannot hold a buffer of ours.
+_UNWANTED = ~(_LOCAL | _VISIBLE | _COHERENT | _CACHED)
+_USAGE = (
+    constants.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT
+    | constants.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+    | constants.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+    | constants.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+)
+
+
+class MemoryKind(Enum):
+    """Where a buffer lives and who reads it."""
+
+    DEVICE = "device"
+    """Device-local; the host writes it directly where it is mappable, and never reads it."""
+    UPLOAD = "upload"
+    """Host memory that the host writes in sequence and the device reads."""
+    READBACK = "readback"
+    """Cached host memory that the device writes and the host reads."""
+
+
+class Memory:
+    """A buffer and the memory bound to it.
+
+    Attributes:
+        kind: as asked for.
+        size: in bytes.
+        address: of the first byte on the device, for push constants.
+        buffer: the VkBuffer.
+        host: the bytes as a NumPy array over the mapping, or None where the host cannot reach them; not to be
+            used after `free`.
+        is_cached: whether the host reads at full speed through `host`.
+    """
+
+    def __init__(
+        self, allocator: Allocator, kind: MemoryKind, size: int, label: str, type_index: int
+    ) -> None:
+        context = allocator.context
+        functions, device = context.functions, context.handle
+        self.kind, self.size, self.label = kind, size, label
+        self._allocator = allocator
+        self._memory_type = type_index
+        flags = allocator.type_flags[type_index]
+        families = context.families
+        is_shared = len(families) > 1
+        self.buffer, self._buffer_key = context.create(
+            "Buffer",
+            "vkCreateBuffer",
+            structure(
+                "VkBufferCreateInfo",
+                size=size,
+                usage=_USAGE,
+                sharingMode=constants.VK_SHARING_MODE_CONCURRENT
+                if is_shared
+                else constants.VK_SHARING_MODE_EXCLUSIVE,
+                queueFamilyIndexCount=len(families) if is_shared else 0,
+                pQueueFamilyIndices=families if is_shared else NULL,
+            ),
+        )
+        try:
+            requirements = ffi.new("VkMemoryRequirements *")
+            functions.vkGetBufferMemoryRequirements(device, self.buffer, requirements)
+            self._memory, self._memory_key = allocator.allocate_memory(type_index, requirements.size, label)
+        except BaseException:
+            context.release(self._buffer_key)
+            raise
+        self.allocated_bytes: int = requirements.size
+        try:
+            functions.call("vkBindBufferMemory", device, self.buffer, self._memory, 0)
+            self.address: int = functions.vkGetBufferDeviceAddress(
+                device, structure("VkBufferDeviceAddressInfo", buffer=self.buffer)
+            )
+            self.host: Bytes | None = None
+            self.is_cached = bool(flags & _CACHED)
+            self.is_coherent = bool(flags & _COHERENT)
+            is_mapped = bool(flags & _VISIBLE) and not (kind is MemoryKind.DEVICE and allocator.force_staging)
+            if is_mapped:
+                pointer = ffi.new("void **")
+                functions.call("vkMapMemory", device, self._memory, 0, constants.VK_WHOLE_SIZE, 0, pointer)
+                self.host = np.frombuffer(ffi.buffer(pointer[0], size), np.uint8)
+            context.name("BUFFER", self.buffer, label)
+            context.name("DEVICE_MEMORY", self._memory, label)
+        except BaseException:
+            self.free()
+            raise
+
+    def invalidate(self) -> None:
+        """Makes what the device has written visible to the host; needed only where memory is not coherent."""
+        if self.host is not None and not self.is_coherent:
+            self._range("vkInvalidateMappedMemoryRanges")
+
+    def flush(self) -> None:
+        """Makes what the host has written visible to the device; needed only where memory is not coherent."""
+        if self.host is not None and not self.is_coherent:
+            self._range("vkFlushMappedMemoryRanges")
+
+    def free(self) -> None:
+        """Gives the memory back; idempotent. The device must not use it any more."""
+        self.host = None
+        context = self._allocator.context
+        context.release(self._buffer_key)
+        context.release(self._memory_key)
+
+    def _range(self, function: str) -> None:
+        context = self._allocator.context
+        whole = structure("VkMappedMemoryRange", memory=self._memory, size=constants.VK_WHOLE_SIZE)
+        context.functions.call(function, context.handle, 1, whole)
+
+    def __repr__(self) -> str:
+        return f"Memory({self.label!r}, {self.kind.value}, {self.size} bytes)"
+
+
+class Allocator:
+    """Chooses memory types, keeps within the budget, counts."""
+
+    def __init__(self, context: Context, memory_limit: float, force_staging: bool) -> None:
+        if not 0 < memory_limit <= 1:
+            raise InvalidArgument(
+                f"memory_limit is a share of the device's memory, 0 < x <= 1, not {memory_limit}"
+            )
+        self.context = context
+        self.force_staging = force_staging
+        self._limit = memory_limit
+        properties = ffi.new("VkPhysicalDeviceMemoryProperties *")
+        context.instance_functions.vkGetPhysicalDeviceMemoryProperties(context.info.handle, properties)
+        kinds = [properties.memoryTypes[index] for index in range(properties.memoryTypeCount)]
+        heaps = [properties.memoryHeaps[index] for index in range(properties.memoryHeapCount)]
+        self.type_flags: list[int] = [kind.propertyFlags for kind in kinds]
+        self._type_heap: list[int] = [kind.heapIndex for kind in kinds]
+        self._heap_bytes: list[int] = [heap.size for heap in heaps]
+        self._heap_is_local = [bool(heap.flags & constants.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) for heap in heaps]
+        self._lock = threading.RLock()
+        self._heap_used = [0] * len(heaps)
+        self.live_allocations = 0
+        self.allocated_bytes = 0
+        self._types = self._choose_types()
+
+    def allocate(self, size: int, kind: MemoryKind, label: str) -> Memory:
+        """A buffer of at least one byte; see `Device.allocate`."""
+        limits = self.context.info.limits
+        if size <= 0:
+            raise InvalidArgument(f"{label or 'an allocation'}: a size of {size} bytes was asked for")
+        padded = -(-size // 16) * 16  # so that 16-byte accesses at the end stay inside
+        largest = min(limits.max_buffer_bytes or padded, limits.max_allocation_bytes or padded)
+        if padded > largest:
+            raise OutOfMemory(
+                f"{self.context.title}: {label or 'an allocation'} needs {_amount(size)}, one buffer may "
+                f"have {_amount(largest)}; split it, or use another device"
+            )
+        return Memory(self, kind, padded, label, self._types[kind])
+
+    def allocate_memory(self, type_index: int, size: int, label: str) -> tuple[int, int]:
+        """A VkDeviceMemory within the budget, and the key to release it by."""
+        context = self.context
+        heap = self._type_heap[type_index]
+        with self._lock:
+            free = self.free_bytes(heap)
+            if size > free:
+                raise OutOfMemory(self._shortage(label, size, free, heap))
+            flags = structure(
+                "VkMemoryAllocateFlagsInfo", flags=constants.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
+            )
+            info = chain(
+                structure("VkMemoryAllocateInfo", allocationSize=size, memoryTypeIndex=type_index), flags
+            )
+            out = ffi.new("VkDeviceMemory *")
+            result = context.functions.vkAllocateMemory(context.handle, info, NULL, out)
+            if result in (constants.VK_ERROR_OUT_OF_DEVICE_MEMORY, constants.VK_ERROR_OUT_OF_HOST_MEMORY):
+                raise OutOfMemory(self._shortage(label, size, free, heap) + "; the driver refused it")
+            if result:
+                context.functions.fail("vkAllocateMemory", result)
+            self._count(heap, size)
+            created("DeviceMemory")
+        handle = out[0]
+        free_memory, device, count = context.functions.vkFreeMemory, context.handle, self._count
+
+        def free_it() -> None:
+            free_memory(device, handle, NULL)
+            count(heap, -size)
+            destroyed("DeviceMemory")
+
+        return handle, context.own(free_it)
+
+    def free_bytes(self, heap: int) -> int:
+        """What may still be allocated from a heap; other processes' use counts where it is known."""
+        context = self.context
+        if not context.info.capabilities.memory_budget:
+            return max(0, int(self._heap_bytes[heap] * self._limit) - self._heap_used[heap])
+        budget = structure("VkPhysicalDeviceMemoryBudgetPropertiesEXT")
+        properties = chain(structure("VkPhysicalDeviceMemoryProperties2"), budget)
+        context.instance_functions.vkGetPhysicalDeviceMemoryProperties2(context.info.handle, properties)
+        used: int = max(budget.heapUsage[heap], self._heap_used[heap])
+        allowed = int(budget.heapBudget[heap] * self._limit)
+        return max(0, allowed - used)
+
+    def heap_of(self, kind: MemoryKind) -> int:
+        """The heap that a kind of memory comes from."""
+        return self._type_heap[self._types[kind]]
+
+    def _count(self, heap: int, size: int) -> None:
+        with self._lock:
+            self._heap_used[heap] += size
+            self.allocated_bytes += size
+            self.live_allocations += 1 if size > 0 else -1
+
+    def _shortage(self, label: str, size: int, free: int, heap: int) -> str:
+        return (
+            f"{self.context.title}: {label or 'an allocation'} needs {_amount(size)}, {_amount(free)} of "
+            f"{_amount(self._heap_bytes[heap])} are free within the limit of {self._limit:.0%} "
+            f"(vkml itself holds {_amount(self._heap_used[heap])}); close other sessions or programs, "
+            "use a smaller batch, or another device"
+        )
+
+    def _choose_types(self) -> dict[MemoryKind, int]:
+        possible = self._possible_types()
+        local_heaps = [index for index, is_local in enumerate(self._heap_is_local) if is_local]
+        largest = max(local_heaps or range(len(self._heap_bytes)), key=lambda heap: self._heap_bytes[heap])
+
+        def pick(*wishes: tuple[int, int]) -> int:
+            """The first type that has the flags of a wish and lacks those it excludes."""
+            for has, lacks in wishes:
+                for index in possible:
+                    flags = self.type_flags[index]
+                    if flags & has == has and not flags & lacks:
+                        return index
+            return possible[0]
+
+        # Mapped device memory only where the whole of it can be mapped, not through a window of 256 MiB.
+        mapped = [
+            index
+            for index in possible
+            if self._type_heap[index] == largest
+            and self.type_flags[index] & (_LOCAL | _VISIBLE | _COHERENT) == _LOCAL | _VISIBLE | _COHERENT
+        ]
+        plain = [
+            index
+            for index in possible
+            if self._type_heap[index] == largest and self.type_flags[index] & _LOCAL
+        ]
+        unmapped = [index for index in plain if not self.type_flags[index] & _VISIBLE]
+        order = (unmapped + plain) if self.force_staging else (mapped + plain)
+        return {
+            MemoryKind.DEVICE: order[0] if order else pick((_LOCAL, 0)),
+            MemoryKind.UPLOAD: pick(
+                (_VISIBLE | _COHERENT, _LOCAL | _CACHED),
+                (_VISIBLE | _COHERENT, _LOCAL),
+                (_VISIBLE | _COHERENT, 0),
+            ),
+            MemoryKind.READBACK: pick(
+                (_VISIBLE | _COHERENT | _CACHED, _LOCAL),
+                (_VISIBLE | _CACHED, _LOCAL),
+                (_VISIBLE | _COHERENT | _CACHED, 0),
+                (_VISIBLE | _CACHED, 0),
+                (_VISIBLE | _COHERENT, 0),
+            ),
+        }
+
+    def _possible_types(self) -> list[int]:
+        """The memory types that a buffer of our usage may live in: by the standard the same for all."""
+        context = self.context
+        buffer, key = context.create(
+            "Buffer", "vkCreateBuffer", structure("VkBufferCreateInfo", size=16, usage=_USAGE)
+        )
+        requirements = ffi.new("VkMemoryRequirements *")
+        context.functions.vkGetBufferMemoryRequirements(context.handle, buffer, requirements)
+        context.release(key)
+        bits = requirements.memoryTypeBits
+        every = [index for index in range(len(self.type_flags)) if bits & (1 << index)]
+        return [index for index in every if not self.type_flags[index] & _UNWANTED] or every
+
+
+def _amount(size: int) -> str:
+    """A number of bytes for people."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"

@@ -1,0 +1,50 @@
+"""Queue families: which ones a device uses, and queues with the lock their submissions need."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from vkml.vulkan.loader import Functions
+from vkml.vulkan.structures import NULL, constants, ffi
+
+
+@dataclass(frozen=True)
+class Families:
+    """The queue families vkml uses of a device."""
+
+    compute: int
+    transfer: int | None
+    """A family that only copies, where there is one."""
+    timestamp_bits: int
+    """Valid bits of timestamps written on the compute family; 0 where it writes none."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue; Vulkan wants submissions to it one at a time, so hold the lock."""
+
+    handle: Any
+    family: int
+    lock: threading.Lock
+    is_compute: bool
+
+
+def choose_families(functions: Functions, physical_device: Any) -> Families | None:
+    """Picks a compute family, rather without graphics, and a pure transfer family; None without compute."""
+    count = ffi.new("uint32_t *")
+    functions.vkGetPhysicalDeviceQueueFamilyProperties(physical_device, count, NULL)
+    families = ffi.new("VkQueueFamilyProperties[]", count[0])
+    functions.vkGetPhysicalDeviceQueueFamilyProperties(physical_device, count, families)
+    graphics, computes = constants.VK_QUEUE_GRAPHICS_BIT, constants.VK_QUEUE_COMPUTE_BIT
+    there = [(index, families[index].queueFlags) for index in range(count[0]) if families[index].queueCount]
+    computing = [(bool(flags & graphics), index) for index, flags in there if flags & computes]
+    if not computing:
+        return None
+    compute = min(computing)[1]
+    copies = constants.VK_QUEUE_TRANSFER_BIT
+    # Families for video also copy, some with restrictions: take one that does nothing else.
+    others = ~(copies | constants.VK_QUEUE_SPARSE_BINDING_BIT)
+    transfer = next((index for index, flags in there if flags & copies and not flags & others), None)
+    return Families(compute, transfer, families[compute].timestampValidBits)

@@ -1,0 +1,162 @@
+"""Copies between NumPy arrays and device memory: directly where the host can, else through staging."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkml.errors import InvalidArgument
+from vkml.vulkan.commands import CommandRecorder
+from vkml.vulkan.context import Context
+from vkml.vulkan.memory import Allocator, Bytes, Memory, MemoryKind
+from vkml.vulkan.queues import Queue
+from vkml.vulkan.submission import Submission
+
+CHUNK_BYTES = 32 << 20
+"""Staged copies go in chunks of this size: large enough to reach the bus's speed."""
+
+
+class Transfers:
+    """Uploads and downloads of a device; staging memory is made at need, up to two chunks each way."""
+
+    def __init__(self, context: Context, allocator: Allocator) -> None:
+        self._context = context
+        self._allocator = allocator
+        self._lock = threading.Lock()
+        self._staging: dict[tuple[MemoryKind, int], Memory] = {}
+
+    def upload(self, memory: Memory, offset: int, array: npt.NDArray[Any] | bytes) -> None:
+        """See `Device.upload`."""
+        self._context.require_open()
+        source = as_bytes(array)
+        _check(memory, offset, source.size)
+        if not source.size:
+            return
+        if memory.host is not None:
+            memory.host[offset : offset + source.size] = source
+            memory.flush()
+            return
+        queue = self._context.transfer_queue
+        with self._lock:
+            pending: list[_Copy | None] = [None, None]  # while one chunk travels the next is filled
+            try:
+                for number, start in enumerate(range(0, source.size, CHUNK_BYTES)):
+                    part = source[start : start + CHUNK_BYTES]
+                    slot = number % 2
+                    _finish(pending, slot)
+                    staging = self._staging_memory(MemoryKind.UPLOAD, slot, min(source.size, CHUNK_BYTES))
+                    assert staging.host is not None
+                    staging.host[: part.size] = part
+                    staging.flush()
+                    pending[slot] = _Copy(self._context, queue, staging, 0, memory, offset + start, part.size)
+            finally:
+                _finish(pending, 0)
+                _finish(pending, 1)
+
+    def download(self, memory: Memory, offset: int, size: int) -> Bytes:
+        """See `Device.download`."""
+        self._context.require_open()
+        _check(memory, offset, size)
+        # Reading uncached memory (a BAR) takes 30 ns a byte on the H200: copy it on the device first.
+        if memory.host is not None and memory.is_cached:
+            memory.invalidate()
+            return memory.host[offset : offset + size].copy()
+        result = np.empty(size, np.uint8)
+        queue = self._context.compute_queue
+        with self._lock:
+            pending: list[_Copy | None] = [None, None]
+            parts = [(start, min(CHUNK_BYTES, size - start)) for start in range(0, size, CHUNK_BYTES)]
+            try:
+                for number, (start, part) in enumerate(parts):
+                    slot = number % 2
+                    staging = self._staging_memory(MemoryKind.READBACK, slot, min(size, CHUNK_BYTES))
+                    pending[slot] = _Copy(self._context, queue, memory, offset + start, staging, 0, part)
+                    if number:
+                        self._collect(pending, 1 - slot, result, parts[number - 1])
+                if parts:
+                    self._collect(pending, (len(parts) - 1) % 2, result, parts[-1])
+            finally:
+                _finish(pending, 0)
+                _finish(pending, 1)
+        return result
+
+    def _collect(self, pending: list[_Copy | None], slot: int, result: Bytes, part: tuple[int, int]) -> None:
+        _finish(pending, slot)
+        staging = self._staging[MemoryKind.READBACK, slot]
+        staging.invalidate()
+        assert staging.host is not None
+        start, size = part
+        result[start : start + size] = staging.host[:size]
+
+    def _staging_memory(self, kind: MemoryKind, slot: int, size: int) -> Memory:
+        memory = self._staging.get((kind, slot))
+        if memory is None or memory.size < size:
+            if memory is not None:
+                memory.free()
+                del self._staging[kind, slot]
+            memory = self._allocator.allocate(size, kind, f"staging for {kind.value}")
+            self._staging[kind, slot] = memory
+        return memory
+
+
+class _Copy:
+    """One copy that is under way."""
+
+    def __init__(
+        self,
+        context: Context,
+        queue: Queue,
+        source: Memory,
+        source_at: int,
+        target: Memory,
+        target_at: int,
+        size: int,
+    ) -> None:
+        recorder = CommandRecorder(context, "transfer", queue)
+        try:
+            recorder.barrier()
+            recorder.copy(source, source_at, target, target_at, size)
+            if target.kind is MemoryKind.READBACK:
+                recorder.barrier_to_host()
+            self._buffer = recorder.finish()
+        except BaseException:
+            recorder.discard()
+            raise
+        self._submission = Submission(context, self._buffer)
+        value = self._submission.submit()
+        self._handover: Submission | None = None
+        if queue is not context.compute_queue:
+            # The standard makes the copy visible to another queue through a semaphore only: one wait on the
+            # compute queue covers all that is submitted to it later.
+            self._handover = Submission(context, (), waits=(self._submission.timeline,))
+            self._handover.submit((value,))
+
+    def finish(self) -> None:
+        """Waits for it and gives its objects back."""
+        self._submission.wait()
+        if self._handover is not None:
+            self._handover.wait()
+            self._handover.free()
+        self._submission.free()
+        self._buffer.free()
+
+
+def _finish(pending: list[_Copy | None], slot: int) -> None:
+    copy, pending[slot] = pending[slot], None
+    if copy is not None:
+        copy.finish()
+
+
+def as_bytes(array: npt.NDArray[Any] | bytes) -> Bytes:
+    """The bytes of an array in C order, without a copy where they already are."""
+    if isinstance(array, np.ndarray):
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.frombuffer(array, np.uint8)
+
+
+def _check(memory: Memory, offset: int, size: int) -> None:
+    if offset < 0 or size < 0 or offset + size > memory.size:
+        raise InvalidArgument(f"{memory!r} has no range of {size} bytes at offset {offset}")

@@ -1,0 +1,140 @@
+"""What all tests share: which devices they run on, and a run's end that fails on validation messages and new skips.
+
+Environment: VKML_TEST_DEVICES (comma-separated words found in a device's name, title or driver, or ``cpu``) narrows the
+devices; CI=true or VKML_STRICT_SKIPS=1 fails a run whose skip reasons are not all in ``allowed_skips.txt``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ALLOWED_SKIPS = Path(__file__).parent / "allowed_skips.txt"
+SKIPS = pytest.StashKey[set[str]]()
+VALIDATION = pytest.StashKey[list[str]]()
+
+
+# --- devices -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def vulkan_devices() -> tuple[tuple[str, str], ...]:
+    """Name and test id of each Vulkan device that tests run on; software devices where they are allowed."""
+    import vkml
+
+    wanted = [word.strip().lower() for word in os.environ.get("VKML_TEST_DEVICES", "").split(",") if word.strip()]
+    found: list[tuple[str, str]] = []
+    taken: set[str] = set()
+    for device in vkml.devices():
+        text = f"{device.name} {device.title} {device.driver}".lower()
+        if device.name == "cpu" or (wanted and not any(word in text for word in wanted)):
+            continue
+        kinds = [kind for kind in ("lavapipe", "swiftshader", "nvidia", "radeon", "intel") if kind in text]
+        kind = "lavapipe" if "llvmpipe" in text else kinds[0] if kinds else device.name.replace(":", "")
+        label = kind if kind not in taken else f"{kind}-{device.name.replace(':', '')}"
+        taken.add(label)
+        found.append((device.name, label))
+    return tuple(found)
+
+
+def _parameters(names: Sequence[tuple[str, str]]) -> list[Any]:
+    if not names:
+        return [pytest.param("", marks=pytest.mark.skip(reason="no Vulkan device to test on"), id="none")]
+    return [pytest.param(name, id=label) for name, label in names]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`vulkan_device_name`: each Vulkan device in turn; `device_name`: these and the CPU."""
+    if "vulkan_device_name" in metafunc.fixturenames:
+        metafunc.parametrize("vulkan_device_name", _parameters(vulkan_devices()))
+    if "device_name" in metafunc.fixturenames:
+        metafunc.parametrize("device_name", _parameters([("cpu", "cpu"), *vulkan_devices()]))
+
+
+@pytest.fixture(scope="session")
+def vulkan_device_names() -> tuple[str, ...]:
+    """All Vulkan devices that tests run on; a test that needs one or two of them skips without."""
+    return tuple(name for name, _ in vulkan_devices())
+
+
+# --- the end of a run --------------------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SKIPS] = set()
+    config.stash[VALIDATION] = []
+    config.pluginmanager.register(_SkipReasons(config), "vkml-skip-reasons")
+
+
+class _SkipReasons:
+    """Notes the reason of every skip, of tests and of whole modules."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.reasons = config.stash[SKIPS]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+            self.reasons.add(report.longrepr[2].removeprefix("Skipped: "))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Takes in what a worker of pytest-xdist saw."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[SKIPS].update(output.get("skips", ()))
+    node.config.stash[VALIDATION].extend(output.get("validation", ()))
+
+
+def _validation_messages() -> list[str]:
+    if os.environ.get("VKML_VALIDATE", "") in ("", "0"):
+        return []
+    from vkml import vulkan
+
+    return [str(message) for message in vulkan.validation_messages()]
+
+
+def _unexpected_skips(config: pytest.Config) -> list[str]:
+    if os.environ.get("VKML_STRICT_SKIPS", "") in ("", "0") and os.environ.get("CI", "") not in ("true", "1"):
+        return []
+    lines = (line.strip() for line in ALLOWED_SKIPS.read_text().splitlines())
+    allowed = [line for line in lines if line and not line.startswith("#")]
+    return sorted(r for r in config.stash[SKIPS] if not any(fnmatchcase(r, pattern) for pattern in allowed))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    config.stash[VALIDATION].extend(_validation_messages())
+    output = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["skips"] = sorted(config.stash[SKIPS])
+        output["validation"] = config.stash[VALIDATION]
+    elif session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and (
+        config.stash[VALIDATION] or _unexpected_skips(config)
+    ):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    messages = config.stash[VALIDATION]
+    if messages:
+        terminalreporter.section(f"{len(messages)} validation messages: the run fails", red=True)
+        for message in messages[:20]:
+            terminalreporter.line(message)
+    unexpected = _unexpected_skips(config)
+    if unexpected:
+        terminalreporter.section(f"skip reasons not in {ALLOWED_SKIPS.name}: the run fails", red=True)
+        for reason in unexpected:
+            terminalreporter.line(reason)

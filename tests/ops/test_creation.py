@@ -1,0 +1,110 @@
+"""Operators that make tensors, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.checking import check_operator, inferred_types, run_operator
+from vkml.errors import InvalidGraph, NotImplemented, ShapeError
+from vkml.ir import Constant, Node, TensorType, dtypes, find, static
+from vkml.ir.operator import normalise_attributes
+
+
+def _evaluate_constant(attributes: dict[str, Any]) -> tuple[TensorType, np.ndarray]:
+    node = Node("Constant", (), ("y",), attributes)
+    spec = find(node)
+    node = Node("Constant", (), ("y",), normalise_attributes(node, spec))
+    return spec.infer(node, [])[0], spec.evaluate(node, [])[0]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "dtype", "value"),
+    [
+        ({"value_float": 1.5}, dtypes.FLOAT32, 1.5),
+        ({"value_floats": (1.0, 2.0)}, dtypes.FLOAT32, [1.0, 2.0]),
+        ({"value_int": -3}, dtypes.INT64, -3),
+        ({"value_ints": ()}, dtypes.INT64, []),
+        ({"value_string": "a"}, dtypes.STRING, "a"),
+        ({"value_strings": ("a", "bc")}, dtypes.STRING, ["a", "bc"]),
+        ({"value": Constant(dtypes.BOOL, (1,), np.array([True]))}, dtypes.BOOL, [True]),
+    ],
+)
+def test_constant(attributes: dict[str, Any], dtype: dtypes.DType, value: Any) -> None:
+    inferred, found = _evaluate_constant(attributes)
+    assert inferred == static(dtype, np.shape(value))
+    assert found.dtype == dtype.storage
+    assert found.tolist() == value
+
+
+def test_constant_errors() -> None:
+    with pytest.raises(InvalidGraph, match="exactly one"):
+        _evaluate_constant({})
+    with pytest.raises(InvalidGraph, match="exactly one"):
+        _evaluate_constant({"value_int": 1, "value_float": 1.0})
+    with pytest.raises(NotImplemented, match="sparse_value"):
+        _evaluate_constant({"sparse_value": object()})
+
+
+@pytest.mark.parametrize("dtype", [None, np.float32, np.float16, np.int64, np.uint8, np.bool_])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 2), (), (4,)])
+def test_constant_of_shape(dtype: type | None, shape: tuple[int, ...]) -> None:
+    attributes = {} if dtype is None else {"value": np.array([1], dtype)}
+    check_operator("ConstantOfShape", [np.array(shape, np.int64)], attributes, opset=9)
+
+
+@pytest.mark.parametrize("shape", [(2**40,), (2**62, 2**62), (2**62, 0), (-1,)])
+def test_hostile_constant_of_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match="'checked'"):
+        inferred_types("ConstantOfShape", [np.array(shape, np.int64)])
+
+
+def test_constant_of_unknown_shape() -> None:
+    found = inferred_types("ConstantOfShape", [static(dtypes.INT64, (2,))])
+    assert found == [TensorType(dtypes.FLOAT32, (None, None))]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16, np.int32, np.int64])
+@pytest.mark.parametrize(
+    ("start", "limit", "delta"), [(0, 5, 1), (1, 10, 3), (10, 0, -3), (0, 0, 1), (5, 1, 1), (-4, 3, 2)]
+)
+def test_range(dtype: type, start: int, limit: int, delta: int) -> None:
+    check_operator("Range", [np.array(value, dtype) for value in (start, limit, delta)], opset=11)
+
+
+def test_range_of_fractions() -> None:
+    for values in ((0.0, 1.0, 0.1), (1.0, 0.0, -0.3), (0.1, 0.7, 0.2)):
+        check_operator("Range", [np.array(value, np.float32) for value in values], opset=11, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ((0, 2**62, 1), np.int64),
+        ((-(2**63), 2**63 - 1, 1), np.int64),
+        ((0, 5, 0), np.int64),
+        ((0, np.inf, 1), np.float32),
+        ((0, np.nan, 1), np.float32),
+        ((0, 1, 1e-30), np.float32),
+        ((-3e38, 3e38, 1), np.float32),
+        ((0, 1, 0), np.float32),
+    ],
+)
+def test_hostile_range(values: tuple[float, ...], dtype: type) -> None:
+    with pytest.raises(ShapeError, match="'checked'"):
+        inferred_types("Range", [np.array(value, dtype) for value in values])
+
+
+@pytest.mark.parametrize("k", [0, 1, -2, 9])
+@pytest.mark.parametrize("dtype", [None, 1, 7, 11])
+def test_eye_like(k: int, dtype: int | None) -> None:
+    check_operator("EyeLike", [np.zeros((3, 4), np.int32)], {"k": k, "dtype": dtype}, opset=9)
+
+
+def test_eye_like_in_raw_types_and_with_hostile_diagonals() -> None:
+    found = run_operator("EyeLike", [np.zeros((2, 2), np.float32)], {"dtype": dtypes.BFLOAT16.code})[0]
+    np.testing.assert_array_equal(found, [[0x3F80, 0], [0, 0x3F80]])
+    for k in (2**63 - 1, -(2**63)):
+        assert not run_operator("EyeLike", [np.zeros((2, 3), np.float32)], {"k": k})[0].any()
