@@ -17,7 +17,7 @@ BURST_SECONDS = 0.05
 """A runner's turn: long enough for clocks and caches to settle on it, short enough that turns alternate."""
 MAX_RUNS = 20_000
 TOLERANCE = 1e-3
-"""Largest difference from the first runner's output, relative to its largest value, that is not called out."""
+"""Largest difference from the first peer's output, relative to its largest value, that goes unmarked."""
 
 
 class NotAvailable(Exception):
@@ -36,7 +36,8 @@ class Prepared:
 class Peer(Protocol):
     """One runtime with one setting."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def prepare(self, path: str) -> Prepared:
         """Loads a model; raises `NotAvailable` where that is not possible."""
@@ -126,7 +127,11 @@ def _take_turns(
     while True:
         is_done = True
         for index, (ready, entry) in enumerate(zip(prepared, found, strict=True)):
-            if ready is None or len(entry.runs) >= MAX_RUNS or (spent[index] >= seconds and len(entry.runs) >= 3):
+            if (
+                ready is None
+                or len(entry.runs) >= MAX_RUNS
+                or (spent[index] >= seconds and len(entry.runs) >= 3)
+            ):
                 continue
             is_done = False
             until = spent[index] + min(BURST_SECONDS, seconds)

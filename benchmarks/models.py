@@ -1,11 +1,12 @@
 """The models that are measured, built with seeded random weights.
 
-Weights are scaled so that values neither vanish nor explode on their way through; nothing is trained. Sizes are static,
-and batch 1 unless the name says otherwise.
+Weights are scaled so that values neither vanish nor explode on their way through; nothing is trained. Sizes
+are static, and batch 1 unless the name says otherwise.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import tempfile
@@ -62,7 +63,7 @@ class Network(Sketch):
         activation: str = "",
         padding: int | None = None,
     ) -> str:
-        """Convolution over two axes of padding that keeps the size, then batch normalisation, then an activation."""
+        """Two-dimensional convolution, padded to keep the size; batch normalisation; an activation."""
         source, target = channels
         fan = source // groups * kernel * kernel
         border = kernel // 2 if padding is None else padding
@@ -96,7 +97,9 @@ class Network(Sketch):
             return self.node("Mul", x, self.node("Sigmoid", x))
         if kind == "gelu":
             error = self.node("Erf", self.node("Div", x, self.scalar(math.sqrt(2))))
-            return self.node("Mul", self.node("Mul", x, self.node("Add", error, self.scalar(1))), self.scalar(0.5))
+            return self.node(
+                "Mul", self.node("Mul", x, self.node("Add", error, self.scalar(1))), self.scalar(0.5)
+            )
         return x
 
     def linear(self, x: str, source: int, target: int, *, has_bias: bool = True) -> str:
@@ -125,7 +128,9 @@ class Transformer:
 
         def heads(order: Sequence[int]) -> str:
             split = net.node(
-                "Reshape", net.linear(x, self.width, self.width), net.integers(self.batch, self.length, self.heads, each)
+                "Reshape",
+                net.linear(x, self.width, self.width),
+                net.integers(self.batch, self.length, self.heads, each),
             )
             return net.node("Transpose", split, perm=tuple(order))
 
@@ -139,10 +144,12 @@ class Transformer:
         return net.linear(flat, self.width, self.width)
 
     def feed_forward(self, net: Network, x: str) -> str:
-        return net.linear(net.activation(net.linear(x, self.width, self.hidden), "gelu"), self.hidden, self.width)
+        return net.linear(
+            net.activation(net.linear(x, self.width, self.hidden), "gelu"), self.hidden, self.width
+        )
 
     def block(self, net: Network, x: str, *, normalises_first: bool, mask: str = "") -> str:
-        """Attention and feed-forward with residuals; normalisation before them (GPT-2, ViT) or after (BERT)."""
+        """Attention and feed-forward with residuals, normalised before (GPT-2, ViT) or after (BERT)."""
         if normalises_first:
             x = net.node("Add", x, self.attention(net, net.layer_normalisation(x, self.width), mask))
             return net.node("Add", x, self.feed_forward(net, net.layer_normalisation(x, self.width)))
@@ -169,7 +176,7 @@ def matmul_layers(name: str, widths: Sequence[int]) -> Graph:
     """Products with large constant matrices, batch 1: what reading weights costs."""
     net = Network(name)
     x = net.node("Reshape", net.input("input", (1, 1, 28, 28)), net.integers(1, 784))
-    for source, target in zip(widths, widths[1:], strict=False):
+    for source, target in itertools.pairwise(widths):
         x = net.linear(x, source, target, has_bias=False)
     return _finish(net, net.node("Softmax", x, axis=-1), 1, widths[-1])
 
@@ -349,7 +356,9 @@ def model_file(name: str) -> Path:
     if path.suffix == ".onnx":
         return path
     if name not in MODELS:
-        raise SystemExit(f"there is no model {name!r}; there is {', '.join(MODELS)}, or give the path of an .onnx file")
+        raise SystemExit(
+            f"there is no model {name!r}; there is {', '.join(MODELS)}, or give the path of an .onnx file"
+        )
     built = folder() / f"{name}.onnx"
     if not built.exists():
         built.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""What all tests share: which devices they run on, and a run's end that fails on validation messages and new skips.
+"""What all tests share: the devices they run on, and checks at a run's end.
 
-Environment: VKML_TEST_DEVICES (comma-separated words found in a device's name, title or driver, or ``cpu``) narrows the
-devices; CI=true or VKML_STRICT_SKIPS=1 fails a run whose skip reasons are not all in ``allowed_skips.txt``.
+Environment: VKML_TEST_DEVICES (comma-separated words found in a device's name, title or driver, or ``cpu``)
+narrows the devices; CI=true or VKML_STRICT_SKIPS=1 fails a run whose skip reasons are not all in
+``allowed_skips.txt``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SKIPS = pytest.StashKey[set[str]]()
 VALIDATION = pytest.StashKey[list[str]]()
 
 
-# --- devices -----------------------------------------------------------------------------------------------------
+# --- devices ------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -28,7 +29,9 @@ def vulkan_devices() -> tuple[tuple[str, str], ...]:
     """Name and test id of each Vulkan device that tests run on; software devices where they are allowed."""
     import vkml
 
-    wanted = [word.strip().lower() for word in os.environ.get("VKML_TEST_DEVICES", "").split(",") if word.strip()]
+    wanted = [
+        word.strip().lower() for word in os.environ.get("VKML_TEST_DEVICES", "").split(",") if word.strip()
+    ]
     found: list[tuple[str, str]] = []
     taken: set[str] = set()
     for device in vkml.devices():
@@ -63,7 +66,7 @@ def vulkan_device_names() -> tuple[str, ...]:
     return tuple(name for name, _ in vulkan_devices())
 
 
-# --- the end of a run --------------------------------------------------------------------------------------------
+# --- the end of a run ---------------------------------------------------------------------------------------
 
 
 def pytest_configure(config: pytest.Config) -> None:

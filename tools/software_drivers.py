@@ -1,14 +1,15 @@
-"""Brings software Vulkan drivers and a current validation layer into a folder, from the distribution's packages.
+"""Brings software Vulkan drivers and a current validation layer into a folder, from Debian's packages.
 
 usage: python tools/software_drivers.py DIRECTORY      then: . DIRECTORY/env.sh
 
-Nothing is installed: packages are downloaded through apt with lists of its own, unpacked, and the few libraries that
-matter are kept (about 170 MB). Needs Debian 12 or newer, or Ubuntu 24.04 or newer; no root. The standard library only.
+Nothing is installed: packages are downloaded through apt with lists of its own, unpacked, and the few
+libraries that matter are kept (about 170 MB). Needs Debian 12 or newer, or Ubuntu 24.04 or newer; no root.
+The standard library only.
 
-* lavapipe, Mesa's CPU driver. Debian 12's own is too old (Vulkan 1.3, no memory budget), so there it is Debian 13's
-  backport, linked anew against the older glibc (see `accept_older_glibc`).
-* SwiftShader, a second vendor's, and the validation layer: both come inside Debian's chromium-common. Ubuntu has no
-  such package: it gets the distribution's own validation layer and no SwiftShader.
+* lavapipe, Mesa's CPU driver. Debian 12's own is too old (Vulkan 1.3, no memory budget), so there it is
+  Debian 13's backport, linked anew against the older glibc (see `accept_older_glibc`).
+* SwiftShader, a second vendor's, and the validation layer: both come inside Debian's chromium-common. Ubuntu
+  has no such package: it gets the distribution's own validation layer and no SwiftShader.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-RECIPE = 3
-"""Raise it when what is brought, or how it is laid out, changes: folders of another recipe are filled anew."""
+RECIPE = 4
+"""Raise it when what is brought or its layout changes: folders of another recipe are filled anew."""
 
 
 class Failure(Exception):
@@ -65,7 +66,7 @@ def debian_recipe(codename: str, has_security: bool) -> Recipe:
 UBUNTU = Recipe((), "", (), ("mesa-vulkan-drivers", "vulkan-validationlayers", "libvulkan1"))
 
 
-# --- apt ---------------------------------------------------------------------------------------------------------
+# --- apt ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def run(command: Sequence[str], where: Path | None = None) -> str:
 
 
 def sources() -> Sources:
-    """The system's mirrors. Works before any ``apt-get update``: it reads the entries, not the fetched lists."""
+    """The system's mirrors. Works before any ``apt-get update``: it reads entries, not fetched lists."""
     listing = run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"])
     entries = [(uri, release) for uri, _, release in (line.partition(" ") for line in listing.splitlines())]
     security = next((uri for uri, release in entries if re.search(r"security", release)), None)
@@ -100,7 +101,7 @@ def sources() -> Sources:
 
 
 class Apt:
-    """apt-get with lists and a cache of its own in `folder`, so that neither root nor an earlier update is needed."""
+    """apt-get with lists and a cache of its own in `folder`: needs neither root nor an earlier update."""
 
     def __init__(self, folder: Path, recipe: Recipe, found: Sources, codename: str) -> None:
         for each in ("lists/partial", "cache/archives/partial", "packages"):
@@ -129,7 +130,15 @@ class Apt:
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """The named packages and all they depend on, less what the system has."""
-        command = ["apt-get", *self.options, "-y", "--no-install-recommends", "--print-uris", "install", *names]
+        command = [
+            "apt-get",
+            *self.options,
+            "-y",
+            "--no-install-recommends",
+            "--print-uris",
+            "install",
+            *names,
+        ]
         return [line.split()[1].split("_")[0] for line in run(command).splitlines() if line.startswith("'")]
 
     def download(self, names: Iterable[str]) -> list[Path]:
@@ -137,7 +146,7 @@ class Apt:
         return sorted(self.packages.glob("*.deb"))
 
 
-# --- libraries ---------------------------------------------------------------------------------------------------
+# --- libraries ----------------------------------------------------------------------------------------------
 
 SECTION_DYNAMIC_SYMBOLS = 11
 SECTION_VERSIONS_NEEDED = 0x6FFFFFFE
@@ -146,10 +155,10 @@ BASE_VERSION = {62: "GLIBC_2.2.5", 183: "GLIBC_2.17"}
 
 
 def accept_older_glibc(library: Path) -> None:
-    """Lets a library that was linked against glibc 2.38 load on 2.36, where all it needs of 2.38 is strtol's family.
+    """Lets a library linked against glibc 2.38 load on 2.36, where strtol's family is all it needs of 2.38.
 
-    glibc 2.38 gave these functions second names for C23 (``__isoc23_strtol``). The imports get their older names
-    back, and the version record their oldest version. The file is changed in place.
+    glibc 2.38 gave these functions second names for C23 (``__isoc23_strtol``). The imports get their older
+    names back, and the version record their oldest version. The file is changed in place.
     """
     image = bytearray(library.read_bytes())
     section_table = struct.unpack_from("<Q", image, 0x28)[0]
@@ -158,7 +167,9 @@ def accept_older_glibc(library: Path) -> None:
     # type, offset, size, link of each section
     sections = [
         (fields[1], fields[4], fields[5], fields[6])
-        for fields in (struct.unpack_from("<IIQQQQIIQQ", image, section_table + i * entry_bytes) for i in range(entries))
+        for fields in (
+            struct.unpack_from("<IIQQQQIIQQ", image, section_table + i * entry_bytes) for i in range(entries)
+        )
     ]
     symbols = next(each for each in sections if each[0] == SECTION_DYNAMIC_SYMBOLS)
     needed = next(each for each in sections if each[0] == SECTION_VERSIONS_NEEDED)
@@ -217,7 +228,9 @@ def gather(libraries: Path, unpacked: Path) -> None:
             return
         for name in sorted(absent):
             if name not in available:
-                raise Failure(f"the drivers need {name}, which neither the system nor the downloaded packages have")
+                raise Failure(
+                    f"the drivers need {name}, which neither the system nor the downloaded packages have"
+                )
             shutil.copy(available[name], libraries / name)
 
 
@@ -227,7 +240,7 @@ def has_loader() -> bool:
     return "libvulkan.so.1" in found.stdout
 
 
-# --- the folder --------------------------------------------------------------------------------------------------
+# --- the folder ---------------------------------------------------------------------------------------------
 
 ENVIRONMENT = """\
 # Made by tools/software_drivers.py: lets the Vulkan loader see the drivers and the layer in this folder.
@@ -253,7 +266,10 @@ def write_manifests(folder: Path) -> list[Path]:
     drivers[0].write_text(json.dumps({"file_format_version": "1.0.1", "ICD": driver}))
     if (folder / "swiftshader").is_dir():
         drivers.append(folder / "swiftshader" / "swiftshader.json")
-        driver = {"api_version": "1.3.0", "library_path": "./libvk_swiftshader.so"}
+        # It speaks 1.3 and refuses applications that name a later version, as vkml does. To a driver that
+        # states 1.0 here the loader passes the application's version on as 1.0, which it accepts (its own
+        # manifest says 1.0.5).
+        driver = {"api_version": "1.0.5", "library_path": "./libvk_swiftshader.so"}
         drivers[1].write_text(json.dumps({"file_format_version": "1.0.1", "ICD": driver}))
     layer = {
         "name": "VK_LAYER_KHRONOS_validation",
@@ -281,8 +297,13 @@ def fill(folder: Path, work: Path, recipe: Recipe, found: Sources, codename: str
     """Downloads, unpacks and lays out the drivers in the empty `folder`."""
     apt = Apt(work / "apt", recipe, found, codename)
     apt.update()
-    native = [each for each in apt.missing(recipe.native) if not any(re.fullmatch(r, each) for r in recipe.leave_out)]
-    # What the system has installed is not missing, and still wanted as a copy: the driver itself, the layer, LLVM.
+    native = [
+        each
+        for each in apt.missing(recipe.native)
+        if not any(re.fullmatch(r, each) for r in recipe.leave_out)
+    ]
+    # What the system has installed is not missing, and still wanted as a copy: the driver itself, the layer,
+    # LLVM.
     native += [each for each in recipe.native if each not in native and each not in recipe.leave_out]
     packages = apt.download([*recipe.foreign, *native])
     unpacked = work / "unpacked"
@@ -317,7 +338,9 @@ def is_filled(folder: Path, wanted: dict[str, object]) -> bool:
 def release() -> dict[str, str]:
     """The fields of os-release."""
     lines = Path("/etc/os-release").read_text().splitlines()
-    return {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in lines if "=" in line)}
+    return {
+        key: value.strip("\"'") for key, _, value in (line.partition("=") for line in lines if "=" in line)
+    }
 
 
 def bring(folder: Path) -> str:
@@ -332,7 +355,7 @@ def bring(folder: Path) -> str:
         found, recipe = Sources("", None), UBUNTU
     else:
         raise Failure(
-            f"there is no recipe for {system.get('PRETTY_NAME', name)} (Debian 12+, Ubuntu 24.04+ have one); install "
+            f"there is no recipe for {system.get('PRETTY_NAME', name)} (Debian 12+, Ubuntu 24.04+); install "
             "lavapipe and the Khronos validation layer by other means and run the tests with them: "
             "VKML_ALLOW_SOFTWARE=1 VKML_VALIDATE=1 .venv/bin/python -m pytest"
         )
@@ -340,7 +363,11 @@ def bring(folder: Path) -> str:
         json.dumps({"recipe": RECIPE, "machine": platform.machine(), "at": str(folder), **asdict(recipe)})
     )
     if not is_filled(folder, wanted):
-        print(f"software drivers: downloading about 90 MB of packages into {folder.name}", file=sys.stderr, flush=True)
+        print(
+            f"software drivers: downloading about 90 MB of packages into {folder.name}",
+            file=sys.stderr,
+            flush=True,
+        )
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".work-", dir=folder) as work:
             fresh = Path(work) / "fresh"

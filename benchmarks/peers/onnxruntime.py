@@ -59,7 +59,7 @@ class OnnxRuntimeCuda:
 
 @dataclass(frozen=True)
 class OnnxRuntimeCudaGraph:
-    """The CUDA provider replaying a CUDA graph: inputs are written into bound buffers, outputs read from them."""
+    """The CUDA provider replaying a CUDA graph; inputs are written into bound buffers, outputs read back."""
 
     name: str
     uses_tf32: bool

@@ -45,7 +45,9 @@ def _gemm(torch: Any, node: Node, inputs: list[Any], constants: dict[str, Array]
     attributes = node.attributes
     left = inputs[0].T if attributes.get("transA") else inputs[0]
     right = inputs[1].T if attributes.get("transB") else inputs[1]
-    return torch.addmm(inputs[2], left, right, beta=attributes.get("beta", 1.0), alpha=attributes.get("alpha", 1.0))
+    return torch.addmm(
+        inputs[2], left, right, beta=attributes.get("beta", 1.0), alpha=attributes.get("alpha", 1.0)
+    )
 
 
 def _batch_norm(torch: Any, node: Node, inputs: list[Any], constants: dict[str, Array]) -> Any:
@@ -145,29 +147,28 @@ def _prepare(torch: Any, graph: Graph, device: str, is_graph: bool) -> Prepared:
             values[node.outputs[0]] = OPERATIONS[node.op](torch, node, inputs, arrays)
         return [values[output.name] for output in graph.outputs]
 
-    @torch.inference_mode()
     def eager(feed: Feed) -> list[Array]:
         tensors = {name: torch.from_numpy(value).to(device) for name, value in feed.items()}
-        return [output.cpu().numpy() for output in forward(tensors)]
+        with torch.inference_mode():
+            return [output.cpu().numpy() for output in forward(tensors)]
 
     if not is_graph:
         return Prepared(eager, lambda: None, device)
     bound: dict[str, Any] = {}
     recorded: list[Any] = []
 
-    @torch.inference_mode()
     def replay(feed: Feed) -> list[Array]:
-        if not recorded:
-            bound.update({name: torch.from_numpy(value).to(device) for name, value in feed.items()})
-            forward(bound)
-            torch.cuda.synchronize()
-            graph_of_launches = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph_of_launches):
-                outputs = forward(bound)
-            recorded.extend((graph_of_launches, outputs))
-        for name, value in feed.items():
-            bound[name].copy_(torch.from_numpy(value))
-        recorded[0].replay()
-        return [output.cpu().numpy() for output in recorded[1]]
+        with torch.inference_mode():
+            if not recorded:
+                bound.update({name: torch.from_numpy(value).to(device) for name, value in feed.items()})
+                forward(bound)
+                torch.cuda.synchronize()
+                launches = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(launches):
+                    recorded.extend((launches, forward(bound)))
+            for name, value in feed.items():
+                bound[name].copy_(torch.from_numpy(value))
+            recorded[0].replay()
+            return [output.cpu().numpy() for output in recorded[1]]
 
     return Prepared(replay, lambda: None, device)

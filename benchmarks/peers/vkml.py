@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import vkml
-from benchmarks.measure import Feed, NotAvailable, Prepared
+from benchmarks.measure import Array, Feed, NotAvailable, Prepared
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Vkml:
         except vkml.Error as problem:
             raise NotAvailable(str(problem)) from None
 
-        def run(feed: Feed) -> list[object]:
+        def run(feed: Feed) -> list[Array]:
             return session.run(None, feed)
 
         return Prepared(run, session.close, session.get_providers()[0])

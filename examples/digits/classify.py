@@ -49,11 +49,14 @@ def main() -> int:
     width = max(len(path.name) for path in options.pictures)
     for path, row in zip(options.pictures, given, strict=True):
         best, second = np.argsort(-row)[:2]
-        print(f"{path.name:{width}}  is a {best}  {100 * row[best]:6.2f} %   (next: {second}, {100 * row[second]:.2f} %)")
+        next_best = f"next: {second}, {100 * row[second]:.2f} %"
+        print(f"{path.name:{width}}  is a {best}  {100 * row[best]:6.2f} %   ({next_best})")
     titles = {device.name: device.title for device in vkml.devices(allow_software=True)}
     count = f"{len(images)} picture" + "s" * (len(images) > 1)
     latency = 1e6 * statistics.median(seconds)
-    print(f"{count} at once in {latency:.0f} µs (median of {TIMED_RUNS}) on {where}: {titles.get(where, where)}")
+    print(
+        f"{count} at once in {latency:.0f} µs (median of {TIMED_RUNS}) on {where}: {titles.get(where, where)}"
+    )
     return 0
 
 

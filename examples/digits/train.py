@@ -2,8 +2,9 @@
 
 usage: python examples/digits/train.py [--epochs N] [--seed N] [--output DIR]
 
-The data are the 1797 handwritten digits of 8×8 pixels that come with scikit-learn (nothing is downloaded): 80 % to train
-on, 20 % to test with. The network: two convolutions of 3×3 with ReLU and pooling, then one linear layer with softmax.
+The data are the 1797 handwritten digits of 8×8 pixels that come with scikit-learn (nothing is downloaded): 80
+% to train on, 20 % to test with. The network: two convolutions of 3×3 with ReLU and pooling, then one linear
+layer with softmax.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def split_digits(seed: int = 0) -> tuple[Split, Split]:
     return Split(images[train], data.target[train]), Split(images[test], data.target[test])
 
 
-# --- the network, forward and backward -----------------------------------------------------------------------------
+# --- the network, forward and backward ----------------------------------------------------------------------
 
 
 def initial_parameters(generator: np.random.Generator) -> Parameters:
@@ -58,7 +59,8 @@ def initial_parameters(generator: np.random.Generator) -> Parameters:
 
     def weights(*shape: int) -> Array:
         scale = np.sqrt(2 / np.prod(shape[1:]))
-        return (generator.standard_normal(shape) * scale).astype(np.float32)
+        values: Array = (generator.standard_normal(shape) * scale).astype(np.float32)
+        return values
 
     return {
         "conv1.weight": weights(first, 1, 3, 3),
@@ -145,12 +147,16 @@ def gradients(parameters: Parameters, images: Array, digits: Array) -> tuple[Par
     error = (given - np.eye(10, dtype=np.float32)[digits]) / np.float32(len(digits))
     found: Parameters = {"linear.weight": error.T @ flat, "linear.bias": error.sum(0)}
     upper = (error @ parameters["linear.weight"]).reshape(shape)
-    lower, found["conv2.weight"], found["conv2.bias"] = convolve_backward(upper, trace2, parameters["conv2.weight"])
-    _, found["conv1.weight"], found["conv1.bias"] = convolve_backward(lower, trace1, parameters["conv1.weight"])
+    lower, found["conv2.weight"], found["conv2.bias"] = convolve_backward(
+        upper, trace2, parameters["conv2.weight"]
+    )
+    _, found["conv1.weight"], found["conv1.bias"] = convolve_backward(
+        lower, trace1, parameters["conv1.weight"]
+    )
     return found, loss
 
 
-# --- training --------------------------------------------------------------------------------------------------------
+# --- training -----------------------------------------------------------------------------------------------
 
 
 def batches(data: Split, size: int, generator: np.random.Generator) -> Iterator[Split]:
@@ -188,7 +194,7 @@ def accuracy(given: Array, digits: Array) -> float:
     return float((given.argmax(1) == digits).mean())
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- what is written ----------------------------------------------------------------------------------------
 
 
 def to_graph(parameters: Parameters) -> Graph:
@@ -201,7 +207,13 @@ def to_graph(parameters: Parameters) -> Graph:
         name = f"conv{index}"
         pool = {"kernel_shape": (2, 2), "strides": (2, 2)}
         return (
-            node("Conv", (source, f"{name}.weight", f"{name}.bias"), name, kernel_shape=(3, 3), pads=(1, 1, 1, 1)),
+            node(
+                "Conv",
+                (source, f"{name}.weight", f"{name}.bias"),
+                name,
+                kernel_shape=(3, 3),
+                pads=(1, 1, 1, 1),
+            ),
             node("Relu", (name,), f"{name}.relu"),
             node("MaxPool", (f"{name}.relu",), f"{name}.pool", **pool),
         )
@@ -250,7 +262,7 @@ def main() -> None:
     vkml.onnx.save_graph(to_graph(parameters), options.output / "digits.onnx")
     write_pictures(test, options.output)
     share = accuracy(probabilities(parameters, test.images), test.digits)
-    print(f"test accuracy {100 * share:.1f} % on {len(test.digits)} images; wrote {options.output / 'digits.onnx'}")
+    print(f"test accuracy {100 * share:.1f} % on {len(test.digits)} images; wrote digits.onnx and pictures")
 
 
 if __name__ == "__main__":

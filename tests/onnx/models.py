@@ -14,7 +14,9 @@ def value(name: str, shape: Sequence[int | str | None] | None = (2, 3), dtype: i
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
-def model(nodes, inputs, outputs, initializers=(), *, opset: int = 17, opsets=(), functions=(), **fields) -> ModelProto:
+def model(
+    nodes, inputs, outputs, initializers=(), *, opset: int = 17, opsets=(), functions=(), **fields
+) -> ModelProto:
     """A model of one graph; `fields` are set on the model."""
     graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(*item) for item in opsets)]
@@ -28,7 +30,10 @@ def plain() -> ModelProto:
     """y = relu(x + w) with an embedded weight, metadata and value types."""
     weight = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "w")
     made = model(
-        [helper.make_node("Add", ["x", "w"], ["sum"], name="add"), helper.make_node("Relu", ["sum"], ["y"], name="relu")],
+        [
+            helper.make_node("Add", ["x", "w"], ["sum"], name="add"),
+            helper.make_node("Relu", ["sum"], ["y"], name="relu"),
+        ],
         [value("x", ("batch", 3))],
         [value("y", ("batch", 3))],
         [weight],
@@ -81,7 +86,9 @@ def subgraphs() -> ModelProto:
     then = helper.make_graph(
         [helper.make_node("Add", ["x", "x"], ["t"], name="double")], "then", [], [value("t", None)]
     )
-    inner = helper.make_graph([helper.make_node("Identity", ["x"], ["deep"])], "deep", [], [value("deep", None)])
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["deep"])], "deep", [], [value("deep", None)]
+    )
     other = helper.make_graph(
         [helper.make_node("If", ["c"], ["e"], then_branch=inner, else_branch=inner, name="inner if")],
         "else",
@@ -103,7 +110,7 @@ def subgraphs() -> ModelProto:
     ]
     nodes[1].input.extend(["x"])
     count = numpy_helper.from_array(np.array(3, np.int64), "count")
-    return model(nodes, [value("x"), value("c", (), BOOL)], [value("y", None)], [count])
+    return model(nodes, [value("x"), value("c", (), BOOL)], [value("y")], [count])
 
 
 def functions() -> ModelProto:
@@ -136,9 +143,7 @@ def functions() -> ModelProto:
         helper.make_node("Mul", ["l", "same"], ["y"]),
     ]
     weight = numpy_helper.from_array(np.linspace(-3, 1, 6, dtype=np.float32).reshape(2, 3), "w")
-    return model(
-        nodes, [value("x")], [value("y")], [weight], opsets=[(domain, 1)], functions=[leaky, block]
-    )
+    return model(nodes, [value("x")], [value("y")], [weight], opsets=[(domain, 1)], functions=[leaky, block])
 
 
 def typed_fields() -> ModelProto:

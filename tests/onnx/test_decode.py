@@ -32,7 +32,9 @@ def test_every_float8(dtype):
     got = decode.decode(codes, dtype, (16, 16))
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, reference(dtype, codes, (16, 16)))
-    assert np.array_equal(np.signbit(got), np.signbit(reference(dtype, codes, (16, 16)))) or np.isnan(got).any()
+    assert (
+        np.array_equal(np.signbit(got), np.signbit(reference(dtype, codes, (16, 16)))) or np.isnan(got).any()
+    )
 
 
 def test_every_bfloat16():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -60,7 +61,7 @@ def test_length_may_be_absent(tmp_path):
 
 
 def test_as_bytes(tmp_path):
-    data = open(write(tmp_path), "rb").read()
+    data = Path(write(tmp_path)).read_bytes()
     with pytest.raises(InvalidArgument, match=r"'w'.*base_directory"):
         vkml.onnx.load_graph(data)
     np.testing.assert_array_equal(weight(data, base_directory=tmp_path), EXPECTED)
@@ -76,7 +77,16 @@ def test_files_of_the_onnx_package(tmp_path):
 
 @pytest.mark.parametrize(
     "location",
-    ["../weights.bin", "a/../../weights.bin", "..\\weights.bin", "/etc/hostname", "\\weights.bin", "C:\\w", "c:w", "a\0b"],
+    [
+        "../weights.bin",
+        "a/../../weights.bin",
+        "..\\weights.bin",
+        "/etc/hostname",
+        "\\weights.bin",
+        "C:\\w",
+        "c:w",
+        "a\0b",
+    ],
 )
 def test_locations_that_leave_the_folder(tmp_path, location):
     folder = tmp_path / "inner"

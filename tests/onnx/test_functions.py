@@ -55,7 +55,7 @@ def same_results(made: onnx.ModelProto, expected=None, **feeds) -> Graph:
         session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
         expected = session.run(None, feeds)
     for ours, theirs in zip(ReferenceEvaluator(flat).run(None, feeds), expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     return graph
 
 
@@ -83,14 +83,22 @@ def test_order_of_calls_is_free():
 
 
 def test_names_in_a_function_and_outside_do_not_meet():
-    inner = function("F", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["h"]), helper.make_node("Exp", ["h"], ["y"])])
-    nodes = [helper.make_node("Abs", ["x"], ["h"]), call("F", ["h"], ["g"]), helper.make_node("Add", ["g", "h"], ["y"])]
+    inner = function(
+        "F", ["x"], ["y"], [helper.make_node("Neg", ["x"], ["h"]), helper.make_node("Exp", ["h"], ["y"])]
+    )
+    nodes = [
+        helper.make_node("Abs", ["x"], ["h"]),
+        call("F", ["h"], ["g"]),
+        helper.make_node("Add", ["g", "h"], ["y"]),
+    ]
     same_results(model(nodes, [inner]), x=X)
 
 
 def test_values_that_pass_through():
     inner = function("F", ["a", "b"], ["a", "s", "b"], [helper.make_node("Add", ["a", "b"], ["s"])])
-    made = model([call("F", ["x", "w"], ["p", "q", "r"])], [inner], inputs=("x", "w"), outputs=("p", "q", "r"))
+    made = model(
+        [call("F", ["x", "w"], ["p", "q", "r"])], [inner], inputs=("x", "w"), outputs=("p", "q", "r")
+    )
     graph = load(made)
     assert sorted(node.op for node in graph.nodes) == ["Add", "Identity", "Identity"]
     same_results(made, [X, X + X * 2, X * 2], x=X, w=X * 2)
@@ -121,9 +129,15 @@ def test_subgraph_in_a_function():
     then = helper.make_graph([reference], "then", [], [value("t", None)])
     other = helper.make_graph([call("G", ["a"], ["t"])], "else", [], [value("t", None)])
     inner = function(
-        "F", ["c", "a"], ["o"], [helper.make_node("If", ["c"], ["o"], then_branch=then, else_branch=other)], ["slope"]
+        "F",
+        ["c", "a"],
+        ["o"],
+        [helper.make_node("If", ["c"], ["o"], then_branch=then, else_branch=other)],
+        ["slope"],
     )
-    nested = function("G", ["v"], ["w"], [helper.make_node("Neg", ["v"], ["h"]), helper.make_node("Exp", ["h"], ["w"])])
+    nested = function(
+        "G", ["v"], ["w"], [helper.make_node("Neg", ["v"], ["h"]), helper.make_node("Exp", ["h"], ["w"])]
+    )
     nodes = [call("F", ["c", "x"], ["h"], slope=0.5), call("F", ["c", "h"], ["y"], slope=0.125)]
     made = model(nodes, [inner, nested])
     made.graph.input.append(value("c", (), models.BOOL))
@@ -162,7 +176,9 @@ def test_overloads():
 
 
 def ring(length: int):
-    return [function(f"F{i}", ["a"], ["o"], [call(f"F{(i + 1) % length}", ["a"], ["o"])]) for i in range(length)]
+    return [
+        function(f"F{i}", ["a"], ["o"], [call(f"F{(i + 1) % length}", ["a"], ["o"])]) for i in range(length)
+    ]
 
 
 NEG = function("F", ["a"], ["o"], [helper.make_node("Neg", ["a"], ["o"])])
@@ -173,20 +189,31 @@ NOT_WELL_FORMED = {
         r"org\.example\.F0 calls itself: org\.example\.F0 → org\.example\.F0",
     ),
     "mutual recursion": (model([call("F0", ["x"], ["y"])], ring(3)), r"F0 → .*F1 → .*F2 → .*F0"),
-    "too many inputs": (model([call("F", ["x", "x"], ["y"])], [NEG]), "has 2 inputs, the function org.example.F 1"),
+    "too many inputs": (
+        model([call("F", ["x", "x"], ["y"])], [NEG]),
+        "has 2 inputs, the function org.example.F 1",
+    ),
     "too many outputs": (model([call("F", ["x"], ["y", "z"])], [NEG]), "has 2 outputs"),
-    "unknown attribute": (model([call("F", ["x"], ["y"], k=1)], [NEG]), "attribute 'k' is not one of the function's"),
+    "unknown attribute": (
+        model([call("F", ["x"], ["y"], k=1)], [NEG]),
+        "attribute 'k' is not one of the function's",
+    ),
     "defined twice": (model([call("F", ["x"], ["y"])], [NEG, NEG]), "defined twice"),
     "output that nobody produces": (
         model([call("F", ["x"], ["y"])], [function("F", ["a"], ["o"], [])]),
-        "function org.example.F: no node produces the output 'o'",
+        "function org.example.F, called by F node 'y': no node produces the output 'o'",
     ),
     "dangling name inside": (
-        model([call("F", ["x"], ["y"])], [function("F", ["a"], ["o"], [helper.make_node("Neg", ["x"], ["o"])])]),
+        model(
+            [call("F", ["x"], ["y"])], [function("F", ["a"], ["o"], [helper.make_node("Neg", ["x"], ["o"])])]
+        ),
         r"reads 'F\.1/x'",
     ),
     "input twice": (
-        model([call("F", ["x"], ["y"])], [function("F", ["a", "a"], ["o"], [helper.make_node("Neg", ["a"], ["o"])])]),
+        model(
+            [call("F", ["x"], ["y"])],
+            [function("F", ["a", "a"], ["o"], [helper.make_node("Neg", ["a"], ["o"])])],
+        ),
         "input 'a' twice",
     ),
 }

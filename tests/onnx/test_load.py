@@ -178,7 +178,9 @@ def change(**fields):
 
 
 def with_body(*nodes, inputs=(), outputs=("t",), initializers=()):
-    body = helper.make_graph(nodes, "b", [value(n) for n in inputs], [value(n) for n in outputs], initializers)
+    body = helper.make_graph(
+        nodes, "b", [value(n) for n in inputs], [value(n) for n in outputs], initializers
+    )
     return models.model(
         [node("If", ["c"], ["y"], name="choose", then_branch=body, else_branch=body)],
         [value("c", (), models.BOOL)],
@@ -203,7 +205,10 @@ NOT_WELL_FORMED = {
         "'y' is produced twice, by Neg node 'n0' and by Neg node 'n1'",
     ),
     "produced twice by one node": (chain((["x"], ["y", "y"])), "'y' is produced twice"),
-    "produces an input": (chain((["x"], ["x"]), (["x"], ["y"])), "Neg node 'n0' produces 'x', which is also an input"),
+    "produces an input": (
+        chain((["x"], ["x"]), (["x"], ["y"])),
+        "Neg node 'n0' produces 'x', which is also an input",
+    ),
     "produces an initializer": (
         models.model([node("Neg", ["x"], ["x"])], [], [value("x")], [WEIGHT]),
         "which is also an initializer",
@@ -227,14 +232,26 @@ NOT_WELL_FORMED = {
         change(graph__input___0__type__tensor_type__elem_type=77),
         "input 'x': element type 77",
     ),
-    "negative dimension": (change(graph__value_info___0__type__tensor_type__shape__dim___1__dim_value=-7), "of -7"),
+    "negative dimension": (
+        change(graph__value_info___0__type__tensor_type__shape__dim___1__dim_value=-7),
+        "of -7",
+    ),
     "nameless input": (change(graph__input___0__name=None), "an input has no name"),
     "nameless output": (change(graph__output___0__name=""), "an output has no name"),
     "nameless initializer": (change(graph__initializer___0__name=None), "initializer has no name"),
     "no operator": (change(graph__node___1__op_type=""), "node 'relu' has no operator"),
-    "domain not imported": (change(graph__node___1__domain="foreign"), "of the domain 'foreign', which is not imported"),
-    "no default opset": (change(opset_import___0__domain="foreign"), "imports no opset of the default domain"),
-    "weight too short": (change(graph__initializer___0__raw_data=bytes(8)), "initializer 'w'.*takes 24 bytes"),
+    "domain not imported": (
+        change(graph__node___1__domain="foreign"),
+        "of the domain 'foreign', which is not imported",
+    ),
+    "no default opset": (
+        change(opset_import___0__domain="foreign"),
+        "imports no opset of the default domain",
+    ),
+    "weight too short": (
+        change(graph__initializer___0__raw_data=bytes(8)),
+        "initializer 'w'.*takes 24 bytes",
+    ),
     "attribute twice": (
         models.model([node("Neg", ["x"], ["y"], name="n", a=1)], [value("x")], [value("y")]),
         "attribute 'a' twice",
@@ -316,7 +333,9 @@ def test_deep_subgraphs():
     # Written by hand: the onnx package itself stops at fewer levels.
     def nested(levels: int) -> bytes:
         output = messages.ValueInfoProto("t")
-        body = messages.GraphProto(node=(messages.NodeProto(("x",), ("t",), op_type="Neg"),), output=(output,))
+        body = messages.GraphProto(
+            node=(messages.NodeProto(("x",), ("t",), op_type="Neg"),), output=(output,)
+        )
         for _ in range(levels):
             branch = messages.AttributeProto(name="then_branch", g=body, type=5)
             inner = messages.NodeProto(("c",), ("t",), op_type="If", attribute=(branch,))
@@ -344,7 +363,7 @@ def test_many_sparse_tensors_share_one_limit():
                 [30 << 20],
             )
         )
-    with pytest.raises(errors.NotImplemented, match="'s2'.*bytes dense"):
+    with pytest.raises(errors.NotImplemented, match=r"'s2'.*bytes dense"):
         load(made)
 
 

@@ -1,4 +1,4 @@
-"""Tensors: values of every type in every field, views without copies, and data that do not fit their shape."""
+"""Tensors: values of every type in every field, views without copies, data that do not fit their shape."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def reference(proto: TensorProto) -> np.ndarray:
     array = numpy_helper.to_array(proto)
     if array.dtype.name.startswith(("bfloat", "float8", "float4")):
         return array.astype(np.float32)
-    return array.astype(np.int8 if array.dtype.name == "int4" else np.uint8) if "int4" in array.dtype.name else array
+    return (
+        array.astype(np.int8 if array.dtype.name == "int4" else np.uint8)
+        if "int4" in array.dtype.name
+        else array
+    )
 
 
 TYPED = list(models.typed_fields().graph.initializer)
@@ -53,7 +57,9 @@ def test_typed_fields(proto):
 def test_raw_data(code, shape):
     dtype = dtypes.from_code(code)
     size = dtype.bytes_for(int(np.prod(shape)))
-    data = np.random.default_rng(code).integers(0, 2 if dtype is dtypes.BOOL else 128, size, np.uint8).tobytes()
+    data = (
+        np.random.default_rng(code).integers(0, 2 if dtype is dtypes.BOOL else 128, size, np.uint8).tobytes()
+    )
     if dtype.bits == 4 and np.prod(shape) % 2:
         data = data[:-1] + bytes([data[-1] & 0x0F])
     proto = TensorProto(data_type=code, dims=shape, raw_data=data)
@@ -146,7 +152,9 @@ def test_malformed_tensors():
     with pytest.raises(InvalidProtobuf, match="location 7"):
         Tensor(messages.TensorProto(data_type=1, data_location=7), NO_FILES).array()
     with pytest.raises(errors.NotImplemented, match="segments"):
-        ours(TensorProto(data_type=1, dims=[1], raw_data=bytes(4), segment=TensorProto.Segment(begin=0))).array()
+        ours(
+            TensorProto(data_type=1, dims=[1], raw_data=bytes(4), segment=TensorProto.Segment(begin=0))
+        ).array()
     cut = messages.TensorProto(data_type=7, dims=(1,), int64_data=b"\x01\x80")
     with pytest.raises(InvalidProtobuf, match="cut off"):
         Tensor(cut, NO_FILES).array()

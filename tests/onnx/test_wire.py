@@ -71,7 +71,9 @@ def test_a_length_stays_within_its_message():
         read("GraphProto", b"\x0a" + wire.encode_varint(2**63))
 
 
-@pytest.mark.parametrize("tag", [b"\x0b", b"\x0c", b"\x0e", b"\x0f", b"\xfb\x01", b"\xfc\x01", b"\x00\x01", b"\x02"])
+@pytest.mark.parametrize(
+    "tag", [b"\x0b", b"\x0c", b"\x0e", b"\x0f", b"\xfb\x01", b"\xfc\x01", b"\x00\x01", b"\x02"]
+)
 def test_groups_and_impossible_tags_are_rejected(tag):
     with pytest.raises(InvalidProtobuf):
         read("NodeProto", tag + bytes(8))
@@ -129,7 +131,9 @@ def test_packed_and_single_elements_mean_the_same():
 def test_data_fields_join_their_pieces():
     first, second = b"\x22\x08" + bytes(range(8)), b"\x25" + bytes(range(8, 12))
     assert bytes(read("TensorProto", first).float_data) == bytes(range(8))
-    assert bytes(read("TensorProto", first + second + second).float_data) == bytes([*range(12), *range(8, 12)])
+    assert bytes(read("TensorProto", first + second + second).float_data) == bytes(
+        [*range(12), *range(8, 12)]
+    )
 
 
 def test_a_message_given_twice_is_merged():

@@ -38,8 +38,8 @@ ACTIVATIONS = [
 @pytest.mark.parametrize(("op", "attributes", "opset"), ACTIVATIONS)
 @pytest.mark.parametrize("name", FLOATS)
 def test_activation(op: str, attributes: dict[str, object], opset: int, name: str) -> None:
-    # onnxruntime reads attributes as float32 whatever the tensor's type; the reference evaluator computes some
-    # float16 steps in float16, hence the tolerance.
+    # onnxruntime reads attributes as float32 whatever the tensor's type; the reference evaluator takes some
+    # steps in float16, hence the tolerance.
     loose = {"float16": 4e-3, "float64": 1e-6}.get(name)
     rng = np.random.default_rng(len(op))
     for shape in ((4, 9), (1,), (0, 3)):
@@ -117,7 +117,12 @@ def test_errors() -> None:
 
 def test_dropout_in_inference() -> None:
     x = random_array(np.random.default_rng(5), np.float32, (3, 4))
-    for opset, attributes in ((1, {"ratio": 0.3, "is_test": 1}), (6, {"is_test": 0}), (7, {"ratio": 0.9}), (10, {})):
+    for opset, attributes in (
+        (1, {"ratio": 0.3, "is_test": 1}),
+        (6, {"is_test": 0}),
+        (7, {"ratio": 0.9}),
+        (10, {}),
+    ):
         assert_same(run_operator("Dropout", [x], attributes, opset=opset)[0], x)
     found, mask = run_operator("Dropout", [x], opset=10, outputs=2)
     assert_same(found, x)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ops.checking import assert_same, check_operator, inferred_types, random_array, run_operator
-from vkml.errors import InvalidArgument, InvalidGraph
+from vkml.errors import InvalidArgument, InvalidGraph, NotImplemented
 from vkml.ir import Constant, DType, dtypes, static
 from vkml.ops.number_formats import decode, encode, pack, unpack
 
@@ -33,7 +33,11 @@ def test_native_types(source: DType, target: DType) -> None:
 
 
 def test_integers_keep_their_low_bits_and_floats_lose_their_fraction() -> None:
-    assert run_operator("Cast", [np.array([200, -129, 65536], np.int32)], {"to": 3})[0].tolist() == [-56, 127, 0]
+    assert run_operator("Cast", [np.array([200, -129, 65536], np.int32)], {"to": 3})[0].tolist() == [
+        -56,
+        127,
+        0,
+    ]
     assert run_operator("Cast", [np.array([-1], np.int64)], {"to": 13})[0].tolist() == [2**64 - 1]
     assert run_operator("Cast", [np.array([2.9, -2.9], np.float32)], {"to": 6})[0].tolist() == [2, -2]
     assert run_operator("Cast", [np.array([0.0, -0.0, 0.1, np.nan], np.float32)], {"to": 9})[0].tolist() == [
@@ -177,3 +181,9 @@ def test_errors() -> None:
         inferred_types("Cast", [np.zeros(2)], {"to": 24, "round_mode": "sideways"})
     with pytest.raises(InvalidGraph, match="'to'"):
         inferred_types("Cast", [np.zeros(2)])
+    # Without `resolve`, raw bits would be read as integers.
+    bits = static(dtypes.BFLOAT16, (2,))
+    with pytest.raises(NotImplemented, match=r"bfloat16.*resolve"):
+        inferred_types("Cast", [bits], {"to": 1})
+    with pytest.raises(NotImplemented, match=r"second input is bfloat16"):
+        inferred_types("CastLike", [np.zeros(2), bits])

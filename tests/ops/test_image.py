@@ -48,7 +48,7 @@ def test_interpolation(mode: str, coordinates: str, target: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("coordinates", MODES)
-@pytest.mark.parametrize("scales", [(0.6, 0.6), (2.3, 1.7), (0.375, 3.0), (1.0, 0.5), (0.5, 0.5)])
+@pytest.mark.parametrize("scales", [(0.6, 0.65), (2.3, 1.7), (0.375, 3.0), (1.0, 0.5), (0.5, 0.5)])
 def test_scales(mode: str, coordinates: str, scales: tuple[float, float]) -> None:
     attributes = {"coordinate_transformation_mode": coordinates, "mode": mode}
     inputs = [_image(2, 1, 8, 7), None, _scales(1, 1, *scales)]
@@ -84,6 +84,7 @@ def test_cubic_options(coefficient: float, exclude_outside: int, target: tuple[i
 def test_antialias(mode: str, exclude_outside: int, target: tuple[int, int]) -> None:
     attributes = {"mode": mode, "antialias": 1, "exclude_outside": exclude_outside}
     inputs = [_image(1, 2, 9, 12), None, None, _sizes(1, 2, *target)]
+    check_operator("Resize", inputs, attributes, opset=19, **LOOSE)
     check_operator("Resize", inputs, attributes, opset=19, against="onnx", **LOOSE)
 
 
@@ -108,7 +109,7 @@ def test_aspect_ratio(policy: str, target: tuple[int, int]) -> None:
 @pytest.mark.parametrize("axes", [(2, 3), (3, 2), (-1,), (-2, -1)])
 def test_axes(axes: tuple[int, ...]) -> None:
     inputs = [_image(1, 2, 4, 6), None, _scales(*(2.0, 0.5)[: len(axes)])]
-    check_operator("Resize", inputs, {"axes": axes}, opset=18, against="onnx" if len(axes) == 1 else "onnxruntime")
+    check_operator("Resize", inputs, {"axes": axes}, opset=18)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
@@ -116,7 +117,9 @@ def test_integers(dtype: type) -> None:
     x = np.random.default_rng(1).integers(0, 120, (1, 1, 5, 6)).astype(dtype)
     check_operator("Resize", [x, None, _scales(1, 1, 2, 2)], opset=13)
     found = run_operator("Resize", [x, None, _scales(1, 1, 1.7, 2.3)], {"mode": "linear"})[0]
-    exact = run_operator("Resize", [x.astype(np.float64), None, _scales(1, 1, 1.7, 2.3)], {"mode": "linear"})[0]
+    exact = run_operator("Resize", [x.astype(np.float64), None, _scales(1, 1, 1.7, 2.3)], {"mode": "linear"})[
+        0
+    ]
     assert np.abs(found - exact).max() <= 1
 
 
@@ -163,7 +166,12 @@ def test_errors() -> None:
     x = _image(1, 1, 4, 4)
     cases: list[tuple[type[Exception], list[Any], dict[str, Any], str]] = [
         (InvalidGraph, [x], {}, "exactly one of scales and sizes"),
-        (InvalidGraph, [x, None, _scales(1, 1, 2, 2), _sizes(1, 1, 8, 8)], {}, "exactly one of scales and sizes"),
+        (
+            InvalidGraph,
+            [x, None, _scales(1, 1, 2, 2), _sizes(1, 1, 8, 8)],
+            {},
+            "exactly one of scales and sizes",
+        ),
         (ShapeError, [x, None, _scales(1, 1, 2)], {}, "for 4 axes"),
         (ShapeError, [x, None, _scales(1, 1, 0, 1)], {}, "scale 0.0"),
         (ShapeError, [x, None, _scales(1, 1, np.nan, 1)], {}, "scale nan"),
@@ -172,7 +180,12 @@ def test_errors() -> None:
         (ShapeError, [x, None, None, _sizes(1, 1, -1, 2)], {}, "negative"),
         (ShapeError, [_image(1, 1, 0, 4), None, None, _sizes(1, 1, 2, 2)], {}, "empty"),
         (InvalidGraph, [x, None, _scales(1, 1, 2, 2)], {"mode": "area"}, "mode 'area'"),
-        (ShapeError, [x, None, _scales(1, 1, 2, 2)], {"coordinate_transformation_mode": "tf_crop_and_resize"}, "roi"),
+        (
+            ShapeError,
+            [x, None, _scales(1, 1, 2, 2)],
+            {"coordinate_transformation_mode": "tf_crop_and_resize"},
+            "roi",
+        ),
     ]
     for error, inputs, attributes, words in cases:
         with pytest.raises(error, match=words):

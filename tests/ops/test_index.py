@@ -9,7 +9,7 @@ import pytest
 
 from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir import Constant, TensorType, dtypes, static
+from vkml.ir import Constant, dtypes
 
 
 def _array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -103,7 +103,9 @@ def test_scatter_elements(reduction: str, dtype: type, axis: int) -> None:
         indices = generator.integers(-4, 4, (3, 4))
     updates = random_array(generator, dtype, indices.shape)
     attributes = {"axis": axis, "reduction": reduction}
-    check_operator("ScatterElements", [_array(4, 4, dtype=dtype), indices, updates], attributes, opset=18, rtol=1e-5)
+    check_operator(
+        "ScatterElements", [_array(4, 4, dtype=dtype), indices, updates], attributes, opset=18, rtol=1e-5
+    )
 
 
 def test_scatter_forms() -> None:
@@ -117,7 +119,8 @@ def test_scatter_forms() -> None:
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize(
-    ("shape", "indices"), [((4, 5, 6), (3, 1)), ((4, 5, 6), (3, 2)), ((4, 5, 6), (2, 2, 3)), ((8,), (4, 1)), ((4, 5), (0, 1))]
+    ("shape", "indices"),
+    [((4, 5, 6), (3, 1)), ((4, 5, 6), (3, 2)), ((4, 5, 6), (2, 2, 3)), ((8,), (4, 1)), ((4, 5), (0, 1))],
 )
 def test_scatter_nd(reduction: str, shape: tuple[int, ...], indices: tuple[int, ...]) -> None:
     generator = np.random.default_rng(5)
@@ -127,19 +130,25 @@ def test_scatter_nd(reduction: str, shape: tuple[int, ...], indices: tuple[int, 
     else:
         found = generator.integers(-4, 4, indices)
     updates = random_array(generator, np.float32, (*indices[:-1], *shape[indices[-1] :]))
-    check_operator("ScatterND", [_array(*shape), found, updates], {"reduction": reduction}, opset=18, rtol=1e-5)
+    check_operator(
+        "ScatterND", [_array(*shape), found, updates], {"reduction": reduction}, opset=18, rtol=1e-5
+    )
 
 
 def test_scatter_add_of_float16_rounds_once() -> None:
     x, updates = np.array([2048], np.float16), np.ones(8, np.float16)
-    assert run_operator("ScatterElements", [x, np.zeros(8, np.int64), updates], {"reduction": "add"})[0] == 2056
+    assert (
+        run_operator("ScatterElements", [x, np.zeros(8, np.int64), updates], {"reduction": "add"})[0] == 2056
+    )
 
 
 def test_scatter_errors() -> None:
     with pytest.raises(ShapeError, match=r"updates of shape \[2\]"):
         inferred_types("ScatterElements", [_array(4), _list(0, 1, 2), _array(2)])
     with pytest.raises(ShapeError, match="do not fit"):
-        inferred_types("ScatterElements", [_array(2, 2), np.zeros((3, 1), np.int64), _array(3, 1)], {"axis": 1})
+        inferred_types(
+            "ScatterElements", [_array(2, 2), np.zeros((3, 1), np.int64), _array(3, 1)], {"axis": 1}
+        )
     with pytest.raises(ShapeError, match=r"updates have shape \[2\]"):
         inferred_types("ScatterND", [_array(4, 4), np.zeros((2, 1), np.int64), _array(2)])
     with pytest.raises(ShapeError, match="length 3"):
@@ -150,66 +159,19 @@ def test_scatter_errors() -> None:
         inferred_types("Gather", [_array(4), _array(1)])
 
 
-@pytest.mark.parametrize("axis", [-1, 0, 1])
-@pytest.mark.parametrize(
-    ("index_type", "value_type"), [(np.int64, np.float32), (np.float32, np.int64), (np.int64, np.int64)]
-)
-def test_one_hot(axis: int, index_type: type, value_type: type) -> None:
-    indices = np.array([[0, 3, -1], [7, -5, 2]]).astype(index_type)
-    depth, values = np.array(4, np.int64), np.array([2, 5], value_type)
-    check_operator("OneHot", [indices, depth, values], {"axis": axis}, opset=11)
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("axis", [-2, 1, 2])
+def test_tensor_scatter(mode: str, axis: int) -> None:
+    shape, update = [2, 5, 6, 3], [2, 5, 6, 3]
+    update[axis] = 2
+    starts = _list(3, 1) if mode == "linear" else _list(4, 0)
+    inputs = [_array(*shape), _array(*update) + 10, starts]
+    check_operator("TensorScatter", inputs, {"mode": mode, "axis": axis}, opset=24, against="onnx")
 
 
-def test_one_hot_scalar_and_errors() -> None:
-    found = run_operator("OneHot", [np.array(1), np.array([3]), np.array([0, 1], np.float32)])[0]
-    np.testing.assert_array_equal(found, [0, 1, 0])
-    unknown = inferred_types("OneHot", [_list(1, 2), static(dtypes.INT64, ()), np.array([0, 1])])
-    assert unknown == [TensorType(dtypes.INT64, (2, None))]
-    with pytest.raises(ShapeError, match="depth is -2"):
-        inferred_types("OneHot", [_list(1), np.array(-2), np.array([0, 1])])
-    with pytest.raises(ShapeError, match="bytes"):
-        inferred_types("OneHot", [_list(1), np.array(2**50), np.array([0, 1])])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, np.uint8])
-@pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 4), (0, 3)])
-def test_non_zero(dtype: type, shape: tuple[int, ...]) -> None:
-    x = np.random.default_rng(6).integers(0, 2, shape).astype(dtype)
-    check_operator("NonZero", [x], opset=13)
-    unknown = inferred_types("NonZero", [static(dtypes.from_numpy(x.dtype), shape)])
-    assert unknown == [TensorType(dtypes.INT64, (len(shape), None))]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32, np.uint8])
-@pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize("axis", [-1, 0, 1])
-def test_top_k(dtype: type, largest: int, axis: int) -> None:
-    # Few distinct values: ties must be won by the first.
-    x = np.random.default_rng(7).integers(0, 5, (6, 5, 7)).astype(dtype)
-    check_operator("TopK", [x, _list(4)], {"axis": axis, "largest": largest}, opset=11, outputs=2)
-
-
-def test_top_k_forms_and_errors() -> None:
-    x = _array(3, 6)
-    check_operator("TopK", [x], {"k": 2, "axis": 1}, opset=1, outputs=2)
-    check_operator("TopK", [x, _list(2)], {"axis": 0}, opset=10, outputs=2)
-    check_operator("TopK", [x, _list(0)], opset=11, outputs=2)
-    unknown = inferred_types("TopK", [x, static(dtypes.INT64, (1,))], outputs=2)
-    assert [found.shape for found in unknown] == [(3, None)] * 2
-    for k in (7, -1):
-        with pytest.raises(ShapeError, match=f"k is {k}, axis 1 has 6"):
-            inferred_types("TopK", [x, _list(k)])
-
-
-@pytest.mark.parametrize("axis", [None, 0, 1, -1])
-def test_compress(axis: int | None) -> None:
-    check_operator("Compress", [_array(3, 4), np.array([True, False, True])], {"axis": axis}, opset=11)
-    longer = np.array([True] * 20)
-    assert run_operator("Compress", [_array(3, 4), longer], {"axis": axis})[0].size == 12
-
-
-@pytest.mark.parametrize("axis", [None, 0, 1, -1])
-@pytest.mark.parametrize("is_sorted", [0, 1])
-def test_unique(axis: int | None, is_sorted: int) -> None:
-    x = np.random.default_rng(8).integers(0, 2, (4, 4)).astype(np.float32)
-    check_operator("Unique", [x], {"axis": axis, "sorted": is_sorted}, opset=11, outputs=4)
+def test_tensor_scatter_errors() -> None:
+    cache, update = _array(2, 5, 3), _array(2, 2, 3)
+    with pytest.raises(IndexOutOfRange, match="write index 4 of sample 1 with 2 steps"):
+        run_operator("TensorScatter", [cache, update, _list(0, 4)], opset=24)
+    with pytest.raises(ShapeError, match="does not fit a cache"):
+        inferred_types("TensorScatter", [cache, _array(1, 2, 3)], opset=24)

@@ -59,7 +59,9 @@ def test_gemm(transposed_a: int, transposed_b: int, bias: tuple[int, ...] | None
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 13])
 def test_gemm_opsets(opset: int) -> None:
-    check_operator("Gemm", [_random(0, 2, 3), _random(1, 3, 4), _random(2, 4)], opset=opset, rtol=1e-4, atol=1e-5)
+    check_operator(
+        "Gemm", [_random(0, 2, 3), _random(1, 3, 4), _random(2, 4)], opset=opset, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_gemm_of_opset_6_drops_broadcast() -> None:
@@ -102,31 +104,6 @@ def test_matmul_integer_zero_point_of_each_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("equation", "shapes"),
-    [
-        ("ij,jk->ik", [(2, 3), (3, 4)]),
-        ("bij, bjk -> bik", [(5, 2, 3), (5, 3, 4)]),
-        ("...ij,...jk->...ik", [(5, 1, 2, 3), (6, 3, 4)]),
-        ("...ij,jk", [(5, 2, 3), (3, 4)]),
-        ("ii->i", [(3, 3)]),
-        ("ii", [(3, 3)]),
-        ("ij->ji", [(2, 3)]),
-        ("ij", [(2, 3)]),
-        ("ba", [(2, 3)]),
-        ("i,i->", [(4,), (4,)]),
-        ("i,j->ij", [(4,), (5,)]),
-        ("bnd,hd->bhn", [(2, 3, 4), (5, 4)]),
-        ("ab,bc,cd->ad", [(2, 3), (3, 4), (4, 5)]),
-        ("...->...", [(2, 3)]),
-        (",->", [(), ()]),
-    ],
-)
-def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
-    inputs = [_random(index, *shape) for index, shape in enumerate(shapes)]
-    check_operator("Einsum", inputs, {"equation": equation}, opset=12, rtol=1e-4, atol=1e-5, against="onnx")
-
-
-@pytest.mark.parametrize(
     ("op", "shapes", "attributes", "words"),
     [
         ("MatMul", [(2, 3), (4, 5)], {}, ["'checked'", "3 columns", "4 rows"]),
@@ -143,12 +120,6 @@ def test_shape_errors(op: str, shapes: list[tuple[int, ...]], attributes: dict, 
     with pytest.raises(ShapeError) as caught:
         inferred_types(op, [np.zeros(shape, np.float32) for shape in shapes], attributes)
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-@pytest.mark.parametrize("equation", ["ij,jk->iik", "i$->i", "ij->ix", "i,j,k->i"])
-def test_einsum_refuses_malformed_equations(equation: str) -> None:
-    with pytest.raises(InvalidGraph, match="equation"):
-        inferred_types("Einsum", [np.zeros((2, 3), np.float32)] * 2, {"equation": equation})
 
 
 def test_mixed_types_are_refused() -> None:

@@ -18,14 +18,19 @@ def _array(*shape: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
 
 
 def _statistics(channels: tuple[int, ...], dtype: Any = np.float32) -> list[np.ndarray]:
-    mean, variance = _array(*channels, dtype=dtype, seed=3), np.abs(_array(*channels, dtype=dtype, seed=4)) + dtype(0.1)
+    mean, variance = (
+        _array(*channels, dtype=dtype, seed=3),
+        np.abs(_array(*channels, dtype=dtype, seed=4)) + dtype(0.1),
+    )
     return [_array(*channels, dtype=dtype, seed=1), _array(*channels, dtype=dtype, seed=2), mean, variance]
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 5), (2, 3, 4, 5), (1, 3, 2, 3, 4), (0, 3, 4)])
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
 def test_batch_normalization(shape: tuple[int, ...], opset: int) -> None:
-    check_operator("BatchNormalization", [_array(*shape), *_statistics((3,))], {"epsilon": 1e-3}, opset=opset, **LOOSE)
+    check_operator(
+        "BatchNormalization", [_array(*shape), *_statistics((3,))], {"epsilon": 1e-3}, opset=opset, **LOOSE
+    )
 
 
 def test_batch_normalization_trains() -> None:
@@ -63,7 +68,9 @@ def test_batch_normalization_of_each_activation() -> None:
 def test_batch_normalization_of_mixed_types() -> None:
     x = _array(2, 3, 4).astype(np.float16)
     found = run_operator("BatchNormalization", [x, *_statistics((3,))])[0]
-    exact = run_operator("BatchNormalization", [x.astype(np.float64), *(s.astype(np.float64) for s in _statistics((3,)))])[0]
+    exact = run_operator(
+        "BatchNormalization", [x.astype(np.float64), *(s.astype(np.float64) for s in _statistics((3,)))]
+    )[0]
     np.testing.assert_allclose(found, exact, rtol=2e-3, atol=2e-3)
     assert found.dtype == np.float16
 
@@ -114,7 +121,9 @@ def test_layer_normalization_forms() -> None:
 def test_rms_normalization(axis: int) -> None:
     x = _array(3, 4, 5)
     inputs = [x, _array(*x.shape[axis:], seed=1)]
-    check_operator("RMSNormalization", inputs, {"axis": axis, "epsilon": 1e-2}, opset=23, against="onnx", **LOOSE)
+    check_operator(
+        "RMSNormalization", inputs, {"axis": axis, "epsilon": 1e-2}, opset=23, against="onnx", **LOOSE
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 20])

@@ -89,7 +89,9 @@ def test_lp_pool_of_opset_1_has_a_float_power() -> None:
 @pytest.mark.parametrize("opset", [1, 8, 10, 12, 22])
 def test_max_pool_opsets(opset: int) -> None:
     x = random_array(np.random.default_rng(0), np.float32, (1, 2, 7, 8))
-    check_operator("MaxPool", [x], {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 0, 1]}, opset=opset)
+    check_operator(
+        "MaxPool", [x], {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 0, 1]}, opset=opset
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float16, np.float64])
@@ -134,6 +136,9 @@ def test_errors() -> None:
     x = np.zeros((1, 2, 5, 5), np.float32)
     with pytest.raises(ShapeError, match=r"kernel_shape \[3\].*\[1, 2, 5, 5\]"):
         inferred_types("MaxPool", [x], {"kernel_shape": [3]})
+    with pytest.raises(ShapeError, match="padding makes"):
+        huge = {"kernel_shape": [1, 1], "pads": [2**30] * 4, "strides": [2**30] * 2}
+        inferred_types("MaxPool", [x], huge)
     with pytest.raises(ShapeError, match="window of 6"):
         inferred_types("MaxPool", [x], {"kernel_shape": [6, 1]})
     with pytest.raises(InvalidGraph, match="strides"):

@@ -9,8 +9,10 @@ from tests.ops.checking import assert_same, check_operator, inferred_types, rand
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import TensorType, dtypes, static
 
-REDUCTIONS = """ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
-ReduceSumSquare""".split()
+REDUCTIONS = [
+    f"Reduce{name}"
+    for name in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+]
 AXES: list[tuple[int, ...] | None] = [None, (0,), (1,), (-1,), (0, 2), (2, 1), (0, 1, 2)]
 
 
@@ -31,10 +33,8 @@ def test_reduction_of_floats(op: str, keepdims: int) -> None:
             check_operator(op, inputs, {"keepdims": keepdims}, opset=18, rtol=loose, atol=loose)
 
 
-@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("op", [op for op in REDUCTIONS if "Log" not in op])
 def test_reduction_of_integers(op: str) -> None:
-    if "Log" in op:
-        pytest.skip("floats only")
     rng = np.random.default_rng(len(op))
     for name in ("int32", "int64"):
         data = random_array(rng, name, (3, 4, 2))

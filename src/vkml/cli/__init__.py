@@ -1,7 +1,7 @@
 """The command line ``vkml``; `main` is its entry point and turns every outcome into an exit code.
 
-0: done; 1: a model, file or device is at fault; 2: the command line is; 130: interrupted; 141: the reader of the output
-went away.
+0: done; 1: a model, file or device is at fault; 2: the command line is; 130: interrupted; 141: the reader of
+the output went away.
 """
 
 from __future__ import annotations

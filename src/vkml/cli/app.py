@@ -27,11 +27,15 @@ DeviceName = Annotated[
 Precision = Annotated[str, typer.Option(metavar="POLICY", help="highest, high or medium.")]
 Dimensions = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension; 1 where not given.", show_default=False),
+    typer.Option(
+        "--dim", metavar="NAME=N", help="Size of a symbolic dimension; 1 where not given.", show_default=False
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Seed of random inputs.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse to run any part of the model on another device.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse to run any part of the model on another device.")
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -77,7 +81,9 @@ def run(
             show_default=False,
         ),
     ] = None,
-    random: Annotated[bool, typer.Option("--random", help="Fill the inputs not given with random values.")] = False,
+    random: Annotated[
+        bool, typer.Option("--random", help="Fill the inputs not given with random values.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write each output as .npy there.")
     ] = None,
@@ -144,20 +150,29 @@ def inspect(
     from vkml.cli.inspect import inspect_model
 
     return inspect_model(
-        model, plan=plan, device=device, precision=precision, dimensions=tuple(dimensions or ()), as_json=as_json
+        model,
+        plan=plan,
+        device=device,
+        precision=precision,
+        dimensions=tuple(dimensions or ()),
+        as_json=as_json,
     )
 
 
 @app.command()
 @guarded
 def bench(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help=".onnx files.", show_default=False)],
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help=".onnx files.", show_default=False)
+    ],
     device: Annotated[
         list[str] | None,
         typer.Option("--device", "-d", metavar="NAME", help="A device; may be repeated. Default: auto."),
     ] = None,
     precision: Precision = "high",
-    repeat: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs to time, instead of --seconds.")] = None,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs to time, instead of --seconds.")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, metavar="S", help="Time to spend on each model.")] = 2.0,
     dimensions: Dimensions = None,
     seed: Seed = 0,
@@ -185,7 +200,9 @@ def doctor(
         list[str] | None,
         typer.Option("--device", "-d", metavar="NAME", help="A device; may be repeated. Default: all."),
     ] = None,
-    match: Annotated[str, typer.Option("--match", "-k", metavar="WORD", help="Only cases with it in the name.")] = "",
+    match: Annotated[
+        str, typer.Option("--match", "-k", metavar="WORD", help="Only cases with it in the name.")
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", "-a", help="Include software Vulkan devices.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List the cases that pass, too.")] = False,
     as_json: AsJson = False,

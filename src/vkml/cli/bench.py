@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cli.inputs import parse_dimensions, random_feed
-from vkml.cli.output import console, duration, print_json, table
+from vkml.cli.output import console, duration, print_json, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
+
+if TYPE_CHECKING:
+    from vkml.engine.report import PlanReport
+    from vkml.engine.session import InferenceSession
+
+Array = np.ndarray[Any, Any]
 
 WARM_UP_RUNS = 3
 MAX_RUNS = 100_000
@@ -66,22 +73,24 @@ def bench_models(
     return 0
 
 
-def _timed(session: object, feed: object, repeat: int | None, seconds: float) -> list[float]:
+def _timed(
+    session: InferenceSession, feed: Mapping[str, Array], repeat: int | None, seconds: float
+) -> list[float]:
     """Each run's seconds: `repeat` runs, or as many as fit in the time (at least 3)."""
     if repeat is not None:
-        return timed_runs(session, feed, repeat)[1]  # type: ignore[arg-type]
+        return timed_runs(session, feed, repeat)[1]
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while len(taken) < 3 or (time.perf_counter() < until and len(taken) < MAX_RUNS):
-        taken += timed_runs(session, feed, 1)[1]  # type: ignore[arg-type]
+        taken += timed_runs(session, feed, 1)[1]
     return taken
 
 
-def _timing(model: str, report: object, load: float, first: float, runs: Sequence[float]) -> Timing:
+def _timing(model: str, report: PlanReport, load: float, first: float, runs: Sequence[float]) -> Timing:
     median, p95, p99 = (float(each) for each in np.percentile(runs, [50, 95, 99]))
     return Timing(
         model=model,
-        device=report.device,  # type: ignore[attr-defined]
+        device=report.device,
         load=load,
         first=first,
         median=median,
@@ -89,7 +98,7 @@ def _timing(model: str, report: object, load: float, first: float, runs: Sequenc
         p99=p99,
         least=min(runs),
         runs=len(runs),
-        nodes_on_cpu=len(report.fallbacks),  # type: ignore[attr-defined]
+        nodes_on_cpu=len(report.fallbacks),
     )
 
 
@@ -100,7 +109,10 @@ def _show(timings: Sequence[Timing]) -> None:
         times = (each.load, each.first, each.median, each.p95, each.p99, each.least)
         rows.add_row(Path(each.model).stem, each.device, *(duration(time) for time in times), str(each.runs))
     out = console()
-    out.print(rows, markup=False)
+    show_table(out, rows)
     for each in timings:
         if each.nodes_on_cpu:
-            out.print(f"{each.model} on {each.device}: {each.nodes_on_cpu} nodes ran on the CPU (vkml inspect --plan)")
+            where = f"{Path(each.model).stem} on {each.device}"
+            out.print(
+                f"{where}: {each.nodes_on_cpu} nodes on the CPU (see vkml inspect --plan)", markup=False
+            )

@@ -38,7 +38,11 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def rank_classes(
-    names: Sequence[str], outputs: Sequence[Array], count: int, softmax: bool | None, labels: Sequence[str] = ()
+    names: Sequence[str],
+    outputs: Sequence[Array],
+    count: int,
+    softmax: bool | None,
+    labels: Sequence[str] = (),
 ) -> RankedClasses:
     """Ranks the first output that is a row of scores for each item.
 
@@ -79,4 +83,6 @@ def _probabilities(scores: Array, softmax: bool | None) -> tuple[str, str, Array
 
 def _best(row: Array, count: int, labels: Sequence[str]) -> tuple[tuple[str, float], ...]:
     order = np.argsort(-row, kind="stable")[:count]
-    return tuple((labels[index] if index < len(labels) else str(index), float(row[index])) for index in order.tolist())
+    return tuple(
+        (labels[index] if index < len(labels) else str(index), float(row[index])) for index in order.tolist()
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkml.cli.output import console, print_json, size, table
-
+from vkml.cli.output import console, print_json, size, show_table, table
 
 NOTABLE = (
     "float16",
@@ -43,7 +42,7 @@ def show_devices(*, everything: bool, as_json: bool) -> int:
             ", ".join(device["capabilities"]),
         )
     out = console()
-    out.print(rows, markup=False)
+    show_table(out, rows)
     if all(device["name"] == "cpu" for device in found):
         out.print("No Vulkan device: no GPU with a Vulkan 1.3 driver, or no loader. vkml doctor says more;")
         out.print("vkml devices --all also lists software drivers.")
@@ -60,7 +59,9 @@ def describe_device(device: Any) -> dict[str, Any]:
         "driver": " ".join(each for each in (device.driver, getattr(device, "driver_info", "")) if each),
         "api_version": ".".join(str(part) for part in getattr(device, "api_version", ())),
         "memory_bytes": device.memory_bytes if device.name == "cpu" else device.device_memory_bytes,
-        "capabilities": [] if capabilities is None else [name for name in NOTABLE if getattr(capabilities, name)],
+        "capabilities": []
+        if capabilities is None
+        else [name for name in NOTABLE if getattr(capabilities, name)],
         "quirks": list(getattr(device, "quirks", ())),
         "is_software": device.is_software,
     }

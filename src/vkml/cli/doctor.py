@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from vkml.cli.guard import UsageError
-from vkml.cli.output import console, print_json, table
+from vkml.cli.output import console, print_json, show_table, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from vkml.engine.doctor import CaseResult
 
 
-def show_diagnosis(devices: Sequence[str], *, match: str, everything: bool, verbose: bool, as_json: bool) -> int:
+def show_diagnosis(
+    devices: Sequence[str], *, match: str, everything: bool, verbose: bool, as_json: bool
+) -> int:
     """Runs the cases and prints what came of them; 1 where a case failed."""
     import vkml
     from vkml.engine import doctor
@@ -37,7 +39,7 @@ def show_diagnosis(devices: Sequence[str], *, match: str, everything: bool, verb
             rows.add_row(name, value)
         for title, reason in doctor.rejected():
             rows.add_row("unused device", f"{title}: {reason}")
-        out.print(rows, markup=False)
+        show_table(out, rows)
     results: list[CaseResult] = []
     for name in names:
         with out.status(f"{name}: {len(cases)} cases") if out.is_terminal and not as_json else _Quiet():
@@ -47,7 +49,9 @@ def show_diagnosis(devices: Sequence[str], *, match: str, everything: bool, verb
             _show(out, name, found, verbose)
     failed = sum(result.status == doctor.FAIL for result in results)
     if as_json:
-        print_json({"facts": dict(facts), "results": [asdict(result) for result in results], "failed": failed})
+        print_json(
+            {"facts": dict(facts), "results": [asdict(result) for result in results], "failed": failed}
+        )
     else:
         out.print(f"{failed} of {len(results)} cases FAIL" if failed else f"all {len(results)} cases PASS")
     return 1 if failed else 0
@@ -73,7 +77,7 @@ def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: boo
         for result in members:
             if verbose or result.status != doctor.PASS:
                 rows.add_row(f"  {result.case}", "", _coloured(result.status), result.detail)
-    out.print(rows, markup=False)
+    show_table(out, rows)
 
 
 def _coloured(status: str) -> str:

@@ -55,7 +55,9 @@ def _explain(problem: Exception) -> int:
     kind = type(problem).__name__
     print(f"vkml: internal error: {kind}: {problem}", file=sys.stderr)
     if not is_debugging():
-        print("This is a bug in vkml; --debug shows where. Please report it with that output.", file=sys.stderr)
+        print(
+            "This is a bug in vkml; --debug shows where. Please report it with that output.", file=sys.stderr
+        )
     return 1
 
 

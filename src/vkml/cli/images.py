@@ -28,6 +28,9 @@ class ImageScale:
     deviation: tuple[float, ...] = (1.0,)
 
 
+AS_IS = ImageScale()
+
+
 def parse_scale(mean: str | None, deviation: str | None) -> ImageScale:
     """``"0.485,0.456,0.406"`` and its like, from the options --mean and --std."""
     return ImageScale(_numbers(mean, "--mean", 0.0), _numbers(deviation, "--std", 1.0))
@@ -45,13 +48,15 @@ def _numbers(text: str | None, option: str, default: float) -> tuple[float, ...]
     return numbers
 
 
-def read_image(path: Path, shape: Sequence[int | str | None], dtype: DType, what: str, scale: ImageScale) -> Array:
+def read_image(
+    path: Path, shape: Sequence[int | str | None], dtype: DType, what: str, scale: ImageScale
+) -> Array:
     """One image without its batch dimension, converted to the input's size, channels and type.
 
     Args:
         path: A file that Pillow reads.
-        shape: The input's shape: N,C,H,W or N,H,W,C, or either without N, or H,W. Sizes that are not fixed are the
-            image's own.
+        shape: The input's shape: N,C,H,W or N,H,W,C, or either without N, or H,W. Sizes that are not fixed
+            are the image's own.
         dtype: The input's element type: floats get 0..1 (then `scale`), integers 0..255.
         what: How messages call the input.
         scale: Mean and deviation.
@@ -68,7 +73,9 @@ def read_image(path: Path, shape: Sequence[int | str | None], dtype: DType, what
     layout = _layout(shape, what, path)
     try:
         with Image.open(path) as opened:
-            picture = opened.convert("RGBA" if "A" in opened.getbands() or "transparency" in opened.info else "RGB")
+            picture = opened.convert(
+                "RGBA" if "A" in opened.getbands() or "transparency" in opened.info else "RGB"
+            )
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as problem:
         raise InvalidArgument(f"{path} cannot be read as an image: {problem}") from None
     if picture.mode == "RGBA" and layout.channels != 4:
@@ -90,9 +97,13 @@ def _scaled(pixels: Array, scale: ImageScale, path: Path) -> Array:
     channels = pixels.shape[2]
     for numbers, option in ((scale.mean, "--mean"), (scale.deviation, "--std")):
         if len(numbers) not in (1, channels):
-            raise UsageError(f"{option} has {len(numbers)} numbers; {path} becomes an image of {channels} channels")
+            raise UsageError(
+                f"{option} has {len(numbers)} numbers; {path} becomes an image of {channels} channels"
+            )
     unit = pixels.astype(np.float32) / np.float32(255)
-    return (unit - np.float32(scale.mean)) / np.float32(scale.deviation)
+    mean, deviation = np.array(scale.mean, np.float32), np.array(scale.deviation, np.float32)
+    scaled: Array = (unit - mean) / deviation
+    return scaled
 
 
 @dataclass(frozen=True)
@@ -114,5 +125,5 @@ def _layout(shape: Sequence[int | str | None], what: str, path: Path) -> _Layout
         if last in MODES and last is not None:
             return _Layout("HWC", last, (first, middle))
     raise InvalidArgument(
-        f"{path}: {what} has shape {list(shape)}, which is no image's (N,C,H,W or N,H,W,C with 1, 3 or 4 channels)"
+        f"{path}: {what} has shape {list(shape)}, no image's: N,C,H,W or N,H,W,C with C 1, 3 or 4"
     )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vkml.cli.guard import UsageError
-from vkml.cli.images import IMAGE_ENDINGS, ImageScale, read_image
+from vkml.cli.images import AS_IS, IMAGE_ENDINGS, ImageScale, read_image
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
@@ -40,7 +40,7 @@ class FeedRequest:
     """``NAME=N`` for symbolic dimensions."""
     fill_randomly: bool = False
     seed: int = 0
-    scale: ImageScale = ImageScale()
+    scale: ImageScale = AS_IS
 
 
 def element_type(info: InputInfo) -> DType:
@@ -86,7 +86,9 @@ def make_feed(infos: Sequence[InputInfo], request: FeedRequest) -> dict[str, Arr
         if path.suffix.lower() in IMAGE_ENDINGS:
             images.setdefault(name, []).append(path)
         elif name in feed or name in images:
-            raise UsageError(f"input {name!r} is given twice; only images of one input may be several (a batch)")
+            raise UsageError(
+                f"input {name!r} is given twice; only images of one input may be several (a batch)"
+            )
         else:
             feed[name] = _read_array(path, name, element_type(by_name[name]))
     for name, paths in images.items():
@@ -118,7 +120,9 @@ def random_value(info: InputInfo, dimensions: Mapping[str, int], generator: np.r
     if dtype.kind == "s":
         return np.full(shape, "", dtype=object)
     if not dtype.is_native:
-        raise InvalidArgument(f"input {info.name!r} is a {info.type}, which cannot be filled with random values")
+        raise InvalidArgument(
+            f"input {info.name!r} is a {info.type}, which cannot be filled with random values"
+        )
     if dtype.is_float or dtype.kind == "c":
         return generator.random(shape).astype(dtype.storage)
     return generator.integers(0, 2, shape).astype(dtype.storage)
@@ -129,11 +133,13 @@ def check_dimensions(infos: Sequence[InputInfo], dimensions: Mapping[str, int]) 
     known = sorted({each for info in infos for each in info.shape if isinstance(each, str)})
     for name in dimensions:
         if name not in known:
-            raise UsageError(f"--dim {name}: the model has no such dimension (it has {', '.join(known) or 'none'})")
+            raise UsageError(
+                f"--dim {name}: the model has no such dimension (it has {', '.join(known) or 'none'})"
+            )
 
 
 def _assignments(given: Sequence[str], by_name: Mapping[str, InputInfo]) -> list[tuple[str, Path]]:
-    """Splits NAME=FILE; the name may be left out where the model has one input, or for an .npz of named arrays."""
+    """Splits NAME=FILE; the name may be absent where there is one input, and for an .npz of named arrays."""
     found: list[tuple[str, Path]] = []
     for word in given:
         name, equals, rest = word.partition("=")
@@ -143,14 +149,20 @@ def _assignments(given: Sequence[str], by_name: Mapping[str, InputInfo]) -> list
             with _opened_npz(Path(word)) as archive:
                 unknown = sorted(set(archive.files) - set(by_name))
             if unknown:
-                raise UsageError(f"{word} holds {unknown[0]!r}, which is no input (inputs: {', '.join(by_name)})")
+                raise UsageError(
+                    f"{word} holds {unknown[0]!r}, which is no input (inputs: {', '.join(by_name)})"
+                )
             found += [(each, Path(word)) for each in archive.files]
         elif equals and not Path(word).exists():
-            raise UsageError(f"-i {word}: the model has no input {name!r} (inputs: {', '.join(by_name) or 'none'})")
+            raise UsageError(
+                f"-i {word}: the model has no input {name!r} (inputs: {', '.join(by_name) or 'none'})"
+            )
         elif len(by_name) == 1:
             found.append((next(iter(by_name)), Path(word)))
         else:
-            raise UsageError(f"-i {word}: say which input it is, as NAME={word} (inputs: {', '.join(by_name) or 'none'})")
+            raise UsageError(
+                f"-i {word}: say which input it is, as NAME={word} (inputs: {', '.join(by_name) or 'none'})"
+            )
     return found
 
 
@@ -183,13 +195,17 @@ def _read_array(path: Path, name: str, dtype: DType) -> Array:
             with loaded:
                 key = name if name in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
                 if key is None:
-                    raise UsageError(f"{path} has no array {name!r} (it has {', '.join(loaded.files) or 'none'})")
+                    raise UsageError(
+                        f"{path} has no array {name!r} (it has {', '.join(loaded.files) or 'none'})"
+                    )
                 try:
                     value = loaded[key]
                 except (ValueError, OSError, EOFError) as problem:
                     raise InvalidArgument(f"{path}: the array {key!r} cannot be read: {problem}") from None
     else:
-        raise UsageError(f"{path}: cannot read {ending or 'a file without an ending'} (.npy, .npz, .pb, .png, .jpg)")
+        raise UsageError(
+            f"{path}: cannot read {ending or 'a file without an ending'} (.npy, .npz, .pb, .png, .jpg)"
+        )
     return _converted(value, dtype, f"{path} for input {name!r}")
 
 
@@ -220,7 +236,9 @@ def _read_tensor(path: Path) -> Array:
     return Tensor(proto, ExternalFiles((path.parent,)), str(path)).array()
 
 
-def _image_batch(info: InputInfo, paths: Sequence[Path], dimensions: Mapping[str, int], scale: ImageScale) -> Array:
+def _image_batch(
+    info: InputInfo, paths: Sequence[Path], dimensions: Mapping[str, int], scale: ImageScale
+) -> Array:
     shape = tuple(dimensions.get(each, each) if isinstance(each, str) else each for each in info.shape)
     dtype = element_type(info)
     for path in paths:
@@ -231,14 +249,20 @@ def _image_batch(info: InputInfo, paths: Sequence[Path], dimensions: Mapping[str
         raise InvalidArgument(f"the images of input {info.name!r} differ in shape: {sizes}")
     if len(shape) < 4:
         if len(values) > 1:
-            raise InvalidArgument(f"input {info.name!r} has no batch dimension, {len(values)} images are given")
+            raise InvalidArgument(
+                f"input {info.name!r} has no batch dimension, {len(values)} images are given"
+            )
         return values[0]
     if isinstance(shape[0], int) and shape[0] != len(values):
-        raise InvalidArgument(f"input {info.name!r} takes a batch of {shape[0]} images, {len(values)} are given")
+        raise InvalidArgument(
+            f"input {info.name!r} takes a batch of {shape[0]} images, {len(values)} are given"
+        )
     return np.stack(values)
 
 
-def _learn_dimensions(by_name: Mapping[str, InputInfo], feed: Mapping[str, Array], sizes: dict[str, int]) -> None:
+def _learn_dimensions(
+    by_name: Mapping[str, InputInfo], feed: Mapping[str, Array], sizes: dict[str, int]
+) -> None:
     """Adds the sizes that given arrays have for symbolic dimensions, so that random inputs fit them."""
     for name, value in feed.items():
         for each, size in zip(by_name[name].shape, value.shape, strict=False):

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vkml.cli.inputs import parse_dimensions
-from vkml.cli.output import console, print_json, shape_text, size, table
+from vkml.cli.output import console, print_json, shape_text, size, show_table, table
 from vkml.cli.sessions import opened_session
 from vkml.ir.graph import Graph, Value
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vkml.engine.report import PlanReport
     from vkml.onnx import Model
 
 SHOWN_TEXT = 200
@@ -83,7 +84,11 @@ def _operator(node: Any) -> str:
 
 def _value(value: Value) -> dict[str, Any]:
     shape = value.type.shape
-    return {"name": value.name, "type": value.type.dtype.name, "shape": None if shape is None else list(shape)}
+    return {
+        "name": value.name,
+        "type": value.type.dtype.name,
+        "shape": None if shape is None else list(shape),
+    }
 
 
 def _show(out: Console, found: dict[str, Any]) -> None:
@@ -105,11 +110,11 @@ def _show(out: Console, found: dict[str, Any]) -> None:
     for kind in ("inputs", "outputs"):
         for value in found[kind]:
             rows.add_row(kind[:-1], value["name"], value["type"], shape_text(value["shape"]))
-    out.print(rows, markup=False)
+    show_table(out, rows)
     operators = table("operator", "nodes", right=("nodes",))
     for name, count in found["operators"].items():
         operators.add_row(name, str(count))
-    out.print(operators, markup=False)
+    show_table(out, operators)
 
 
 def _parameters(found: dict[str, Any]) -> str:
@@ -117,10 +122,10 @@ def _parameters(found: dict[str, Any]) -> str:
     return f"{found['parameters']:,} values, {size(found['parameter_bytes'])} ({types or 'none'})"
 
 
-def _plan_as_json(report: Any) -> dict[str, Any]:
+def _plan_as_json(report: PlanReport) -> dict[str, Any]:
     return {
         "device": report.device,
-        "segments": report.segments if isinstance(report.segments, int) else len(report.segments),
+        "segments": report.segments,
         "barriers": report.barriers,
         "memory": {device: dict(kinds) for device, kinds in report.memory.items()},
         "fallbacks": [{"node": node, "reason": reason} for node, reason in report.fallbacks],
@@ -140,20 +145,24 @@ def _plan_as_json(report: Any) -> dict[str, Any]:
     }
 
 
-def _show_plan(out: Console, report: Any) -> None:
+def _show_plan(out: Console, report: PlanReport) -> None:
     plan = _plan_as_json(report)
     title = f"Plan for {plan['device']}: {len(plan['steps'])} steps, {plan['segments']} segments, "
-    rows = table("#", "device", "kernel", "operators", "output", "why", title=title + f"{plan['barriers']} barriers")
+    rows = table(
+        "#", "device", "kernel", "operators", "output", "why", title=title + f"{plan['barriers']} barriers"
+    )
     for index, step in enumerate(plan["steps"]):
         kernel = f"{step['kernel']} {step['variant']}".strip()
         shapes = " ".join(shape_text(shape) for shape in step["output_shapes"])
-        rows.add_row(str(index), step["device"], kernel, _operators(step["operators"]), shapes, step["reason"])
-    out.print(rows, markup=False)
+        rows.add_row(
+            str(index), step["device"], kernel, _operators(step["operators"]), shapes, step["reason"]
+        )
+    show_table(out, rows)
     memory = table("memory on", "kind", "size", right=("size",))
     for device, kinds in plan["memory"].items():
         for kind, count in kinds.items():
             memory.add_row(device, kind, size(count))
-    out.print(memory, markup=False)
+    show_table(out, memory)
     for entry in plan["fallbacks"]:
         out.print(f"on the CPU: {entry['node']}: {entry['reason']}", markup=False)
 

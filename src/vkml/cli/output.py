@@ -30,15 +30,28 @@ def console(*, stderr: bool = False) -> Console:
     return PipeConsole(stderr=stderr, width=width, highlight=False)
 
 
-def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Table:
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
     """An empty table; the columns named in `right` are flush right."""
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, title_style="bold")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+def show_table(out: Console, rows: Table, title: str = "") -> None:
+    """Prints a table, its title on a line of its own (rich would fold it to the table's width)."""
+    if title:
+        out.print(title, style="bold", markup=False, soft_wrap=True)
+    out.print(rows, markup=False)
+    out.print()
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 step``, ``3 steps``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def print_json(value: Any) -> None:

@@ -18,7 +18,7 @@ TITLES = {"load": "Loading", "upload": "Uploading", "compile": "Compiling kernel
 
 
 class StageProgress:
-    """A `SessionOptions.progress` callback; draws on the standard error, and only where that is a terminal."""
+    """A `SessionOptions.progress` callback; draws on the standard error if that is a terminal."""
 
     def __init__(self) -> None:
         self._is_watched = sys.stderr.isatty()

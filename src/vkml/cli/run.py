@@ -15,7 +15,7 @@ from vkml.cli.classes import RankedClasses, rank_classes, read_labels
 from vkml.cli.guard import UsageError
 from vkml.cli.images import parse_scale
 from vkml.cli.inputs import FeedRequest, make_feed
-from vkml.cli.output import console, duration, number, print_json, shape_text, table
+from vkml.cli.output import console, duration, number, print_json, shape_text, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ def _show(request: RunRequest, outcome: _Outcome) -> None:
     later = outcome.run_seconds[1:]
     timing = f"first run {duration(outcome.run_seconds[0])}"
     if later:
-        timing = f"median {duration(statistics.median(later))} of {len(later)} runs after the first ({timing})"
+        timing = (
+            f"median {duration(statistics.median(later))} of {len(later)} runs after the first ({timing})"
+        )
     out.print(f"on {outcome.device}; {timing}; loaded in {duration(outcome.load_seconds)}", markup=False)
     for node, reason in outcome.fallbacks[:5]:
         out.print(f"on the CPU: {node}: {reason}", markup=False)
@@ -140,12 +142,14 @@ def _show_outputs(out: Console, outcome: _Outcome) -> None:
     for name, value in zip(outcome.names, outcome.outputs, strict=True):
         array = np.asarray(value)
         rows.add_row(name, array.dtype.name, shape_text(array.shape), _summary(array))
-    out.print(rows, markup=False)
+    show_table(out, rows)
 
 
 def _summary(array: Array) -> str:
     if array.size <= SHOWN_VALUES:
-        return " ".join(number(each) if array.dtype.kind == "f" else str(each) for each in array.ravel().tolist())
+        return " ".join(
+            number(each) if array.dtype.kind == "f" else str(each) for each in array.ravel().tolist()
+        )
     if array.dtype.kind not in "fiu":
         return f"{array.size} values"
     values = array.astype(np.float64)
@@ -158,12 +162,14 @@ def _summary(array: Array) -> str:
 
 
 def _show_ranked(out: Console, ranked: RankedClasses) -> None:
-    rows = table("row", "class", ranked.measure, title=f"{ranked.output}: {ranked.note}", right=("row", ranked.measure))
+    rows = table(
+        "row", "class", ranked.measure, title=f"{ranked.output}: {ranked.note}", right=("row", ranked.measure)
+    )
     for index, row in enumerate(ranked.rows):
         for place, (label, score) in enumerate(row):
             text = f"{100 * score:.2f} %" if ranked.measure == "probability" else number(score)
             rows.add_row("" if place else str(index), label, text)
-    out.print(rows, markup=False)
+    show_table(out, rows)
 
 
 def _as_json(request: RunRequest, outcome: _Outcome) -> dict[str, Any]:
@@ -190,14 +196,17 @@ def _as_json(request: RunRequest, outcome: _Outcome) -> dict[str, Any]:
             "output": ranked.output,
             "measure": ranked.measure,
             "note": ranked.note,
-            "rows": [[{"class": label, ranked.measure: score} for label, score in row] for row in ranked.rows],
+            "rows": [
+                [{"class": label, ranked.measure: score} for label, score in row] for row in ranked.rows
+            ],
         },
     }
 
 
 def _json_values(array: Array) -> list[Any]:
     """Nested lists; null for what JSON has no number for."""
-    if array.dtype.kind == "f":
-        finite = np.isfinite(array)
-        return np.where(finite, array, None).tolist() if not finite.all() else array.tolist()
-    return array.tolist()
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        array = array.astype(object)
+        array[~np.isfinite(array.astype(np.float64))] = None
+    values: list[Any] = array.tolist()
+    return values

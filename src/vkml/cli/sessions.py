@@ -15,6 +15,7 @@ from vkml.cli.guard import UsageError
 from vkml.cli.progress import StageProgress
 
 if TYPE_CHECKING:
+    from vkml.engine.report import PlanReport
     from vkml.engine.session import InferenceSession
 
 Array = np.ndarray[Any, Any]
@@ -45,13 +46,17 @@ def opened_session(
         options = vkml.SessionOptions()
         options.progress = progress
         started = time.perf_counter()
-        session = vkml.InferenceSession(str(model), options, devices=device, precision=precision, strict=strict)
+        session = vkml.InferenceSession(
+            str(model), options, devices=device, precision=precision, strict=strict
+        )
         taken = time.perf_counter() - started
         with session:
             yield OpenedSession(session, taken, progress)
 
 
-def timed_runs(session: InferenceSession, feed: Mapping[str, Array], count: int) -> tuple[list[Array], list[float]]:
+def timed_runs(
+    session: InferenceSession, feed: Mapping[str, Array], count: int
+) -> tuple[list[Array], list[float]]:
     """Outputs of the last of `count` runs, and each run's seconds."""
     seconds: list[float] = []
     outputs: list[Array] = []
@@ -62,7 +67,7 @@ def timed_runs(session: InferenceSession, feed: Mapping[str, Array], count: int)
     return outputs, seconds
 
 
-def where_it_ran(session: InferenceSession, feed: Mapping[str, Array]) -> Any:
+def where_it_ran(session: InferenceSession, feed: Mapping[str, Array]) -> PlanReport:
     """The plan report for inputs of the feed's shapes."""
     sizes: dict[str, int] = {}
     for info in session.get_inputs():

@@ -3,53 +3,81 @@
 from __future__ import annotations
 
 import functools
+import platform
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cffi
 import numpy as np
 
-_NAMES = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
+Array = np.ndarray[Any, Any]
+
+_SPELLINGS = (("scipy_", "64_", "int64_t"), ("scipy_", "", "int"), ("", "64_", "int64_t"), ("", "", "int"))
+"""Prefix and suffix of OpenBLAS's function names, and its integer: NumPy's wheels, SciPy's, distributions'."""
+
+
+_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+_FUNCTIONS = """
+int {get_num_threads}(void);
+void {set_num_threads}(int);
+void {sgemm}(int, int, int, {i} m, {i} n, {i} k, float alpha, const float *a, {i} lda, const float *b, {i} ldb,
+             float beta, float *c, {i} ldc);
+void {sgemv}(int, int, {i} m, {i} n, float alpha, const float *a, {i} lda, const float *x, {i} incx, float beta,
+             float *y, {i} incy);
+"""
 
 
 @dataclass(frozen=True)
 class _Control:
+    ffi: Any
     read: Callable[[], int]
     write: Callable[[int], None]
+    sgemm: Callable[..., None]
+    sgemv: Callable[..., None]
 
 
-class ThreadLimit:
-    """A context in which BLAS uses at most `threads` threads, process-wide; contexts of several threads nest.
+_lock = threading.Lock()
+_borrowers = 0
+_before = 0
 
-    While any is open the smallest limit holds; when the last closes, what was set before is back.
+
+class BorrowedThreads:
+    """A context in which this package decides how many threads BLAS uses, one to begin with.
+
+    The setting is process-wide. Contexts of several threads may overlap: they then disturb each other's speed, never
+    their results, and what was set before is back when the last one closes.
     """
 
-    _lock = threading.Lock()
-    _open: list[int] = []
-    _before = 0
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-
     def __enter__(self) -> None:
+        global _borrowers, _before
         control = _control()
         if control is None:
             return
-        with ThreadLimit._lock:
-            if not ThreadLimit._open:
-                ThreadLimit._before = control.read()
-            ThreadLimit._open.append(self.threads)
-            control.write(min(ThreadLimit._open))
+        with _lock:
+            if _borrowers == 0:
+                _before = control.read()
+            _borrowers += 1
+        control.write(1)
 
     def __exit__(self, *_: object) -> None:
+        global _borrowers
         control = _control()
         if control is None:
             return
-        with ThreadLimit._lock:
-            ThreadLimit._open.remove(self.threads)
-            control.write(min(ThreadLimit._open, default=ThreadLimit._before))
+        with _lock:
+            _borrowers -= 1
+            if _borrowers == 0:
+                control.write(_before)
+
+
+def use_threads(count: int) -> None:
+    """Sets how many threads BLAS uses from now on; only inside `BorrowedThreads`."""
+    control = _control()
+    if control is not None:
+        control.write(count)
 
 
 def is_controllable() -> bool:
@@ -57,24 +85,58 @@ def is_controllable() -> bool:
     return _control() is not None
 
 
+def can_multiply_unaligned() -> bool:
+    """Whether `multiply` works: OpenBLAS is there, and the processor loads floats from any address."""
+    return _control() is not None and platform.machine().lower() in ("x86_64", "amd64")
+
+
+def multiply(a: Array, b: Array, out: Array) -> None:
+    """a @ b into out, float32 matrices, where NumPy would copy `b`: it may begin at any address.
+
+    Weights mapped from a model file begin wherever the file has them, three times in four not at a multiple of four
+    bytes. NumPy hands only aligned arrays to BLAS.
+
+    Args:
+        a: [m, k], rows contiguous.
+        b: [k, n], rows or columns contiguous.
+        out: [m, n], rows contiguous.
+    """
+    control = _control()
+    assert control is not None and a.dtype == b.dtype == out.dtype == np.float32
+    (m, k), n = a.shape, b.shape[1]
+    is_row_major = b.strides[1] == 4 or n == 1
+    leading = max(b.strides[0 if is_row_major else 1] // 4, n if is_row_major else k)
+    left, right, result = (_pointer(control.ffi, array) for array in (a, b, out))
+    if m == 1:
+        rows, columns = (k, n) if is_row_major else (n, k)
+        form = _TRANSPOSED if is_row_major else _PLAIN
+        control.sgemv(_ROW_MAJOR, form, rows, columns, 1.0, right, leading, left, 1, 0.0, result, 1)
+        return
+    form = _PLAIN if is_row_major else _TRANSPOSED
+    step, pitch = max(a.strides[0] // 4, k), max(out.strides[0] // 4, n)
+    control.sgemm(_ROW_MAJOR, _PLAIN, form, m, n, k, 1.0, left, step, right, leading, 0.0, result, pitch)
+
+
+def _pointer(ffi: Any, array: Array) -> Any:
+    return ffi.cast("float *", array.ctypes.data)
+
+
 @functools.cache
 def _control() -> _Control | None:
     for path in _candidates():
-        ffi = cffi.FFI()
-        for pattern in _NAMES:
-            read, write = pattern.format("get_num_threads"), pattern.format("set_num_threads")
-            ffi.cdef(f"int {read}(void); void {write}(int);")
-        try:
-            library = ffi.dlopen(path)
-        except OSError:
-            continue
-        for pattern in _NAMES:
+        for prefix, suffix, integer in _SPELLINGS:
+            ffi = cffi.FFI()
+            names = {
+                "get_num_threads": f"{prefix}openblas_get_num_threads{suffix}",
+                "set_num_threads": f"{prefix}openblas_set_num_threads{suffix}",
+                "sgemm": f"{prefix}cblas_sgemm{suffix}",
+                "sgemv": f"{prefix}cblas_sgemv{suffix}",
+            }
+            ffi.cdef(_FUNCTIONS.format(i=integer, **names))
             try:
-                return _Control(
-                    getattr(library, pattern.format("get_num_threads")),
-                    getattr(library, pattern.format("set_num_threads")),
-                )
-            except AttributeError:
+                library = ffi.dlopen(path)
+                return _Control(ffi, *(getattr(library, name) for name in names.values()))
+            except (AttributeError, OSError):
                 continue
     return None
 
@@ -87,5 +149,7 @@ def _candidates() -> Iterator[str]:
             yield from (str(path) for path in sorted(folder.iterdir()) if "openblas" in path.name)
     maps = Path("/proc/self/maps")
     if maps.exists():
-        found = {line.split(None, 5)[-1].strip() for line in maps.read_text().splitlines() if "openblas" in line}
+        found = {
+            line.split(None, 5)[-1].strip() for line in maps.read_text().splitlines() if "openblas" in line
+        }
         yield from sorted(found)

@@ -43,6 +43,22 @@ def partition(shape: Sequence[int], elements: int = BLOCK_ELEMENTS) -> list[Inde
     return [(*place, part) for place in leading for part in slices]
 
 
+def refine(index: Index, shape: Sequence[int], elements: int = BLOCK_ELEMENTS) -> list[Index]:
+    """Splits one block further, to about `elements`, along the axis of its slice."""
+    if len(index) == len(shape):
+        return [index]
+    if not index or isinstance(index[-1], int):
+        return [(*index, *part) for part in partition(shape[len(index) :], elements)]
+    part, inner = index[-1], math.prod(shape[len(index) :])
+    step = max(1, elements // max(1, inner))
+    if (part.stop - part.start) * inner <= elements * 3 // 2:
+        return [index]
+    return [
+        (*index[:-1], slice(start, min(start + step, part.stop)))
+        for start in range(part.start, part.stop, step)
+    ]
+
+
 @dataclass(frozen=True)
 class Step:
     """One function application: ``function(*inputs, out)``, values by number."""
@@ -150,7 +166,9 @@ class BlockProgram:
             occupied[slot] = last_use.get(step.output, at)
             code.append((step.function, (*(place[value] for value in step.inputs), slot)))
         # A value that is still on its way may sit where a later copy writes, so values are moved in a safe order.
-        code.extend(self._stores([place[value] for value in outputs], first_output, first_scratch, scratch_dtypes))
+        code.extend(
+            self._stores([place[value] for value in outputs], first_output, first_scratch, scratch_dtypes)
+        )
         self._code = [(function, itemgetter(*slots)) for function, slots in code]
         self._constants = [array for _, array in chain.constants]
         self._scratch = [(f"chain{j}", dtype) for j, dtype in enumerate(scratch_dtypes)]
@@ -159,7 +177,9 @@ class BlockProgram:
     def _stores(
         self, sources: list[int], first_output: int, first_scratch: int, scratch_dtypes: list[np.dtype[Any]]
     ) -> list[tuple[Callable[..., Any], tuple[int, ...]]]:
-        pending = [(source, first_output + j) for j, source in enumerate(sources) if source != first_output + j]
+        pending = [
+            (source, first_output + j) for j, source in enumerate(sources) if source != first_output + j
+        ]
         code: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
         while pending:
             ready = [move for move in pending if all(move[1] != source for source, _ in pending)]
@@ -183,7 +203,9 @@ class BlockProgram:
             outputs: whole arrays; the block of each is written.
         """
         if index:
-            slots = [operand[clipped(index, operand.shape)] if operand.ndim else operand for operand in operands]
+            slots = [
+                operand[clipped(index, operand.shape)] if operand.ndim else operand for operand in operands
+            ]
             targets = [output[index] for output in outputs]
         else:
             slots, targets = list(operands), list(outputs)
@@ -202,7 +224,8 @@ def clipped(index: Index, shape: Sequence[int]) -> Index:
         return index
     whole = slice(None)
     return tuple(
-        part if size != 1 else (0 if isinstance(part, int) else whole) for part, size in zip(index, shape, strict=False)
+        part if size != 1 else (0 if isinstance(part, int) else whole)
+        for part, size in zip(index, shape, strict=False)
     )
 
 

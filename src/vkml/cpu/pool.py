@@ -122,7 +122,8 @@ class WorkerPool:
                 return
             self._native_ids.clear()
             self._threads = [
-                threading.Thread(target=self._serve, name=f"vkml-cpu-{i}", daemon=True) for i in range(1, self.size)
+                threading.Thread(target=self._serve, name=f"vkml-cpu-{i}", daemon=True)
+                for i in range(1, self.size)
             ]
             for thread in self._threads:
                 thread.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.cpu.convolution import Convolution, Windowed
+from vkml.cpu.convolution import Convolution, Part, Windowed
 from vkml.cpu.scratch import scratch
 
 Array = np.ndarray[Any, Any]
@@ -50,9 +50,6 @@ class WinogradConvolution(Convolution):
         # Whole tiles are read and written; what lies beyond the output is dropped.
         self.need = (self.need[0], self.columns * tile + 2)
 
-    def aligned(self, rows: int) -> int:
-        return -(-rows // self.tile) * self.tile
-
     def rows_per_block(self, threads: int) -> int:
         rows, position = self.windows.output[0], (self.tile + 2) ** 2
         row = position * self.columns * max(self.channels, self.filters)
@@ -61,13 +58,16 @@ class WinogradConvolution(Convolution):
         bands = min(bands, -(-rows // (self.tile * threads)))
         return max(1, bands) * self.tile
 
-    def block(self, x: Array, start: int, stop: int, target: Array) -> None:
+    def block(self, x: Array, part: Part, target: Array) -> None:
+        start, stop, _, _ = part
         tile, columns, side = self.tile, self.columns, self.tile + 2
         bands = -(-(stop - start) // tile)
         padded = self.padded_rows(x, start, start + bands * tile)
         row, pixel, item = padded.strides
         width = columns * tile + 2
-        rows = np.ndarray((side, bands, width, self.channels), np.float32, padded, 0, (row, row * tile, pixel, item))
+        rows = np.ndarray(
+            (side, bands, width, self.channels), np.float32, padded, 0, (row, row * tile, pixel, item)
+        )
         half = scratch("winograd_half", (side, bands, width, self.channels))
         forward = _forward_4 if tile == 4 else _forward_2
         inverse = _inverse_4 if tile == 4 else _inverse_2
@@ -100,7 +100,8 @@ class WinogradConvolution(Convolution):
         inverse(whole_rows, wide.transpose(1, 0, 2, 3), "winograd_row")
         if not exact:
             np.copyto(
-                target, wide.reshape(bands * tile, columns * tile, -1)[: stop - start, : self.windows.output[1]]
+                target,
+                wide.reshape(bands * tile, columns * tile, -1)[: stop - start, : self.windows.output[1]],
             )
 
 

@@ -45,7 +45,9 @@ def seed_of(name: str) -> int:
 
 def reference(graph: Graph, feed: Mapping[str, Array]) -> list[Array]:
     """The graph's outputs by the operators' own NumPy definitions."""
-    values: dict[str, Array] = {name: constant.array for name, constant in graph.constants.items()} | dict(feed)
+    values: dict[str, Array] = {name: constant.array for name, constant in graph.constants.items()} | dict(
+        feed
+    )
     for node in graph.nodes:
         spec = find(node)
         whole = Node(
@@ -109,7 +111,9 @@ def compare(have: Array, want: Array, tolerance: float) -> str:
     if not count:
         return ""
     at = tuple(int(each) for each in np.argwhere(wrong)[0])
-    return f"{count} of {want.size} values are wrong, the first at {list(at)}: {have[at]}, should be {want[at]}"
+    return (
+        f"{count} of {want.size} values are wrong, the first at {list(at)}: {have[at]}, should be {want[at]}"
+    )
 
 
 def cases(word: str = "") -> tuple[Case, ...]:
@@ -129,7 +133,9 @@ def facts() -> list[tuple[str, str]]:
         ("Vulkan loader", _loader()),
     ]
     library = compiler.find_library()
-    missing = "none: kernels not in the cache cannot be compiled (pip install slangpy, or set VKML_SLANG_LIBRARY)"
+    missing = (
+        "none: kernels not in the cache cannot be compiled (pip install slangpy, or set VKML_SLANG_LIBRARY)"
+    )
     found.append(("Slang compiler", str(library) if library else missing))
     folder = cache.folder()
     entries = sum(1 for path in folder.glob("**/*") if path.is_file()) if folder.is_dir() else 0

@@ -61,7 +61,12 @@ def _simple(
 
 
 def _weighted(
-    op: str, shape: Sequence[int], weight: Sequence[int], bias: int = 0, dtype: Any = np.float32, **attributes: Any
+    op: str,
+    shape: Sequence[int],
+    weight: Sequence[int],
+    bias: int = 0,
+    dtype: Any = np.float32,
+    **attributes: Any,
 ) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
     """A graph of one node with constant weights, scaled so that sums stay near 1, and a bias."""
 
@@ -121,7 +126,7 @@ def _convolution_epilogue(generator: np.random.Generator) -> tuple[Graph, Feed]:
 
 
 def _all() -> Iterator[Case]:
-    f16 = {"dtype": np.float16}
+    f16: dict[str, Any] = {"dtype": np.float16}
 
     def case(family: str, name: str, build: Any, tolerance: float = FLOAT32_TOLERANCE) -> Case:
         return Case(f"{family} {name}", family, build, tolerance)
@@ -149,7 +154,9 @@ def _all() -> Iterator[Case]:
     yield case("softmax", "middle axis", _simple("Softmax", (3, 7, 5), axis=1))
     yield case("softmax", "fp16", _simple("Softmax", (3, 65), axis=-1, **f16), FLOAT16_TOLERANCE)
     scale, shift = np.linspace(0.5, 1.5, 96, dtype=np.float32), np.linspace(-1, 1, 96, dtype=np.float32)
-    yield case("layer norm", "96 wide", _simple("LayerNormalization", (4, 7, 96), constants=[scale, shift], axis=-1))
+    yield case(
+        "layer norm", "96 wide", _simple("LayerNormalization", (4, 7, 96), constants=[scale, shift], axis=-1)
+    )
     yield case("matmul", "fp32 square", _weighted("MatMul", (65, 127), (127, 66)))
     yield case("matmul", "fp32 tiles", _weighted("MatMul", (128, 64), (64, 128)))
     yield case("matmul", "fp16", _weighted("MatMul", (64, 96), (96, 64), **f16), FLOAT16_TOLERANCE)
@@ -158,19 +165,34 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
     yield case("attention", "two heads", _attention)
     k3 = {"kernel_shape": (3, 3)}
-    yield case("convolution", "3×3", _weighted("Conv", (2, 5, 13, 11), (7, 5, 3, 3), 7, pads=(1, 1, 1, 1), **k3))
-    yield case("convolution", "1×1", _weighted("Conv", (1, 24, 9, 9), (17, 24, 1, 1), 17, kernel_shape=(1, 1)))
+    yield case(
+        "convolution", "3×3", _weighted("Conv", (2, 5, 13, 11), (7, 5, 3, 3), 7, pads=(1, 1, 1, 1), **k3)
+    )
+    yield case(
+        "convolution", "1×1", _weighted("Conv", (1, 24, 9, 9), (17, 24, 1, 1), 17, kernel_shape=(1, 1))
+    )
     yield case(
         "convolution",
         "stride, dilation, groups",
         _weighted("Conv", (1, 6, 15, 15), (4, 3, 3, 3), 4, group=2, strides=(2, 2), dilations=(2, 2), **k3),
     )
-    yield case("convolution", "1-D", _weighted("Conv", (2, 3, 50), (4, 3, 5), 4, kernel_shape=(5,), pads=(2, 2)))
-    yield case("convolution", "3-D", _weighted("Conv", (1, 2, 6, 7, 8), (3, 2, 3, 3, 3), 3, kernel_shape=(3, 3, 3)))
-    yield case("convolution", "fp16", _weighted("Conv", (1, 8, 9, 9), (8, 8, 3, 3), 8, **k3, **f16), FLOAT16_TOLERANCE)
+    yield case(
+        "convolution", "1-D", _weighted("Conv", (2, 3, 50), (4, 3, 5), 4, kernel_shape=(5,), pads=(2, 2))
+    )
+    yield case(
+        "convolution", "3-D", _weighted("Conv", (1, 2, 6, 7, 8), (3, 2, 3, 3, 3), 3, kernel_shape=(3, 3, 3))
+    )
+    yield case(
+        "convolution",
+        "fp16",
+        _weighted("Conv", (1, 8, 9, 9), (8, 8, 3, 3), 8, **k3, **f16),
+        FLOAT16_TOLERANCE,
+    )
     yield case("convolution", "epilogue", _convolution_epilogue)
     yield case(
-        "depthwise", "3×3", _weighted("Conv", (1, 12, 14, 14), (12, 1, 3, 3), 12, group=12, pads=(1, 1, 1, 1), **k3)
+        "depthwise",
+        "3×3",
+        _weighted("Conv", (1, 12, 14, 14), (12, 1, 3, 3), 12, group=12, pads=(1, 1, 1, 1), **k3),
     )
     pool = {"kernel_shape": (2, 2), "strides": (2, 2)}
     yield case("pool", "maximum", _simple("MaxPool", (1, 5, 12, 10), **pool))
@@ -184,7 +206,9 @@ def _all() -> Iterator[Case]:
     yield case("transpose", "four axes", _simple("Transpose", (2, 3, 5, 7), perm=(0, 2, 3, 1)))
     double = [None, np.array([1, 1, 2, 2], np.float32)]
     floor = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    yield case("resize", "nearest", _simple("Resize", (1, 3, 5, 7), constants=double, mode="nearest", **floor))
+    yield case(
+        "resize", "nearest", _simple("Resize", (1, 3, 5, 7), constants=double, mode="nearest", **floor)
+    )
     yield case("resize", "linear", _simple("Resize", (1, 3, 5, 7), constants=double, mode="linear"))
 
 

@@ -19,7 +19,7 @@ from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:
     from vkml.engine.options import Progress
-    from vkml.vulkan import Device, Memory, Pipeline
+    from vkml.vulkan import CommandBuffer, Device, Memory, Pipeline, TimestampPool
 
 Array = np.ndarray[Any, Any]
 GUARD_WORD = 0xDEADBEEF
@@ -174,25 +174,36 @@ class VulkanBound:
             assert arena is not None
             return arena.address + program.offsets[buffer]
 
-        recorder = device.recorder("plan")
-        if self._guard_bytes and arena is not None:
-            recorder.fill(arena, 0, arena.size, GUARD_WORD)
-            recorder.barrier()
-        if staging is not None and input_memory is not None:
-            recorder.copy(staging, 0, input_memory, 0, inputs[1])
-            recorder.barrier()
-        for index, level in enumerate(program.levels):
-            if index:
+        def record(pool: TimestampPool | None = None) -> CommandBuffer:
+            recorder = device.recorder("plan")
+            if pool is not None:
+                recorder.reset_timestamps(pool)
+            if self._guard_bytes and arena is not None:
+                recorder.fill(arena, 0, arena.size, GUARD_WORD)
                 recorder.barrier()
-            for dispatch in level:
-                recorder.dispatch(pipelines[id(dispatch.kernel)], push_bytes(dispatch, address), *dispatch.groups)
-        if device_only:
-            recorder.barrier()
-            for buffer in device_only:
-                if buffer.bytes:
-                    recorder.copy(copied_memory, copied[0][buffer], output_memory, outputs[0][buffer], buffer.bytes)
-        recorder.barrier_to_host()
-        self._commands = recorder.finish()
+            if staging is not None and input_memory is not None:
+                recorder.copy(staging, 0, input_memory, 0, inputs[1])
+                recorder.barrier()
+            if pool is not None:
+                recorder.timestamp(pool, 0)
+            for index, level in enumerate(program.levels):
+                if index:
+                    recorder.barrier()
+                for dispatch in level:
+                    recorder.dispatch(pipelines[id(dispatch.kernel)], push_bytes(dispatch, address), *dispatch.groups)
+                if pool is not None:
+                    recorder.timestamp(pool, index + 1)
+            if device_only and copied_memory is not None:
+                recorder.barrier()
+                for buffer in device_only:
+                    if buffer.bytes:
+                        at, to = copied[0][buffer], outputs[0][buffer]
+                        recorder.copy(copied_memory, at, output_memory, to, buffer.bytes)
+            recorder.barrier_to_host()
+            return recorder.finish()
+
+        self._record = record
+        self._commands = record()
         self._submission = device.submission(self._commands)
         host = staging.host if staging is not None else (input_memory.host if input_memory is not None else None)
         self._input_views = [_host_view(host, inputs[0], view) for view in program.inputs.values()]
@@ -220,6 +231,21 @@ class VulkanBound:
         if self._guard_bytes:
             self._check_guards()
         return [view.copy() for view in self._output_views]
+
+    def profile(self) -> list[tuple[list[Dispatch], float]]:
+        """Runs once with timestamps: the dispatches of each level, and the nanoseconds the level took."""
+        pool = self._device.timestamps(len(self.program.levels) + 1)
+        commands = self._record(pool)
+        submission = self._device.submission(commands)
+        try:
+            submission.submit()
+            submission.wait()
+            times = pool.read_intervals()
+        finally:
+            submission.free()
+            commands.free()
+            pool.free()
+        return [(level, time or 0.0) for level, time in zip(self.program.levels, times, strict=True)]
 
     def _report_status(self) -> None:
         code = int(self._status[0])

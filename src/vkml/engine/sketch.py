@@ -51,11 +51,15 @@ class Sketch:
     def node(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """Adds a node of one output; returns that value's name. Lists among the attributes become tuples."""
         label = name or f"{op}_{len(self._nodes)}"
-        normal = {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
+        normal = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()
+        }
         self._nodes.append(Node(op, inputs, (f"{label}:0",), normal, label, version=self.opset))
         return f"{label}:0"
 
-    def output(self, value: str, name: str, shape: Sequence[Dim] | None = None, dtype: DType | None = None) -> None:
+    def output(
+        self, value: str, name: str, shape: Sequence[Dim] | None = None, dtype: DType | None = None
+    ) -> None:
         """Makes a value a graph output under a name of its own."""
         kind = UNKNOWN if dtype is None else TensorType(dtype, None if shape is None else tuple(shape))
         self._nodes.append(Node("Identity", (value,), (name,), {}, f"output_{name}", version=self.opset))

@@ -70,6 +70,7 @@ def conv(
         space,
         "n / PIXELS, batch * M + m, n % PIXELS",
         "conv",
+        (("PIXELS", pixels),),
     )
     weights = View(
         weight.buffer,
@@ -100,7 +101,6 @@ def _image_operand(x: View, group: int, geometry: dict[str, int], pixels: int, i
 
     def declare(writer: KernelWriter) -> str:
         pointer = writer.read(x)
-        writer.constant(pixels, "PIXELS")
         per_group = writer.constant(x.shape[1] // group)
         channel = writer.offset(("c",), (x.strides[1],))
         start = writer.offset(("image", f"(batch * {per_group})"), x.strides[:2])

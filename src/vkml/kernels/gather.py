@@ -33,7 +33,7 @@ def gather(build: Builder, data: View, indices: View, axis: int, result: TensorT
     source = writer.read(data)
     # 64-bit indices are read as two words, so devices without 64-bit integers gather too.
     words = 2 if indices.dtype == dtypes.INT64 else 1
-    picks = writer.read(indices, "int")
+    picks = writer.read(indices, reinterpreted_as="int")
     for name, value in (("TOTAL", total), ("INNER", inner_count), ("INDICES", index_count), ("SIZE", size)):
         writer.constant(value, name)
     writer.constant(build.error_code(), "ERROR")

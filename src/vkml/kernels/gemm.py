@@ -77,6 +77,8 @@ class Product:
     coordinates: str
     """Slang text of the store's arguments, from batch, m, n."""
     label: str
+    sizes: tuple[tuple[str, int], ...] = ()
+    """Further constants that `coordinates` names."""
 
 
 def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[View]:
@@ -89,6 +91,8 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
     writer = build.writer()
     constants = {"M": product.m, "N": product.n, "K": product.k, "K_RANGE": k_range, "SPLITS": splits}
     for name, value in constants.items():
+        writer.constant(value, name)
+    for name, value in product.sizes:
         writer.constant(value, name)
     writer.text(
         "\n".join(
@@ -155,6 +159,8 @@ def add_partials(
     writer.constant(product.n, "N")
     writer.constant(splits, "SPLITS")
     writer.constant(total, "TOTAL")
+    for name, value in product.sizes:
+        writer.constant(value, name)
     pointer = writer.read(partials)
     emit_store(writer, product.space, outputs, epilogue, accumulator)
     groups = -(-total // 128)

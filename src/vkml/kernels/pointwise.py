@@ -130,15 +130,24 @@ def pointwise(
     items = total // width
 
     writer = KernelWriter(push_limit)
-    pointers = [writer.read(view) for view in leaves] + [writer.write(view) for view in outputs]
+    part = min(width, 4)
+    pointers = [
+        writer.read(view, width=part if _is_vector(stride, width) else 1)
+        for view, stride in zip(leaves, strides, strict=False)
+    ]
+    pointers += [writer.write(view, width=part) for view in outputs]
     count = writer.constant(items, "ITEMS")
     lines = _decompose(writer, sizes, width)
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
-    names = []
+    in_vectors = (*coordinates[:-1], "vectors")
+
+    def place(stride: tuple[int, ...]) -> str:
+        if not _is_vector(stride, width):
+            return writer.offset(coordinates, stride)
+        return writer.offset(in_vectors, (*(step // part for step in stride[:-1]), 1))
+
     for index, (view, pointer, stride) in enumerate(zip(leaves, pointers, strides, strict=False)):
-        offset = writer.offset(coordinates, stride)
-        names.append(f"x{index}")
-        lines += _load(view, pointer, offset, stride[-1], width, f"x{index}")
+        lines += _load(view, pointer, place(stride), stride[-1], width, f"x{index}")
     bound = {value.name: f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}" for i, value in enumerate(body.inputs)}
     statements, results = emit_body(body, bound, "        ")
     for index, view in enumerate(outputs):
@@ -154,8 +163,7 @@ def pointwise(
         lines.append("    }")
     for index, view in enumerate(outputs):
         pointer, stride = pointers[len(leaves) + index], strides[len(leaves) + index]
-        offset = writer.offset(coordinates, stride)
-        lines += _store(view, pointer, offset, width, f"y{index}")
+        lines += _store(view, pointer, place(stride), width, f"y{index}")
 
     groups = -(-items // WORKGROUP)
     rows = -(-groups // max_groups)
@@ -198,7 +206,7 @@ def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequen
 def _decompose(writer: KernelWriter, sizes: tuple[int, ...], width: int) -> list[str]:
     """Coordinates c0, c1, … of this thread's first element."""
     if len(sizes) == 1:
-        return [f"    int c0 = item * {width};"]
+        return [f"    int c0 = item * {width};", *_vectors("c0", width)]
     lines = ["    int rest = item;"]
     for axis in range(len(sizes) - 1, 0, -1):
         extent = sizes[axis] // width if axis == len(sizes) - 1 else sizes[axis]
@@ -206,7 +214,11 @@ def _decompose(writer: KernelWriter, sizes: tuple[int, ...], width: int) -> list
         scale = f" * {width}" if axis == len(sizes) - 1 else ""
         lines.append(f"    int c{axis} = (rest % {size}){scale}; rest /= {size};")
     lines.append("    int c0 = rest;")
-    return lines
+    return lines + _vectors(f"c{len(sizes) - 1}", width)
+
+
+def _vectors(innermost: str, width: int) -> list[str]:
+    return [f"    int vectors = uint({innermost}) / {min(width, 4)};"] if width > 1 else []
 
 
 def _is_vector(stride: tuple[int, ...], width: int) -> bool:
@@ -226,11 +238,8 @@ def _load(view: View, pointer: str, offset: str, inner: int, width: int, name: s
     lines = [f"    {compute} {name}[{width}];"]
     for start in range(0, width, part):
         vector = f"{name}v{start}"
-        bytes_ = part * view.itemsize
-        lines.append(
-            f"    vector<{storage}, {part}> {vector} = "
-            f"loadAligned<{bytes_}>((vector<{storage}, {part}>*)({pointer} + ({offset} + {start})));"
-        )
+        at = f"{pointer} + ({offset} + {start // part})"
+        lines.append(f"    vector<{storage}, {part}> {vector} = loadAligned<{part * view.itemsize}>({at});")
         for lane in range(part):
             element = f"{vector}[{lane}]"
             if view.dtype == dtypes.BOOL:
@@ -249,10 +258,8 @@ def _store(view: View, pointer: str, offset: str, width: int, name: str) -> list
     lines = []
     for start in range(0, width, part):
         elements = ", ".join(f"{name}[{start + lane}]" for lane in range(part))
-        lines.append(
-            f"    storeAligned<{part * view.itemsize}>((vector<{storage}, {part}>*)({pointer} + ({offset} + {start})), "
-            f"vector<{storage}, {part}>({elements}));"
-        )
+        at = f"{pointer} + ({offset} + {start // part})"
+        lines.append(f"    storeAligned<{part * view.itemsize}>({at}, vector<{storage}, {part}>({elements}));")
     return lines
 
 

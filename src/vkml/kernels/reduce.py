@@ -35,7 +35,7 @@ def reduction(name: str, dtype: DType) -> Reduction:
     zero, one = literal(0, dtype), literal(1, dtype)
     accumulator = compute_type(dtype)
     if name in ("Max", "Min"):
-        return Reduction("x", f"nan_{name.lower()}(a, b)", extreme(dtype, lowest=name == "Max"))
+        return Reduction("x", f"{name.lower()}imum(a, b)", extreme(dtype, lowest=name == "Max"))
     if name == "Prod":
         return Reduction("x", "a * b", one)
     finalize = {

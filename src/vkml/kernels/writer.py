@@ -111,14 +111,25 @@ class KernelWriter:
         self._reads: list[View] = []
         self._writes: list[View] = []
 
-    def read(self, view: View, pointer_type: str | None = None) -> str:
-        """A pointer to the view's first element; returns its name in the source."""
-        self._reads.append(view)
-        return self._pointer(view, pointer_type or storage_type(view.dtype), "input")
+    def read(self, view: View, *, width: int = 1, reinterpreted_as: str | None = None) -> str:
+        """A pointer to the view's first element; returns its name in the source.
 
-    def write(self, view: View) -> str:
+        Args:
+            view: what is read.
+            width: above 1, the pointer is one to vectors of as many elements (casting pointers in the kernel instead
+                makes SwiftShader abort).
+            reinterpreted_as: another element type to read the memory as.
+        """
+        self._reads.append(view)
+        if reinterpreted_as is None:
+            self._needs.update(NEEDS.get(view.dtype, ()))
+        return self._pointer(view, reinterpreted_as or storage_type(view.dtype), width, "input")
+
+    def write(self, view: View, *, width: int = 1) -> str:
+        """A pointer to the view's first element, for writing."""
         self._writes.append(view)
-        return self._pointer(view, storage_type(view.dtype), "output")
+        self._needs.update(NEEDS.get(view.dtype, ()))
+        return self._pointer(view, storage_type(view.dtype), width, "output")
 
     def buffer(self, buffer: Buffer, pointer_type: str, name: str) -> str:
         """A pointer that takes no part in hazard tracking (the status word)."""
@@ -126,9 +137,8 @@ class KernelWriter:
         self._addresses.append(buffer)
         return f"push.{name}"
 
-    def _pointer(self, view: View, type_: str, stem: str) -> str:
-        for need in NEEDS.get(view.dtype, ()) if type_ == STORAGE.get(view.dtype) else ():
-            self._needs.add(need)
+    def _pointer(self, view: View, element: str, width: int, stem: str) -> str:
+        type_ = f"vector<{element}, {width}>" if width > 1 else element
         key = (view.buffer.serial, view.byte_offset, type_)
         name = self._pointer_names.get(key)
         if name is None:

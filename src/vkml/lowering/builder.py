@@ -300,6 +300,8 @@ class Builder:
         taken, self._epilogue = self._epilogue, None
         if taken is None:
             return None, [self.output(type_)]
+        if self._epilogue_names:
+            self._result_names = self._epilogue_names
         return taken, [self.output(t, i) for i, t in enumerate(self._epilogue_types)]
 
     def before_epilogue(

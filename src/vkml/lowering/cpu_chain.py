@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.cpu.blocks import Chain, choose, store
-from vkml.ir import Constant, Node, TensorType, find
+from vkml.ir import Node, TensorType, find
 from vkml.ir.dtypes import from_code
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +46,9 @@ class ChainBuilder:
         """The NumPy type of a value."""
         return self.chain.dtypes[number]  # type: ignore[no-any-return]
 
-    def step(self, function: Callable[..., Any], *inputs: int, dtype: Any = None, in_place: bool = True) -> int:
+    def step(
+        self, function: Callable[..., Any], *inputs: int, dtype: Any = None, in_place: bool = True
+    ) -> int:
         """Adds a function application; the result has the first input's type unless stated."""
         self.cost += 4 if function in COSTLY else 1
         dtype = self.dtype(inputs[0]) if dtype is None else dtype
@@ -61,7 +63,7 @@ class ChainBuilder:
             self.cost += 10
         return self._widened[number]
 
-    def translate(self, node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> None:
+    def translate(self, node: Node, types: Mapping[str, TensorType]) -> None:
         """Adds a pointwise node; its inputs are known values."""
         inputs = [self.wide(self.values[name]) if name else None for name in node.inputs]
         storage = types[node.outputs[0]].dtype.storage

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vkml.ir import Constant, Node, TensorType, dtypes
 from vkml.kernels.views import BufferKind, View
-from vkml.kernels.writer import CannotLower
+from vkml.kernels.writer import NEEDS, CannotLower
 from vkml.lowering.builder import Builder, Target
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.plan import VulkanProgram
@@ -144,6 +144,10 @@ def refusal(
             return f"the shape of '{name}' depends on data"
         if name and (types[name].dtype == dtypes.STRING or not types[name].dtype.is_native):
             return f"no Vulkan kernel handles {types[name].dtype.name}"
+    for name in node.outputs:
+        missing = set(NEEDS.get(types[name].dtype, ()) if name else ()) - target.capabilities
+        if missing:
+            return f"storing {types[name].dtype.name} needs {', '.join(sorted(missing))}"
     try:
         views: dict[str, View] = {}
         given = [_probe_view(name, types, constants, views, build) for name in node.inputs]

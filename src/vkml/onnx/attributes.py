@@ -14,6 +14,7 @@ from vkml.ir.types import TensorType
 from vkml.onnx.messages import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 from vkml.onnx.tensor import to_text
 from vkml.onnx.value_types import read_type, write_type
+from vkml.onnx.wire import encode_text
 
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
 SPARSE_TENSOR, SPARSE_TENSORS, TYPE_PROTO, TYPE_PROTOS = range(11, 15)
@@ -92,7 +93,7 @@ def write_attribute(
     elif code == INT:
         converted = [int(item) for item in items]
     elif code == STRING:
-        converted = [item.encode("utf-8") if isinstance(item, str) else bytes(item) for item in items]
+        converted = [encode_text(item) if isinstance(item, str) else bytes(item) for item in items]
     elif code == TENSOR:
         converted = [write_tensor("", _constant(item)) for item in items]
     elif code == GRAPH:

@@ -310,10 +310,12 @@ class _Loader:
         self._calls += 1
         self._charge(proto, scope)
         self._charge(function, scope)
+        # Not all the calls that lead here: messages, and the work of putting them together, would grow long.
+        inside = f"{self._model.label}: function {label}, called by {_label(proto)}"
         body = _deeper(
             scope,
-            where=f"{where}: function {label}",
-            opsets={**self._model.opsets, **read_opsets(function.opset_import, f"{where}: function {label}")},
+            where=inside,
+            opsets={**self._model.opsets, **read_opsets(function.opset_import, inside)},
             prefix=f"{function.name[:40]}.{self._calls}/",
             names={},
             arguments=self._arguments(proto, function, scope, where),

@@ -76,7 +76,7 @@ class Tensor:
         return found
 
     def numpy(self) -> Array:
-        """The values: as `array`, but float32 for bfloat16, float8 and float4; 8-bit ones for int4 and uint4."""
+        """The values: as `array`, but float32 for bfloat16, float8 and float4; int8 and uint8 for 4-bit."""
         return decode(self.array(), self.dtype, self.shape)
 
     def __repr__(self) -> str:

@@ -323,6 +323,14 @@ def encode_varint(value: int) -> bytes:
     return bytes(result)
 
 
+def encode_text(text: str) -> bytes:
+    """UTF-8; `InvalidArgument` where `text` holds half of a surrogate pair, which no UTF-8 can say."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"the text {text[:80]!r} cannot be written as UTF-8: {error.reason}") from None
+
+
 def encode_message(kind: MessageType, message: Any) -> tuple[list[Buffer], int]:
     """The message's encoding as pieces, and their total length in bytes.
 
@@ -358,7 +366,7 @@ def _encode_field(entry: Field, value: Any, pieces: list[Buffer]) -> int:
         assert entry.message is not None
         body, length = encode_message(entry.message, value)
     else:
-        piece: Buffer = value.encode("utf-8") if isinstance(value, str) else value
+        piece: Buffer = encode_text(value) if isinstance(value, str) else value
         body, length = (piece,), len(piece)
     head = tag + encode_varint(length)
     if length < 4096 and len(body) > 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from vkml.onnx.messages import (
     TensorProto,
 )
 from vkml.onnx.value_types import write_value
-from vkml.onnx.wire import Buffer, encode_message
+from vkml.onnx.wire import Buffer, encode_message, encode_text
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes of a protobuf message that other readers accept."""
@@ -214,7 +213,7 @@ def _check_storage(name: str, constant: Constant) -> None:
 
 
 def _text(value: Any) -> bytes:
-    return value.encode("utf-8") if isinstance(value, str) else bytes(value)
+    return encode_text(value) if isinstance(value, str) else bytes(value)
 
 
 def _opsets(graph: Graph) -> dict[str, int]:
@@ -268,7 +267,7 @@ def _location(target: Path | None, external_data: bool | str | None) -> str | No
 @contextlib.contextmanager
 def _written(final: Path, pieces: Iterable[Buffer]) -> Iterator[tuple[Path, Path]]:
     """Writes pieces to a new file beside `final`; the file is removed again unless it is renamed."""
-    temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}.tmp")
+    temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
         try:
             with open(temporary, "xb") as stream:

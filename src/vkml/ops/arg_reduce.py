@@ -29,7 +29,9 @@ class ArgReduction(Operator):
         require_types(node, [data], NUMBERS)
         axis = normalise_axis(node, node.attributes["axis"], max(data.rank, 1))
         if data.rank and data.dims[axis] == 0:
-            raise ShapeError(f"{node.label}: axis {axis} of the input's shape {list(data.dims)} has no elements")
+            raise ShapeError(
+                f"{node.label}: axis {axis} of the input's shape {list(data.dims)} has no elements"
+            )
         return [check_size(node, INT64, reduced_shape(data.dims, (axis,), bool(node.attributes["keepdims"])))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:

@@ -16,7 +16,7 @@ from vkml.ops.pointwise import Binary
 
 
 def shift(x: Array, amount: Array, direction: str) -> Any:
-    """Shifted bits; amounts below 0 or of the type's width and above leave only copies of the sign bit (opset 28)."""
+    """Shifted bits; amounts below 0 or from the type's width on leave copies of the sign bit (opset 28)."""
     width = x.dtype.itemsize * 8
     is_inside = (amount >= 0) & (amount < width)
     safe = np.where(is_inside, amount, 0).astype(x.dtype)

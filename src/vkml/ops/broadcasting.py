@@ -46,23 +46,29 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
     names = ", ".join(dtype.name for dtype in allowed)
     found = ", ".join(known.dtype.name for known in inputs)
     if any(known.dtype != first for known in inputs):
-        raise InvalidGraph(f"{node.label}: inputs have element types {found}; they must be the same, one of {names}")
+        raise InvalidGraph(
+            f"{node.label}: inputs have element types {found}; they must be the same, one of {names}"
+        )
     if first == BFLOAT16:
         # Raw bits travel as uint16: computing on them would be silently wrong.
-        raise errors.NotImplemented(f"{node.label}: computing in bfloat16 is not supported; cast to float first")
+        raise errors.NotImplemented(
+            f"{node.label}: computing in bfloat16 is not supported; cast to float first"
+        )
     if first not in allowed:
         raise InvalidGraph(f"{node.label}: element type {found} is not allowed; {node.op} takes {names}")
     return first
 
 
 def align_to_axis(node: Node, axis: int) -> list[Node]:
-    """Rewrites the broadcasting of opsets 1 to 6, where the second input's first axis meets `axis` of the first.
+    """Rewrites the broadcasting of opsets 1 to 6, where the second input starts at `axis` of the first.
 
-    The second input gets trailing axes of size 1 through shape arithmetic, which constant folding resolves as soon
-    as the shapes are known; the node follows in its newest form.
+    The second input gets trailing axes of size 1 through shape arithmetic, which constant folding resolves
+    once the shapes are known; the node follows in its newest form.
     """
     first, second = node.inputs[:2]
-    names = {key: fresh_name(node, key) for key in ("shape", "rank", "own_shape", "own_rank", "axis", "after")}
+    names = {
+        key: fresh_name(node, key) for key in ("shape", "rank", "own_shape", "own_rank", "axis", "after")
+    }
     names |= {key: fresh_name(node, key) for key in ("missing", "ones", "target", "aligned")}
 
     def step(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Node:
@@ -81,5 +87,9 @@ def align_to_axis(node: Node, axis: int) -> list[Node]:
         step("ConstantOfShape", ["missing"], "ones", value=one),
         step("Concat", ["own_shape", "ones"], "target", axis=0),
         step("Reshape", [second, "target"], "aligned"),
-        renew(node, inputs=(first, names["aligned"], *node.inputs[2:]), drop=("axis", "broadcast", "consumed_inputs")),
+        renew(
+            node,
+            inputs=(first, names["aligned"], *node.inputs[2:]),
+            drop=("axis", "broadcast", "consumed_inputs"),
+        ),
     ]

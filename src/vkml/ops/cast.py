@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml import errors
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import dtypes
 from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT64, NUMBERS, STRING, DType
@@ -21,9 +22,7 @@ from vkml.ops.upgrading import renew
 
 CASTABLE: tuple[DType, ...] = (*NUMBERS, BOOL, STRING, *CONVERTIBLE)
 
-_NAMES_OF_OPSET_1 = {
-    **{dtype.name.upper(): dtype.code for dtype in dtypes.ALL},
-}
+_NAMES_OF_OPSET_1 = {dtype.name.upper(): dtype.code for dtype in dtypes.ALL}
 
 
 def convert(
@@ -31,8 +30,8 @@ def convert(
 ) -> Array:
     """A tensor's elements as another type.
 
-    Integers that do not fit keep their low bits; floats cut off their fraction; floats that do not fit an integer
-    type give an unspecified number, never an error.
+    Integers that do not fit keep their low bits; floats lose their fraction, and those that do not fit an
+    integer type give an unspecified number, never an error.
 
     Args:
         node: gives `saturate` and `round_mode`, and a name to error messages.
@@ -115,8 +114,8 @@ def _compute_type(dtype: DType) -> str:
 class _Conversion(Operator):
     """What Cast and CastLike share.
 
-    `evaluate` sees arrays, not element types, so nodes whose input NumPy has no type for carry that type in the
-    internal attribute `source` (and, for packed types, `source_shape`); `resolve` puts them there.
+    `evaluate` sees arrays, not element types, so nodes whose input NumPy has no type for must carry that type
+    in the internal attribute `source` (and, for packed types, `source_shape`). `resolve` puts them there.
     """
 
     attributes = {
@@ -132,7 +131,7 @@ class _Conversion(Operator):
         raise NotImplementedError
 
     def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
-        """The node as a Cast that states its input's type; for use once types are inferred."""
+        """The node as a Cast that states its input's type; for use before `infer`, types being known."""
         data = required(node, inputs, 0)
         attributes = {
             **node.attributes,
@@ -149,6 +148,11 @@ class _Conversion(Operator):
             if dtype not in CASTABLE:
                 names = ", ".join(allowed.name for allowed in CASTABLE)
                 raise InvalidGraph(f"{node.label}: cannot convert {what} {dtype.name}; known are {names}")
+        if not data.dtype.is_native and node.attributes["source"] is None:
+            raise errors.NotImplemented(
+                f"{node.label}: its input is {data.dtype.name}, which travels as raw bits; "
+                "resolve the node first"
+            )
         if node.attributes["round_mode"] not in ("up", "down", "nearest"):
             raise InvalidGraph(
                 f"{node.label}: round_mode must be up, down or nearest, not {node.attributes['round_mode']!r}"
@@ -192,6 +196,15 @@ class CastLike(_Conversion):
 
     inputs = (2, 2)
 
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        target = self.target(node, inputs)
+        if not target.is_native:
+            raise errors.NotImplemented(
+                f"{node.label}: its second input is {target.name}, which travels as raw bits; "
+                "resolve the node first"
+            )
+        return super().infer(node, inputs)
+
     def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
         return required(node, inputs, 1).dtype
 
@@ -204,5 +217,3 @@ class CastLike(_Conversion):
         self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
     ) -> str | None:
         return cast_expression(arguments[0], types[0], result)
-
-

@@ -39,7 +39,7 @@ def require_dtype(node: Node, found: Known, allowed: Sequence[DType], what: str)
 
     Raises:
         InvalidGraph: It is not one of `allowed`.
-        NotImplemented: It is bfloat16, whose raw bits travel as uint16: computing on them would be silently wrong.
+        NotImplemented: It is bfloat16, whose raw bits travel as uint16: sums of them would be silently wrong.
     """
     if found.dtype == BFLOAT16:
         raise NotImplemented(
@@ -104,6 +104,18 @@ def list_value(node: Node, found: Known, what: str) -> tuple[int, ...] | None:
     if found.rank > 1:
         raise ShapeError(f"{node.label}: {what} must be a list of integers, its shape is {list(found.dims)}")
     return None if found.value is None else integers(found.value)
+
+
+def input_values(node: Node, inputs: Sequence[Known | None], index: int, what: str) -> tuple[int, ...] | None:
+    """The integers of the constant input `index`; None where the input is absent (or not known)."""
+    found: Known | None = optional(inputs, index)
+    return None if found is None else list_value(node, found, what)
+
+
+def array_values(inputs: Sequence[Array | None], *indices: int) -> list[tuple[int, ...] | None]:
+    """The integers of several inputs of an evaluation, None where one is absent."""
+    found = [optional(inputs, index) for index in indices]
+    return [None if array is None else integers(array) for array in found]
 
 
 def has_unknown_value(inputs: Sequence[Known | None], indices: Sequence[int]) -> bool:

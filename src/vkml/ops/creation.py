@@ -15,6 +15,7 @@ from vkml.ir.dtypes import (
     FLOAT8E4M3FNUZ,
     FLOAT8E5M2,
     FLOAT8E5M2FNUZ,
+    FLOAT16,
     FLOAT32,
     FLOAT64,
     INT16,
@@ -158,7 +159,7 @@ class Range(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         found = [required(node, inputs, index) for index in range(3)]
-        require_dtype(node, found[0], (FLOAT32, FLOAT64, INT16, INT32, INT64), "start")
+        require_dtype(node, found[0], (FLOAT32, FLOAT64, FLOAT16, INT16, INT32, INT64), "start")
         for value, what in zip(found, ("start", "limit", "delta"), strict=True):
             require_same_dtype(node, found[0], value, what)
             if value.type.elements != 1:
@@ -171,7 +172,8 @@ class Range(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         start, limit, delta = (present(inputs, index).reshape(())[()] for index in range(3))
         count = range_count(node, start, limit, delta)
-        return [(start + np.arange(count, dtype=start.dtype) * delta).astype(start.dtype, copy=False)]
+        steps = np.arange(count, dtype=np.float32 if start.dtype == np.float16 else start.dtype)
+        return [(start + steps * delta).astype(start.dtype, copy=False)]
 
 
 _ONES = {BFLOAT16: 0x3F80, FLOAT8E4M3FN: 0x38, FLOAT8E4M3FNUZ: 0x40, FLOAT8E5M2: 0x3C, FLOAT8E5M2FNUZ: 0x40}

@@ -31,7 +31,9 @@ class Dropout(Operator):
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         node = renew(node, drop=("is_test", "consumed_inputs", "ratio")) if node.version < 12 else node
         if len(node.inputs) < 3 and not any(node.outputs[1:]):
-            return renew(node, op="Identity", inputs=node.inputs[:1], outputs=node.outputs[:1], drop=("seed",))
+            return renew(
+                node, op="Identity", inputs=node.inputs[:1], outputs=node.outputs[:1], drop=("seed",)
+            )
         return node
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:

@@ -34,7 +34,7 @@ def divide(a: Array, b: Array) -> Any:
 
 
 def remainder(a: Array, b: Array, fmod: int = 0) -> Any:
-    """The remainder with the sign of the dividend (`fmod`) or of the divisor; integers give 0 for a divisor of 0."""
+    """The remainder with the sign of the dividend (`fmod`) or the divisor; of an integer by 0 it is 0."""
     return np.fmod(a, b) if fmod else np.mod(a, b)
 
 
@@ -129,7 +129,7 @@ register(Binary("Add", np.add, "({x} + {y})", NUMBERS))
 register(Binary("Sub", np.subtract, "({x} - {y})", NUMBERS))
 register(Binary("Mul", np.multiply, "({x} * {y})", NUMBERS))
 register(Binary("Div", divide, "divide({x}, {y})", NUMBERS))
-register(Binary("Mod", remainder, _mod_slang, NUMBERS, attributes={"fmod": 0}))
+register(Binary("Mod", remainder, _mod_slang, NUMBERS, attributes={"fmod": 0}, has_double=False))
 register(_Pow("Pow", power, "", (*FLOATS, INT32, INT64)))
 register(Variadic("Max", lambda *arrays: functools.reduce(np.maximum, arrays), _folded("maximum"), NUMBERS))
 register(Variadic("Min", lambda *arrays: functools.reduce(np.minimum, arrays), _folded("minimum"), NUMBERS))
@@ -164,14 +164,11 @@ class Clip(Operator):
         return [data.type]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        data = value = present(inputs, 0)
+        data = present(inputs, 0)
         low, high = optional(inputs, 1), optional(inputs, 2)
         with np.errstate(all="ignore"):
-            if low is not None:
-                value = np.maximum(value, low.reshape(()).astype(data.dtype))
-            if high is not None:
-                value = np.minimum(value, high.reshape(()).astype(data.dtype))
-        return [np.array(value, data.dtype, copy=value is data)]
+            bounds = [None if b is None else b.reshape(()).astype(data.dtype) for b in (low, high)]
+            return [data if bounds == [None, None] else np.asarray(np.clip(data, *bounds))]
 
     def expression(
         self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
@@ -182,5 +179,3 @@ class Clip(Operator):
             if index < len(arguments) and arguments[index]:
                 value = f"{function}({value}, {kind}({arguments[index]}))"
         return value
-
-

@@ -197,11 +197,11 @@ def source_coordinates(geometry: ResizeGeometry, axis: ResizeAxis) -> Array:
         if axis.output > 1:
             return np.asarray(start * last + place * (end - start) * last / np.float32(axis.output - 1))
         return np.full_like(place, half * (start + end) * last)
-    source = (place + half) / scale - half
+    source = (place + half) / scale
     if mode == "half_pixel_symmetric":
         adjustment = np.float32(axis.output) / (scale * np.float32(axis.input))
-        source = source + np.float32(axis.input) * half * (one - adjustment)
-    return np.asarray(source)
+        source = np.float32(axis.input) * half * (one - adjustment) + source
+    return np.asarray(source - half)
 
 
 def nearest_places(geometry: ResizeGeometry, axis: ResizeAxis) -> Array:

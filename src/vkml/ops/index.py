@@ -1,4 +1,4 @@
-"""Operators whose indices are data: Gather and Scatter in their forms, OneHot, NonZero, TopK, Compress, Unique."""
+"""Operators whose indices are data: Gather and Scatter in all their forms."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir.dtypes import BOOL, INT32, INT64, NUMBERS
+from vkml.ir.dtypes import INT32, INT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
-    integers,
-    list_value,
     normalise_axis,
     optional,
     present,
@@ -29,7 +27,7 @@ from vkml.ops.checks import (
 )
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
-from vkml.ops.upgrading import attributes_to_inputs, renew
+from vkml.ops.upgrading import renew
 
 
 def checked_indices(node: Node, indices: Array, size: int, axis: int) -> Array:
@@ -43,8 +41,8 @@ def checked_indices(node: Node, indices: Array, size: int, axis: int) -> Array:
     if wrong.any():
         place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         raise IndexOutOfRange(
-            f"{node.label}: index {int(found[place])} at {list(map(int, place))} is outside axis {axis} of size {size}; "
-            f"allowed are {-size} … {size - 1}"
+            f"{node.label}: index {int(found[place])} at {list(map(int, place))} is outside axis {axis} "
+            f"of size {size}; allowed are {-size} … {size - 1}"
         )
     return np.where(found < 0, found + size, found)
 
@@ -92,7 +90,8 @@ def _along_axis(node: Node, x: Sequence[int], indices: Sequence[int]) -> int:
         i > size for place, (i, size) in enumerate(zip(indices, x, strict=True)) if place != axis
     ):
         raise ShapeError(
-            f"{node.label}: indices of shape {list(indices)} do not fit into data of shape {list(x)} along axis {axis}"
+            f"{node.label}: indices of shape {list(indices)} do not fit into data of shape {list(x)} "
+            f"along axis {axis}"
         )
     return axis
 
@@ -156,8 +155,8 @@ def gather_nd_geometry(
     fits = 0 <= batch_dims < min(len(x_shape), len(indices_shape)) and length <= len(x_shape) - batch_dims
     if not fits or tuple(x_shape[:batch_dims]) != tuple(indices_shape[:batch_dims]):
         raise ShapeError(
-            f"{node.label}: index tuples of length {length} from indices {list(indices_shape)} do not address data "
-            f"{list(x_shape)} with {batch_dims} batch axes"
+            f"{node.label}: index tuples of length {length} from indices {list(indices_shape)} do not "
+            f"address data {list(x_shape)} with {batch_dims} batch axes"
         )
     end = batch_dims + length
     return GatherNDGeometry(
@@ -209,7 +208,8 @@ REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maxim
 def _check_reduction(node: Node) -> None:
     if node.attributes["reduction"] not in ("none", *REDUCTIONS):
         raise InvalidGraph(
-            f"{node.label}: reduction {node.attributes['reduction']!r} is not one of none, {', '.join(REDUCTIONS)}"
+            f"{node.label}: reduction {node.attributes['reduction']!r} is not one of none, "
+            f"{', '.join(REDUCTIONS)}"
         )
 
 
@@ -242,7 +242,8 @@ class ScatterElements(Operator):
         _along_axis(node, x.dims, indices.dims)
         if updates.dims != indices.dims:
             raise ShapeError(
-                f"{node.label}: updates of shape {list(updates.dims)} and indices of shape {list(indices.dims)} differ"
+                f"{node.label}: updates of shape {list(updates.dims)} and indices of shape "
+                f"{list(indices.dims)} differ"
             )
         return [static(x.dtype, x.dims)]
 
@@ -297,169 +298,52 @@ class ScatterND(Operator):
 
 
 @operator()
-class OneHot(Operator):
-    """Indices as vectors that are on at the index and off elsewhere; an index out of range is off everywhere."""
+class TensorScatter(Operator):
+    """A cache with an update written along one axis from each sample's own position on."""
 
-    inputs = (3, 3)
-    attributes = {"axis": -1}
-    value_inputs = (1,)
+    inputs = (2, 3)
+    attributes = {"axis": -2, "mode": "linear"}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        indices, depth, values = (required(node, inputs, index) for index in range(3))
-        refuse_packed(node, values)
-        require_dtype(node, indices, NUMBERS, "indices")
-        require_dtype(node, depth, NUMBERS, "depth")
-        if depth.type.elements != 1 or values.dims != (2,):
+        cache, update = required(node, inputs, 0), required(node, inputs, 1)
+        positions: Known | None = optional(inputs, 2)
+        refuse_packed(node, cache)
+        require_same_dtype(node, cache, update, "update")
+        require_rank(node, cache, 2)
+        axis = _along_axis(node, cache.dims, update.dims)
+        pairs = enumerate(zip(update.dims, cache.dims, strict=True))
+        if axis == 0 or any(u != c for place, (u, c) in pairs if place != axis):
             raise ShapeError(
-                f"{node.label}: depth must be one number and values two, their shapes are {list(depth.dims)} "
-                f"and {list(values.dims)}"
+                f"{node.label}: an update {list(update.dims)} does not fit a cache {list(cache.dims)}"
             )
-        axis = normalise_axis(node, node.attributes["axis"], indices.rank + 1)
-        before, after = indices.dims[:axis], indices.dims[axis:]
-        if depth.value is None:
-            return [TensorType(values.dtype, (*before, None, *after))]
-        size = int(depth.value.reshape(()))
-        if size < 1:
-            raise ShapeError(f"{node.label}: depth is {size}; it must be positive")
-        return [check_size(node, values.dtype, (*before, size, *after))]
+        if update.dims[axis] > cache.dims[axis]:
+            raise ShapeError(f"{node.label}: {update.dims[axis]} steps do not fit {cache.dims[axis]}")
+        if node.attributes["mode"] not in ("linear", "circular"):
+            raise InvalidGraph(
+                f"{node.label}: mode {node.attributes['mode']!r} is neither linear nor circular"
+            )
+        if positions is not None:
+            _require_indices(node, positions)
+            if positions.dims != cache.dims[:1]:
+                raise ShapeError(f"{node.label}: write_indices must have shape [{cache.dims[0]}]")
+        return [static(cache.dtype, cache.dims)]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        indices, depth, values = (present(inputs, index) for index in range(3))
-        size = int(depth.reshape(()))
-        axis = normalise_axis(node, node.attributes["axis"], indices.ndim + 1)
-        found = np.expand_dims(indices.astype(np.int64), axis)
-        classes = np.arange(size).reshape(-1, *(1,) * (indices.ndim - axis))
-        hot = np.where(found < 0, found + size, found) == classes
-        return [np.where(hot, values[1], values[0]).astype(values.dtype, copy=False)]
-
-
-@operator()
-class NonZero(Operator):
-    """Coordinates of the elements that are not zero, one column each, in row-major order."""
-
-    value_inputs = (0,)
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x = required(node, inputs, 0)
-        refuse_packed(node, x)
-        count = None if x.value is None else int(np.count_nonzero(x.value))
-        return [TensorType(INT64, (x.rank, count))]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x = present(inputs, 0)
-        if x.ndim == 0:
-            return [np.zeros((0, int(np.count_nonzero(x))), dtype=np.int64)]
-        return [np.array(np.nonzero(x), dtype=np.int64)]
-
-
-@operator()
-class TopK(Operator):
-    """The k greatest or least elements along an axis and where they were; of equals, the first wins."""
-
-    inputs = (2, 2)
-    outputs = (1, 2)
-    attributes = {"axis": -1, "largest": 1, "sorted": 1}
-    value_inputs = (1,)
-
-    def upgrade(self, node: Node) -> Node | Sequence[Node]:
-        if node.version >= 10:
-            return node
-        k = node.attributes.get("k")
-        return attributes_to_inputs(
-            renew(node, attributes={} if k is None else {"k": (k,)}), [("k", 1, INT64)]
+        cache, update, positions = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        axis = normalise_axis(node, node.attributes["axis"], cache.ndim)
+        size, steps = cache.shape[axis], update.shape[axis]
+        start = np.zeros(cache.shape[0], np.int64) if positions is None else positions.astype(np.int64)
+        is_circular = node.attributes["mode"] == "circular"
+        wrong = np.flatnonzero((start < 0) | (start > (size - 1 if is_circular else size - steps)))
+        if wrong.size and steps:
+            raise IndexOutOfRange(
+                f"{node.label}: write index {int(start[wrong[0]])} of sample {int(wrong[0])} "
+                f"with {steps} steps does not fit axis {axis} of size {size}"
+            )
+        target = (start[:, None] + np.arange(steps)) % max(size, 1)
+        result = cache.copy()
+        # Both advanced indices in front: the axis moves behind the batch, where the update's has to follow.
+        np.moveaxis(result, axis, 1)[np.arange(cache.shape[0])[:, None], target] = np.moveaxis(
+            update, axis, 1
         )
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x, k = required(node, inputs, 0), required(node, inputs, 1)
-        require_dtype(node, x, NUMBERS, "the input")
-        require_rank(node, x, 1)
-        axis = normalise_axis(node, node.attributes["axis"], x.rank)
-        if k.type.elements != 1:
-            raise ShapeError(f"{node.label}: k must be one integer, its shape is {list(k.dims)}")
-        value = list_value(node, k, "k")
-        if value is not None and not 0 <= value[0] <= x.dims[axis]:
-            raise ShapeError(f"{node.label}: k is {value[0]}, axis {axis} has {x.dims[axis]} elements")
-        shape = (*x.dims[:axis], None if value is None else value[0], *x.dims[axis + 1 :])
-        return [TensorType(x.dtype, shape), TensorType(INT64, shape)][: len(node.outputs)]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x, k = present(inputs, 0), integers(present(inputs, 1))[0]
-        axis = normalise_axis(node, node.attributes["axis"], x.ndim)
-        size = x.shape[axis]
-        if not 0 <= k <= size:
-            raise ShapeError(f"{node.label}: k is {k}, axis {axis} has {size} elements")
-        if node.attributes["largest"]:
-            # A stable ascending sort of the reversed axis, read backwards, keeps the first of equals in front.
-            order = size - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-        else:
-            order = np.argsort(x, axis=axis, kind="stable")
-        places = contiguous(order.take(np.arange(k), axis=axis).astype(np.int64, copy=False))
-        return [np.take_along_axis(x, places, axis=axis), places][: len(node.outputs)]
-
-
-@operator()
-class Compress(Operator):
-    """Slices along an axis (of the flattened tensor without one) where a condition holds."""
-
-    inputs = (2, 2)
-    attributes = {"axis": None}
-    value_inputs = (1,)
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x, condition = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
-        require_dtype(node, condition, (BOOL,), "the condition")
-        require_rank(node, condition, 1, 1, "the condition")
-        stated = node.attributes["axis"]
-        axis = None if stated is None else normalise_axis(node, stated, x.rank)
-        length = x.type.elements if axis is None else x.dims[axis]
-        count = None
-        if condition.value is not None:
-            # A condition longer than the axis is cut off, as ONNX Runtime does.
-            count = int(np.count_nonzero(condition.value[:length]))
-        shape = (count,) if axis is None else (*x.dims[:axis], count, *x.dims[axis + 1 :])
-        return [TensorType(x.dtype, shape)]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x, condition = present(inputs, 0), present(inputs, 1)
-        axis = node.attributes["axis"]
-        length = x.size if axis is None else x.shape[axis]
-        return [np.compress(condition[:length], x, axis=axis)]
-
-
-@operator()
-class Unique(Operator):
-    """The distinct elements (or slices along an axis), with first places, inverse places and counts."""
-
-    outputs = (1, 4)
-    attributes = {"axis": None, "sorted": 1}
-    value_inputs = (0,)
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x = required(node, inputs, 0)
-        refuse_packed(node, x)
-        stated = node.attributes["axis"]
-        axis = None if stated is None else normalise_axis(node, stated, x.rank)
-        length = x.type.elements if axis is None else x.dims[axis]
-        if x.value is not None:
-            made = self.evaluate(node, [x.value])
-            return [static(x.dtype if place == 0 else INT64, array.shape) for place, array in enumerate(made)]
-        shape = (None,) if axis is None else (*x.dims[:axis], None, *x.dims[axis + 1 :])
-        places = TensorType(INT64, (None,))
-        return [TensorType(x.dtype, shape), places, static(INT64, (length,)), places][: len(node.outputs)]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x, axis = present(inputs, 0), node.attributes["axis"]
-        values, first, inverse, counts = np.unique(
-            x, return_index=True, return_inverse=True, return_counts=True, axis=axis
-        )
-        inverse = inverse.reshape(-1)
-        if not node.attributes["sorted"]:
-            # NumPy sorts; the order of first appearance is the order of first places.
-            order = np.argsort(first, kind="stable")
-            rank = np.empty_like(order)
-            rank[order] = np.arange(order.size)
-            values, first = values.take(order, axis=axis or 0), first[order]
-            inverse, counts = rank[inverse], counts[order]
-        made = [values, *(part.astype(np.int64, copy=False) for part in (first, inverse, counts))]
-        return made[: len(node.outputs)]
+        return [result]

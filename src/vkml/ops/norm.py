@@ -62,7 +62,7 @@ class BatchNormalization(Operator):
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 14:
             return node
-        # Before opset 14 the number of outputs told training from inference; `is_test` of opsets 1 to 6 agrees.
+        # Before opset 14 the number of outputs told training from inference; `is_test` of opset 6 agrees.
         is_training = any(node.outputs[1:]) and not node.attributes.get("is_test", 0)
         is_spatial = bool(node.attributes.get("spatial", 1))
         dropped = ("consumed_inputs", "is_test", "spatial")

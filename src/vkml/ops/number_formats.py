@@ -23,7 +23,7 @@ class MiniFloat:
     mantissa_bits: int
     bias: int
     specials: str
-    """'ieee': top exponent is infinity or NaN; 'fn': only all-ones is NaN; 'fnuz': only -0 is NaN; 'none': neither."""
+    """'ieee': top exponent is infinity or NaN; 'fn': all-ones is NaN; 'fnuz': -0 is NaN; 'none': neither."""
 
     @property
     def sign_bit(self) -> int:
@@ -31,7 +31,9 @@ class MiniFloat:
 
     @property
     def nan_code(self) -> int:
-        return {"ieee": self.sign_bit - 1, "fn": self.sign_bit - 1, "fnuz": self.sign_bit, "none": 0}[self.specials]
+        return {"ieee": self.sign_bit - 1, "fn": self.sign_bit - 1, "fnuz": self.sign_bit, "none": 0}[
+            self.specials
+        ]
 
 
 MINI_FLOATS = {
@@ -133,7 +135,9 @@ def _encode_scale(values: Array, saturate: bool, round_mode: str) -> Array:
     """float8e8m0: a power of two with exponent -127 to 127; code 255 is NaN."""
     fraction, exponent = np.frexp(np.abs(values))
     # |values| = fraction * 2^exponent with fraction in [0.5, 1): the power below is 2^(exponent - 1).
-    is_above = {"up": fraction > 0.5, "down": np.zeros(values.shape, np.bool_), "nearest": fraction >= 0.75}[round_mode]
+    is_above = {"up": fraction > 0.5, "down": np.zeros(values.shape, np.bool_), "nearest": fraction >= 0.75}[
+        round_mode
+    ]
     power = np.where(values == 0, -(2**20), exponent - 1 + is_above)
     power = np.where(np.isinf(values), 2**20, power)
     code = np.clip(power, -127, 127) + 127
@@ -158,14 +162,15 @@ def _decoded(form: MiniFloat) -> Array:
     values = np.where(codes >= form.sign_bit, -values, values)
     if form.specials == "fnuz":
         values = np.where(codes == form.sign_bit, np.nan, values)
-    return values.astype(np.float32)
+    return np.asarray(values, np.float32)
 
 
 @functools.cache
 def _positive_finite(form: MiniFloat) -> Array:
     """The finite values of non-negative codes, ascending with the code."""
     values = _decoded(form)[: form.sign_bit].astype(np.float64)
-    return values[np.isfinite(values)]
+    finite: Array = values[np.isfinite(values)]
+    return finite
 
 
 @functools.cache

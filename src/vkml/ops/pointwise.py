@@ -18,7 +18,7 @@ from vkml.ops.slang_literals import slang_literal
 from vkml.ops.upgrading import renew
 
 Slang = str | Callable[..., str | None]
-"""A template with places ``{x}``, ``{y}``, ``{attribute}``, or a function (arguments, result dtype, attributes)."""
+"""A template with places ``{x}``, ``{y}``, ``{attribute}``, or a function of (arguments, dtype, attributes)."""
 
 
 def widened(array: Array) -> Array:
@@ -82,7 +82,9 @@ class Pointwise(Operator):
             return self.slang(arguments, types[0], node.attributes)
         places = dict(zip("xyz", arguments, strict=False))
         literals = {
-            key: slang_literal(value, types[0]) for key, value in node.attributes.items() if isinstance(value, float)
+            key: slang_literal(value, types[0])
+            for key, value in node.attributes.items()
+            if isinstance(value, float)
         }
         return self.slang.format(**places, **literals)
 
@@ -123,5 +125,7 @@ class Variadic(Pointwise):
 class Predicate(Unary):
     """A test of every element; the result is bool."""
 
-    def __init__(self, name: str, compute: Callable[..., Any], slang: Slang, allowed: Sequence[DType], **rest: Any):
+    def __init__(
+        self, name: str, compute: Callable[..., Any], slang: Slang, allowed: Sequence[DType], **rest: Any
+    ):
         super().__init__(name, compute, slang, allowed, result=BOOL, **rest)

@@ -1,4 +1,4 @@
-"""Reductions over axes: ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, norms and logarithmic sums."""
+"""Reductions over axes: ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, norms, logarithmic sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, register
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
-from vkml.ops.checks import has_unknown_value, integers, list_value, normalise_axes, optional, present, required
+from vkml.ops.checks import (
+    has_unknown_value,
+    integers,
+    list_value,
+    normalise_axes,
+    optional,
+    present,
+    required,
+)
 from vkml.ops.elementwise import divide
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
@@ -91,7 +99,7 @@ class Reduction(Operator):
 def total(x: Array, axes: Axes) -> Array:
     """The sum over axes, kept as sizes of 1; integers wrap around.
 
-    float32 over trailing axes adds pairwise; over others, where NumPy would add one after the other, in float64.
+    float32 over trailing axes adds pairwise; over others, where NumPy would add in sequence, in float64.
     """
     if x.dtype != np.float32:
         return np.asarray(np.sum(x, axis=axes, dtype=x.dtype, keepdims=True))

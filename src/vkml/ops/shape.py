@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from vkml.errors import InvalidGraph, ShapeError
+from vkml.errors import ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
-from vkml.ir.operator import REQUIRED, Array, Operator, operator
+from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
@@ -22,7 +22,6 @@ from vkml.ops.checks import (
     optional,
     present,
     refuse_packed,
-    require_rank,
     required,
     unknown_shape,
 )
@@ -88,7 +87,7 @@ def reshape_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) 
             shape[axis] = x_shape[axis]
     elements = math.prod(x_shape)
     if -1 in shape:
-        # Copied sizes cancel, so that an empty batch reshapes as a full one does: [0, 3, 4] to [0, -1] is [0, 12].
+        # Copied sizes cancel: an empty batch reshapes as a full one does, [0, 3, 4] to [0, 12] by [0, -1].
         copied = [] if allow_zero else [axis for axis, size in enumerate(wanted) if size == 0]
         rest = math.prod(size for axis, size in enumerate(x_shape) if axis not in copied)
         others = math.prod(size for size in wanted if size > 0)
@@ -293,81 +292,3 @@ class Expand(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         return [inputs[0].expand(build.result().dims)]
-
-
-def _block_size(node: Node, x: Known) -> int:
-    refuse_packed(node, x)
-    require_rank(node, x, 4, 4)
-    block = int(node.attributes["blocksize"])
-    if block < 1:
-        raise InvalidGraph(f"{node.label}: blocksize is {block}; it must be positive")
-    return block
-
-
-@operator()
-class DepthToSpace(Operator):
-    """Moves blocks of channels into the plane: [N, C, H, W] → [N, C/b², H·b, W·b]."""
-
-    attributes = {"blocksize": REQUIRED, "mode": "DCR"}
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x = required(node, inputs, 0)
-        block = _block_size(node, x)
-        if node.attributes["mode"] not in ("DCR", "CRD"):
-            raise InvalidGraph(f"{node.label}: mode {node.attributes['mode']!r} is neither DCR nor CRD")
-        batch, channels, height, width = x.dims
-        if channels % (block * block):
-            raise ShapeError(
-                f"{node.label}: {channels} channels do not divide by blocksize² = {block * block}"
-            )
-        return [static(x.dtype, (batch, channels // block**2, height * block, width * block))]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x, block = present(inputs, 0), int(node.attributes["blocksize"])
-        batch, channels, height, width = x.shape
-        depth = channels // block**2
-        if node.attributes["mode"] == "DCR":
-            blocks = x.reshape(batch, block, block, depth, height, width).transpose(0, 3, 4, 1, 5, 2)
-        else:
-            blocks = x.reshape(batch, depth, block, block, height, width).transpose(0, 1, 4, 2, 5, 3)
-        return [contiguous(blocks).reshape(batch, depth, height * block, width * block)]
-
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, block = inputs[0], int(node.attributes["blocksize"])
-        batch, channels, height, width = x.shape
-        depth = channels // block**2
-        if node.attributes["mode"] == "DCR":
-            split, order = (batch, block, block, depth, height, width), (0, 3, 4, 1, 5, 2)
-        else:
-            split, order = (batch, depth, block, block, height, width), (0, 1, 4, 2, 5, 3)
-        return [build.reshape(build.reshape(x, split).transpose(order), build.result().dims)]
-
-
-@operator()
-class SpaceToDepth(Operator):
-    """Moves blocks of the plane into channels: [N, C, H, W] → [N, C·b², H/b, W/b]."""
-
-    attributes = {"blocksize": REQUIRED}
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x = required(node, inputs, 0)
-        block = _block_size(node, x)
-        batch, channels, height, width = x.dims
-        if height % block or width % block:
-            raise ShapeError(
-                f"{node.label}: a plane of {height}×{width} does not divide by blocksize {block}"
-            )
-        return [static(x.dtype, (batch, channels * block**2, height // block, width // block))]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x, block = present(inputs, 0), int(node.attributes["blocksize"])
-        batch, channels, height, width = x.shape
-        rows, columns = height // block, width // block
-        blocks = x.reshape(batch, channels, rows, block, columns, block).transpose(0, 3, 5, 1, 2, 4)
-        return [contiguous(blocks).reshape(batch, channels * block**2, rows, columns)]
-
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, block = inputs[0], int(node.attributes["blocksize"])
-        batch, channels, height, width = x.shape
-        split = (batch, channels, height // block, block, width // block, block)
-        return [build.reshape(build.reshape(x, split).transpose((0, 3, 5, 1, 2, 4)), build.result().dims)]

@@ -68,7 +68,11 @@ class Softmax(Operator):
         outer, length, inner = softmax_geometry(node, x.shape)
         if inner == 1:
             is_flattened = node.attributes["is_flattened"]
-            axis = normalise_axis(node, node.attributes["axis"], max(rank, 1), extra=int(is_flattened)) if rank else 0
+            axis = (
+                normalise_axis(node, node.attributes["axis"], max(rank, 1), extra=int(is_flattened))
+                if rank
+                else 0
+            )
             return build.softmax(x, rank - axis, is_logarithm=self.name == "LogSoftmax")  # type: ignore[no-any-return]
         axis = normalise_axis(node, node.attributes["axis"], rank)
         order = [a for a in range(rank) if a != axis] + [axis]

@@ -1,4 +1,4 @@
-"""Functions of one number: signs, rounding, exponentials, trigonometry, tests for NaN and infinity, Identity."""
+"""Functions of one number: signs, rounding, exponentials, trigonometry, tests for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ def _is_inf_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[st
     return f"({' || '.join(tests) or 'false'})"
 
 
-
-
 register(Unary("Abs", np.abs, "absolute({x})", NUMBERS))
 register(Unary("Neg", np.negative, "(-{x})", FLOATS + SIGNED))
 register(Unary("Sign", np.sign, "sign_of({x})", NUMBERS))
@@ -64,7 +62,9 @@ register(Unary("Atanh", np.arctanh, "inverse_hyperbolic_tangent({x})", FLOATS, h
 
 register(Predicate("IsNaN", np.isnan, "is_nan({x})", FLOATS))
 register(
-    Predicate("IsInf", _is_inf, _is_inf_slang, FLOATS, attributes={"detect_negative": 1, "detect_positive": 1})
+    Predicate(
+        "IsInf", _is_inf, _is_inf_slang, FLOATS, attributes={"detect_negative": 1, "detect_positive": 1}
+    )
 )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array
+from vkml.ops.limits import check_padding
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
@@ -71,7 +72,7 @@ def auto_pad_mode(node: Node) -> str:
 
 
 def explicit_pads(node: Node, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The `pads` attribute as (begins, ends); negative pads, which no runtime gives a meaning, are refused."""
+    """The `pads` attribute as (begins, ends); negative pads, which mean nothing here, are refused."""
     value = node.attributes["pads"]
     found = (0,) * (2 * rank) if value is None else tuple(int(element) for element in value)
     if len(found) != 2 * rank:
@@ -90,8 +91,8 @@ def resolve_windows(
         node: Carries `strides`, `dilations`, `pads` and `auto_pad` (None where absent).
         spatial: Sizes of the input's spatial axes.
         kernel: Taps along each.
-        ceil_mode: Whether a last window that only partly lies inside counts. One that would start in the padding
-            behind the input never does (ONNX clarified this for all opsets).
+        ceil_mode: Whether a last window that only partly lies inside counts. One that would start in the
+            padding behind the input never does (ONNX clarified this for all opsets).
 
     Raises:
         ShapeError: A window is larger than its padded axis, or attribute lengths are wrong.
@@ -120,8 +121,9 @@ def resolve_windows(
             span = size + begins[axis] + ends[axis] - extent
             if span < 0:
                 raise ShapeError(
-                    f"{node.label}: a window of {extent} (kernel {list(kernel)}, dilations {list(dilations)}) is larger "
-                    f"than spatial axis {axis} of size {size} with pads {begins[axis]} and {ends[axis]}"
+                    f"{node.label}: a window of {extent} "
+                    f"(kernel {list(kernel)}, dilations {list(dilations)}) is larger than "
+                    f"spatial axis {axis} of size {size} with pads {begins[axis]} and {ends[axis]}"
                 )
             count = -(-span // stride) + 1 if ceil_mode else span // stride + 1
             if ceil_mode and (count - 1) * stride >= size + begins[axis]:
@@ -132,10 +134,28 @@ def resolve_windows(
     )
 
 
+def check_window_padding(node: Node, windows: Windows, planes_in: int, planes_out: int) -> None:
+    """Raises `ShapeError` where the padded input is out of all proportion to input and output.
+
+    Args:
+        node: The node, for the message.
+        windows: Its windows.
+        planes_in: Samples times channels of the input.
+        planes_out: Samples times channels of the output.
+    """
+    padded = planes_in
+    for size, extent, stride, count in zip(
+        windows.spatial, windows.extents, windows.strides, windows.output, strict=True
+    ):
+        padded *= max(size, (count - 1) * stride + extent)
+    elements = planes_in * math.prod(windows.spatial) + planes_out * math.prod(windows.output)
+    check_padding(node, elements, padded)
+
+
 def pad_for_windows(array: Array, windows: Windows, fill: float) -> Array:
     """`array` [N, C, *spatial] padded so that every window lies inside it.
 
-    With ceil_mode a window may reach beyond the stated padding; with large strides the last elements may be unused.
+    With ceil_mode a window may reach beyond the stated padding; with large strides, last elements go unused.
     """
     widths = [(0, 0), (0, 0)]
     for size, begin, end, extent, stride, count in zip(

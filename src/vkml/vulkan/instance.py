@@ -34,8 +34,9 @@ class Instance:
         if _PORTABILITY in extensions:  # MoltenVK is only listed to those who ask
             enabled.append(_PORTABILITY)
             flags |= constants.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
+        # Nothing of 1.4 is used, and SwiftShader refuses applications that name more than its own 1.3.
         application = structure(
-            "VkApplicationInfo", pApplicationName="vkml", pEngineName="vkml", apiVersion=encode_version(1, 4)
+            "VkApplicationInfo", pApplicationName="vkml", pEngineName="vkml", apiVersion=encode_version(1, 3)
         )
         layers = validation.layers if validation else []
         info = structure(
@@ -80,8 +81,8 @@ def get_instance() -> Instance:
                     raise
                 except DeviceError as error:  # a loader without drivers says INCOMPATIBLE_DRIVER
                     raise NoDevice(
-                        f"there is a Vulkan loader and no driver that works ({error}); install the GPU's driver. "
-                        "Without it vkml runs on the device 'cpu' only"
+                        f"there is a Vulkan loader and no driver that works ({error}); install the GPU's "
+                        "driver. Without it vkml runs on the device 'cpu' only"
                     ) from error
     return _instance
 

@@ -87,7 +87,9 @@ def describe(functions: Functions, handle: Any) -> DeviceInfo | RejectedDevice:
     families = choose_families(functions, handle)
     if families is None:
         return RejectedDevice(title, "it has no queue family that computes")
-    core, v11, v12, v13, more = _properties(functions, handle, extensions)
+    # A nested structure does not keep the one around it alive: hold on to `whole`.
+    whole, v11, v12, v13, more = _properties(functions, handle, extensions)
+    core = whole.properties
     driver_id = v12.driverID
     host = more.get("VkPhysicalDeviceExternalMemoryHostPropertiesEXT")
     pci = more.get("VkPhysicalDevicePCIBusInfoPropertiesEXT")
@@ -165,7 +167,7 @@ def _properties(
     }
     more = {kind: structure(kind) for extension, kind in optional.items() if extension in extensions}
     functions.vkGetPhysicalDeviceProperties2(handle, chain(first, *core, *more.values()))
-    return first.properties, core[0], core[1], core[2], more
+    return first, core[0], core[1], core[2], more
 
 
 def _memory(functions: Functions, handle: Any) -> tuple[int, int, bool]:

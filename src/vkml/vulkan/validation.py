@@ -46,24 +46,19 @@ class Validation:
             )
             return
         self.layers.append(LAYER)
-        of_layer = {
-            text(extension.extensionName)
-            for extension in functions.enumerate(
-                "vkEnumerateInstanceExtensionProperties",
-                "VkExtensionProperties",
-                ffi.new("char[]", LAYER.encode()),
-            )
-        }
-        if "VK_EXT_debug_utils" in of_layer:
+        of_layer = _extensions(functions, ffi.new("char[]", LAYER.encode()))
+        if "VK_EXT_debug_utils" in of_layer | _extensions(functions, NULL):
             self.extensions.append("VK_EXT_debug_utils")
             self.chain.append(_messenger_info())
             self.has_names = True
         if "VK_EXT_layer_settings" in of_layer:
             self.extensions.append("VK_EXT_layer_settings")
-            self.chain.append(_layer_settings())
         elif "VK_EXT_validation_features" in of_layer:
             self.extensions.append("VK_EXT_validation_features")
             self.chain.append(_validation_features())
+            return
+        # A manifest may list no extensions; the layer reads its settings all the same.
+        self.chain.append(_layer_settings())
 
     def create_messenger(self, functions: Functions, instance: Any) -> int:
         """Makes the messenger of a created instance; returns 0 where there is none."""
@@ -72,6 +67,11 @@ class Validation:
         handle = ffi.new("VkDebugUtilsMessengerEXT *")
         functions.call("vkCreateDebugUtilsMessengerEXT", instance, _messenger_info(), NULL, handle)
         return int(handle[0])
+
+
+def _extensions(functions: Functions, layer: Any) -> set[str]:
+    rows = functions.enumerate("vkEnumerateInstanceExtensionProperties", "VkExtensionProperties", layer)
+    return {text(row.extensionName) for row in rows}
 
 
 def _layer_settings() -> Any:

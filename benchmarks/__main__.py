@@ -1,0 +1,62 @@
+"""``python -m benchmarks``: chosen models on vkml and on the peers that are installed, in turns."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.feeds import feed_of
+from benchmarks.measure import measure
+from benchmarks.memory import PeakMemory, peak_memory
+from benchmarks.models import DEFAULT_MODELS, MODELS, model_file
+from benchmarks.peers import PEERS, make_peers
+from benchmarks.report import as_json, show_model, write_json
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="names (see --list) or .onnx files; or: all"
+    )
+    parser.add_argument(
+        "--peers", nargs="+", metavar="PEER", help="by default all, and what is missing is said"
+    )
+    parser.add_argument("--device", default="auto", help="where vkml runs: auto, cpu, vulkan:0, ...")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each peer on each model")
+    parser.add_argument(
+        "--no-memory", action="store_true", help="do not measure peak memory (a process each)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--list", action="store_true", help="list models and peers")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = _options()
+    if options.list:
+        print("models:", *MODELS, sep="\n  ")
+        print("peers:", *PEERS, sep="\n  ")
+        return
+    names = list(MODELS) if options.models == ["all"] else options.models or list(DEFAULT_MODELS)
+    peers = make_peers(options.peers or list(PEERS), options.device)
+    results: list[dict[str, Any]] = []
+    for name in names:
+        path = os.fspath(model_file(name))
+        found = measure(path, feed_of(path), peers, options.seconds)
+        memory: dict[str, PeakMemory] = {}
+        for each in found:
+            used = (
+                None if options.no_memory or not each.runs else peak_memory(each.peer, path, options.device)
+            )
+            if used is not None:
+                memory[each.peer] = used
+        show_model(Path(path).stem, found, memory)
+        results.append(as_json(Path(path).stem, found, memory))
+        if options.json:
+            write_json(options.json, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Picks from pointwise_math.slang what a kernel calls: parsing all of it takes eight times as long."""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+
+_NAME = re.compile(r"^(?:static const )?\w+ (\w+)(?:<[^>]*>|\[\d+\])?\s*(?:\(|=)")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def math_used_by(text: str) -> str:
+    """The definitions of pointwise_math.slang that `text` names, and those that these name in turn.
+
+    Args:
+        text: Slang source of expressions or of a whole kernel.
+
+    Returns:
+        Source to put at module scope, in the file's order; all overloads of a name come together.
+    """
+    definitions = _definitions()
+    wanted: set[str] = set()
+    pending = set(_WORD.findall(text)) & definitions.keys()
+    while pending:
+        name = pending.pop()
+        wanted.add(name)
+        pending |= (set(_WORD.findall(definitions[name])) & definitions.keys()) - wanted
+    return "\n".join(source for name, source in definitions.items() if name in wanted)
+
+
+@functools.cache
+def _definitions() -> dict[str, str]:
+    """Name → source of every function and constant of the file, overloads joined."""
+    text = resources.files("vkml.kernels").joinpath("pointwise_math.slang").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not lines and (not line or line.startswith("//")):
+            continue
+        lines.append(line)
+        if not _is_complete(lines):
+            continue
+        match = _NAME.match(lines[0])
+        assert match is not None, f"pointwise_math.slang: no name in {lines[0]!r}"
+        found.setdefault(match.group(1), []).extend(lines)
+        lines = []
+    assert not lines, f"pointwise_math.slang: {lines[0]!r} does not end"
+    return {name: "\n".join(source) for name, source in found.items()}
+
+
+def _is_complete(lines: list[str]) -> bool:
+    """Whether the lines of a definition close everything they open."""
+    last = lines[-1].rstrip()
+    depth = sum(line.count("{") - line.count("}") for line in lines)
+    return depth == 0 and last.endswith(("}", ";"))

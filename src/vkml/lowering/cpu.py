@@ -1,0 +1,238 @@
+"""Programs for the CPU: nodes compiled once to a list of steps over numbered slots, then run as often as wanted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import ChainMap, Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.cpu.blas import BorrowedThreads
+from vkml.cpu.buffers import BufferPool
+from vkml.cpu.pool import shared_pool
+from vkml.ir import Constant, Graph, Node, TensorType, find
+from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
+from vkml.lowering.cpu_views import VIEWS, compile_movement
+
+Array = np.ndarray[Any, Any]
+Profile = list[tuple[str, float]]
+"""Node label and seconds, in the order run."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    label: str
+    run: StepFunction
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    is_fresh: bool
+    """Whether every output is a new array that nothing else shares."""
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """The steps for one set of wanted values: each with the slots that are dead after it."""
+
+    steps: tuple[tuple[StepFunction, tuple[int, ...], str], ...]
+    wanted: tuple[tuple[str, int, bool], ...]
+    """Name, slot, and whether the array must be copied before it leaves."""
+
+
+class CpuProgram:
+    """Nodes as a list of ready steps; safe to run from several threads at once."""
+
+    def __init__(
+        self,
+        steps: Sequence[_Step],
+        slots: Mapping[str, int],
+        constants: Mapping[str, Constant],
+        shared: frozenset[str],
+    ) -> None:
+        self._steps = tuple(steps)
+        self._slots = dict(slots)
+        self._constants = constants
+        self._template: Slots = [None] * len(slots)
+        for name, constant in constants.items():
+            if name in slots:
+                self._template[slots[name]] = constant.array
+        self._shared = shared
+        self._schedules: dict[tuple[str, ...], _Schedule] = {}
+        self._lock = threading.Lock()
+
+    def run(
+        self, values: Mapping[str, Array], wanted: Sequence[str], profile: Profile | None = None
+    ) -> dict[str, Array]:
+        """Runs every node.
+
+        Args:
+            values: the inputs, by name, of the types the program was compiled for.
+            wanted: names of values to return.
+            profile: receives (node label, seconds) of every node.
+
+        Returns:
+            name → a contiguous array that shares memory with no input, constant or other result.
+        """
+        key = tuple(wanted)
+        schedule = self._schedules.get(key) or self._schedule(key)
+        slots = self._template.copy()
+        places = self._slots
+        for name, array in values.items():
+            slot = places.get(name)
+            if slot is not None:
+                slots[slot] = array
+        with np.errstate(all="ignore"), BorrowedThreads():
+            _run_steps(schedule, slots, profile)
+        results = {}
+        for name, slot, copies in schedule.wanted:
+            if slot < 0:
+                found = values[name] if name in values else self._constants[name].array
+            else:
+                found = slots[slot]
+            results[name] = np.array(found, order="C", copy=True) if copies else np.asarray(found, order="C")
+        return results
+
+    def _schedule(self, wanted: tuple[str, ...]) -> _Schedule:
+        with self._lock:
+            kept = {self._slots[name] for name in wanted if name in self._slots}
+            dead: set[int] = set(kept)
+            reversed_steps = []
+            for step in reversed(self._steps):
+                last = tuple({slot for slot in (*step.reads, *step.writes) if slot not in dead})
+                dead.update(last)
+                reversed_steps.append((step.run, last, step.label))
+            results = []
+            owners: set[int] = set()
+            for name in wanted:
+                slot = self._slots.get(name, -1)
+                results.append((name, slot, slot < 0 or name in self._shared or slot in owners))
+                owners.add(slot)
+            schedule = _Schedule(tuple(reversed(reversed_steps)), tuple(results))
+            self._schedules[wanted] = schedule
+            return schedule
+
+
+def _run_steps(schedule: _Schedule, slots: Slots, profile: Profile | None) -> None:
+    if profile is None:
+        for run, dead, _ in schedule.steps:
+            run(slots)
+            for slot in dead:
+                slots[slot] = None
+        return
+    for run, dead, label in schedule.steps:
+        before = time.perf_counter()
+        run(slots)
+        for slot in dead:
+            slots[slot] = None
+        profile.append((label, time.perf_counter() - before))
+
+
+def compile_cpu(
+    nodes: Sequence[Node],
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    *,
+    threads: int | None = None,
+) -> CpuProgram:
+    """Compiles nodes for the CPU.
+
+    Args:
+        nodes: normalised, in topological order, `Fused` nodes among them or not.
+        types: static types of all values.
+        constants: values that are known; weights are prepared here, once.
+        threads: threads to use; None: as many as the process may run on.
+    """
+    slots: dict[str, int] = {}
+    for node in nodes:
+        for name in (*node.inputs, *node.outputs):
+            if name:
+                slots.setdefault(name, len(slots))
+    scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool())
+    steps = [_compile_node(scope, node) for node in nodes]
+    return CpuProgram(steps, slots, constants, _shared_values(nodes, steps, slots))
+
+
+def _compile_node(scope: Scope, node: Node) -> _Step:
+    run, is_fresh = None, True
+    if node.op == "Fused" and node.domain == "vkml":
+        run = _compile_fused(scope, node)
+    else:
+        run = compile_movement(scope, node)
+        is_fresh = run is None or node.op not in VIEWS
+        if run is None and _has_static_outputs(scope, node):
+            run = compile_group(scope, (node,), node.outputs, {})
+    if run is None:
+        run, is_fresh = _reference(scope, node), False
+    return _Step(
+        node.label,
+        run,
+        tuple(scope.slots[name] for name in node.inputs if name),
+        tuple(scope.slots[name] for name in node.outputs if name),
+        is_fresh,
+    )
+
+
+def _has_static_outputs(scope: Scope, node: Node) -> bool:
+    return len(node.outputs) == 1 and all(
+        name in scope.types and scope.types[name].is_static for name in (*node.inputs, *node.outputs) if name
+    )
+
+
+def _compile_fused(scope: Scope, node: Node) -> StepFunction | None:
+    body: Graph = node.attributes["body"]
+    renamed = {value.name: outer for value, outer in zip(body.inputs, node.inputs, strict=True)}
+    renamed.update({value.name: outer for value, outer in zip(body.outputs, node.outputs, strict=True)})
+    types: dict[str, TensorType] = {}
+    for value in (*body.inputs, *body.outputs):
+        types[renamed[value.name]] = value.type
+    for name, type_ in body.types.items():
+        types.setdefault(renamed.get(name, name), type_)
+    types.update({name: constant.type for name, constant in body.constants.items()})
+    members = [
+        replace(
+            member,
+            inputs=tuple(renamed.get(name, name) for name in member.inputs),
+            outputs=tuple(renamed.get(name, name) for name in member.outputs),
+        )
+        for member in body.nodes
+    ]
+    if any(name not in types for member in members for name in member.outputs if name):
+        return None
+    inner = replace(
+        scope,
+        types=ChainMap(types, dict(scope.types)),
+        constants=ChainMap(dict(body.constants), dict(scope.constants)),
+        slots=ChainMap({name: -1 for name in body.constants}, dict(scope.slots)),
+    )
+    return compile_group(inner, members, node.outputs, body.constants)
+
+
+def _reference(scope: Scope, node: Node) -> StepFunction:
+    """The operator's own `evaluate`."""
+    evaluate = find(node).evaluate
+    sources = [scope.slots[name] if name else None for name in node.inputs]
+    targets = [(at, scope.slots[name]) for at, name in enumerate(node.outputs) if name]
+
+    def step(slots: Slots) -> None:
+        found = evaluate(node, [None if source is None else slots[source] for source in sources])
+        for at, slot in targets:
+            slots[slot] = found[at]
+
+    return step
+
+
+def _shared_values(nodes: Sequence[Node], steps: Sequence[_Step], slots: Mapping[str, int]) -> frozenset[str]:
+    """Values that may share memory with an input, a constant or another value, and so must be copied for the caller."""
+    uses = Counter(name for node in nodes for name in node.inputs)
+    fresh: set[str] = set()
+    for node, step in zip(nodes, steps, strict=True):
+        if step.is_fresh:
+            fresh.update(node.outputs)
+        elif node.op in VIEWS and not node.domain and node.inputs[0] in fresh and uses[node.inputs[0]] == 1:
+            # A view of an array that nobody else looks at takes it over.
+            fresh.discard(node.inputs[0])
+            fresh.update(node.outputs)
+    return frozenset(name for name in slots if name not in fresh)

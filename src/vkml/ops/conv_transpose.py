@@ -1,0 +1,167 @@
+"""ConvTranspose: the gradient of Conv with respect to its input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import ShapeError
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
+from vkml.ops.conv import CONV_DTYPES, Conv, check_bias, check_kernel_shape, check_ranks, with_bias
+from vkml.ops.limits import check_size
+from vkml.ops.pointwise import widened
+from vkml.ops.windows import auto_pad_mode, explicit_pads, spatial_attribute
+
+
+@dataclass(frozen=True)
+class ConvTransposeGeometry:
+    """A transposed convolution: each input element adds its scaled kernel to the output."""
+
+    batch: int
+    channels: int
+    filters: int
+    group: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    """What is cut from the front of the full output."""
+    pads_end: tuple[int, ...]
+    output: tuple[int, ...]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (self.batch, self.filters, *self.output)
+
+
+def conv_transpose_geometry(
+    node: Node, x_shape: Sequence[int], w_shape: Sequence[int]
+) -> ConvTransposeGeometry:
+    """Resolves a ConvTranspose node's attributes against the shapes of its input and weight.
+
+    Args:
+        node: The ConvTranspose node.
+        x_shape: [N, C, *spatial].
+        w_shape: [C, M / group, *kernel].
+
+    Raises:
+        ShapeError: Channels, groups, kernel or output sizes do not fit.
+    """
+    check_ranks(node, x_shape, w_shape)
+    kernel = check_kernel_shape(node, w_shape)
+    rank, group, channels = len(kernel), int(node.attributes["group"]), x_shape[1]
+    if w_shape[0] != channels:
+        raise ShapeError(f"{node.label}: weight expects {w_shape[0]} input channels, input has {channels}")
+    if channels % group:
+        raise ShapeError(f"{node.label}: {channels} input channels do not divide into {group} groups")
+    if any(k < 1 for k in kernel):
+        raise ShapeError(f"{node.label}: kernel {list(kernel)} must be positive")
+    strides = spatial_attribute(node, "strides", rank, 1, 1)
+    dilations = spatial_attribute(node, "dilations", rank, 1, 1)
+    extra = spatial_attribute(node, "output_padding", rank, 0, 0)
+    mode = auto_pad_mode(node)
+    full = [
+        (size - 1) * stride + (k - 1) * dilation + 1
+        for size, stride, k, dilation in zip(x_shape[2:], strides, kernel, dilations, strict=True)
+    ]
+    stated = node.attributes["output_shape"]
+    if stated is not None and len(stated) == rank + 2:
+        stated = stated[2:]
+    if stated is not None or mode in ("SAME_UPPER", "SAME_LOWER"):
+        if stated is None:
+            output = [size * stride for size, stride in zip(x_shape[2:], strides, strict=True)]
+        elif len(stated) == rank:
+            output = [int(size) for size in stated]
+        else:
+            raise ShapeError(f"{node.label}: output_shape {list(stated)} needs {rank} entries")
+        begins, ends = [], []
+        for size, whole, add in zip(output, full, extra, strict=True):
+            total = max(whole + add - size, 0)
+            small, large = total // 2, total - total // 2
+            begins.append(small if mode == "SAME_UPPER" else large)
+            ends.append(large if mode == "SAME_UPPER" else small)
+    else:
+        pads = explicit_pads(node, rank) if mode == "NOTSET" else ((0,) * rank, (0,) * rank)
+        begins, ends = list(pads[0]), list(pads[1])
+        output = [whole + add - b - e for whole, add, b, e in zip(full, extra, begins, ends, strict=True)]
+    if any(size < 0 for size in output):
+        raise ShapeError(f"{node.label}: pads {begins} and {ends} cut more than the full output {full} has")
+    return ConvTransposeGeometry(
+        x_shape[0],
+        channels,
+        w_shape[1] * group,
+        group,
+        tuple(x_shape[2:]),
+        kernel,
+        strides,
+        dilations,
+        tuple(begins),
+        tuple(ends),
+        tuple(output),
+    )
+
+
+@operator()
+class ConvTranspose(Operator):
+    """Transposed convolution (the gradient of Conv with respect to its input)."""
+
+    inputs = (2, 3)
+    attributes = {**Conv.attributes, "output_padding": None, "output_shape": None}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, weight = required(node, inputs, 0), required(node, inputs, 1)
+        bias: Known | None = optional(inputs, 2)
+        require_dtype(node, x, CONV_DTYPES, "the input")
+        require_rank(node, x, 3)
+        require_same_dtype(node, x, weight, "the weight")
+        if bias is not None:
+            require_same_dtype(node, x, bias, "the bias")
+        geometry = conv_transpose_geometry(node, x.dims, weight.dims)
+        check_bias(node, bias, geometry.filters)
+        return [check_size(node, x.dtype, geometry.output_shape)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, weight = widened(present(inputs, 0)), widened(present(inputs, 1))
+        geometry = conv_transpose_geometry(node, x.shape, weight.shape)
+        result = _transpose_convolve(x, weight, geometry)
+        return [with_bias(result, optional(inputs, 2)).astype(present(inputs, 0).dtype, copy=False)]
+
+
+def _transpose_convolve(x: Array, weight: Array, geometry: ConvTransposeGeometry) -> Array:
+    """One matrix product a group gives every tap's contribution; each tap is then added at its stride."""
+    group, per_group = geometry.group, geometry.filters // geometry.group
+    taps = math.prod(geometry.kernel)
+    reach = [
+        (size - 1) * stride + (k - 1) * dilation + 1 if size else 0
+        for size, stride, k, dilation in zip(
+            geometry.spatial, geometry.strides, geometry.kernel, geometry.dilations, strict=True
+        )
+    ]
+    # Long enough for the full output and for what output_padding or output_shape adds behind it.
+    extent = [max(r, b + o) for r, b, o in zip(reach, geometry.pads_begin, geometry.output, strict=True)]
+    whole = np.zeros((geometry.batch, geometry.filters, *extent), dtype=np.result_type(x, weight))
+    factors = weight.reshape(group, geometry.channels // group, per_group * taps).transpose(0, 2, 1)
+    for sample in range(geometry.batch if x.size else 0):
+        columns = x[sample].reshape(group, geometry.channels // group, -1)
+        parts = np.matmul(factors, columns).reshape(geometry.filters, taps, *geometry.spatial)
+        for index in range(taps):
+            place = np.unravel_index(index, geometry.kernel)
+            slices = tuple(
+                slice(int(p) * d, int(p) * d + (size - 1) * s + 1, s)
+                for p, d, size, s in zip(
+                    place, geometry.dilations, geometry.spatial, geometry.strides, strict=True
+                )
+            )
+            lane: tuple[Any, ...] = (sample, slice(None), *slices)
+            whole[lane] += parts[:, index]
+    cut = (slice(b, b + o) for b, o in zip(geometry.pads_begin, geometry.output, strict=True))
+    kept: tuple[Any, ...] = (slice(None), slice(None), *cut)
+    return np.ascontiguousarray(whole[kept])

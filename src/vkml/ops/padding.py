@@ -1,0 +1,257 @@
+"""Operators that make a tensor larger by padding or repeating it: Pad and Tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
+from vkml.ir.graph import Constant, Node
+from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.checks import (
+    array_values,
+    contiguous,
+    has_unknown_value,
+    input_values,
+    integers,
+    list_value,
+    normalise_axes,
+    optional,
+    present,
+    refuse_packed,
+    require_same_dtype,
+    required,
+    unknown_shape,
+)
+from vkml.ops.limits import check_size
+from vkml.ops.upgrading import NEWEST, attributes_to_inputs, constant_node, fresh_name, renew
+
+PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+@dataclass(frozen=True)
+class PadGeometry:
+    """Padding along every axis; a negative entry crops, before anything is added."""
+
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+def pad_geometry(
+    node: Node, x_shape: Sequence[int], pads: Sequence[int], axes: Sequence[int] | None = None
+) -> PadGeometry:
+    """Resolves Pad's inputs; `pads` holds all begins, then all ends.
+
+    Raises:
+        ShapeError: Lengths do not fit, more is cropped than there is, or nothing is there to repeat.
+    """
+    rank = len(x_shape)
+    found = normalise_axes(node, range(rank) if axes is None else axes, rank)
+    if len(pads) != 2 * len(found):
+        raise ShapeError(
+            f"{node.label}: pads has {len(pads)} entries for {len(found)} axes; two an axis are needed"
+        )
+    begins, ends = [0] * rank, [0] * rank
+    for place, axis in enumerate(found):
+        begins[axis], ends[axis] = pads[place], pads[len(found) + place]
+    mode = node.attributes["mode"]
+    for axis, size in enumerate(x_shape):
+        left = size + min(begins[axis], 0) + min(ends[axis], 0)
+        adds = max(begins[axis], ends[axis]) > 0
+        if left < 0 or (left == 0 and adds and mode != "constant"):
+            raise ShapeError(
+                f"{node.label}: pads {begins[axis]} and {ends[axis]} leave {left} elements of axis {axis} "
+                f"(size {size}) for mode {mode!r}"
+            )
+    output = tuple(b + size + e for b, size, e in zip(begins, x_shape, ends, strict=True))
+    return PadGeometry(tuple(begins), tuple(ends), output)
+
+
+def pad_sources(mode: str, size: int, begin: int, end: int) -> Array:
+    """For each output place along one axis, the input place it copies; -1 where it is the constant."""
+    first, last = max(-begin, 0), size - max(-end, 0)
+    count = last - first
+    places = np.arange(-max(begin, 0), count + max(end, 0))
+    if mode == "constant":
+        return np.where((places >= 0) & (places < count), places + first, -1)
+    if mode == "edge":
+        places = places.clip(0, max(count - 1, 0))
+    elif mode == "wrap":
+        places = places % max(count, 1)
+    else:
+        period = max(2 * (count - 1), 1)
+        places = places % period
+        places = np.minimum(places, period - places) if count > 1 else np.zeros_like(places)
+    return places + first
+
+
+@operator()
+class Pad(Operator):
+    """Adds elements around a tensor (or crops, where pads are negative)."""
+
+    inputs = (2, 4)
+    attributes = {"mode": "constant"}
+    value_inputs = (1, 3)
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version >= 11:
+            return node
+        key = "paddings" if node.version < 2 else "pads"
+        value = node.attributes.get("value", 0.0)
+        # The data's type is not known here; `infer` takes a float32 constant for every float type.
+        return attributes_to_inputs(
+            renew(node, attributes={"value": float(value)}), [(key, 1, INT64), ("value", 2, FLOAT32)]
+        )
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        required(node, inputs, 1)
+        refuse_packed(node, x)
+        if node.attributes["mode"] not in PAD_MODES:
+            raise InvalidGraph(
+                f"{node.label}: mode {node.attributes['mode']!r} is not one of {', '.join(PAD_MODES)}"
+            )
+        fill: Known | None = optional(inputs, 2)
+        if fill is not None:
+            if not (fill.dtype == FLOAT32 and x.dtype in FLOATS):
+                require_same_dtype(node, x, fill, "constant_value")
+            if fill.type.elements != 1:
+                raise ShapeError(
+                    f"{node.label}: constant_value must be a scalar, its shape is {list(fill.dims)}"
+                )
+        if has_unknown_value(inputs, (1, 3)):
+            return [unknown_shape(x.dtype, x.rank)]
+        pads, axes = input_values(node, inputs, 1, "pads"), input_values(node, inputs, 3, "axes")
+        return [check_size(node, x.dtype, pad_geometry(node, x.dims, pads or (), axes).output)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, fill = present(inputs, 0), optional(inputs, 2)
+        pads, axes = array_values(inputs, 1, 3)
+        geometry = pad_geometry(node, x.shape, pads or (), axes)
+        mode = node.attributes["mode"]
+        if mode != "constant":
+            result = x
+            for axis, size in enumerate(x.shape):
+                begin, end = geometry.begins[axis], geometry.ends[axis]
+                if begin or end:
+                    result = result.take(pad_sources(mode, size, begin, end), axis=axis)
+            return [contiguous(result)]
+        value = _zero(x.dtype) if fill is None else fill.reshape(())
+        return [_pad_with(x, geometry, value)]
+
+
+def _pad_with(x: Array, geometry: PadGeometry, value: object) -> Array:
+    """`x` cropped and padded with one value."""
+    result: Array = np.full(geometry.output, value, dtype=x.dtype)
+    source = tuple(
+        slice(max(-b, 0), size - max(-e, 0))
+        for b, size, e in zip(geometry.begins, x.shape, geometry.ends, strict=True)
+    )
+    target = tuple(
+        slice(max(b, 0), size - max(e, 0))
+        for b, size, e in zip(geometry.begins, geometry.output, geometry.ends, strict=True)
+    )
+    result[target] = x[source]
+    return result
+
+
+def _zero(dtype: np.dtype[np.generic]) -> object:
+    return "" if dtype == np.object_ else 0
+
+
+@operator()
+class Tile(Operator):
+    """Repeats a tensor along each axis."""
+
+    inputs = (2, 2)
+    value_inputs = (1,)
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version >= 6:
+            return node
+        # Opset 1 repeats one axis: inputs (x, tiles, axis), the last two scalars of x's type.
+        x, tiles, axis = node.inputs
+        names = {key: fresh_name(node, key) for key in ("shape", "rank", "ones", "one", "repeats")}
+        made = [
+            Node("Shape", (x,), (names["shape"],), version=NEWEST),
+            Node("Shape", (names["shape"],), (names["rank"],), version=NEWEST),
+            constant_node(names["one"], [1]),
+            Node(
+                "ConstantOfShape",
+                (names["rank"],),
+                (names["ones"],),
+                {"value": Constant(INT64, (1,), np.ones(1, np.int64))},
+                version=NEWEST,
+            ),
+        ]
+        for key, source in (("tiles", tiles), ("axis", axis)):
+            cast, flat = fresh_name(node, key + "_int"), fresh_name(node, key + "_list")
+            made.append(Node("Cast", (source,), (cast,), {"to": INT64.code}, version=NEWEST))
+            made.append(Node("Reshape", (cast, names["one"]), (flat,), version=NEWEST))
+        scatter = (names["ones"], fresh_name(node, "axis_list"), fresh_name(node, "tiles_list"))
+        made.append(Node("ScatterElements", scatter, (names["repeats"],), version=NEWEST))
+        return [*made, renew(node, inputs=(x, names["repeats"]))]
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, repeats_input = required(node, inputs, 0), required(node, inputs, 1)
+        refuse_packed(node, x)
+        repeats = list_value(node, repeats_input, "repeats")
+        if repeats is None:
+            return [unknown_shape(x.dtype, x.rank)]
+        if len(repeats) != x.rank or any(count < 0 for count in repeats):
+            raise ShapeError(
+                f"{node.label}: repeats {list(repeats)} must hold a count of 0 or more "
+                f"for each axis of {list(x.dims)}"
+            )
+        return [
+            check_size(node, x.dtype, [size * count for size, count in zip(x.dims, repeats, strict=True)])
+        ]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        return [np.tile(present(inputs, 0), integers(present(inputs, 1)))]
+
+
+def center_crop_pad_geometry(
+    node: Node, x_shape: Sequence[int], shape: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """CenterCropPad as pads: begins and ends along every axis, negative where it crops."""
+    stated = node.attributes["axes"]
+    axes = range(len(x_shape)) if stated is None else normalise_axes(node, stated, len(x_shape))
+    if len(shape) != len(axes) or any(size < 0 for size in shape):
+        raise ShapeError(f"{node.label}: shape {list(shape)} must hold a size for each of {len(axes)} axes")
+    begins, ends = [0] * len(x_shape), [0] * len(x_shape)
+    for axis, size in zip(axes, shape, strict=True):
+        change = size - x_shape[axis]
+        # An odd change takes (or adds) the smaller half in front, also when it is negative.
+        begins[axis] = change // 2 if change > 0 else -(-change // 2)
+        ends[axis] = change - begins[axis]
+    return tuple(begins), tuple(ends)
+
+
+@operator()
+class CenterCropPad(Operator):
+    """Crops or zero-pads axes around their centre to given sizes."""
+
+    inputs = (2, 2)
+    attributes = {"axes": None}
+    value_inputs = (1,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        required(node, inputs, 1)
+        refuse_packed(node, x)
+        if has_unknown_value(inputs, (1,)):
+            return [unknown_shape(x.dtype, x.rank)]
+        begins, ends = center_crop_pad_geometry(node, x.dims, input_values(node, inputs, 1, "shape") or ())
+        return [check_size(node, x.dtype, [b + n + e for b, n, e in zip(begins, x.dims, ends, strict=True)])]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        begins, ends = center_crop_pad_geometry(node, x.shape, array_values(inputs, 1)[0] or ())
+        output = tuple(b + n + e for b, n, e in zip(begins, x.shape, ends, strict=True))
+        return [_pad_with(x, PadGeometry(begins, ends, output), _zero(x.dtype))]

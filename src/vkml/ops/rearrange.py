@@ -1,0 +1,165 @@
+"""Operators that reorder or mask elements: DepthToSpace, SpaceToDepth, ReverseSequence, Trilu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
+from vkml.ir.graph import Node
+from vkml.ir.operator import REQUIRED, Array, Operator, operator
+from vkml.ir.types import Known, TensorType, static
+from vkml.ops.checks import (
+    contiguous,
+    optional,
+    present,
+    refuse_packed,
+    require_rank,
+    required,
+)
+
+
+def _block_size(node: Node, x: Known) -> int:
+    refuse_packed(node, x)
+    require_rank(node, x, 4, 4)
+    block = int(node.attributes["blocksize"])
+    if block < 1:
+        raise InvalidGraph(f"{node.label}: blocksize is {block}; it must be positive")
+    return block
+
+
+@operator()
+class DepthToSpace(Operator):
+    """Moves blocks of channels into the plane: [N, C, H, W] → [N, C/b², H·b, W·b]."""
+
+    attributes = {"blocksize": REQUIRED, "mode": "DCR"}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        block = _block_size(node, x)
+        if node.attributes["mode"] not in ("DCR", "CRD"):
+            raise InvalidGraph(f"{node.label}: mode {node.attributes['mode']!r} is neither DCR nor CRD")
+        batch, channels, height, width = x.dims
+        if channels % (block * block):
+            raise ShapeError(
+                f"{node.label}: {channels} channels do not divide by blocksize² = {block * block}"
+            )
+        return [static(x.dtype, (batch, channels // block**2, height * block, width * block))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, block = present(inputs, 0), int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        depth = channels // block**2
+        if node.attributes["mode"] == "DCR":
+            blocks = x.reshape(batch, block, block, depth, height, width).transpose(0, 3, 4, 1, 5, 2)
+        else:
+            blocks = x.reshape(batch, depth, block, block, height, width).transpose(0, 1, 4, 2, 5, 3)
+        return [contiguous(blocks).reshape(batch, depth, height * block, width * block)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, block = inputs[0], int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        depth = channels // block**2
+        if node.attributes["mode"] == "DCR":
+            split, order = (batch, block, block, depth, height, width), (0, 3, 4, 1, 5, 2)
+        else:
+            split, order = (batch, depth, block, block, height, width), (0, 1, 4, 2, 5, 3)
+        return [build.reshape(build.reshape(x, split).transpose(order), build.result().dims)]
+
+
+@operator()
+class SpaceToDepth(Operator):
+    """Moves blocks of the plane into channels: [N, C, H, W] → [N, C·b², H/b, W/b]."""
+
+    attributes = {"blocksize": REQUIRED}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        block = _block_size(node, x)
+        batch, channels, height, width = x.dims
+        if height % block or width % block:
+            raise ShapeError(
+                f"{node.label}: a plane of {height}×{width} does not divide by blocksize {block}"
+            )
+        return [static(x.dtype, (batch, channels * block**2, height // block, width // block))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, block = present(inputs, 0), int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        rows, columns = height // block, width // block
+        blocks = x.reshape(batch, channels, rows, block, columns, block).transpose(0, 3, 5, 1, 2, 4)
+        return [contiguous(blocks).reshape(batch, channels * block**2, rows, columns)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, block = inputs[0], int(node.attributes["blocksize"])
+        batch, channels, height, width = x.shape
+        split = (batch, channels, height // block, block, width // block, block)
+        return [build.reshape(build.reshape(x, split).transpose((0, 3, 5, 1, 2, 4)), build.result().dims)]
+
+
+@operator()
+class Trilu(Operator):
+    """Keeps one triangle of the last two axes and zeroes the other."""
+
+    inputs = (1, 2)
+    attributes = {"upper": 1}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, k = required(node, inputs, 0), optional(inputs, 1)
+        refuse_packed(node, x)
+        require_rank(node, x, 2)
+        if k is not None and k.type.elements != 1:
+            raise ShapeError(f"{node.label}: k must be a scalar, its shape is {list(k.dims)}")
+        return [static(x.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, k = present(inputs, 0), optional(inputs, 1)
+        rows, columns = x.shape[-2:]
+        # Clamped: a hostile k near the ends of int64 would overflow the comparison.
+        diagonal = 0 if k is None else max(min(int(k.reshape(())), columns), -rows)
+        distance = np.arange(columns)[None, :] - np.arange(rows)[:, None]
+        keep = distance >= diagonal if node.attributes["upper"] else distance <= diagonal
+        return [np.where(keep, x, np.zeros((), dtype=x.dtype))]
+
+
+@operator()
+class ReverseSequence(Operator):
+    """Reverses the first elements of each sequence in a batch, as many as its length says."""
+
+    inputs = (2, 2)
+    attributes = {"batch_axis": 1, "time_axis": 0}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, lengths = required(node, inputs, 0), required(node, inputs, 1)
+        refuse_packed(node, x)
+        require_rank(node, x, 2)
+        require_dtype(node, lengths, (INT64,), "sequence_lens")
+        batch, time = node.attributes["batch_axis"], node.attributes["time_axis"]
+        if {batch, time} != {0, 1}:
+            raise InvalidGraph(
+                f"{node.label}: batch_axis {batch} and time_axis {time} must be 0 and 1 in some order"
+            )
+        if lengths.dims != (x.dims[batch],):
+            raise ShapeError(
+                f"{node.label}: sequence_lens has shape {list(lengths.dims)}, not [{x.dims[batch]}]"
+            )
+        return [static(x.dtype, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, lengths = present(inputs, 0), present(inputs, 1)
+        batch_first = node.attributes["batch_axis"] == 0
+        steps = x.shape[1 if batch_first else 0]
+        wrong = np.flatnonzero((lengths < 0) | (lengths > steps))
+        if wrong.size:
+            raise IndexOutOfRange(
+                f"{node.label}: sequence length {int(lengths[wrong[0]])} of sequence {int(wrong[0])} "
+                f"is outside 0 … {steps}"
+            )
+        time = np.arange(steps)[None, :]
+        source = np.where(time < lengths[:, None], lengths[:, None] - 1 - time, time)
+        rows = np.arange(lengths.size)[:, None]
+        if batch_first:
+            return [x[rows, source]]
+        return [x[source.T, rows.T]]

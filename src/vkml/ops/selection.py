@@ -1,0 +1,223 @@
+"""Operators that choose or mark elements by value: OneHot, NonZero, TopK, Compress, Unique."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkml.errors import ShapeError
+from vkml.ir.dtypes import BOOL, INT64, NUMBERS
+from vkml.ir.graph import Node
+from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.types import Known, TensorType, static
+from vkml.ops.checks import (
+    contiguous,
+    integers,
+    list_value,
+    normalise_axis,
+    present,
+    refuse_packed,
+    require_dtype,
+    require_rank,
+    required,
+)
+from vkml.ops.limits import check_size
+from vkml.ops.upgrading import attributes_to_inputs, renew
+
+
+@operator()
+class OneHot(Operator):
+    """Indices as vectors that are on at the index and off elsewhere; one out of range is off all along."""
+
+    inputs = (3, 3)
+    attributes = {"axis": -1}
+    value_inputs = (1,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        indices, depth, values = (required(node, inputs, index) for index in range(3))
+        refuse_packed(node, values)
+        require_dtype(node, indices, NUMBERS, "indices")
+        require_dtype(node, depth, NUMBERS, "depth")
+        if depth.type.elements != 1 or values.dims != (2,):
+            raise ShapeError(
+                f"{node.label}: depth must be one number and values two, their shapes are {list(depth.dims)} "
+                f"and {list(values.dims)}"
+            )
+        axis = normalise_axis(node, node.attributes["axis"], indices.rank + 1)
+        before, after = indices.dims[:axis], indices.dims[axis:]
+        if depth.value is None:
+            return [TensorType(values.dtype, (*before, None, *after))]
+        size = int(depth.value.reshape(()))
+        if size < 1:
+            raise ShapeError(f"{node.label}: depth is {size}; it must be positive")
+        return [check_size(node, values.dtype, (*before, size, *after))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        indices, depth, values = (present(inputs, index) for index in range(3))
+        size = int(depth.reshape(()))
+        axis = normalise_axis(node, node.attributes["axis"], indices.ndim + 1)
+        with np.errstate(invalid="ignore"):
+            found = np.expand_dims(indices.astype(np.int64), axis)
+        classes = np.arange(size).reshape(-1, *(1,) * (indices.ndim - axis))
+        hot = np.where(found < 0, found + size, found) == classes
+        return [np.where(hot, values[1], values[0]).astype(values.dtype, copy=False)]
+
+
+@operator()
+class NonZero(Operator):
+    """Coordinates of the elements that are not zero, one column each, in row-major order."""
+
+    value_inputs = (0,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        refuse_packed(node, x)
+        count = None if x.value is None else int(np.count_nonzero(x.value))
+        return [TensorType(INT64, (x.rank, count))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        if x.ndim == 0:
+            return [np.zeros((0, int(np.count_nonzero(x))), dtype=np.int64)]
+        return [np.array(np.nonzero(x), dtype=np.int64)]
+
+
+@operator()
+class TopK(Operator):
+    """The k greatest or least elements along an axis and their places; of equals, the first wins."""
+
+    inputs = (2, 2)
+    outputs = (1, 2)
+    attributes = {"axis": -1, "largest": 1, "sorted": 1}
+    value_inputs = (1,)
+
+    def upgrade(self, node: Node) -> Node | Sequence[Node]:
+        if node.version >= 10:
+            return node
+        k = node.attributes.get("k")
+        return attributes_to_inputs(
+            renew(node, attributes={} if k is None else {"k": (k,)}), [("k", 1, INT64)]
+        )
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, k = required(node, inputs, 0), required(node, inputs, 1)
+        require_dtype(node, x, NUMBERS, "the input")
+        require_rank(node, x, 1)
+        axis = normalise_axis(node, node.attributes["axis"], x.rank)
+        if k.type.elements != 1:
+            raise ShapeError(f"{node.label}: k must be one integer, its shape is {list(k.dims)}")
+        value = list_value(node, k, "k")
+        if value is not None and not 0 <= value[0] <= x.dims[axis]:
+            raise ShapeError(f"{node.label}: k is {value[0]}, axis {axis} has {x.dims[axis]} elements")
+        shape = (*x.dims[:axis], None if value is None else value[0], *x.dims[axis + 1 :])
+        return [TensorType(x.dtype, shape), TensorType(INT64, shape)][: len(node.outputs)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, k = present(inputs, 0), integers(present(inputs, 1))[0]
+        axis = normalise_axis(node, node.attributes["axis"], x.ndim)
+        size = x.shape[axis]
+        if not 0 <= k <= size:
+            raise ShapeError(f"{node.label}: k is {k}, axis {axis} has {size} elements")
+        rows = np.moveaxis(x, axis, -1)
+        places = np.moveaxis(_top_places(rows, k, bool(node.attributes["largest"])), -1, axis)
+        places = contiguous(places.astype(np.int64, copy=False))
+        return [np.take_along_axis(x, places, axis=axis), places][: len(node.outputs)]
+
+
+def _top_places(rows: Array, k: int, is_largest: bool) -> Array:
+    """Places of the `k` greatest or least elements of the last axis, best first; of equals, the first comes first."""
+    size = rows.shape[-1]
+    if 0 < k <= size // 8 and rows.size and not (rows.dtype.kind == "f" and np.isnan(rows).any()):
+        # Selection first: sorting 100,000 elements for the best 5 takes five times as long.
+        places = _unordered_top_places(rows, k, is_largest)
+        best = _sorted_places(np.take_along_axis(rows, places, axis=-1), is_largest)
+        return np.take_along_axis(places, best, axis=-1)
+    return _sorted_places(rows, is_largest)[..., :k]
+
+
+def _sorted_places(rows: Array, is_largest: bool) -> Array:
+    if not is_largest:
+        return np.argsort(rows, axis=-1, kind="stable")
+    # A stable ascending sort of the reversed axis, read backwards, puts the first of equals in front.
+    return rows.shape[-1] - 1 - np.flip(np.argsort(np.flip(rows, -1), axis=-1, kind="stable"), -1)
+
+
+def _unordered_top_places(rows: Array, k: int, is_largest: bool) -> Array:
+    """The places in ascending order: all elements beyond the k-th best value, and the first that equal it."""
+    size = rows.shape[-1]
+    rank = size - k if is_largest else k - 1
+    bound = np.partition(rows, rank, axis=-1)[..., rank : rank + 1]
+    beyond = rows > bound if is_largest else rows < bound
+    equal = rows == bound
+    missing = k - np.count_nonzero(beyond, axis=-1)[..., None]
+    chosen = beyond | (equal & (np.cumsum(equal, axis=-1) <= missing))
+    return np.nonzero(chosen)[-1].reshape(*rows.shape[:-1], k)
+
+
+@operator()
+class Compress(Operator):
+    """Slices along an axis (of the flattened tensor without one) where a condition holds."""
+
+    inputs = (2, 2)
+    attributes = {"axis": None}
+    value_inputs = (1,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, condition = required(node, inputs, 0), required(node, inputs, 1)
+        refuse_packed(node, x)
+        require_dtype(node, condition, (BOOL,), "the condition")
+        require_rank(node, condition, 1, 1, "the condition")
+        stated = node.attributes["axis"]
+        axis = None if stated is None else normalise_axis(node, stated, x.rank)
+        length = x.type.elements if axis is None else x.dims[axis]
+        count = None
+        if condition.value is not None:
+            # A condition longer than the axis is cut off, as ONNX Runtime does.
+            count = int(np.count_nonzero(condition.value[:length]))
+        shape = (count,) if axis is None else (*x.dims[:axis], count, *x.dims[axis + 1 :])
+        return [TensorType(x.dtype, shape)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, condition = present(inputs, 0), present(inputs, 1)
+        axis = node.attributes["axis"]
+        length = x.size if axis is None else x.shape[axis]
+        return [np.compress(condition[:length], x, axis=axis)]
+
+
+@operator()
+class Unique(Operator):
+    """The distinct elements (or slices along an axis), with first places, inverse places and counts."""
+
+    outputs = (1, 4)
+    attributes = {"axis": None, "sorted": 1}
+    value_inputs = (0,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = required(node, inputs, 0)
+        refuse_packed(node, x)
+        stated = node.attributes["axis"]
+        axis = None if stated is None else normalise_axis(node, stated, x.rank)
+        length = x.type.elements if axis is None else x.dims[axis]
+        if x.value is not None:
+            made = self.evaluate(node, [x.value])
+            return [static(x.dtype if place == 0 else INT64, array.shape) for place, array in enumerate(made)]
+        shape = (None,) if axis is None else (*x.dims[:axis], None, *x.dims[axis + 1 :])
+        places = TensorType(INT64, (None,))
+        return [TensorType(x.dtype, shape), places, static(INT64, (length,)), places][: len(node.outputs)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, axis = present(inputs, 0), node.attributes["axis"]
+        values, first, inverse, counts = np.unique(
+            x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+        )
+        inverse = inverse.reshape(-1)
+        if not node.attributes["sorted"]:
+            # NumPy sorts; the order of first appearance is the order of first places.
+            order = np.argsort(first, kind="stable")
+            rank = np.empty_like(order)
+            rank[order] = np.arange(order.size)
+            values, first = values.take(order, axis=axis or 0), first[order]
+            inverse, counts = rank[inverse], counts[order]
+        made = [values, *(part.astype(np.int64, copy=False) for part in (first, inverse, counts))]
+        return made[: len(node.outputs)]

@@ -1,0 +1,189 @@
+"""Inverses of sliding windows: Col2Im and MaxUnpool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import IndexOutOfRange, ShapeError
+from vkml.ir.dtypes import INT64
+from vkml.ir.graph import Node
+from vkml.ir.operator import REQUIRED, Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.checks import (
+    array_values,
+    has_unknown_value,
+    input_values,
+    optional,
+    present,
+    require_dtype,
+    require_rank,
+    required,
+    unknown_shape,
+)
+from vkml.ops.limits import check_size
+from vkml.ops.pool import POOL_DTYPES
+from vkml.ops.windows import explicit_pads, spatial_attribute
+
+
+@dataclass(frozen=True)
+class Col2ImGeometry:
+    """Columns [batch, channels · block, positions] that are added up into images of size `image`."""
+
+    channels: int
+    image: tuple[int, ...]
+    block: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    pads_end: tuple[int, ...]
+    counts: tuple[int, ...]
+    """Blocks along each axis."""
+
+
+def col2im_geometry(
+    node: Node, x_shape: Sequence[int], image: Sequence[int], block: Sequence[int]
+) -> Col2ImGeometry:
+    """Resolves Col2Im's attributes and checks that the columns fit the image."""
+    rank = len(image)
+    if rank == 0 or len(block) != rank or any(size < 1 for size in (*image, *block)):
+        raise ShapeError(
+            f"{node.label}: image {list(image)} and block {list(block)} must be positive and equally long"
+        )
+    strides = spatial_attribute(node, "strides", rank, 1, 1)
+    dilations = spatial_attribute(node, "dilations", rank, 1, 1)
+    begins, ends = explicit_pads(node, rank)
+    counts = tuple(
+        max((size + b + e - (k - 1) * d - 1) // s + 1, 0)
+        for size, b, e, k, d, s in zip(image, begins, ends, block, dilations, strides, strict=True)
+    )
+    taps = math.prod(block)
+    if len(x_shape) != 3 or x_shape[1] % taps or x_shape[2] != math.prod(counts):
+        raise ShapeError(
+            f"{node.label}: columns of shape {list(x_shape)} must be [N, C · {taps}, {math.prod(counts)}] "
+            f"for image {list(image)} and block {list(block)}"
+        )
+    return Col2ImGeometry(
+        x_shape[1] // taps, tuple(image), tuple(block), strides, dilations, begins, ends, counts
+    )
+
+
+@operator()
+class Col2Im(Operator):
+    """Adds columns of blocks up into images: what im2col took apart."""
+
+    inputs = (3, 3)
+    attributes = {"dilations": None, "pads": None, "strides": None}
+    value_inputs = (1, 2)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, image_input = required(node, inputs, 0), required(node, inputs, 1)
+        required(node, inputs, 2)
+        require_dtype(node, x, POOL_DTYPES, "the input")
+        if has_unknown_value(inputs, (1, 2)):
+            return [unknown_shape(x.dtype, 2 + image_input.type.elements)]
+        image = input_values(node, inputs, 1, "image_shape") or ()
+        block = input_values(node, inputs, 2, "block_shape") or ()
+        geometry = col2im_geometry(node, x.dims, image, block)
+        return [check_size(node, x.dtype, (x.dims[0], geometry.channels, *image))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        image, block = array_values(inputs, 1, 2)
+        geometry = col2im_geometry(node, x.shape, image or (), block or ())
+        batch, channels = x.shape[0], geometry.channels
+        padded = [
+            size + b + e
+            for size, b, e in zip(geometry.image, geometry.pads_begin, geometry.pads_end, strict=True)
+        ]
+        wide = np.float64 if x.dtype == np.float64 else np.float32
+        whole = np.zeros((batch, channels, *padded), dtype=wide)
+        parts = x.reshape(batch, channels, math.prod(geometry.block), *geometry.counts)
+        for tap, place in enumerate(np.ndindex(*geometry.block)):
+            target: tuple[Any, ...] = (
+                slice(None),
+                slice(None),
+                *(
+                    slice(p * d, p * d + (count - 1) * s + 1, s)
+                    for p, d, s, count in zip(
+                        place, geometry.dilations, geometry.strides, geometry.counts, strict=True
+                    )
+                ),
+            )
+            if parts.size:
+                whole[target] += parts[:, :, tap]
+        kept: tuple[Any, ...] = (
+            slice(None),
+            slice(None),
+            *(slice(b, b + size) for b, size in zip(geometry.pads_begin, geometry.image, strict=True)),
+        )
+        return [np.ascontiguousarray(whole[kept]).astype(x.dtype, copy=False)]
+
+
+def unpooled_shape(node: Node, x_shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the tensor that MaxPool made `x_shape` of, as far as its attributes tell."""
+    kernel = tuple(int(k) for k in node.attributes["kernel_shape"])
+    rank = len(x_shape) - 2
+    if len(kernel) != rank:
+        raise ShapeError(
+            f"{node.label}: kernel_shape {list(kernel)} does not fit an input of shape {list(x_shape)}"
+        )
+    strides = spatial_attribute(node, "strides", rank, 1, 1)
+    begins, ends = explicit_pads(node, rank)
+    spatial = [
+        (size - 1) * s - b - e + k
+        for size, s, b, e, k in zip(x_shape[2:], strides, begins, ends, kernel, strict=True)
+    ]
+    return (x_shape[0], x_shape[1], *spatial)
+
+
+@operator()
+class MaxUnpool(Operator):
+    """Puts each element back where MaxPool's indices say it came from; zeros elsewhere."""
+
+    inputs = (2, 3)
+    attributes = {"kernel_shape": REQUIRED, "pads": None, "strides": None}
+    value_inputs = (2,)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, indices = required(node, inputs, 0), required(node, inputs, 1)
+        require_dtype(node, x, POOL_DTYPES, "the input")
+        require_dtype(node, indices, (INT64,), "indices")
+        require_rank(node, x, 3)
+        if indices.dims != x.dims:
+            raise ShapeError(
+                f"{node.label}: indices of shape {list(indices.dims)} differ from {list(x.dims)}"
+            )
+        inferred = unpooled_shape(node, x.dims)
+        if has_unknown_value(inputs, (2,)):
+            return [unknown_shape(x.dtype, x.rank)]
+        stated = input_values(node, inputs, 2, "output_shape")
+        if stated is not None:
+            self._check_stated(node, inferred, stated)
+        return [check_size(node, x.dtype, inferred if stated is None else stated)]
+
+    def _check_stated(self, node: Node, inferred: Sequence[int], stated: Sequence[int]) -> None:
+        if len(stated) != len(inferred) or any(a < b for a, b in zip(stated, inferred, strict=True)):
+            raise ShapeError(f"{node.label}: output_shape {list(stated)} is smaller than {list(inferred)}")
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, indices, stated = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        shape = unpooled_shape(node, x.shape)
+        whole = np.zeros(math.prod(shape), dtype=x.dtype)
+        wrong = (indices < 0) | (indices >= whole.size)
+        if wrong.any():
+            found = int(indices.reshape(-1)[int(np.argmax(wrong))])
+            raise IndexOutOfRange(
+                f"{node.label}: index {found} is outside the {whole.size} elements of {list(shape)}"
+            )
+        whole[indices.reshape(-1)] = x.reshape(-1)
+        result = whole.reshape(shape)
+        if stated is None:
+            return [result]
+        wanted = tuple(int(size) for size in stated)
+        self._check_stated(node, shape, wanted)
+        return [np.pad(result, [(0, large - small) for small, large in zip(shape, wanted, strict=True)])]

@@ -1,0 +1,1 @@
+"""Tests of vkml.vulkan, over the software drivers."""
