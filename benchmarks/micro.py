@@ -21,7 +21,7 @@ import vkml
 import vkml.onnx
 from benchmarks.models import chain_add
 from benchmarks.report import machine
-from vkml.cli.output import console, duration, table
+from vkml.cli.output import console, duration, show_table, table
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.ir.graph import Graph
@@ -173,12 +173,12 @@ def main() -> None:
     setting = Setting(options.device, options.precision, options.seconds)
     sizes = tuple(size for size in ELEMENTWISE_SIZES if size <= options.largest) or (options.largest,)
     found = figures(setting, options.matmul, sizes)
-    rows = table("what", "time", "rate", right=("time", "rate"), title=f"device {options.device}")
+    rows = table("what", "time", "rate", right=("time", "rate"))
     for figure in found:
         rows.add_row(
             figure.name, duration(figure.seconds), f"{figure.rate:.3g} {figure.unit}" if figure.unit else ""
         )
-    console().print(rows, markup=False)
+    show_table(console(), rows, f"device {options.device}")
     if options.json:
         content: dict[str, Any] = {"machine": machine(), "figures": [asdict(figure) for figure in found]}
         options.json.write_text(json.dumps(content, indent=1) + "\n")

@@ -11,7 +11,7 @@ from typing import Any
 import vkml
 from benchmarks.measure import TOLERANCE, Measured
 from benchmarks.memory import PeakMemory
-from vkml.cli.output import console, duration, size, show_table, table
+from vkml.cli.output import console, duration, show_table, size, table
 
 
 def show_model(name: str, found: Sequence[Measured], memory: dict[str, PeakMemory]) -> None:
@@ -27,7 +27,7 @@ def show_model(name: str, found: Sequence[Measured], memory: dict[str, PeakMemor
         "runs",
         "difference",
     )
-    rows = table("peer", "device", *columns, title=name, right=columns)
+    rows = table("peer", "device", *columns, right=columns)
     base = next((each.median for each in found if each.runs), None)
     for each in found:
         if not each.runs:
@@ -47,7 +47,7 @@ def show_model(name: str, found: Sequence[Measured], memory: dict[str, PeakMemor
             _difference(each),
         )
     out = console()
-    show_table(out, rows)
+    show_table(out, rows, name)
     for each in found:
         if not each.runs:
             out.print(f"{each.peer}: not available: {each.reason}", markup=False, style="dim")

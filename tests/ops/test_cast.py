@@ -62,6 +62,8 @@ def test_decoding_every_code(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", [d for d in MINI if d != dtypes.FLOAT8E8M0], ids=str)
 def test_encoding_rounds_to_nearest_even(dtype: DType) -> None:
     foreign = np.dtype(getattr(pytest.importorskip("ml_dtypes"), MINI[dtype]))
+    nan = encode(np.array([np.nan], np.float32), dtype)
+    assert (nan & 0xF if dtype.bits == 4 else nan) == np.array([np.nan]).astype(foreign).view(dtype.storage)
     rng = np.random.default_rng(2)
     codes = np.arange(1 << min(dtype.bits, 12)).astype(dtype.storage)
     stored = pack(codes) if dtype.bits == 4 else codes
@@ -134,6 +136,14 @@ def test_int4_has_signs_and_odd_counts() -> None:
     assert packed.tolist() == [0x78, 0x0F]
     assert decode(packed, dtypes.INT4, (3,)).tolist() == [-8, 7, -1]
     assert unpack(packed, 3).tolist() == [8, 7, 15]
+
+
+def test_two_bit_integers() -> None:
+    signed = DType("int2", 26, 2, "i", np.dtype(np.uint8))
+    values = np.array([-2, 1, 0, -1, 1], np.int8)
+    packed = encode(values, signed)
+    assert packed.tolist() == [0b11000110, 0b00000001]
+    assert decode(packed, signed, (5,)).tolist() == values.tolist()
 
 
 @pytest.mark.parametrize("dtype", [dtypes.BFLOAT16, dtypes.FLOAT8E4M3FN], ids=str)

@@ -109,3 +109,7 @@ def test_float32_fill_is_not_taken_for_raw_bits() -> None:
     bits = Constant(dtypes.BFLOAT16, (2,), np.array([1, 2], np.uint16))
     with pytest.raises(InvalidGraph, match="constant_value"):
         inferred_types("Pad", [bits, _list(1, 0), np.array(1.5, np.float32)])
+
+
+def test_tile_of_nothing_by_much() -> None:
+    assert run_operator("Tile", [_array(0, 3), _list(2**62, 2)])[0].shape == (0, 6)

@@ -139,6 +139,8 @@ def test_errors() -> None:
     with pytest.raises(ShapeError, match="padding makes"):
         huge = {"kernel_shape": [1, 1], "pads": [2**30] * 4, "strides": [2**30] * 2}
         inferred_types("MaxPool", [x], huge)
+    with pytest.raises(ShapeError, match="padding makes"):
+        inferred_types("MaxPool", [x[:0]], huge)
     with pytest.raises(ShapeError, match="window of 6"):
         inferred_types("MaxPool", [x], {"kernel_shape": [6, 1]})
     with pytest.raises(InvalidGraph, match="strides"):

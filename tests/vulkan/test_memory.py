@@ -65,8 +65,8 @@ def test_staging_in_chunks(info, monkeypatch, size):
 def test_staging_through_a_queue_that_only_copies(info, monkeypatch):
     monkeypatch.setattr(transfer, "CHUNK_BYTES", 4096)
     with Device(info, force_staging=True) as device:
-        # The software drivers have one queue; what is special about a second one is recorded and submitted all
-        # the same: its barriers, and the semaphore that hands the data over to the compute queue.
+        # The software drivers have one queue; what is special about a second one is recorded and submitted
+        # all the same: its barriers, and the semaphore that hands the data over to the compute queue.
         device.context.transfer_queue = replace(device.context.compute_queue, is_compute=False)
         a, b = floats(5000, 1), floats(5000, 2)
         np.testing.assert_array_equal(Adder(device, 5000).run(a, b), a + b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkml.cli.output import console, print_json, size, show_table, table
+from vkml.cli.output import console, print_json, show_table, size, table
 
 NOTABLE = (
     "float16",

@@ -12,6 +12,7 @@ from vkml.cli.output import console, print_json, show_table, table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from vkml.engine.doctor import CaseResult
 
@@ -80,6 +81,7 @@ def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: boo
     show_table(out, rows)
 
 
-def _coloured(status: str) -> str:
-    colour = {"PASS": "green", "FAIL": "bold red"}.get(status, "yellow")
-    return f"[{colour}]{status}[/{colour}]"
+def _coloured(status: str) -> Text:
+    from rich.text import Text
+
+    return Text(status, style={"PASS": "green", "FAIL": "bold red"}.get(status, "yellow"))

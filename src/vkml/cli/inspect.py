@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vkml.cli.inputs import parse_dimensions
-from vkml.cli.output import console, print_json, shape_text, size, show_table, table
+from vkml.cli.output import console, counted, print_json, shape_text, show_table, size, table
 from vkml.cli.sessions import opened_session
 from vkml.ir.graph import Graph, Value
 
@@ -147,17 +147,16 @@ def _plan_as_json(report: PlanReport) -> dict[str, Any]:
 
 def _show_plan(out: Console, report: PlanReport) -> None:
     plan = _plan_as_json(report)
-    title = f"Plan for {plan['device']}: {len(plan['steps'])} steps, {plan['segments']} segments, "
-    rows = table(
-        "#", "device", "kernel", "operators", "output", "why", title=title + f"{plan['barriers']} barriers"
-    )
+    counts = ((len(plan["steps"]), "step"), (plan["segments"], "segment"), (plan["barriers"], "barrier"))
+    rows = table("#", "device", "kernel", "operators", "output", "why")
     for index, step in enumerate(plan["steps"]):
         kernel = f"{step['kernel']} {step['variant']}".strip()
         shapes = " ".join(shape_text(shape) for shape in step["output_shapes"])
         rows.add_row(
             str(index), step["device"], kernel, _operators(step["operators"]), shapes, step["reason"]
         )
-    show_table(out, rows)
+    parts = ", ".join(counted(count, noun) for count, noun in counts)
+    show_table(out, rows, f"Plan for {plan['device']}: {parts}")
     memory = table("memory on", "kind", "size", right=("size",))
     for device, kinds in plan["memory"].items():
         for kind, count in kinds.items():

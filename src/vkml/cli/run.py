@@ -162,14 +162,12 @@ def _summary(array: Array) -> str:
 
 
 def _show_ranked(out: Console, ranked: RankedClasses) -> None:
-    rows = table(
-        "row", "class", ranked.measure, title=f"{ranked.output}: {ranked.note}", right=("row", ranked.measure)
-    )
+    rows = table("row", "class", ranked.measure, right=("row", ranked.measure))
     for index, row in enumerate(ranked.rows):
         for place, (label, score) in enumerate(row):
             text = f"{100 * score:.2f} %" if ranked.measure == "probability" else number(score)
             rows.add_row("" if place else str(index), label, text)
-    show_table(out, rows)
+    show_table(out, rows, f"{ranked.output}: {ranked.note}")
 
 
 def _as_json(request: RunRequest, outcome: _Outcome) -> dict[str, Any]:

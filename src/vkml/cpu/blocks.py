@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ def partition(shape: Sequence[int], elements: int = BLOCK_ELEMENTS) -> list[Inde
         axis += 1
         inner //= shape[axis]
     count = shape[axis]
-    pieces = -(-count * inner // elements)
+    pieces = -(-count // (elements // inner))
     step = -(-count // pieces)
     leading = itertools.product(*(range(size) for size in shape[:axis]))
     slices = [slice(start, min(start + step, count)) for start in range(0, count, step)]
@@ -61,7 +60,7 @@ def refine(index: Index, shape: Sequence[int], elements: int = BLOCK_ELEMENTS) -
 
 @dataclass(frozen=True)
 class Step:
-    """One function application: ``function(*inputs, out)``, values by number."""
+    """One function application: ``function(*inputs, out=output)``, values by number."""
 
     function: Callable[..., Any]
     inputs: tuple[int, ...]
@@ -99,6 +98,10 @@ class Chain:
     def _value(self, dtype: Any) -> int:
         self.dtypes.append(np.dtype(dtype))
         return len(self.dtypes) - 1
+
+
+_Call = tuple[Callable[..., Any], tuple[int, ...], int]
+"""A function, the slots it reads and the slot it writes."""
 
 
 class BlockProgram:
@@ -142,7 +145,7 @@ class BlockProgram:
             place[resident] = first_output + self.resident_output
             occupied[place[resident]] = last_use.get(resident, -1)
         scratch_dtypes: list[np.dtype[Any]] = []
-        code: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
+        code: list[_Call] = []
         for at, step in enumerate(chain.steps):
             dtype = chain.dtypes[step.output]
             dies = at if step.in_place else at - 1
@@ -164,33 +167,33 @@ class BlockProgram:
                 scratch_dtypes.append(dtype)
             place[step.output] = slot
             occupied[slot] = last_use.get(step.output, at)
-            code.append((step.function, (*(place[value] for value in step.inputs), slot)))
+            code.append((step.function, tuple(place[value] for value in step.inputs), slot))
         # A value that is still on its way may sit where a later copy writes, so values are moved in a safe order.
         code.extend(
             self._stores([place[value] for value in outputs], first_output, first_scratch, scratch_dtypes)
         )
-        self._code = [(function, itemgetter(*slots)) for function, slots in code]
+        self._code = code
         self._constants = [array for _, array in chain.constants]
         self._scratch = [(f"chain{j}", dtype) for j, dtype in enumerate(scratch_dtypes)]
         self.passes = len(code)
 
     def _stores(
         self, sources: list[int], first_output: int, first_scratch: int, scratch_dtypes: list[np.dtype[Any]]
-    ) -> list[tuple[Callable[..., Any], tuple[int, ...]]]:
+    ) -> list[_Call]:
         pending = [
             (source, first_output + j) for j, source in enumerate(sources) if source != first_output + j
         ]
-        code: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
+        code: list[_Call] = []
         while pending:
             ready = [move for move in pending if all(move[1] != source for source, _ in pending)]
             if not ready:
                 source = pending[0][0]
                 spare = first_scratch + len(scratch_dtypes)
                 scratch_dtypes.append(self.output_dtypes[source - first_output])
-                code.append((store, (source, spare)))
+                code.append((store, (source,), spare))
                 pending = [(spare if s == source else s, target) for s, target in pending]
                 continue
-            code.extend((store, move) for move in ready)
+            code.extend((store, (source,), target) for source, target in ready)
             pending = [move for move in pending if move not in ready]
         return code
 
@@ -214,8 +217,14 @@ class BlockProgram:
         if self._scratch:
             shape = targets[0].shape
             slots += [scratch(key, shape, dtype) for key, dtype in self._scratch]
-        for function, pick in self._code:
-            function(*pick(slots))
+        for function, inputs, out in self._code:
+            if len(inputs) == 2:
+                first, second = inputs
+                function(slots[first], slots[second], out=slots[out])
+            elif len(inputs) == 1:
+                function(slots[inputs[0]], out=slots[out])
+            else:
+                function(*[slots[value] for value in inputs], out=slots[out])
 
 
 def clipped(index: Index, shape: Sequence[int]) -> Index:

@@ -42,7 +42,7 @@ class Pooling:
             if found is not None:
                 places, sources = found
                 part = target[places]
-                self.combine(part, x[sources], part)
+                self.combine(part, x[sources], out=part)
         if self.scale is not None:
             np.multiply(target, self.scale[start:stop], target)
 

@@ -47,8 +47,6 @@ class WinogradConvolution(Convolution):
         self.weight = np.ascontiguousarray(parts.reshape(-1, inner, filters), dtype=np.float32)
         self.columns = -(-windows.output[1] // tile)
         """Tiles side by side."""
-        # Whole tiles are read and written; what lies beyond the output is dropped.
-        self.need = (self.need[0], self.columns * tile + 2)
 
     def rows_per_block(self, threads: int) -> int:
         rows, position = self.windows.output[0], (self.tile + 2) ** 2
@@ -62,47 +60,61 @@ class WinogradConvolution(Convolution):
         start, stop, _, _ = part
         tile, columns, side = self.tile, self.columns, self.tile + 2
         bands = -(-(stop - start) // tile)
-        padded = self.padded_rows(x, start, start + bands * tile)
-        row, pixel, item = padded.strides
-        width = columns * tile + 2
-        rows = np.ndarray(
-            (side, bands, width, self.channels), np.float32, padded, 0, (row, row * tile, pixel, item)
-        )
-        half = scratch("winograd_half", (side, bands, width, self.channels))
+        planes = self._planes(x, start, bands)
+        count, inner = bands * tile + 2, columns * self.channels
+        half = scratch("winograd_half", (side, count, inner))
         forward = _forward_4 if tile == 4 else _forward_2
         inverse = _inverse_4 if tile == 4 else _inverse_2
-        forward(rows, half, "winograd_row")
-        _, band, pixel, item = half.strides
-        lanes = np.ndarray(
-            (side, side, bands, columns, self.channels),
-            np.float32,
-            half,
-            0,
-            (pixel, half.strides[0], band, pixel * tile, item),
-        )
-        # [column position, row position, tiles, channels]
-        transformed = scratch("winograd_input", (side, side, bands, columns, self.channels))
+        forward(planes.reshape(side, count, inner), half, "winograd_row")
+        plane, row, item = half.strides
+        lanes = np.ndarray((side, side, bands, inner), np.float32, half, 0, (row, plane, row * tile, item))
+        # [row position, column position, tiles, channels]
+        transformed = scratch("winograd_input", (side, side, bands, inner))
         forward(lanes, transformed, "winograd_column")
         products = scratch("winograd_product", (side, side, bands, columns, self.filters))
-        flat_in = transformed.reshape(side, side, -1, self.channels)
-        flat_out = products.reshape(side, side, -1, self.filters)
-        weights = self.weight.reshape(side, side, self.channels, self.filters).transpose(1, 0, 2, 3)
-        np.matmul(flat_in, weights, out=flat_out)
-        narrow = scratch("winograd_narrow", (side, bands, columns, tile, self.filters))
-        inverse(products, narrow.transpose(3, 0, 1, 2, 4), "winograd_column")
-        whole_rows = narrow.reshape(side, bands, columns * tile, self.filters)
+        flat_in = transformed.reshape(side * side, -1, self.channels)
+        np.matmul(flat_in, self.weight, out=products.reshape(side * side, -1, self.filters))
+        # [column position, output row, tiles, filters], then columns are put side by side.
+        narrow = scratch("winograd_narrow", (side, tile, bands, columns, self.filters))
+        inverse(products, narrow.transpose(1, 0, 2, 3, 4), "winograd_row")
         exact = columns * tile == self.windows.output[1] and bands * tile == stop - start
         wide = (
             target.reshape(bands, tile, columns * tile, self.filters)
             if exact
             else scratch("winograd_output", (bands, tile, columns * tile, self.filters))
         )
-        inverse(whole_rows, wide.transpose(1, 0, 2, 3), "winograd_row")
+        spread = wide.reshape(bands, tile, columns, tile, self.filters)
+        inverse(narrow, spread.transpose(3, 1, 0, 2, 4), "winograd_column")
         if not exact:
             np.copyto(
                 target,
                 wide.reshape(bands * tile, columns * tile, -1)[: stop - start, : self.windows.output[1]],
             )
+
+    def _planes(self, x: Array, start: int, bands: int) -> Array:
+        """The padded input rows of some bands, [column position, rows, tiles, C]: what the tiles have at that position."""
+        tile, columns = self.tile, self.columns
+        top, left = self.windows.pads_begin
+        height, width = self.windows.spatial
+        first, count = start - top, bands * tile + 2
+        planes = scratch("winograd_planes", (tile + 2, count, columns, self.channels))
+        low, high = min(max(first, 0), height), min(first + count, height)
+        high = max(low, high)
+        planes[:, : low - first] = 0
+        planes[:, high - first :] = 0
+        rows = slice(low - first, high - first)
+        for position in range(tile + 2):
+            # Tile t has input column t * tile + position - left here.
+            begin = max(0, -(-(left - position) // tile))
+            end = min(columns, (width - 1 - position + left) // tile + 1)
+            end = max(begin, end)
+            plane = planes[position]
+            plane[rows, :begin] = 0
+            plane[rows, end:] = 0
+            if end > begin:
+                at = begin * tile + position - left
+                plane[rows, begin:end] = x[low:high, at : at + (end - begin - 1) * tile + 1 : tile]
+        return planes
 
 
 def _forward_4(d: Array, out: Array, key: str) -> None:

@@ -8,7 +8,7 @@ import vkml.ops  # noqa: F401  fills the registry of operators
 from vkml.ir import Constant, Graph, Known, Node, find
 from vkml.passes import normalise, remove_dead
 from vkml.passes.simplify import fold_batch_normalization
-from vkml.passes.specialise import FOLD_LIMIT
+from vkml.passes.specialise import FOLD_LIMIT, resolved
 
 
 def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
@@ -33,10 +33,11 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def _evaluate(node: Node, constants: dict[str, Constant]) -> dict[str, Constant] | None:
-    operator = find(node)
-    if not operator.is_deterministic or any(name and name not in constants for name in node.inputs):
+    if not find(node).is_deterministic or any(name and name not in constants for name in node.inputs):
         return None
     known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
+    node = resolved(node, known)
+    operator, known = find(node), known[: len(node.inputs)]
     types = operator.infer(node, known)
     if not all(type_.is_static for type_ in types):
         return None

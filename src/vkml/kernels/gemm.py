@@ -40,26 +40,40 @@ TILES = (
     Tile(128, 128, 16, 8, 8, 0.75),
     Tile(128, 64, 16, 8, 4, 0.6),
     Tile(64, 128, 16, 4, 8, 0.6),
+    Tile(64, 64, 32, 4, 4, 0.5),
     Tile(64, 64, 16, 4, 4, 0.5),
-    Tile(64, 32, 16, 4, 2, 0.35),
-    Tile(32, 64, 16, 2, 4, 0.35),
+    Tile(64, 32, 32, 4, 2, 0.35),
+    Tile(32, 64, 32, 2, 4, 0.35),
+    Tile(32, 128, 16, 4, 4, 0.45),
+    Tile(32, 256, 16, 4, 8, 0.5),
+    Tile(32, 32, 32, 2, 2, 0.22),
     Tile(32, 32, 16, 2, 2, 0.22),
+    Tile(16, 64, 32, 1, 4, 0.2),
     Tile(16, 64, 16, 1, 4, 0.2),
 )
+
+TILE_K = 32
+"""What every tile's k divides: operands whose tiles must not cross a border need a multiple of it."""
+
+forced: tuple[Tile, int] | None = None
+"""For tuning runs: the tile and K ranges that `choose` returns."""
 
 
 @dataclass(frozen=True)
 class Operand:
     """How a product's operand is read, as Slang source.
 
-    `declare` adds to the writer whatever the source needs (pointers, constants, functions) and returns the text of
-    ``struct Prepare{S}``, ``Prepare{S} prepare_{s}(int batch, int row)`` and
-    ``Accumulator load_{s}(Prepare{S}, int k, int end_k)``.
+    `declare(writer, tile_k)` adds to the writer whatever the source needs (pointers, constants, functions) and returns
+    the text of ``struct Prepare{S}``, ``Prepare{S} prepare_{s}(int batch, int row)`` and
+    ``vector<Accumulator, WIDTH_{S}> load_{s}(Prepare{S}, int k, int end_k)``; for B also of
+    ``void enter_b(inout PrepareB, int k)``.
     """
 
-    declare: Callable[[KernelWriter], str]
+    declare: Callable[[KernelWriter, int], str]
     along_inner: bool
     """Whether neighbouring memory runs along the inner index: k of A, n of B."""
+    width: int = 1
+    """Neighbours one load fetches."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +119,14 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
                 f"static const int THREAD_N = {tile.thread_n};",
                 f"static const bool A_ALONG_K = {_bool(a.along_inner)};",
                 f"static const bool B_ALONG_N = {_bool(b.along_inner)};",
+                f"static const int WIDTH_A = {a.width};",
+                f"static const int WIDTH_B = {b.width};",
                 multiply_add(product.accumulator),
             ]
         )
     )
-    writer.text(a.declare(writer))
-    writer.text(b.declare(writer))
+    writer.text(a.declare(writer, tile.k))
+    writer.text(b.declare(writer, tile.k))
     partials = None
     if splits > 1:
         partials = build.scratch(
@@ -200,6 +216,8 @@ def choose(target: Target, product: Product) -> tuple[Tile, int]:
     The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over its
     tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
     """
+    if forced is not None:
+        return forced
     itemsize = product.accumulator.storage.itemsize
     best: tuple[float, Tile, int] | None = None
     for tile in TILES:
@@ -230,28 +248,70 @@ def matrix_operand(view: View, letter: str, inner: int, outer: int) -> Operand:
         outer: stride along m or n.
     """
     batch_stride = view.strides[0]
-    size = "M" if letter == "a" else "N"
-    along_inner = (inner == 1 or outer != 1) if letter == "a" else (outer == 1 or inner != 1)
+    steps, rows = (view.shape[2], view.shape[1]) if letter == "a" else (view.shape[1], view.shape[2])
+    runs_along_k = inner == 1 or (outer != 1 and letter == "a")
+    width = 1
+    if inner == 1 and aligned(view, steps, (batch_stride, outer)):
+        width = 4
+    elif outer == 1 and aligned(view, rows, (batch_stride, inner)):
+        width, runs_along_k = 4, False
+    along_inner = runs_along_k if letter == "a" else not runs_along_k
+    return Operand(_matrix_source(view, letter, inner, outer, width, runs_along_k), along_inner, width)
 
-    def declare(writer: KernelWriter) -> str:
-        pointer = writer.read(view)
-        start = writer.offset(("batch", "row"), (batch_stride, outer))
-        step = writer.offset(("k",), (inner,))
-        big = letter.upper()
+
+def _matrix_source(
+    view: View, letter: str, inner: int, outer: int, width: int, runs_along_k: bool
+) -> Callable[[KernelWriter, int], str]:
+    size = "M" if letter == "a" else "N"
+    big = letter.upper()
+
+    def declare(writer: KernelWriter, tile_k: int) -> str:
+        pointer = writer.read(view, width=width)
+        scale = width
+        walk = (view.strides[0] // scale, 1 if outer == 1 else outer // scale)
+        if width > 1 and not runs_along_k:
+            start = writer.offset(("batch", f"uint(row) / {width}"), walk)
+            step = writer.offset(("k",), (inner // scale,))
+        elif width > 1:
+            start = writer.offset(("batch", "row"), (view.strides[0] // scale, outer // scale))
+            step = f"uint(k) / {width}"
+        else:
+            start = writer.offset(("batch", "row"), (view.strides[0], outer))
+            step = writer.offset(("k",), (inner,))
+        enter = [f"void enter_{letter}(inout Prepare{big} p, int k) {{}}"] if letter == "b" else []
         return "\n".join(
             [
                 f"struct Prepare{big} {{ int start; bool inside; }};",
                 f"Prepare{big} prepare_{letter}(int batch, int row)",
-                f"{{ Prepare{big} p; p.start = {start}; p.inside = row < {size}; return p; }}",
-                f"Accumulator load_{letter}(Prepare{big} p, int k, int end_k)",
+                f"{{ Prepare{big} p; p.start = int({start}); p.inside = row < {size}; return p; }}",
+                *enter,
+                f"vector<Accumulator, {width}> load_{letter}(Prepare{big} p, int k, int end_k)",
                 "{",
-                "    if (!p.inside || k >= end_k) return Accumulator(0);",
-                f"    return {load_expression(pointer, f'p.start + {step}', view.dtype)};",
+                f"    if (!p.inside || k >= end_k) return vector<Accumulator, {width}>(Accumulator(0));",
+                f"    int at = int(p.start + {step});",
+                f"    return {load_vector(pointer, 'at', view, width)};",
                 "}",
             ]
         )
 
-    return Operand(declare, along_inner)
+    return declare
+
+
+def aligned(view: View, count: int, strides: tuple[int, ...]) -> bool:
+    """Whether four neighbours may be read as one vector anywhere: sizes, strides and offset divide by four."""
+    return (
+        view.itemsize in (2, 4)
+        and count % 4 == 0
+        and view.offset % 4 == 0
+        and all(stride % 4 == 0 for stride in strides)
+    )
+
+
+def load_vector(pointer: str, index: str, view: View, width: int) -> str:
+    """`width` neighbours as a vector of accumulators; `index` counts vectors."""
+    if width == 1:
+        return f"vector<Accumulator, 1>(Accumulator({load_expression(pointer, index, view.dtype)}))"
+    return f"vector<Accumulator, {width}>(loadAligned<{width * view.itemsize}>({pointer} + {index}))"
 
 
 def matmul(build: Builder, a: View, b: View, result: TensorType, *, accumulator: DType | None = None) -> list[View]:

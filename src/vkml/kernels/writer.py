@@ -7,6 +7,7 @@ from importlib import resources
 
 from vkml.errors import NotImplemented
 from vkml.ir import DType, dtypes
+from vkml.kernels.pointwise_math import math_used_by
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, View
 
@@ -107,6 +108,7 @@ class KernelWriter:
         self._constant_names: list[str] = []
         self._constant_values: list[int] = []
         self._text: list[str] = []
+        self._uses_math = False
         self._needs: set[str] = set()
         self._reads: list[View] = []
         self._writes: list[View] = []
@@ -178,10 +180,8 @@ class KernelWriter:
         return " + ".join(terms) or "0"
 
     def math(self) -> None:
-        """Makes the functions of pointwise_math.slang available, once."""
-        text = template("pointwise_math")
-        if text not in self._text:
-            self._text.append(text)
+        """Makes the functions of pointwise_math.slang available; only those the text names are compiled."""
+        self._uses_math = True
 
     def text(self, text: str) -> None:
         """Adds module-scope source."""
@@ -218,6 +218,7 @@ class KernelWriter:
                 *fields,
                 "};",
                 "[[vk::push_constant]] ConstantBuffer<Push> push;",
+                *([math_used_by("\n".join(self._text))] if self._uses_math else []),
                 *self._text,
                 "",
             ]

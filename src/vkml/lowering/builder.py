@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,10 @@ from vkml.kernels.pointwise import Epilogue
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
+
+
+# Constants in other layouts, for as long as the constants they were made from are alive.
+_prepared: weakref.WeakKeyDictionary[Constant, dict[str, Constant]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,25 @@ class Builder:
 
     def constant(self, constant: Constant, name: str) -> View:
         return self.buffer(BufferKind.CONSTANT, constant.type, name, constant)
+
+    def prepared(
+        self, view: View, key: str, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+    ) -> View:
+        """A constant in another layout, made once however many plans ask for it.
+
+        Args:
+            view: the whole of a constant.
+            key: names the change.
+            change: array → array of the same shape and type.
+        """
+        constant = view.buffer.constant
+        assert constant is not None
+        changed = _prepared.get(constant, {}).get(key)
+        if changed is None:
+            array = change(constant.array.reshape(view.shape))
+            changed = Constant(constant.dtype, array.shape, array)
+            _prepared.setdefault(constant, {})[key] = changed
+        return self.constant(changed, f"{view.buffer.name}:{key}")
 
     def set_destination(self, name: str, view: View) -> None:
         """States where the value `name` has to end up (a graph output, a part of a Concat)."""

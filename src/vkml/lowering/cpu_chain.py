@@ -81,8 +81,7 @@ class ChainBuilder:
         wanted = [types[name].dtype.storage if name else None for name in names]
         numbers = [self.values[name] for name in names if name]
 
-        def evaluate(*arguments: Array) -> None:
-            *arrays, out = arguments
+        def evaluate(*arrays: Array, out: Array) -> None:
             remaining = iter(arrays)
             inputs = [
                 None if dtype is None else next(remaining).astype(dtype, copy=False) for dtype in wanted

@@ -214,6 +214,22 @@ def _merge(
     return tuple(tuple(group) for group in groups)
 
 
+LONG_ROW = 8192
+"""Elements that a vector of channels is repeated to, at most."""
+
+
+def _widened(array: Array, memory: Sequence[int]) -> Array:
+    """A vector along the last axis repeated along the axis before it, so that NumPy's inner loops are long.
+
+    Adding a vector of 32 channels to 112 columns takes 112 inner loops of 32 elements; as one of 3584 it is three times
+    as fast.
+    """
+    is_vector = array.ndim == len(memory) >= 2 and array.size == array.shape[-1] == memory[-1]
+    if not is_vector or memory[-1] >= 512 or memory[-1] * memory[-2] > LONG_ROW * 2:
+        return array
+    return np.broadcast_to(array, (*array.shape[:-2], memory[-2], memory[-1]))
+
+
 class _Group:
     """Everything about a group that does not change between runs, and the step made of it."""
 
@@ -248,7 +264,9 @@ class _Group:
             inner = layout.preparation(shape)
             prepare = lambda array: inner(array.reshape(shape))  # noqa: E731
         constant = scope.constants.get(name)
-        fixed = None if constant is None else np.require(prepare(constant.array), requirements="CA")
+        fixed = None
+        if constant is not None:
+            fixed = np.require(_widened(prepare(constant.array), layout.memory), requirements="CA")
         return _Operand(scope.slots[name], fixed, prepare)
 
     def _plan(self, tail: float, threads: int) -> None:

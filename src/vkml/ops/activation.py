@@ -25,8 +25,8 @@ def _stored(value: float) -> float:
     return float(np.float32(value))
 
 
-# Sums of a part above and a part below zero, one of which is 0: on random signs numpy.where mispredicts a branch
-# an element and takes 5 ns, these 0.5 ns.
+# A part above zero plus a part below, one of which is 0: on random signs numpy.where mispredicts a branch an
+# element and takes 5 ns, these 0.5 ns.
 
 
 def _leaky_relu(x: Array, alpha: float) -> Any:
@@ -74,6 +74,8 @@ def _swish(x: Array, alpha: float) -> Any:
 def _prelu(x: Array, slope: Array) -> Any:
     if x.dtype.kind == "u":
         return np.broadcast_to(x, np.broadcast_shapes(x.shape, slope.shape)).copy()
+    if not np.isfinite(slope).all():
+        return np.where(x < 0, x * slope, x)
     return np.maximum(x, 0) + np.minimum(x, 0) * slope
 
 

@@ -188,7 +188,10 @@ class EyeLike(Operator):
 
     def _dtype(self, node: Node, otherwise: DType) -> DType:
         code = node.attributes["dtype"]
-        dtype = otherwise if code is None else from_code(int(code))
+        try:
+            dtype = otherwise if code is None else from_code(int(code))
+        except InvalidGraph as error:
+            raise InvalidGraph(f"{node.label}: {error}") from None
         if dtype.bits < 8 or dtype.kind == "s":
             raise NotImplemented(f"{node.label}: element type {dtype.name} is not supported")
         return dtype

@@ -59,8 +59,9 @@ class Dropout(Operator):
         if training is None or not training.reshape(-1)[0] or rate == 0:
             return [data, np.ones(data.shape, np.bool_)]
         seed = node.attributes["seed"]
-        generator = np.random.default_rng(None if seed is None else abs(int(seed)))
-        mask = np.asarray(generator.random(data.shape) >= rate)
+        # The generator that ONNX's own reference uses, so that a seed means the same draws.
+        generator = np.random.RandomState(None if seed is None else abs(int(seed)) % 2**32)
+        mask = np.asarray(generator.uniform(0, 1, data.shape) >= rate)
         with np.errstate(all="ignore"):
             kept = data.astype(np.float64) * mask / (1 - rate) if rate < 1 else np.zeros(data.shape)
             return [np.asarray(kept).astype(data.dtype), mask]

@@ -67,9 +67,7 @@ def einsum_geometry(node: Node, equation: str, shapes: Sequence[Sequence[int]]) 
         full = term.replace("...", ellipsis[widest - hidden :] if hidden else "")
         for letter, size in zip(full, shape, strict=True):
             if any(size != other for same, other in zip(full, shape, strict=True) if same == letter):
-                raise ShapeError(
-                    f"{where}: '{letter}' stands for two sizes in an input of shape {list(shape)}"
-                )
+                raise ShapeError(f"{where}: '{letter}' has two sizes in an input of shape {list(shape)}")
             known = sizes.setdefault(letter, size)
             if known == 1:
                 sizes[letter] = size

@@ -14,6 +14,26 @@ LARGEST_TENSOR = 2**40
 """Bytes. Above every device's memory today, far below where byte offsets in 64-bit arithmetic wrap."""
 
 
+LARGEST_PADDING = 2**28
+"""Elements that padding may always make; above that, only in proportion to what is read and written."""
+
+
+def check_padding(node: Node, elements: int, padded: int) -> None:
+    """Raises `ShapeError` where padding alone makes a tensor absurdly large.
+
+    A huge stride can hide huge pads from the output's size.
+
+    Args:
+        node: The node that pads, for the message.
+        elements: Elements of the input and the output together.
+        padded: Elements of the padded input.
+    """
+    if padded > max(LARGEST_PADDING, 4096 * elements):
+        raise ShapeError(
+            f"{node.label}: padding makes {padded} elements, input and output together have {elements}"
+        )
+
+
 def check_size(node: Node, dtype: DType, shape: Sequence[int]) -> TensorType:
     """The static type of `shape`, once its size is known to be reasonable.
 

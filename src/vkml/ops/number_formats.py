@@ -31,7 +31,9 @@ class MiniFloat:
 
     @property
     def nan_code(self) -> int:
-        return {"ieee": self.sign_bit - 1, "fn": self.sign_bit - 1, "fnuz": self.sign_bit, "none": 0}[
+        """The code that NaN becomes: the quiet one; -0 for types without NaN, as ml_dtypes has it."""
+        quiet = self.sign_bit - (1 << self.mantissa_bits) // 2
+        return {"ieee": quiet, "fn": self.sign_bit - 1, "fnuz": self.sign_bit, "none": self.sign_bit}[
             self.specials
         ]
 
@@ -44,26 +46,31 @@ MINI_FLOATS = {
     dtypes.FLOAT4E2M1: MiniFloat(2, 1, 1, "none"),
 }
 
-CONVERTIBLE = (*MINI_FLOATS, dtypes.BFLOAT16, dtypes.FLOAT8E8M0, dtypes.INT4, dtypes.UINT4)
+CONVERTIBLE = (
+    *MINI_FLOATS,
+    dtypes.BFLOAT16,
+    dtypes.FLOAT8E8M0,
+    *(dtype for dtype in dtypes.ALL if dtype.is_integer and dtype.bits < 8),
+)
 """The element types that `encode` and `decode` know; the native ones need neither."""
 
 
 def decode(array: Array, dtype: DType, shape: Sequence[int] | None = None) -> Array:
-    """The values behind raw bits: float32 for floats, int8 or uint8 for 4-bit integers.
+    """The values behind raw bits: float32 for floats, int8 or uint8 for integers below 8 bits.
 
     Args:
-        array: in the storage type; flat and packed for 4-bit types.
+        array: in the storage type; flat and packed for types below 8 bits.
         dtype: what the bits mean.
         shape: the tensor's shape, needed for packed types only.
     """
-    if dtype.bits == 4:
-        array = unpack(array, math.prod(shape if shape is not None else (2 * array.size,)))
-        array = array.reshape(array.size if shape is None else tuple(shape))
+    if dtype.bits < 8:
+        count = array.size * (8 // dtype.bits) if shape is None else math.prod(shape)
+        array = unpack(array, count, dtype.bits).reshape((count,) if shape is None else tuple(shape))
     if dtype == dtypes.BFLOAT16:
         return np.left_shift(array.astype(np.uint32), 16).view(np.float32)
-    if dtype == dtypes.INT4:
-        return np.right_shift(np.left_shift(array, 4).view(np.int8), 4)
-    if dtype == dtypes.UINT4:
+    if dtype.kind == "i":
+        return np.right_shift(np.left_shift(array, 8 - dtype.bits).view(np.int8), 8 - dtype.bits)
+    if dtype.kind == "u":
         return array
     if dtype == dtypes.FLOAT8E8M0:
         return np.take(_powers_of_two(), array)
@@ -71,7 +78,7 @@ def decode(array: Array, dtype: DType, shape: Sequence[int] | None = None) -> Ar
 
 
 def encode(values: Array, dtype: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
-    """Raw bits of numbers rounded to `dtype`; flat and packed for 4-bit types.
+    """Raw bits of numbers rounded to `dtype`; flat and packed for types below 8 bits.
 
     Args:
         values: floats, integers or bools.
@@ -82,27 +89,32 @@ def encode(values: Array, dtype: DType, *, saturate: bool = True, round_mode: st
     with np.errstate(all="ignore"):
         if dtype == dtypes.BFLOAT16:
             return _encode_bfloat16(values.astype(np.float32))
-        if dtype in (dtypes.INT4, dtypes.UINT4):
-            return pack(values.astype(np.int64).astype(np.uint8) & 15)
+        if dtype.is_integer:
+            return pack(values.astype(np.int64).astype(np.uint8), dtype.bits)
         wide = values.astype(np.float64)
         if dtype == dtypes.FLOAT8E8M0:
             return _encode_scale(wide, saturate, round_mode)
         bits = _encode_mini(wide, MINI_FLOATS[dtype], saturate)
-    return pack(bits) if dtype.bits == 4 else bits
+    return pack(bits, dtype.bits) if dtype.bits < 8 else bits
 
 
-def pack(elements: Array) -> Array:
-    """4-bit elements (one a byte) two to a byte, the first in the low half; flat."""
-    flat = elements.reshape(-1)
-    if flat.size % 2:
-        flat = np.append(flat, np.uint8(0))
-    return np.asarray(flat[0::2] | (flat[1::2] << 4), np.uint8)
+def pack(elements: Array, bits: int = 4) -> Array:
+    """Elements of `bits` bits (one a byte, higher bits ignored) packed into bytes, the first lowest; flat."""
+    lanes = 8 // bits
+    flat = elements.reshape(-1) & np.uint8((1 << bits) - 1)
+    padded = np.concatenate([flat, np.zeros(-flat.size % lanes, np.uint8)]).reshape(-1, lanes)
+    return np.asarray(np.bitwise_or.reduce(padded << _places(bits), axis=1), np.uint8)
 
 
-def unpack(packed: Array, count: int) -> Array:
-    """`count` 4-bit elements, one a byte; flat."""
-    flat = packed.reshape(-1).view(np.uint8)
-    return np.stack([flat & 15, flat >> 4], axis=1).reshape(-1)[:count]
+def unpack(packed: Array, count: int, bits: int = 4) -> Array:
+    """`count` elements of `bits` bits, one a byte; flat."""
+    lanes = packed.reshape(-1, 1).view(np.uint8) >> _places(bits)
+    return np.asarray(lanes.reshape(-1)[:count] & np.uint8((1 << bits) - 1))
+
+
+def _places(bits: int) -> Array:
+    """How far each element of a byte is shifted."""
+    return np.arange(0, 8, bits, dtype=np.uint8)
 
 
 def _encode_bfloat16(values: Array) -> Array:

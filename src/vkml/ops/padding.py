@@ -213,7 +213,14 @@ class Tile(Operator):
         ]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        return [np.tile(present(inputs, 0), integers(present(inputs, 1)))]
+        x, repeats = present(inputs, 0), integers(present(inputs, 1))
+        whole = [size * count for size, count in zip(x.shape, repeats, strict=True)]
+        if 0 in whole:
+            return [np.empty(whole, dtype=x.dtype)]
+        # In one step: numpy.tile goes axis by axis, through tensors that may be larger than the result.
+        split = tuple(part for size in x.shape for part in (1, size))
+        spread = tuple(part for pair in zip(repeats, x.shape, strict=True) for part in pair)
+        return [contiguous(np.broadcast_to(x.reshape(split), spread)).reshape(whole)]
 
 
 def center_crop_pad_geometry(

@@ -18,7 +18,7 @@ from vkml.ops.slang_literals import slang_literal
 from vkml.ops.upgrading import renew
 
 Slang = str | Callable[..., str | None]
-"""A template with places ``{x}``, ``{y}``, ``{attribute}``, or a function of (arguments, dtype, attributes)."""
+"""A template with places ``{x}``, ``{y}``, ``{attribute}``, or a function of arguments, dtype, attributes."""
 
 
 def widened(array: Array) -> Array:

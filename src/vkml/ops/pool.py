@@ -18,7 +18,14 @@ from vkml.ops.checks import present, require_dtype, require_rank, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import renew
-from vkml.ops.windows import Windows, pad_for_windows, resolve_windows, tap_views, window_view
+from vkml.ops.windows import (
+    Windows,
+    check_window_padding,
+    pad_for_windows,
+    resolve_windows,
+    tap_views,
+    window_view,
+)
 
 POOL_DTYPES = (FLOAT32, FLOAT16, FLOAT64)
 
@@ -51,6 +58,8 @@ def pool_geometry(node: Node, x_shape: Sequence[int]) -> PoolGeometry:
             f"{node.label}: kernel_shape {list(kernel)} does not fit an input of shape {list(x_shape)}"
         )
     windows = resolve_windows(node, spatial, kernel, ceil_mode=bool(node.attributes["ceil_mode"]))
+    planes = x_shape[0] * x_shape[1]
+    check_window_padding(node, windows, planes, planes)
     return PoolGeometry(
         windows.spatial,
         windows.kernel,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
+from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
@@ -16,9 +17,11 @@ from vkml.ops.checks import (
     optional,
     present,
     refuse_packed,
+    require_dtype,
     require_rank,
     required,
 )
+from vkml.ops.limits import check_size
 
 
 def _block_size(node: Node, x: Known) -> int:
@@ -46,7 +49,7 @@ class DepthToSpace(Operator):
             raise ShapeError(
                 f"{node.label}: {channels} channels do not divide by blocksize² = {block * block}"
             )
-        return [static(x.dtype, (batch, channels // block**2, height * block, width * block))]
+        return [check_size(node, x.dtype, (batch, channels // block**2, height * block, width * block))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, block = present(inputs, 0), int(node.attributes["blocksize"])
@@ -83,7 +86,7 @@ class SpaceToDepth(Operator):
             raise ShapeError(
                 f"{node.label}: a plane of {height}×{width} does not divide by blocksize {block}"
             )
-        return [static(x.dtype, (batch, channels * block**2, height // block, width // block))]
+        return [check_size(node, x.dtype, (batch, channels * block**2, height // block, width // block))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, block = present(inputs, 0), int(node.attributes["blocksize"])

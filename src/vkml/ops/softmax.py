@@ -65,7 +65,7 @@ class Softmax(Operator):
             return None
         x = inputs[0]
         rank = len(x.shape)
-        outer, length, inner = softmax_geometry(node, x.shape)
+        *_, inner = softmax_geometry(node, x.shape)
         if inner == 1:
             is_flattened = node.attributes["is_flattened"]
             axis = (

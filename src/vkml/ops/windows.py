@@ -143,7 +143,8 @@ def check_window_padding(node: Node, windows: Windows, planes_in: int, planes_ou
         planes_in: Samples times channels of the input.
         planes_out: Samples times channels of the output.
     """
-    padded = planes_in
+    # An empty batch must not hide huge pads: NumPy refuses such shapes even without elements.
+    padded = max(planes_in, 1)
     for size, extent, stride, count in zip(
         windows.spatial, windows.extents, windows.strides, windows.output, strict=True
     ):

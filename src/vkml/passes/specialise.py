@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,8 @@ def specialise(graph: Graph, shapes: Mapping[str, tuple[int, ...]], values: Mapp
     nodes: list[Node] = []
     for node in graph.nodes:
         known = [_known(name, types, constants) for name in node.inputs]
+        node = resolved(node, known)
+        known = known[: len(node.inputs)]
         operator = find(node)
         _check_values(node, operator.value_inputs, known)
         try:
@@ -61,6 +63,12 @@ def specialise(graph: Graph, shapes: Mapping[str, tuple[int, ...]], values: Mapp
     return replace(
         graph, inputs=inputs, outputs=outputs, nodes=tuple(nodes), constants=constants, types=types
     )
+
+
+def resolved(node: Node, known: Sequence[Known | None]) -> Node:
+    """The node in the form that its inputs' types decide: CastLike as a Cast that states both its types."""
+    resolve = getattr(find(node), "resolve", None)
+    return node if resolve is None else resolve(node, known)  # type: ignore[no-any-return]
 
 
 def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Known | None:

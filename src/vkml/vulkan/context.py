@@ -136,8 +136,10 @@ class Context:
     def wait_idle(self) -> None:
         """Waits until the device has finished everything submitted to it."""
         with contextlib.ExitStack() as stack:
-            for queue in {id(queue): queue for queue in (self.compute_queue, self.transfer_queue)}.values():
-                stack.enter_context(queue.lock)
+            for lock in {
+                id(queue.lock): queue.lock for queue in (self.compute_queue, self.transfer_queue)
+            }.values():
+                stack.enter_context(lock)
             self.functions.call("vkDeviceWaitIdle", self.handle)
 
     def close(self) -> None:

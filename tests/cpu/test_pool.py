@@ -1,0 +1,99 @@
+"""The worker pool: every index once, errors raised, nesting, concurrent callers, clean ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from vkml.cpu.pool import WorkerPool, shared_pool
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize(("count", "grain"), [(0, 1), (1, 1), (7, 1), (100, 3), (64, 64)])
+def test_every_index_is_done_once(size: int, count: int, grain: int) -> None:
+    done: list[int] = []
+    with WorkerPool(size) as pool:
+        pool.parallel_for(count, lambda start, stop: done.extend(range(start, stop)), grain)
+    assert sorted(done) == list(range(count))
+
+
+def test_work_is_spread_over_threads() -> None:
+    gate = threading.Barrier(2, timeout=20)
+    with WorkerPool(2) as pool:
+        # Passes only when two threads are inside at once.
+        pool.parallel_for(2, lambda start, stop: gate.wait() and None)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_exception_reaches_the_caller_and_the_pool_lives_on(size: int) -> None:
+    def body(start: int, stop: int) -> None:
+        if start == 5:
+            raise ValueError("index 5")
+
+    with WorkerPool(size) as pool:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="index 5"):
+                pool.parallel_for(10, body)
+        done: list[int] = []
+        pool.parallel_for(4, lambda start, stop: done.append(start))
+        assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_a_nested_loop_runs_inline() -> None:
+    threads: list[set[int]] = []
+    with WorkerPool(3) as pool:
+
+        def outer(start: int, stop: int) -> None:
+            seen: set[int] = set()
+            pool.parallel_for(8, lambda a, b: seen.add(threading.get_ident()))
+            threads.append(seen)
+
+        pool.parallel_for(6, outer)
+    assert len(threads) == 6
+    assert all(len(seen) == 1 for seen in threads)
+
+
+def test_several_threads_may_use_one_pool() -> None:
+    results: list[int] = []
+    with WorkerPool(3) as pool:
+
+        def caller(base: int) -> None:
+            for _ in range(50):
+                total: list[int] = []
+                pool.parallel_for(9, lambda start, stop: total.append(base + start))
+                results.append(sum(total) - 9 * base)
+
+        callers = [threading.Thread(target=caller, args=(100 * i,)) for i in range(4)]
+        for thread in callers:
+            thread.start()
+        for thread in callers:
+            thread.join(30)
+    assert results == [36] * 200
+
+
+def test_a_closed_pool_still_does_the_work() -> None:
+    pool = WorkerPool(4)
+    pool.close()
+    done: list[int] = []
+    pool.parallel_for(5, lambda start, stop: done.append(start))
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_the_shared_pool_is_one_per_size() -> None:
+    assert shared_pool(2) is shared_pool(2)
+    assert shared_pool(2) is not shared_pool(3)
+
+
+def test_a_process_with_busy_pools_ends_cleanly() -> None:
+    program = (
+        "from vkml.cpu.pool import WorkerPool, shared_pool\n"
+        "shared_pool(3).parallel_for(6, lambda a, b: None)\n"
+        "pool = WorkerPool(3)\n"
+        "pool.parallel_for(6, lambda a, b: None)\n"
+        "print('done')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
