@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import vkml
+import vkml.ops  # noqa: F401  fills the registry of operators
 from vkml.engine import devices as device_registry
 from vkml.engine.options import GraphOptimizationLevel, SessionOptions
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find, static
@@ -129,28 +130,29 @@ class Cases:
         Returns:
             The closed session, for looks at its report.
         """
-        graph, feed, wanted = self._graph(is_strided)
+        graph, feed, wanted = self.graph(is_strided)
         options = SessionOptions(graph_optimization_level=GraphOptimizationLevel(level), guard_bytes=GUARD_BYTES)
         session = vkml.InferenceSession(save_graph(graph), options, devices=device)
         with session:
             found = session.run(wanted, feed)
-            self._check_placement(session, device)
+            misplaced = self._misplaced(session, device)
         results = dict(zip(wanted, found, strict=True))
-        for case in self.cases:
-            for index, (name, expected) in enumerate(zip(case.node.outputs, case.expected, strict=False)):
-                assert_close(results[name], expected, case.rtol, case.atol, f"{describe(case)} output {index}")
+        wrong = [*misplaced, *(text for case in self.cases for text in differences(case, results))]
+        assert not wrong, "\n\n".join([f"{len(wrong)} of {len(self.cases)} cases", *wrong])
         return session
 
-    def _check_placement(self, session: vkml.InferenceSession, device: str) -> None:
+    def _misplaced(self, session: vkml.InferenceSession, device: str) -> list[str]:
+        """Cases that ran on the CPU although the device has their element types."""
         reasons = dict(session.report().fallbacks)
         assert all(reasons.values()), f"a fallback without a reason: {reasons}"
-        for case in self.cases:
-            reason = reasons.get(case.node.label)
-            assert reason is None or case.may_fall_back or not has_types(case, device), (
-                f"{describe(case)} fell back to the CPU: {reason}"
-            )
+        return [
+            f"{describe(case)} fell back to the CPU: {reasons[case.node.label]}"
+            for case in self.cases
+            if case.node.label in reasons and not case.may_fall_back and has_types(case, device)
+        ]
 
-    def _graph(self, is_strided: bool) -> tuple[Graph, dict[str, Array], list[str]]:
+    def graph(self, is_strided: bool = False) -> tuple[Graph, dict[str, Array], list[str]]:
+        """The model, a feed for it, and the outputs' names; fills in what the cases expect."""
         inputs: list[Value] = []
         outputs: list[Value] = []
         nodes: list[Node] = []
@@ -231,6 +233,17 @@ def describe(case: Case) -> str:
     )
     attributes = {key: value for key, value in case.node.attributes.items() if not isinstance(value, Constant)}
     return f"{case.node.name} {case.node.op}({shapes}) {attributes or ''}"
+
+
+def differences(case: Case, results: Mapping[str, Array]) -> list[str]:
+    """What is wrong with a case's results."""
+    found = []
+    for index, (name, expected) in enumerate(zip(case.node.outputs, case.expected, strict=False)):
+        try:
+            assert_close(results[name], expected, case.rtol, case.atol, f"{describe(case)} output {index}")
+        except AssertionError as error:
+            found.append(str(error).strip())
+    return found
 
 
 def target(device: str) -> Any:

@@ -137,7 +137,10 @@ def test_row_functions(shape: tuple[int, ...]) -> None:
     cases = [
         (softmax_rows, soft),
         (log_softmax_rows, np.log(soft)),
-        (lambda x, out: normalise_rows(x, 1e-5, out), centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)),
+        (
+            lambda x, out: normalise_rows(x, 1e-5, out),
+            centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5),
+        ),
         (
             lambda x, out: normalise_rows_by_mean_square(x, 1e-5, out),
             wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5),

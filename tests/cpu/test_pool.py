@@ -63,7 +63,7 @@ def test_several_threads_may_use_one_pool() -> None:
         def caller(base: int) -> None:
             for _ in range(50):
                 total: list[int] = []
-                pool.parallel_for(9, lambda start, stop: total.append(base + start))
+                pool.parallel_for(9, lambda start, stop, total=total: total.append(base + start))
                 results.append(sum(total) - 9 * base)
 
         callers = [threading.Thread(target=caller, args=(100 * i,)) for i in range(4)]

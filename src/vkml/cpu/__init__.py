@@ -1,4 +1,4 @@
-"""The CPU device: array kernels on NumPy and its BLAS, blocked for the cache and spread over a worker pool."""
+"""The CPU device: array kernels on NumPy and BLAS, blocked for the cache, spread over a worker pool."""
 
 from vkml.cpu.pool import WorkerPool, shared_pool
 

@@ -15,7 +15,12 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_SPELLINGS = (("scipy_", "64_", "int64_t"), ("scipy_", "", "int"), ("", "64_", "int64_t"), ("", "", "int"))
+_SPELLINGS = (
+    ("scipy_", "64_", "int64_t"),
+    ("scipy_", "", "int"),
+    ("", "64_", "int64_t"),
+    ("", "", "int"),
+)
 """Prefix and suffix of OpenBLAS's function names, and its integer: NumPy's wheels, SciPy's, distributions'."""
 
 
@@ -93,8 +98,8 @@ def can_multiply_unaligned() -> bool:
 def multiply(a: Array, b: Array, out: Array) -> None:
     """a @ b into out, float32 matrices, where NumPy would copy `b`: it may begin at any address.
 
-    Weights mapped from a model file begin wherever the file has them, three times in four not at a multiple of four
-    bytes. NumPy hands only aligned arrays to BLAS.
+    Weights mapped from a model file begin wherever the file has them, three times in four not at a multiple of
+    four bytes. NumPy hands only aligned arrays to BLAS.
 
     Args:
         a: [m, k], rows contiguous.

@@ -17,8 +17,8 @@ Index = tuple[int | slice, ...]
 """A block: which part of the leading axes it covers."""
 
 BLOCK_ELEMENTS = 32768
-"""Elements of a block: 128 KiB of float32, so that an output and a few operands share a second-level cache, while the
-0.5 µs that a NumPy call costs stays below a fifth of its time."""
+"""Elements of a block: 128 KiB of float32, so that an output and a few operands share a second-level cache, while
+the 0.5 µs that a NumPy call costs stays below a fifth of its time."""
 
 
 def partition(shape: Sequence[int], elements: int = BLOCK_ELEMENTS) -> list[Index]:
@@ -71,7 +71,7 @@ class Step:
 
 @dataclass
 class Chain:
-    """What is to be computed, before memory is assigned: values by number, made by operands, constants and steps."""
+    """What is to be computed, before memory is assigned: operands, constants and steps make numbered values."""
 
     dtypes: list[Any] = field(default_factory=list)
     """NumPy type of every value."""
@@ -128,7 +128,7 @@ class BlockProgram:
             return None
         fitting = [j for j, dtype in enumerate(self.output_dtypes) if dtype == chain.dtypes[resident]]
         stored = [j for j in fitting if outputs[j] == resident]
-        return (stored or fitting or [None])[0]
+        return next(iter(stored or fitting), None)
 
     def _assign(self, chain: Chain, outputs: Sequence[int], resident: int | None) -> None:
         known = [*chain.operands, *(value for value, _ in chain.constants)]
@@ -168,7 +168,7 @@ class BlockProgram:
             place[step.output] = slot
             occupied[slot] = last_use.get(step.output, at)
             code.append((step.function, tuple(place[value] for value in step.inputs), slot))
-        # A value that is still on its way may sit where a later copy writes, so values are moved in a safe order.
+        # A value on its way may sit where another copy writes, so values are moved in a safe order.
         code.extend(
             self._stores([place[value] for value in outputs], first_output, first_scratch, scratch_dtypes)
         )

@@ -1,4 +1,4 @@
-"""Convolution over channels-last memory: matrix products of unrolled windows, a block of output rows at a time."""
+"""Convolution over channels-last memory: products of unrolled windows, a block of output rows at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Part = tuple[int, int, int, int]
 COLUMN_ELEMENTS = 262144
 """Elements of one block's unrolled windows: 1 MiB of float32, about a core's second-level cache."""
 LEAST_ROWS = 96
-"""Output places a block's product has at least: with fewer, packing the weights costs as much as multiplying."""
+"""Output places a block's product has at least: with fewer, packing the weights costs what multiplying does."""
 LEAST_FILTERS = 64
 """Filters a block has at least where the filters are split."""
 
@@ -69,7 +69,7 @@ class Convolution:
         return 2 * math.prod(self.windows.output) * self.filters * self.row_products
 
     def partition(self, threads: int) -> list[Part]:
-        """Blocks of one image for that many threads: of rows, and of filters too where there are few places."""
+        """Blocks of one image for that many threads: of rows, and of filters where there are few places."""
         rows, step = self.windows.output[0], self.rows_per_block(threads)
         spans = [(start, min(start + step, rows)) for start in range(0, rows, step)]
         pieces = -(-threads // len(spans)) if self.splits_filters else 1
@@ -137,7 +137,7 @@ class Convolution:
 
 
 class ColumnConvolution(Convolution):
-    """Windows unrolled to [places, kernel * C] and multiplied with the weight: any rank, stride, dilation, group."""
+    """Windows unrolled to [places, kernel * C], times the weight: any rank, stride, dilation, group."""
 
     def __init__(self, weight: Array, windows: Windowed, group: int) -> None:
         filters, inner = weight.shape[:2]
@@ -157,8 +157,8 @@ class ColumnConvolution(Convolution):
             return
         flat = target.reshape(-1, self.filters)
         for g, weight in enumerate(self.weights):
-            part = padded[..., g * inner : (g + 1) * inner]
-            np.matmul(self._columns(part, stop - start), weight, out=flat[:, g * outer : (g + 1) * outer])
+            lanes = padded[..., g * inner : (g + 1) * inner]
+            np.matmul(self._columns(lanes, stop - start), weight, out=flat[:, g * outer : (g + 1) * outer])
 
     def _columns(self, padded: Array, rows: int) -> Array:
         windows = self.windows
@@ -198,7 +198,7 @@ class PointwiseConvolution(Convolution):
 
 
 class PlaneConvolution(Convolution):
-    """Few input channels, as of an image: x stays [N, C, *spatial] and windows unroll to [C * kernel, places].
+    """Few input channels, as of an image: x stays [N, C, *spatial], windows unroll to [C * kernel, places].
 
     Channels-last memory would copy runs of kernel * C elements, 3 to 21 of them; here a run is an output row.
     """
@@ -232,7 +232,7 @@ class PlaneConvolution(Convolution):
         return padded
 
     def block(self, x: Array, part: Part, target: Array) -> None:
-        start, stop, left, right = part
+        start, stop, _, _ = part
         windows = self.windows
         first = x[:, start * windows.strides[0] :]
         planes = np.moveaxis(first, 0, -1)
@@ -246,10 +246,10 @@ class PlaneConvolution(Convolution):
 
 
 class DepthwiseConvolution(Convolution):
-    """One filter a channel, over two spatial axes: a sum of products along rows of [W * C] contiguous elements.
+    """One filter a channel, over two spatial axes: sums of products along rows of [W * C] elements.
 
-    `einsum` multiplies and adds in one pass over registers; nine separate multiply and add calls took twice as long
-    (384 channels of 14 x 14: 105 µs against 175).
+    `einsum` multiplies and adds in one pass over registers; nine multiply and nine add calls took longer (384
+    channels of 14 x 14: 95 µs against 175).
     """
 
     def __init__(self, weight: Array, windows: Windowed) -> None:
@@ -263,7 +263,7 @@ class DepthwiseConvolution(Convolution):
         self.weight = self.weight.reshape(*windows.kernel, columns * channels)
 
     def block(self, x: Array, part: Part, target: Array) -> None:
-        start, stop, left, right = part
+        start, stop, _, _ = part
         windows, channels = self.windows, self.channels
         padded = self.padded_rows(x, start, stop)
         columns, taps = windows.output[1], windows.kernel[1]

@@ -1,4 +1,4 @@
-"""The worker pool: threads that share the indices of one loop, while NumPy and BLAS have let go of the GIL."""
+"""The worker pool: threads that share the indices of one loop while NumPy and BLAS have let go of the GIL."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Body = Callable[[int, int], None]
 """Does the indices from `start` up to, not including, `stop`."""
 
 DISPATCH_SECONDS = 60e-6
-"""What handing a loop to a sleeping thread costs: 15 µs on idle hardware, 65 µs measured on a virtual machine whose
-cores halt when they have nothing to do. A loop shorter than a few of these runs faster where it is."""
+"""What handing a loop to a sleeping thread costs: 65 µs on a virtual machine whose cores halt when they have
+nothing to do, 15 on one whose do not. A loop shorter than a few of these runs faster where it is."""
 
 
 class _Loop:
@@ -64,7 +64,7 @@ class WorkerPool:
         """Makes the pool; its threads start with the first loop that needs them.
 
         Args:
-            size: threads that work on a loop, the caller's included. None: the processors this process may use.
+            size: threads that work on a loop, the caller's included. None: one a processor this process may use.
         """
         self.size = max(1, available_processors() if size is None else size)
         self._loops: queue.SimpleQueue[_Loop | None] = queue.SimpleQueue()
@@ -78,8 +78,8 @@ class WorkerPool:
     def parallel_for(self, count: int, body: Body, grain: int = 1) -> None:
         """Calls `body(start, stop)` for consecutive chunks of `grain` indices until all `count` are done.
 
-        A call from inside a body, on a pool of size 1, or with a single chunk runs inline. The first exception of a
-        body is raised here, after every running chunk has ended; chunks not yet begun are skipped.
+        A call from inside a body, on a pool of size 1, or with a single chunk runs inline. The first exception
+        of a body is raised here, after every running chunk has ended; chunks not yet begun are skipped.
         """
         if count <= grain or self.size == 1 or self._closed or getattr(self._busy, "value", False):
             for start in range(0, count, grain):
@@ -139,8 +139,8 @@ class WorkerPool:
     def _make_room(self) -> None:
         """Keeps the workers off the caller's processor.
 
-        Left alone, the scheduler wakes a worker on the core of the thread that woke it, and moves it only
-        milliseconds later: two halves of a 0.7 ms product then ran one after the other (measured on Linux 6.18).
+        Left alone, the scheduler wakes a worker on the core of the thread that woke it and moves it only
+        milliseconds later: two halves of a 1.4 ms product then ran one after the other (Linux 6.18).
         """
         processor = current_processor()
         if processor is None or processor == self._avoided or len(self._native_ids) < len(self._threads):

@@ -11,6 +11,7 @@ import numpy as np
 from vkml.cpu.convolution import Windowed
 
 Array = np.ndarray[Any, Any]
+Slices = tuple[slice, ...]
 
 
 class Pooling:
@@ -27,6 +28,7 @@ class Pooling:
         self.combine = np.add if average else np.maximum
         self.fill = 0.0 if average else -math.inf
         self.scale = None if counts is None else (1.0 / counts).astype(np.float32)[..., None]
+        self._plans: dict[tuple[int, int], list[tuple[Slices, Slices]]] = {}
         self.taps = list(itertools.product(*(range(k) for k in windows.kernel)))
 
     def rows_per_block(self, threads: int, channels: int) -> int:
@@ -36,19 +38,18 @@ class Pooling:
 
     def block(self, x: Array, start: int, stop: int, target: Array) -> None:
         """Rows `start` to `stop` of one image x [*spatial, C] into target [stop - start, *output[1:], C]."""
+        plan = self._plans.get((start, stop))
+        if plan is None:
+            reached = (self._reach(tap, start, stop) for tap in self.taps)
+            plan = self._plans[start, stop] = [found for found in reached if found is not None]
         target[...] = self.fill
-        for tap in self.taps:
-            found = self._reach(tap, start, stop)
-            if found is not None:
-                places, sources = found
-                part = target[places]
-                self.combine(part, x[sources], out=part)
+        for places, sources in plan:
+            part = target[places]
+            self.combine(part, x[sources], out=part)
         if self.scale is not None:
             np.multiply(target, self.scale[start:stop], target)
 
-    def _reach(
-        self, tap: tuple[int, ...], start: int, stop: int
-    ) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+    def _reach(self, tap: tuple[int, ...], start: int, stop: int) -> tuple[Slices, Slices] | None:
         """Which outputs of the block a tap reaches inside the input, and the inputs it reads there."""
         windows, places, sources = self.windows, [], []
         for axis, k in enumerate(tap):

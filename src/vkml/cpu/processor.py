@@ -10,7 +10,7 @@ import cffi
 
 
 def current_processor() -> int | None:
-    """The index of the processor this thread runs on right now; None where the system does not say (0.2 µs)."""
+    """The index of the processor this thread runs on; None where the system does not say (0.2 µs)."""
     function = _getcpu()
     if function is None:
         return None

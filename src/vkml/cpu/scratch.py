@@ -28,7 +28,7 @@ def scratch(key: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 
     Two calls with one key give overlapping memory: a kernel names each array that it needs at the same time.
     """
-    found = _store.views.get((key, shape, dtype))
+    found: Array | None = _store.views.get((key, shape, dtype))
     if found is not None:
         return found
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
@@ -38,7 +38,7 @@ def scratch(key: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
         _store.views = {place: view for place, view in _store.views.items() if place[0] != key}
     if len(_store.views) >= MAX_VIEWS:
         _store.views.clear()
-    view = buffer[:nbytes].view(dtype).reshape(shape)
+    view: Array = buffer[:nbytes].view(dtype).reshape(shape)
     _store.views[key, shape, dtype] = view
     return view
 

@@ -1,4 +1,4 @@
-"""Winograd convolution of 3 x 3 kernels: four or 2.25 times fewer products, for some additions around them."""
+"""Winograd convolution of 3 x 3 kernels: four or 2.25 times fewer products for some additions around them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _FOUR = np.array(4, np.float32)
 class WinogradConvolution(Convolution):
     """3 x 3, stride 1, float32: tiles of m x m outputs from (m + 2) x (m + 2) inputs, m = 4 or 2.
 
-    Each of the (m + 2)² positions in a tile is one matrix product over channels. The transforms are additions along
-    whole rows of channels-last memory. Rounding error is about 1e-6 (m = 2) and 5e-6 (m = 4) of the largest output.
+    Each of the (m + 2)² positions in a tile is one matrix product over channels. The transforms are additions
+    along whole rows of channels-last memory. Rounding error is about 1e-6 (m = 2) and 5e-6 (m = 4) of the
+    largest output.
     """
 
     BLOCK_ELEMENTS = 589824
@@ -92,7 +93,7 @@ class WinogradConvolution(Convolution):
             )
 
     def _planes(self, x: Array, start: int, bands: int) -> Array:
-        """The padded input rows of some bands, [column position, rows, tiles, C]: what the tiles have at that position."""
+        """The padded input rows of some bands by their position in a tile: [position, rows, tiles, C]."""
         tile, columns = self.tile, self.columns
         top, left = self.windows.pads_begin
         height, width = self.windows.spatial

@@ -115,9 +115,9 @@ def _pixel_operand(x: View, group: int, pixels: int) -> Operand | None:
     if flat is None:
         return None
     image, plane, step = flat.strides
-    width = 4 if step == 1 and aligned(x, pixels, (image, plane)) else 1
+    most = 4 if step == 1 and aligned(x, pixels, (image, plane)) else 1
 
-    def declare(writer: KernelWriter, tile_k: int) -> str:
+    def declare(writer: KernelWriter, width: int) -> str:
         pointer = writer.read(x, width=width)
         per_group = writer.constant(x.shape[1] // group)
         start = writer.offset(("image", f"(batch * {per_group})"), (image // width, plane // width))
@@ -141,7 +141,7 @@ def _pixel_operand(x: View, group: int, pixels: int) -> Operand | None:
             ]
         )
 
-    return Operand(declare, True, width)
+    return Operand(declare, True, most)
 
 
 def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major: bool) -> Operand:
@@ -152,7 +152,7 @@ def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major:
     a matrix. Otherwise k counts channels first, as the weights lie in the file.
     """
 
-    def declare(writer: KernelWriter, tile_k: int) -> str:
+    def declare(writer: KernelWriter, width: int) -> str:
         pointer = writer.read(x)
         for name, value in geometry.items():
             writer.constant(value, name)

@@ -63,7 +63,7 @@ forced: tuple[Tile, int] | None = None
 class Operand:
     """How a product's operand is read, as Slang source.
 
-    `declare(writer, tile_k)` adds to the writer whatever the source needs (pointers, constants, functions) and returns
+    `declare(writer, width)` adds to the writer whatever the source needs (pointers, constants, functions) and returns
     the text of ``struct Prepare{S}``, ``Prepare{S} prepare_{s}(int batch, int row)`` and
     ``vector<Accumulator, WIDTH_{S}> load_{s}(Prepare{S}, int k, int end_k)``; for B also of
     ``void enter_b(inout PrepareB, int k)``.
@@ -73,7 +73,14 @@ class Operand:
     along_inner: bool
     """Whether neighbouring memory runs along the inner index: k of A, n of B."""
     width: int = 1
-    """Neighbours one load fetches."""
+    """Neighbours one load may fetch at the most."""
+
+    def width_for(self, elements: int, threads: int) -> int:
+        """Neighbours a load fetches where `threads` together fetch a tile of `elements`."""
+        width = self.width
+        while width > 1 and elements % (threads * width):
+            width //= 2
+        return width
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,8 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
     """Emits the product with the epilogue on offer; returns the views of its results."""
     tile, splits = choose(build.target, product)
     epilogue, outputs = build.take_epilogue(product.result)
+    width_a = a.width_for(tile.m * tile.k, tile.threads)
+    width_b = b.width_for(tile.n * tile.k, tile.threads)
     k_range = -(-product.k // (splits * tile.k)) * tile.k
     splits = -(-product.k // k_range) if product.k else 1
     accumulator = compute_type(product.accumulator)
@@ -119,14 +128,14 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
                 f"static const int THREAD_N = {tile.thread_n};",
                 f"static const bool A_ALONG_K = {_bool(a.along_inner)};",
                 f"static const bool B_ALONG_N = {_bool(b.along_inner)};",
-                f"static const int WIDTH_A = {a.width};",
-                f"static const int WIDTH_B = {b.width};",
+                f"static const int WIDTH_A = {width_a};",
+                f"static const int WIDTH_B = {width_b};",
                 multiply_add(product.accumulator),
             ]
         )
     )
-    writer.text(a.declare(writer, tile.k))
-    writer.text(b.declare(writer, tile.k))
+    writer.text(a.declare(writer, width_a))
+    writer.text(b.declare(writer, width_b))
     partials = None
     if splits > 1:
         partials = build.scratch(
@@ -256,24 +265,22 @@ def matrix_operand(view: View, letter: str, inner: int, outer: int) -> Operand:
     elif outer == 1 and aligned(view, rows, (batch_stride, inner)):
         width, runs_along_k = 4, False
     along_inner = runs_along_k if letter == "a" else not runs_along_k
-    return Operand(_matrix_source(view, letter, inner, outer, width, runs_along_k), along_inner, width)
+    return Operand(_matrix_source(view, letter, inner, outer, runs_along_k), along_inner, width)
 
 
 def _matrix_source(
-    view: View, letter: str, inner: int, outer: int, width: int, runs_along_k: bool
+    view: View, letter: str, inner: int, outer: int, runs_along_k: bool
 ) -> Callable[[KernelWriter, int], str]:
     size = "M" if letter == "a" else "N"
     big = letter.upper()
 
-    def declare(writer: KernelWriter, tile_k: int) -> str:
+    def declare(writer: KernelWriter, width: int) -> str:
         pointer = writer.read(view, width=width)
-        scale = width
-        walk = (view.strides[0] // scale, 1 if outer == 1 else outer // scale)
         if width > 1 and not runs_along_k:
-            start = writer.offset(("batch", f"uint(row) / {width}"), walk)
-            step = writer.offset(("k",), (inner // scale,))
+            start = writer.offset(("batch", f"uint(row) / {width}"), (view.strides[0] // width, 1))
+            step = writer.offset(("k",), (inner // width,))
         elif width > 1:
-            start = writer.offset(("batch", "row"), (view.strides[0] // scale, outer // scale))
+            start = writer.offset(("batch", "row"), (view.strides[0] // width, outer // width))
             step = f"uint(k) / {width}"
         else:
             start = writer.offset(("batch", "row"), (view.strides[0], outer))

@@ -1,4 +1,4 @@
-"""Programs for the CPU: nodes compiled once to a list of steps over numbered slots, then run as often as wanted."""
+"""Programs for the CPU: nodes compiled once to steps over numbered slots, then run as often as wanted."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _reference(scope: Scope, node: Node) -> StepFunction:
 
 
 def _shared_values(nodes: Sequence[Node], steps: Sequence[_Step], slots: Mapping[str, int]) -> frozenset[str]:
-    """Values that may share memory with an input, a constant or another value, and so must be copied for the caller."""
+    """Values that may share memory with an input, a constant or another value: copied for the caller."""
     uses = Counter(name for node in nodes for name in node.inputs)
     fresh: set[str] = set()
     for node, step in zip(nodes, steps, strict=True):

@@ -70,7 +70,7 @@ class Anchor:
         raise NotImplementedError
 
     def start(self, arrays: Sequence[Array], target: Array, whole: bool) -> Block | None:
-        """Begins a run: prepares the inputs and returns what does a block; with `whole` does all and returns None."""
+        """Prepares the inputs and returns what does a block; with `whole` does all and returns None."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ def _last(array: Array) -> Array:
     return array.transpose(0, *range(2, array.ndim), 1)
 
 
-# --- convolution ---------------------------------------------------------------------------------------------------
+# --- convolution -----------------------------------------------------------------------------------------
 
 
 class ConvolutionAnchor(Anchor):
@@ -147,7 +147,7 @@ class ConvolutionAnchor(Anchor):
         def do(index: Index, part: Array) -> None:
             n, rows, *rest = index
             left, right = (rest[-1].start, rest[-1].stop) if rest else (0, filters)  # type: ignore[union-attr]
-            block(prepared[n], (rows.start, rows.stop, left, right), part)  # type: ignore[union-attr,index]
+            block(prepared[n], (rows.start, rows.stop, left, right), part)  # type: ignore[union-attr]
 
         return do
 
@@ -156,7 +156,7 @@ WINOGRAD_LEAST_CHANNELS = 16
 WINOGRAD_LEAST_TILES = 32
 """With fewer tiles an image, products have so few rows that reading the larger weights takes over."""
 WINOGRAD_MOST_BYTES = 2**27
-"""Transformed weights above this use the smaller tile, whose weights are 1.8 instead of 4 times the original."""
+"""Transformed weights above this use the smaller tile: 1.8 instead of 4 times the original's size."""
 
 
 def choose_convolution(
@@ -173,7 +173,8 @@ def choose_convolution(
         and not any(geometry.pads_end)
     ):
         return lambda weight: PointwiseConvolution(weight, geometry)
-    if geometry.group == 1 and inner <= PlaneConvolution.MAX_CHANNELS:
+    run = inner * geometry.kernel[-1]
+    if geometry.group == 1 and inner <= PlaneConvolution.MAX_CHANNELS and run < geometry.output[-1]:
         return lambda weight: PlaneConvolution(weight, geometry)
     tile = _winograd_tile(geometry) if constant_weight and dtype == np.float32 else None
     if tile is not None:
@@ -206,7 +207,7 @@ def _conv(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, C
     return ConvolutionAnchor(node, types, make, None if constant is None else constant.array)
 
 
-# --- pooling -------------------------------------------------------------------------------------------------------
+# --- pooling ---------------------------------------------------------------------------------------------
 
 
 class PoolingAnchor(Anchor):
@@ -273,7 +274,7 @@ def _global_average(node: Node, types: Mapping[str, TensorType], constants: Mapp
     return GlobalAverageAnchor(node, types)
 
 
-# --- products ------------------------------------------------------------------------------------------------------
+# --- products --------------------------------------------------------------------------------------------
 
 
 class RowsByMatrixAnchor(Anchor):
@@ -399,7 +400,7 @@ def _gemm(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, C
     return GemmAnchor(node, types, None if constant is None else constant.array)
 
 
-# --- rows ----------------------------------------------------------------------------------------------------------
+# --- rows ------------------------------------------------------------------------------------------------
 
 
 class RowsAnchor(Anchor):

@@ -1,4 +1,4 @@
-"""Groups on the CPU: an anchor with its pointwise tail, or a pointwise chain alone, as one step of a program."""
+"""Groups on the CPU: an anchor with its pointwise tail, or a pointwise chain alone, as one step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ StepFunction = Callable[[Slots], None]
 WORTH_SECONDS = 4 * DISPATCH_SECONDS
 """Work below this stays on the calling thread."""
 WORTH_BLAS_SECONDS = 1e-3
-"""Products that are not split here are spread by BLAS above this. Its threads then wait for more work without sleeping and
-take the processor from the pool's: a model of many small products ran twice as long."""
+"""Products that are not split here are spread by BLAS above this. Its threads then wait for more work without
+sleeping and take the processor from the pool's: a model of many small products ran twice as long."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def compile_group(
         constants: the body's own.
     """
     types: Mapping[str, TensorType] = scope.types
+    if not outputs:
+        return lambda slots: None
     anchor = find_anchor(nodes[0], types, scope.constants)
     tail = nodes[1:] if anchor is not None else nodes
     if not _is_one_index_space(tail, nodes, types):
@@ -197,7 +199,7 @@ class _Layout:
 def _merge(
     memory: Sequence[int], patterns: Sequence[Sequence[int]], movable: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of neighbouring axes, among the first `movable`, along which every operand is full or none is."""
+    """Neighbouring axes, among the first `movable`, along which each operand is full or has size 1 on all."""
     groups: list[list[int]] = []
     for axis in range(len(memory)):
         if groups and axis < movable:
@@ -221,8 +223,8 @@ LONG_ROW = 8192
 def _widened(array: Array, memory: Sequence[int]) -> Array:
     """A vector along the last axis repeated along the axis before it, so that NumPy's inner loops are long.
 
-    Adding a vector of 32 channels to 112 columns takes 112 inner loops of 32 elements; as one of 3584 it is three times
-    as fast.
+    Adding a vector of 32 channels to 112 columns takes 112 inner loops of 32 elements; as one of 3584 it is three
+    times as fast.
     """
     is_vector = array.ndim == len(memory) >= 2 and array.size == array.shape[-1] == memory[-1]
     if not is_vector or memory[-1] >= 512 or memory[-1] * memory[-2] > LONG_ROW * 2:
@@ -266,7 +268,7 @@ class _Group:
         constant = scope.constants.get(name)
         fixed = None
         if constant is not None:
-            fixed = np.require(_widened(prepare(constant.array), layout.memory), requirements="CA")
+            fixed = np.require(_widened(prepare(constant.array), layout.memory), requirements=["C", "A"])
         return _Operand(scope.slots[name], fixed, prepare)
 
     def _plan(self, tail: float, threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that only look at their input differently, or move it: reshapes, transpositions, gathers, concatenations."""
+"""Nodes that look at their input differently or move it: reshapes, transpositions, gathers, concatenations."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def _gather(scope: Scope, node: Node) -> StepFunction:
             found = slots[places]
             wrong = found[(found < -size) | (found >= size)].reshape(-1)[0]
             raise IndexOutOfRange(
-                f"{label}: index {wrong} lies outside axis {axis} of size {size} ({-size} to {size - 1} are inside)"
+                f"{label}: index {wrong} lies outside axis {axis} of size {size} "
+                f"({-size} to {size - 1} are inside)"
             ) from None
 
     return step

@@ -1,0 +1,66 @@
+"""Pooling on Vulkan: one to three spatial axes, strides, dilations, padding, ceil_mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.vulkan_cases import Cases
+
+
+def geometry(cases: Cases, rank: int) -> dict[str, Any]:
+    """Random attributes for windows over axes of 6 to 9."""
+    rng = cases.random
+    kernel = [int(k) for k in rng.integers(1, 4, rank)]
+    made: dict[str, Any] = {
+        "kernel_shape": kernel,
+        "strides": [int(s) for s in rng.integers(1, 4, rank)],
+        "ceil_mode": int(rng.integers(0, 2)),
+    }
+    if rng.random() < 0.6:
+        made["pads"] = [int(rng.integers(0, k)) for k in (*kernel, *kernel)]
+        made["dilations"] = [int(d) for d in rng.integers(1, 3, rank)]
+    else:
+        made["auto_pad"] = str(rng.choice(["SAME_UPPER", "SAME_LOWER", "VALID"]))
+    return made
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_windows(vulkan_device_name: str, rank: int, is_strided: bool) -> None:
+    cases = Cases(40 + rank)
+    for index in range(5):
+        name = "float16" if index == 4 else "float32"
+        x = cases.array(name, (2, 3, *cases.shape(rank, 6, 9)))
+        cases.add("MaxPool", x, **geometry(cases, rank))
+        for count in (0, 1):
+            cases.add("AveragePool", x, count_include_pad=count, **geometry(cases, rank))
+        cases.add("LpPool", x, p=int(cases.random.integers(1, 4)), **geometry(cases, rank))
+    x = cases.array("float32", (2, 3, *cases.shape(rank, 6, 9)), special=True)
+    cases.add("MaxPool", x, **geometry(cases, rank))
+    for name in ("int8", "uint8"):
+        cases.add("MaxPool", cases.array(name, (1, 2, *(7,) * rank)), **geometry(cases, rank))
+    cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_global(vulkan_device_name: str, is_strided: bool) -> None:
+    cases = Cases(44)
+    for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"):
+        for name in ("float32", "float16"):
+            for rank in (0, 1, 2, 3, 4):
+                x = cases.array(name, (2, 3, *cases.shape(rank, 1, 6)))
+                cases.add(op, x, **({"p": 3} if op == "GlobalLpPool" and rank == 2 else {}))
+    cases.add("GlobalMaxPool", cases.array("float32", (1, 2, 40, 50), special=True))
+    cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+def test_indices_and_four_axes_fall_back_rightly(vulkan_device_name: str) -> None:
+    cases = Cases(45)
+    x = cases.array("float32", (1, 2, 6, 7))
+    cases.add("MaxPool", x, kernel_shape=(2, 2), outputs=2, may_fall_back=True)
+    cases.add("MaxPool", np.zeros((1, 1, 3, 3, 3, 3), np.float32), kernel_shape=(2,) * 4, may_fall_back=True)
+    cases.add("MaxPool", np.zeros((0, 2, 6, 7), np.float32), kernel_shape=(2, 2))
+    cases.check(vulkan_device_name)

@@ -1,0 +1,122 @@
+"""Reductions on Vulkan: every operator, element type and choice of axes, strided inputs, long rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.vulkan_cases import Array, Cases, Fixed
+
+REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
+AXES: list[tuple[int, ...] | None] = [None, (0,), (-1,), (1, 2), (0, 2), (0, 1, 2, 3)]
+
+
+def fixed(values: tuple[int, ...] | None) -> Fixed | None:
+    return None if values is None else Fixed(np.array(values, np.int64))
+
+
+def data(cases: Cases, op: str, name: str, shape: tuple[int, ...]) -> Array:
+    made = cases.array(name, shape)
+    if op in ("LogSum", "Prod") and made.dtype.kind == "f":
+        # Sums that do not cancel under the logarithm, products that neither vanish nor overflow.
+        made = (np.abs(made) * 0.2 + np.ones((), made.dtype) * 0.7).astype(name)
+    return made
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_reductions_of_floats(vulkan_device_name: str, is_strided: bool) -> None:
+    cases = Cases(21)
+    for op in REDUCTIONS:
+        for index, name in enumerate(("float32", "float16")):
+            for axes in AXES[index::2]:
+                shape = cases.shape(4)
+                keepdims = int(cases.random.integers(0, 2))
+                # A float16 square or sum rounds once at the end; the default allows for that.
+                cases.add(f"Reduce{op}", data(cases, op, name, shape), fixed(axes), keepdims=keepdims)
+    cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+def test_reductions_of_integers(vulkan_device_name: str) -> None:
+    cases = Cases(22)
+    for op in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "SumSquare"):
+        for name in ("int32", "int64", "uint32", "uint64"):
+            cases.add(f"Reduce{op}", cases.array(name, (3, 4, 5)), fixed((1,)))
+    for op in ("Max", "Min"):
+        for name in ("int8", "uint8", "bool"):
+            cases.add(f"Reduce{op}", cases.array(name, (3, 4, 5)), fixed((0, 2)))
+    cases.add("ReduceL2", cases.array("int32", (3, 4)), fixed((1,)), may_fall_back=True)
+    cases.check(vulkan_device_name, is_strided=True)
+
+
+def test_integer_extremes_and_wrapping(vulkan_device_name: str) -> None:
+    cases = Cases(23)
+    for name in ("int32", "int64", "uint32"):
+        info = np.iinfo(name)
+        for op in ("Sum", "Max", "Min", "Prod", "Mean"):
+            extreme = np.array([[info.max, info.max, 2], [info.min, 1, info.min]], name)
+            if op != "Mean":
+                cases.add(f"Reduce{op}", extreme, fixed((1,)))
+        cases.add("ReduceMean", np.array([[-7, -6, -6], [1, 2, 4]]).astype(name), fixed((1,)))
+    cases.check(vulkan_device_name)
+
+
+def test_special_values(vulkan_device_name: str) -> None:
+    cases = Cases(24)
+    rows = np.array([[1, np.nan, 3], [np.inf, -np.inf, 0], [np.inf, 1, 2], [-np.inf, -np.inf, -np.inf]])
+    for name in ("float32", "float16"):
+        for op in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp"):
+            cases.add(f"Reduce{op}", rows.astype(name), fixed((1,)))
+    cases.check(vulkan_device_name)
+
+
+@pytest.mark.parametrize("shape", [(2, 5000), (5000, 3), (1, 20001), (1500, 40), (3, 257, 5)])
+def test_long_rows(vulkan_device_name: str, shape: tuple[int, ...]) -> None:
+    cases = Cases(25)
+    x = np.abs(cases.array("float32", shape))
+    for axis in range(len(shape)):
+        for op in ("Sum", "Max"):
+            cases.add(f"Reduce{op}", x, fixed((axis,)), rtol=1e-5)
+    cases.add("ReduceMean", x, None)
+    cases.check(vulkan_device_name)
+
+
+def test_scalars_single_elements_and_no_axes(vulkan_device_name: str) -> None:
+    cases = Cases(26)
+    for op in REDUCTIONS:
+        x = np.abs(cases.array("float32", (2, 3))) + np.float32(0.5)
+        cases.add(f"Reduce{op}", x.reshape(-1)[0].reshape(()), None)
+        cases.add(f"Reduce{op}", x, None, noop_with_empty_axes=1)
+        cases.add(f"Reduce{op}", x[:, :1], fixed((1,)), keepdims=0)
+        cases.add(f"Reduce{op}", np.zeros((2, 0, 3), np.float32), fixed((1,)), may_fall_back=True)
+    cases.check(vulkan_device_name)
+
+
+def test_positions_of_extremes(vulkan_device_name: str) -> None:
+    cases = Cases(27)
+    for op in ("ArgMax", "ArgMin"):
+        for name in ("float32", "float16", "int32", "int64", "uint8"):
+            for axis in (0, 1, -1):
+                shape = cases.shape(3, 2, 6)
+                # Few distinct values, so that there are ties.
+                x = cases.random.integers(0, 3, shape).astype(name)
+                last = int(cases.random.integers(0, 2))
+                cases.add(op, x, axis=axis, keepdims=int(axis == 0), select_last_index=last)
+        cases.add(op, np.array([[1, np.nan, 3, np.nan], [np.inf, -np.inf, 0, 1]], np.float32), axis=1)
+        cases.add(op, np.array(3, np.float32), axis=0)
+        cases.add(op, cases.array("float32", (3, 2000)), axis=1)
+        cases.add(op, np.full((2, 3), np.iinfo(np.int32).min, np.int32), axis=1)
+        cases.add(op, np.full((2, 3), -np.inf, np.float32), axis=1, select_last_index=1)
+    cases.check(vulkan_device_name, is_strided=True)
+
+
+def test_running_totals(vulkan_device_name: str) -> None:
+    cases = Cases(28)
+    for op in ("CumSum", "CumProd"):
+        for name in ("float32", "float16", "int32", "int64"):
+            for axis in (0, 1, -1):
+                x = cases.array(name, cases.shape(3)) if name[0] == "i" else cases.array(name, cases.shape(3)) * 0.5
+                exclusive, reverse = (int(v) for v in cases.random.integers(0, 2, 2))
+                cases.add(op, x.astype(name), fixed((axis,)), exclusive=exclusive, reverse=reverse)
+    cases.add("CumSum", np.abs(cases.array("float32", (3, 3000))), fixed((1,)), rtol=3e-5)
+    cases.add("CumSum", cases.array("int32", (2, 1000, 3)), fixed((1,)), exclusive=1, reverse=1)
+    cases.check(vulkan_device_name, is_strided=True)
