@@ -35,11 +35,11 @@ def vulkan_devices() -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     taken: set[str] = set()
     for device in vkml.devices():
-        text = f"{device.name} {device.title} {device.driver}".lower()
+        text = f"{device.name} {device.title} {device.driver}".lower().replace("llvmpipe", "lavapipe")
         if device.name == "cpu" or (wanted and not any(word in text for word in wanted)):
             continue
         kinds = [kind for kind in ("lavapipe", "swiftshader", "nvidia", "radeon", "intel") if kind in text]
-        kind = "lavapipe" if "llvmpipe" in text else kinds[0] if kinds else device.name.replace(":", "")
+        kind = kinds[0] if kinds else device.name.replace(":", "")
         label = kind if kind not in taken else f"{kind}-{device.name.replace(':', '')}"
         taken.add(label)
         found.append((device.name, label))

@@ -53,7 +53,8 @@ class Case:
 class Cases:
     """Cases under construction; `check` runs and compares them."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, opset: int = OPSET) -> None:
+        self.opset = opset
         self.random = np.random.default_rng(seed)
         self.cases: list[Case] = []
 
@@ -65,7 +66,6 @@ class Cases:
         rtol: float | None = None,
         atol: float | None = None,
         may_fall_back: bool = False,
-        opset: int = OPSET,
         **attributes: Any,
     ) -> None:
         """Adds one node.
@@ -77,13 +77,12 @@ class Cases:
             rtol: relative tolerance for floats; None: a few units in the last place.
             atol: absolute tolerance; None: that of the largest expected magnitude.
             may_fall_back: whether the CPU may run it although the device has the element types.
-            opset: version of the operator.
             attributes: of the node; lists and arrays are converted.
         """
         number = len(self.cases)
         names = tuple("" if given is None else f"c{number}x{i}" for i, given in enumerate(inputs))
         outs = tuple(f"c{number}y{i}" for i in range(outputs))
-        node = Node(op, names, outs, _attributes(attributes), f"case{number}", version=opset)
+        node = Node(op, names, outs, _attributes(attributes), f"case{number}", version=self.opset)
         self.cases.append(Case(node, inputs, rtol, atol, may_fall_back))
 
     # -- arrays ---------------------------------------------------------------------------------------------
@@ -167,7 +166,7 @@ class Cases:
                 elif entry is not None:
                     is_value = position in find(final).value_inputs
                     if is_strided and entry.ndim and not is_value:
-                        fed, steps = _undone(name, entry, constants)
+                        fed, steps = _undone(name, entry, constants, self.opset)
                         nodes += steps
                         name = f"{name}~fed"
                     else:
@@ -177,7 +176,7 @@ class Cases:
             nodes.append(case.node)
             outputs += [Value(name, type_) for name, type_ in zip(case.node.outputs, types, strict=False)]
         graph = Graph(
-            tuple(inputs), tuple(outputs), tuple(nodes), constants, name="cases", opsets={"": OPSET}
+            tuple(inputs), tuple(outputs), tuple(nodes), constants, name="cases", opsets={"": self.opset}
         )
         return graph, feed, [value.name for value in outputs]
 
@@ -186,7 +185,7 @@ def _array(entry: Input) -> Array | None:
     return entry.array if isinstance(entry, Fixed) else entry
 
 
-def _undone(name: str, array: Array, constants: dict[str, Constant]) -> tuple[Array, list[Node]]:
+def _undone(name: str, array: Array, constants: dict[str, Constant], opset: int) -> tuple[Array, list[Node]]:
     """What to feed so that a Slice and a Transpose give `array` as a strided view, and these nodes."""
     rank = array.ndim
     order = tuple(range(rank - 1, -1, -1))
@@ -197,8 +196,8 @@ def _undone(name: str, array: Array, constants: dict[str, Constant]) -> tuple[Ar
         constants[f"{name}~{key}"] = Constant(dtypes.INT64, (1,), np.array([value], np.int64))
     listed = (f"{name}~fed", *(f"{name}~{key}" for key in ("starts", "ends", "axes", "steps")))
     return fed, [
-        Node("Slice", listed, (f"{name}~cut",), {}, f"{name}~slice", version=OPSET),
-        Node("Transpose", (f"{name}~cut",), (name,), {"perm": order}, f"{name}~transpose", version=OPSET),
+        Node("Slice", listed, (f"{name}~cut",), {}, f"{name}~slice", version=opset),
+        Node("Transpose", (f"{name}~cut",), (name,), {"perm": order}, f"{name}~transpose", version=opset),
     ]
 
 

@@ -89,15 +89,21 @@ def run(command: Sequence[str], where: Path | None = None) -> str:
     return done.stdout
 
 
-def sources() -> Sources:
-    """The system's mirrors. Works before any ``apt-get update``: it reads entries, not fetched lists."""
-    listing = run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"])
-    entries = [(uri, release) for uri, _, release in (line.partition(" ") for line in listing.splitlines())]
-    security = next((uri for uri, release in entries if re.search(r"security", release)), None)
-    mirror = next((uri for uri, release in entries if not re.search(r"[-/]|security", release)), None)
-    if mirror is None:
-        raise Failure("apt has no sources for the distribution's main suite (see /etc/apt/sources.list)")
-    return Sources(mirror, security)
+ALIASES = ("oldstable", "stable", "testing", "unstable", "sid")
+
+
+def sources(codename: str) -> Sources:
+    """The system's mirrors. Works before any ``apt-get update``: it asks what an update would fetch."""
+    listing = run(["apt-get", "-o", "Debug::NoLocking=1", "--print-uris", "update"])
+    entries = re.findall(r"'(\S+)/dists/(\S+)/main/binary-[^']+'", listing)
+    security = next(
+        (uri for uri, suite in entries if suite in (f"{codename}-security", f"{codename}/updates")), None
+    )
+    mirrors = [uri for uri, suite in entries if suite in (codename, *ALIASES)]
+    if not mirrors:
+        raise Failure(f"apt has no source for the main part of {codename} (see /etc/apt/sources.list)")
+    # Other repositories may use the distribution's code names, too; the distribution's own host goes first.
+    return Sources(min(mirrors, key=lambda uri: "debian.org" not in uri), security)
 
 
 class Apt:
@@ -349,8 +355,9 @@ def bring(folder: Path) -> str:
     name, codename = system.get("ID", "?"), system.get("VERSION_CODENAME", "")
     version = tuple(int(part) for part in re.findall(r"\d+", system.get("VERSION_ID", "")))
     if name == "debian" and (not version or version >= (12,)):
-        found = sources()
-        recipe = debian_recipe(codename or "sid", found.security is not None)
+        codename = codename or "sid"
+        found = sources(codename)
+        recipe = debian_recipe(codename, found.security is not None)
     elif name == "ubuntu" and version >= (24, 4):
         found, recipe = Sources("", None), UBUNTU
     else:

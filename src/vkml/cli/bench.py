@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 WARM_UP_RUNS = 3
-MAX_RUNS = 100_000
+MAX_RUNS = 10_000_000
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,18 @@ _SPELLINGS = (
     ("", "64_", "int64_t"),
     ("", "", "int"),
 )
-"""Prefix and suffix of OpenBLAS's function names, and its integer: NumPy's wheels, SciPy's, distributions'."""
+"""Prefix and suffix of OpenBLAS's names, and its integer: NumPy's wheels, SciPy's, distributions'."""
 
 
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 _FUNCTIONS = """
 int {get_num_threads}(void);
 void {set_num_threads}(int);
-void {sgemm}(int, int, int, {i} m, {i} n, {i} k, float alpha, const float *a, {i} lda, const float *b, {i} ldb,
+void {sgemm}(int, int, int, {i} m, {i} n, {i} k, float alpha, const float *a, {i} lda,
+             const float *b, {i} ldb,
              float beta, float *c, {i} ldc);
-void {sgemv}(int, int, {i} m, {i} n, float alpha, const float *a, {i} lda, const float *x, {i} incx, float beta,
+void {sgemv}(int, int, {i} m, {i} n, float alpha, const float *a, {i} lda, const float *x, {i} incx,
+             float beta,
              float *y, {i} incy);
 """
 
@@ -52,8 +54,8 @@ _before = 0
 class BorrowedThreads:
     """A context in which this package decides how many threads BLAS uses, one to begin with.
 
-    The setting is process-wide. Contexts of several threads may overlap: they then disturb each other's speed, never
-    their results, and what was set before is back when the last one closes.
+    The setting is process-wide. Contexts of several threads may overlap: they then disturb each other's
+    speed, never their results, and what was set before is back when the last one closes.
     """
 
     def __enter__(self) -> None:
@@ -98,8 +100,8 @@ def can_multiply_unaligned() -> bool:
 def multiply(a: Array, b: Array, out: Array) -> None:
     """a @ b into out, float32 matrices, where NumPy would copy `b`: it may begin at any address.
 
-    Weights mapped from a model file begin wherever the file has them, three times in four not at a multiple of
-    four bytes. NumPy hands only aligned arrays to BLAS.
+    Weights mapped from a model file begin wherever the file has them, three times in four not at a
+    multiple of four bytes. NumPy hands only aligned arrays to BLAS.
 
     Args:
         a: [m, k], rows contiguous.

@@ -17,7 +17,7 @@ Part = tuple[int, int, int, int]
 COLUMN_ELEMENTS = 262144
 """Elements of one block's unrolled windows: 1 MiB of float32, about a core's second-level cache."""
 LEAST_ROWS = 96
-"""Output places a block's product has at least: with fewer, packing the weights costs what multiplying does."""
+"""Output places a block's product has at least: with fewer, packing the weights takes too long."""
 LEAST_FILTERS = 64
 """Filters a block has at least where the filters are split."""
 
@@ -265,31 +265,60 @@ class DepthwiseConvolution(Convolution):
     def block(self, x: Array, part: Part, target: Array) -> None:
         start, stop, _, _ = part
         windows, channels = self.windows, self.channels
-        padded = self.padded_rows(x, start, stop)
-        columns, taps = windows.output[1], windows.kernel[1]
-        step, dilation = windows.strides[1], windows.dilations[1]
-        if step == 1:
-            source, row, tap = padded, padded.strides[0], dilation * channels * padded.itemsize
+        if windows.strides[1] == 1:
+            source = self.padded_rows(x, start, stop)
+            row, tap = source.strides[0], windows.dilations[1] * channels * source.itemsize
         else:
-            # The columns that each tap reads, side by side, so that a row is contiguous whatever the stride.
-            source = scratch("taps", (taps, len(padded), columns, channels), padded.dtype)
-            for k in range(taps):
-                at = k * dilation
-                source[k] = padded[:, at : at + (columns - 1) * step + 1 : step]
+            source = self._tap_columns(x, start, stop)
             row, tap = source.strides[1], source.strides[0]
+        columns = windows.output[1]
         rows = stop - start
         view = np.ndarray(
             (rows, *windows.kernel, columns * channels),
-            padded.dtype,
+            source.dtype,
             source,
             0,
-            (row * windows.strides[0], row * windows.dilations[0], tap, padded.itemsize),
+            (row * windows.strides[0], row * windows.dilations[0], tap, source.itemsize),
         )
         np.einsum("ykla,kla->ya", view, self.weight, out=target.reshape(rows, -1))
+
+    def _tap_columns(self, x: Array, start: int, stop: int) -> Array:
+        """The columns that each tap reads, side by side, so that a row is contiguous whatever the stride."""
+        windows, columns = self.windows, self.windows.output[1]
+        (taps, step, dilation) = windows.kernel[1], windows.strides[1], windows.dilations[1]
+        first = start * windows.strides[0] - windows.pads_begin[0]
+        count = (stop - start - 1) * windows.strides[0] + (windows.kernel[0] - 1) * windows.dilations[0] + 1
+        low, high = span_inside(first, 1, count, windows.spatial[0])
+        source = scratch("taps", (taps, count, columns, self.channels), x.dtype)
+        source[:, :low] = 0
+        source[:, high:] = 0
+        for k in range(taps):
+            shift = k * dilation - windows.pads_begin[1]
+            begin, end = span_inside(shift, step, columns, windows.spatial[1])
+            tap = source[k, low:high]
+            tap[:, :begin] = 0
+            tap[:, end:] = 0
+            if end > begin:
+                at = begin * step + shift
+                tap[:, begin:end] = x[
+                    first + low : first + high, at : at + (end - begin - 1) * step + 1 : step
+                ]
+        return source
 
     def rows_per_block(self, threads: int) -> int:
         rows, row = self.windows.output[0], self.windows.output[1] * self.channels
         return max(1, min(rows, max(1, COLUMN_ELEMENTS // 2 // row), -(-rows // threads)))
+
+
+def span_inside(first: int, step: int, count: int, size: int) -> tuple[int, int]:
+    """Which of the places first, first + step, … (`count` of them) lie in an axis of `size`: from, up to.
+
+    Example:
+        >>> span_inside(-1, 2, 4, 5)
+        (1, 3)
+    """
+    low = min(count, max(0, -(first // step)))
+    return low, max(low, min(count, (size - 1 - first) // step + 1))
 
 
 def _as_matrix(target: Array) -> Array:

@@ -64,7 +64,7 @@ class WorkerPool:
         """Makes the pool; its threads start with the first loop that needs them.
 
         Args:
-            size: threads that work on a loop, the caller's included. None: one a processor this process may use.
+            size: threads that work on a loop, the caller's included. None: one a usable processor.
         """
         self.size = max(1, available_processors() if size is None else size)
         self._loops: queue.SimpleQueue[_Loop | None] = queue.SimpleQueue()
@@ -78,8 +78,8 @@ class WorkerPool:
     def parallel_for(self, count: int, body: Body, grain: int = 1) -> None:
         """Calls `body(start, stop)` for consecutive chunks of `grain` indices until all `count` are done.
 
-        A call from inside a body, on a pool of size 1, or with a single chunk runs inline. The first exception
-        of a body is raised here, after every running chunk has ended; chunks not yet begun are skipped.
+        A call from inside a body, on a pool of size 1, or with a single chunk runs inline. The first
+        exception of a body is raised here, after every running chunk has ended; the others are skipped.
         """
         if count <= grain or self.size == 1 or self._closed or getattr(self._busy, "value", False):
             for start in range(0, count, grain):

@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def product(a: Array, b: Array, out: Array) -> None:
-    """a @ b into out, also for stacks of matrices and for operands that are transposed views or not aligned."""
+    """a @ b into out, also for stacks of matrices and operands that are transposed views or not aligned."""
     if not b.flags.aligned:
         if b.ndim == 2 and a.ndim == 2 and b.dtype == np.float32 and can_multiply_unaligned():
             a, b = np.require(blas_ready(a), requirements="A"), blas_ready(b)

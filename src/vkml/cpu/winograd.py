@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.cpu.convolution import Convolution, Part, Windowed
+from vkml.cpu.convolution import Convolution, Part, Windowed, span_inside
 from vkml.cpu.scratch import scratch
 
 Array = np.ndarray[Any, Any]
@@ -44,8 +44,13 @@ class WinogradConvolution(Convolution):
         super().__init__(windows, inner, filters, 1)
         self.tile = tile
         kernel = _KERNEL_4 if tile == 4 else _KERNEL_2
-        parts = np.einsum("ik,ockl,jl->ijco", kernel, weight.astype(np.float64), kernel, optimize=True)
-        self.weight = np.ascontiguousarray(parts.reshape(-1, inner, filters), dtype=np.float32)
+        self.weight = np.empty(((tile + 2) ** 2, inner, filters), np.float32)
+        # Some filters at a time: the float64 forms of a large weight would take eight times its memory.
+        for first in range(0, filters, 64):
+            part = weight[first : first + 64]
+            taps = part.transpose(2, 3, 1, 0).astype(np.float64, order="C").reshape(9, -1)
+            made = np.kron(kernel, kernel) @ taps
+            self.weight[:, :, first : first + 64] = made.reshape(-1, inner, len(part))
         self.columns = -(-windows.output[1] // tile)
         """Tiles side by side."""
 
@@ -106,9 +111,7 @@ class WinogradConvolution(Convolution):
         rows = slice(low - first, high - first)
         for position in range(tile + 2):
             # Tile t has input column t * tile + position - left here.
-            begin = max(0, -(-(left - position) // tile))
-            end = min(columns, (width - 1 - position + left) // tile + 1)
-            end = max(begin, end)
+            begin, end = span_inside(position - left, tile, columns, width)
             plane = planes[position]
             plane[rows, :begin] = 0
             plane[rows, end:] = 0

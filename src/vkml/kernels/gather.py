@@ -8,12 +8,49 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType, dtypes
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import CannotLower, storage_type
+from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
 
 WORKGROUP = 128
+
+
+def index_reader(build: Builder, writer: KernelWriter, indices: View) -> None:
+    """Adds ``int read_index(int at)`` and ``int checked(int pick, int size)`` for indices from the data.
+
+    `checked` counts negative indices from the end; for one outside the axis it reports the node through the status
+    word and returns -1. 64-bit indices are read as two words, so devices without 64-bit integers gather too.
+    """
+    if indices.dtype not in (dtypes.INT32, dtypes.INT64):
+        raise CannotLower(f"indices of {indices.dtype.name} have no kernel")
+    picks = writer.read(indices, reinterpreted_as="int")
+    if indices.dtype == dtypes.INT64:
+        lines = [
+            f"    int low = {picks}[at * 2];",
+            f"    return {picks}[at * 2 + 1] == (low < 0 ? -1 : 0) ? low : 0x7fffffff;",
+        ]
+    else:
+        lines = [f"    return {picks}[at];"]
+    writer.constant(build.error_code(), "ERROR")
+    status = writer.buffer(build.status, "uint", "status")
+    writer.text(
+        "\n".join(
+            [
+                "int read_index(int at)",
+                "{",
+                *lines,
+                "}",
+                "int checked(int pick, int size)",
+                "{",
+                "    if (pick < 0) pick += size;",
+                "    if (uint(pick) < uint(size)) return pick;",
+                f"    {status}[0] = ERROR;",
+                "    return -1;",
+                "}",
+            ]
+        )
+    )
 
 
 def gather(build: Builder, data: View, indices: View, axis: int, result: TensorType) -> list[View]:
@@ -22,8 +59,6 @@ def gather(build: Builder, data: View, indices: View, axis: int, result: TensorT
     Indices count from the end where negative. One outside the axis is reported through the status word and reads
     element 0 instead, so nothing outside the tensor is ever read.
     """
-    if indices.dtype not in (dtypes.INT32, dtypes.INT64):
-        raise CannotLower(f"Gather with indices of {indices.dtype.name} has no kernel")
     data_type = storage_type(data.dtype)
     outer, size, inner = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
     outer_count, index_count, inner_count = math.prod(outer), indices.elements, math.prod(inner)
@@ -31,13 +66,9 @@ def gather(build: Builder, data: View, indices: View, axis: int, result: TensorT
     target = build.output(result)
     writer = build.writer()
     source = writer.read(data)
-    # 64-bit indices are read as two words, so devices without 64-bit integers gather too.
-    words = 2 if indices.dtype == dtypes.INT64 else 1
-    picks = writer.read(indices, reinterpreted_as="int")
+    index_reader(build, writer, indices)
     for name, value in (("TOTAL", total), ("INNER", inner_count), ("INDICES", index_count), ("SIZE", size)):
         writer.constant(value, name)
-    writer.constant(build.error_code(), "ERROR")
-    status = writer.buffer(build.status, "uint", "status")
     index_function(writer, "outer_offset", *collapse(outer, [data.strides[:axis]]))
     index_function(writer, "inner_offset", *collapse(inner, [data.strides[axis + 1 :]]))
     index_function(writer, "pick_offset", *collapse(indices.shape, [indices.strides]))
@@ -51,7 +82,6 @@ def gather(build: Builder, data: View, indices: View, axis: int, result: TensorT
     high = -(-groups // build.target.max_groups)
     across = max(1, -(-groups // max(high, 1)))
     writer.constant(across, "ACROSS")
-    high_check = f"if ({picks}[at * 2 + 1] != (pick < 0 ? -1 : 0)) pick = 0x7fffffff;" if words == 2 else ""
     writer.text(
         f"""
 {data_type} read_element(int at) {{ return {source}[at]; }}
@@ -64,15 +94,7 @@ void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)
     int n = item % INNER;
     int i = item / INNER % INDICES;
     int o = item / INNER / INDICES;
-    int at = pick_offset(i);
-    int pick = {picks}[at * {words}];
-    {high_check}
-    if (pick < 0) pick += SIZE;
-    if (uint(pick) >= uint(SIZE))
-    {{
-        {status}[0] = ERROR;
-        pick = 0;
-    }}
+    int pick = max(checked(read_index(pick_offset(i)), SIZE), 0);
     {output}[{place}] = read_element(outer_offset(o) + inner_offset(n) + {step});
 }}
 """

@@ -112,7 +112,10 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
     splits = -(-product.k // k_range) if product.k else 1
     accumulator = compute_type(product.accumulator)
     writer = build.writer()
-    constants = {"M": product.m, "N": product.n, "K": product.k, "K_RANGE": k_range, "SPLITS": splits}
+    constants = {"M": product.m, "N": product.n, "SPLITS": splits}
+    # Not specialization constants: SwiftShader unrolls a loop of few steps and then compiles it for minutes.
+    writer.word("steps", product.k)
+    writer.word("steps_a_split", k_range)
     for name, value in constants.items():
         writer.constant(value, name)
     for name, value in product.sizes:
@@ -232,6 +235,8 @@ def choose(target: Target, product: Product) -> tuple[Tile, int]:
     for tile in TILES:
         if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:
             continue
+        if target.processors == 1 and tile.m * tile.n > 64 * 64:
+            continue  # software drivers: long compiles, and SwiftShader's compiler aborts on some wider ones
         tiles = math.ceil(product.m / tile.m) * math.ceil(product.n / tile.n) * product.batch
         for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
             if splits > 1 and (target.processors == 1 or product.k < 64 * splits):

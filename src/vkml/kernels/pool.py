@@ -1,13 +1,15 @@
-"""Max and average pooling over up to three spatial dimensions."""
+"""Pooling over up to three spatial dimensions: the maximum, the mean, a norm of each window."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.reduce import extreme
+from vkml.kernels.reduce import norm as reduce_norm
 from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, template
 
@@ -18,12 +20,36 @@ Triple = tuple[int, int, int]
 WORKGROUP = 128
 
 
+@dataclass(frozen=True)
+class PoolFunction:
+    """What is made of a window's elements, as Slang text over the accumulator's type."""
+
+    label: str
+    combine: str
+    """Of the value so far and an element x."""
+    finalize: str = "value"
+    """Of the combined value and the number of elements, `count`."""
+    starts_lowest: bool = False
+    """Whether the value starts as the type's least, not as 0."""
+
+
+MAX = PoolFunction("max_pool", "maximum(value, x)", starts_lowest=True)
+AVERAGE = PoolFunction("average_pool", "value + x", "value / Accumulator(max(count, 1))")
+SUM_OF_SQUARES = PoolFunction("sum_of_squares", "value + x * x")
+
+
+def norm(p: float) -> PoolFunction:
+    """The p-norm of each window."""
+    how = reduce_norm(p)
+    return PoolFunction("norm_pool", f"value + {how.map}", how.finalize.replace("x", "value"))
+
+
 def pool(
     build: Builder,
     x: View,
     result: TensorType,
     *,
-    is_max: bool,
+    how: PoolFunction,
     kernel: Triple,
     strides: Triple,
     dilations: Triple,
@@ -41,8 +67,7 @@ def pool(
     epilogue, outputs = build.take_epilogue(result)
     writer = build.writer()
     writer.text(f"typealias Accumulator = {type_};")
-    for name, value in (("IS_MAX", is_max), ("COUNT_PAD", counts_padding)):
-        writer.text(f"static const bool {name} = {'true' if value else 'false'};")
+    writer.text(f"static const bool COUNT_PAD = {'true' if counts_padding else 'false'};")
     named = (("S", strides), ("D", dilations), ("PAD", pads), ("PAD_END_", pads_end))
     for prefix, triple in (*named, ("K", kernel), ("X", x.shape[2:]), ("O", spatial)):
         for axis, number in zip("DHW", triple, strict=True):
@@ -56,7 +81,12 @@ def pool(
     element = load_expression(pointer, f"start + {place}", x.dtype)
     writer.text(f"int plane(int image, int channel) {{ return {plane}; }}")
     writer.text(f"Accumulator load(int start, int d, int h, int w) {{ return {element}; }}")
-    writer.text(f"Accumulator lowest() {{ return {extreme(accumulator, lowest=True)}; }}")
+    initial = extreme(accumulator, lowest=True) if how.starts_lowest else "Accumulator(0)"
+    writer.text(
+        f"Accumulator initial() {{ return {initial}; }}\n"
+        f"Accumulator combine(Accumulator value, Accumulator x) {{ return {how.combine}; }}\n"
+        f"Accumulator finalize(Accumulator value, int count) {{ return {how.finalize}; }}"
+    )
     emit_store(writer, (batch, channels, pixels), outputs, epilogue, type_)
     writer.math()
     writer.text(template("pool"))
@@ -64,5 +94,5 @@ def pool(
     high = -(-groups // build.target.max_groups)
     across = -(-groups // high)
     writer.constant(across, "ACROSS")
-    build.emit(writer.finish("max_pool" if is_max else "average_pool", (across, high, 1), variant="direct"))
+    build.emit(writer.finish(how.label, (across, high, 1), variant="direct"))
     return outputs

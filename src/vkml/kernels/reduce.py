@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
 from vkml.kernels.pointwise import emit_store, literal
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import CannotLower, KernelWriter, compute_type, load_expression, template
+from vkml.kernels.writer import NEEDS, CannotLower, KernelWriter, compute_type, load_expression, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
@@ -28,6 +28,8 @@ class Reduction:
     """The neutral value."""
     finalize: str = "x"
     """Of the combined value x; COUNT is the number of elements."""
+    accumulator: DType | None = None
+    """In which values are combined, where that is not the elements' own compute type."""
 
 
 def reduction(name: str, dtype: DType) -> Reduction:
@@ -54,7 +56,20 @@ def reduction(name: str, dtype: DType) -> Reduction:
         mapped = "x" if dtype.kind == "u" else f"(x < {zero} ? -x : x)"
     else:
         mapped = "x * x" if name in ("SumSquare", "L2") else "x"
+    if name == "Mean" and not dtype.is_float and dtype.bits < 64:
+        # The sum may need more bits than the mean has.
+        wide = dtypes.UINT64 if dtype.kind == "u" else dtypes.INT64
+        return Reduction(mapped, "a + b", literal(0, wide), f"x / {compute_type(wide)}(COUNT)", wide)
     return Reduction(mapped, "a + b", zero, finalize)
+
+
+def norm(p: float) -> Reduction:
+    """The p-norm."""
+    if p == 1:
+        return Reduction("absolute(x)", "a + b", "0")
+    if p == 2:
+        return Reduction("x * x", "a + b", "0", "sqrt(x)")
+    return Reduction(f"power(absolute(x), {float(p)!r})", "a + b", "0", f"power(x, {1 / p!r})")
 
 
 def extreme(dtype: DType, *, lowest: bool) -> str:
@@ -77,14 +92,17 @@ def reduce(build: Builder, x: View, axes: Sequence[int], how: Reduction, result:
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     outputs = math.prod(x.shape[axis] for axis in kept)
     length = math.prod(x.shape[axis] for axis in axes)
-    accumulator = _accumulator(x.dtype)
+    accumulator = how.accumulator or _accumulator(x.dtype)
+    if accumulator.bits == 64 and accumulator.is_integer:
+        # Slang 2026.12 writes invalid SPIR-V for a specialization constant converted to uint64.
+        how = replace(how, finalize=how.finalize.replace("COUNT", str(length)))
     splits = _splits(build, outputs, length)
     if splits == 1:
         return _pass(build, x, kept, list(axes), how, result, accumulator, outputs, length, 1, length)
     range_ = -(-length // splits)
     splits = -(-length // range_)
     partial = TensorType(accumulator, (outputs, splits))
-    first = Reduction(how.map, how.combine, how.initial)
+    first = replace(how, finalize="x")
     parts = build.scratch(partial)
     _pass(build, x, kept, list(axes), first, partial, accumulator, outputs, length, splits, range_, parts)
     second = Reduction("x", how.combine, how.initial, how.finalize.replace("COUNT", str(length)))
@@ -120,22 +138,11 @@ def _pass(
 ) -> list[View]:
     writer = build.writer()
     type_ = compute_type(accumulator)
-    kept_walk = collapse([x.shape[a] for a in kept], [[x.strides[a] for a in kept]])
-    reduced_walk = collapse([x.shape[a] for a in axes], [[x.strides[a] for a in axes]])
-    is_column = reduced_walk[1][0][-1] != 1 and kept_walk[1][0][-1] == 1 and outputs >= 1024
-    row_threads = 1 if is_column else _threads_a_row(range_, build.target.max_invocations)
-    rows = max(1, min(build.target.max_invocations, 256) // row_threads)
-    if outputs < build.target.processors * rows and not is_column:
-        rows = max(1, 64 // row_threads)
     writer.text(f"typealias Accumulator = {type_};")
-    writer.text(f"static const int ROW_THREADS = {row_threads};\nstatic const int ROWS = {rows};")
-    for name, value in (("OUTPUTS", outputs), ("LENGTH", length), ("RANGE", range_), ("COUNT", length)):
-        writer.constant(value, name)
-    pointer = writer.read(x)
-    index_function(writer, "row_offset", *kept_walk)
-    index_function(writer, "column_offset", *reduced_walk)
-    element = load_expression(pointer, "row_offset(row) + column_offset(column)", x.dtype)
-    writer.math()
+    writer.need(*NEEDS.get(accumulator, ()))
+    rows, row_threads, element = _rows(build, writer, x, kept, axes, outputs, length, range_)
+    if accumulator != x.dtype and not x.dtype.is_float:
+        element = f"{type_}({element})"
     writer.text(
         f"Accumulator load(int row, int column) {{ Accumulator x = {element}; return {how.map}; }}\n"
         f"Accumulator combine(Accumulator a, Accumulator b) {{ return {how.combine}; }}\n"
@@ -158,6 +165,87 @@ def _pass(
     writer.text(template("reduce"))
     variant = f"{row_threads} threads a row, {rows} rows, {splits} ranges"
     build.emit(writer.finish("reduce", (across, splits, high), variant=variant, reason=f"{outputs} rows of {length}"))
+    return views
+
+
+def _rows(
+    build: Builder,
+    writer: KernelWriter,
+    x: View,
+    kept: list[int],
+    axes: list[int],
+    outputs: int,
+    length: int,
+    range_: int,
+) -> tuple[int, int, str]:
+    """States how rows are spread over threads: rows a workgroup, threads a row, and the element of (row, column)."""
+    kept_walk = collapse([x.shape[a] for a in kept], [[x.strides[a] for a in kept]])
+    reduced_walk = collapse([x.shape[a] for a in axes], [[x.strides[a] for a in axes]])
+    is_column = reduced_walk[1][0][-1] != 1 and kept_walk[1][0][-1] == 1 and outputs >= 1024
+    row_threads = 1 if is_column else _threads_a_row(range_, build.target.max_invocations)
+    rows = max(1, min(build.target.max_invocations, 256) // row_threads)
+    if outputs < build.target.processors * rows and not is_column:
+        rows = max(1, 64 // row_threads)
+    writer.text(f"static const int ROW_THREADS = {row_threads};\nstatic const int ROWS = {rows};")
+    for name, value in (("OUTPUTS", outputs), ("LENGTH", length), ("RANGE", range_), ("COUNT", length)):
+        writer.constant(value, name)
+    pointer = writer.read(x)
+    index_function(writer, "row_offset", *kept_walk)
+    index_function(writer, "column_offset", *reduced_walk)
+    writer.math()
+    return rows, row_threads, load_expression(pointer, "row_offset(row) + column_offset(column)", x.dtype)
+
+
+def arg_reduce(
+    build: Builder, x: View, axis: int, result: TensorType, *, is_max: bool, takes_last: bool
+) -> list[View]:
+    """The place along `axis` of the greatest or least element; NaN beats every number.
+
+    Args:
+        build: where the launch goes.
+        x: any strides.
+        axis: what is searched; it has elements.
+        result: an integer type with the elements of the remaining axes, in order.
+        is_max: whether the greatest is looked for.
+        takes_last: which of equal elements counts.
+    """
+    kept = [a for a in range(len(x.shape)) if a != axis]
+    outputs, length = math.prod(x.shape[a] for a in kept), x.shape[axis]
+    writer = build.writer()
+    type_ = compute_type(x.dtype)
+    rows, row_threads, element = _rows(build, writer, x, kept, [axis], outputs, length, length)
+    beats = f"a {'>' if is_max else '<'} b"
+    if x.dtype.is_float:
+        beats = f"{beats} || (is_nan(a) && !is_nan(b))"
+    writer.text(
+        f"""
+struct Accumulator {{ {type_} value; int index; }};
+
+Accumulator load(int row, int column) {{ Accumulator x; x.value = {element}; x.index = column; return x; }}
+Accumulator initial() {{ Accumulator x; x.value = {type_}(0); x.index = -1; return x; }}
+bool beats({type_} a, {type_} b) {{ return {beats}; }}
+
+Accumulator combine(Accumulator a, Accumulator b)
+{{
+    if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
+    if (beats(a.value, b.value)) return a;
+    if (beats(b.value, a.value)) return b;
+    return a.index {">" if takes_last else "<"} b.index ? a : b;
+}}
+"""
+    )
+    epilogue, views = build.take_epilogue(result)
+    stored = compute_type(result.dtype)
+    emit_store(writer, (outputs,), views, epilogue, stored)
+    writer.text(f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}(x.index)); }}")
+    groups = -(-outputs // rows)
+    high = -(-groups // build.target.max_groups)
+    across = -(-groups // high)
+    writer.constant(across, "ACROSS")
+    writer.text(template("reduce"))
+    label = "arg_max" if is_max else "arg_min"
+    variant = f"{row_threads} threads a row, {rows} rows"
+    build.emit(writer.finish(label, (across, 1, high), variant=variant, reason=f"{outputs} rows of {length}"))
     return views
 
 

@@ -44,12 +44,13 @@ SOFTMAX = RowFunction(
     "\n".join(
         [
             "float top = asfloat(0xff800000u);",
-            each("top = max(top, x);"),
+            each("top = maximum(top, x);"),
             "top = join_max(row, top);",
             "float total = 0;",
             each("total += exp(x - top);"),
             "total = join_sum(row, total);",
-            "float scale = 1.0 / total;",
+            # Stated, because exp of NaN is not NaN on every driver.
+            "float scale = absolute(top) < INFINITE ? 1.0 / total : NOT_A_NUMBER;",
         ]
     ),
     "exp(x - top) * scale",
@@ -57,7 +58,7 @@ SOFTMAX = RowFunction(
 
 LOG_SOFTMAX = RowFunction(
     "log_softmax",
-    SOFTMAX.before.replace("float scale = 1.0 / total;", "float shift = top + log(total);"),
+    SOFTMAX.before.replace("float scale", "float shift").replace("1.0 / total", "top + log(total)"),
     "x - shift",
 )
 
@@ -79,6 +80,16 @@ _ROOT_MEAN_SQUARE = "\n".join(
         "float scale = rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon());",
     ]
 )
+
+STANDARDISE = RowFunction(
+    "standardise",
+    _CENTRE.replace(
+        "rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon())",
+        "1.0 / (sqrt(join_sum(row, spread) / float(LENGTH)) + 1e-9)",
+    ),
+    "(x - mean) * scale",
+)
+"""MeanVarianceNormalization's form: a constant is added to the deviation."""
 
 LAYER_NORM = RowFunction("layer_norm", _CENTRE, "(x - mean) * scale")
 RMS_NORM = RowFunction("rms_norm", _ROOT_MEAN_SQUARE, "x * scale")
@@ -135,6 +146,7 @@ def row_function(
     writer.text("float rsqrt_exact(float x) { return 1.0 / sqrt(x); }")
     epilogue, outputs = build.take_epilogue(result)
     emit_store(writer, (rows_count, length), outputs, epilogue, "float")
+    writer.math()
     writer.text(template("rows"))
     groups = -(-rows_count // rows)
     high = -(-groups // build.target.max_groups)

@@ -10,13 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, Node, TensorType, Value, find
-from vkml.kernels import conv, gather, gemm, pool, reduce, resize, rows
+from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find
+from vkml.kernels import (
+    conv,
+    conv_transpose,
+    gather,
+    gemm,
+    index,
+    pad,
+    pool,
+    reduce,
+    resize,
+    rows,
+    scan,
+    scatter,
+)
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.pointwise import Epilogue
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
+from vkml.lowering.body import Body
 
 
 # Constants in other layouts, for as long as the constants they were made from are alive.
@@ -124,6 +138,17 @@ class Builder:
         return self.buffer(BufferKind.ACTIVATION, type_)
 
     @contextlib.contextmanager
+    def step(self, result: TensorType) -> Iterator[None]:
+        """Inside, template methods make an intermediate `result` in scratch memory, without the epilogue."""
+        saved = self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names
+        self._result_names, self._types = (), (result,)
+        self._epilogue, self._epilogue_types, self._epilogue_names = None, (), ()
+        try:
+            yield
+        finally:
+            self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names = saved
+
+    @contextlib.contextmanager
     def node(self, node: Node, labels: Sequence[str], operators: Sequence[str]) -> Iterator[None]:
         """Names what the dispatches inside compute, and where results go."""
         self._labels, self._operators, self._result_names = tuple(labels), tuple(operators), node.outputs
@@ -193,6 +218,15 @@ class Builder:
             )
         )
 
+    def compute(
+        self, write: Callable[..., str], leaves: Sequence[View], output: View, *, label: str = "pointwise"
+    ) -> View:
+        """Runs a small pointwise body that `write` makes of a `Body` and the leaves' names in it."""
+        body = Body()
+        result = write(body, *(body.input(leaf.dtype) for leaf in leaves))
+        self.pointwise(body.finish(result), leaves, [output], label=label)
+        return output
+
     def fused(self, body: Graph, inputs: Sequence[View]) -> list[View]:
         """Lowers a fused group: a pointwise body as one kernel, an anchor with the rest as its epilogue."""
         views = {value.name: view for value, view in zip(body.inputs, inputs, strict=True)}
@@ -241,6 +275,11 @@ class Builder:
         """Lowers any node; `CannotLower` says why it has no Vulkan form."""
         operator = find(node)
         self._types = tuple(types)
+        if types and not any(type_.elements for type_ in types):
+            present = iter(types)
+            return [
+                self.output(next(present) if name else _NOTHING, index) for index, name in enumerate(node.outputs)
+            ]
         if operator.is_pointwise and len([name for name in node.outputs if name]) == 1:
             present = [view for view in inputs if view is not None]
             body = body_graph(node, [None if v is None else v.type for v in inputs], types)
@@ -265,11 +304,26 @@ class Builder:
     def conv(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
         return conv.conv(self, x, weight, bias, self.result(), **geometry)
 
-    def pool(self, x: View, **geometry: Any) -> list[View]:
-        return pool.pool(self, x, self.result(), **geometry)
+    def pool(self, x: View, how: str | float, **geometry: Any) -> list[View]:
+        """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
+        if isinstance(how, str):
+            function = {"max": pool.MAX, "average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
+        else:
+            function = pool.norm(how)
+        return pool.pool(self, x, self.result(), how=function, **geometry)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())
+
+    def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
+        return reduce.reduce(self, x, axes, reduce.norm(p), self.result())
+
+    def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
+        return reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)
+
+    def scan(self, x: View, axis: int, **variant: bool) -> list[View]:
+        """Running totals; see `vkml.kernels.scan`."""
+        return scan.scan(self, x, axis, self.result(), **variant)
 
     def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
         how = rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX
@@ -277,13 +331,19 @@ class Builder:
 
     def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
         """Softmax along the axis that `order` puts last; the result is a transposed view."""
+        return self._rows_along(x, order, 1, rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX)
+
+    def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
+        """Mean 0 and deviation 1 over the `axes` axes that `order` puts last; a transposed view."""
+        return self._rows_along(x, order, axes, rows.STANDARDISE)
+
+    def _rows_along(self, x: View, order: Sequence[int], axes: int, how: rows.RowFunction) -> list[View]:
         if self._epilogue is not None:
-            raise CannotLower("softmax along an inner axis takes no epilogue")
-        names, self._result_names = self._result_names, ()
+            raise CannotLower(f"{how.label} along inner axes takes no epilogue")
         moved = x.transpose(order)
-        self._types = (moved.type,)
-        made = self.softmax(moved, 1, is_logarithm=is_logarithm)[0]
-        self._result_names = names
+        result = replace(self.result(), shape=moved.shape)
+        with self.step(result):
+            [made] = rows.row_function(self, moved, axes, how, result)
         return [made.transpose([order.index(axis) for axis in range(len(order))])]
 
     def normalise(
@@ -292,6 +352,24 @@ class Builder:
         """Layer (or root-mean-square) normalisation over the last `axes` dimensions."""
         how = rows.LAYER_NORM if is_centred else rows.RMS_NORM
         return rows.row_function(self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias)
+
+    def pad(self, x: View, begins: Sequence[int], mode: str, fill: View | None) -> list[View]:
+        return pad.pad(self, x, begins, mode, fill, self.result())
+
+    def gather_elements(self, data: View, indices: View, axis: int) -> list[View]:
+        return index.gather_elements(self, data, indices, axis, self.result())
+
+    def gather_tuples(self, data: View, indices: View, batch_axes: int) -> list[View]:
+        return index.gather_tuples(self, data, indices, batch_axes, self.result())
+
+    def scatter_elements(self, x: View, indices: View, updates: View, axis: int, reduction: str) -> list[View]:
+        return scatter.scatter_elements(self, x, indices, updates, axis, reduction, self.result())
+
+    def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
+        return scatter.scatter_tuples(self, x, indices, updates, reduction, self.result())
+
+    def conv_transpose(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
+        return conv_transpose.conv_transpose(self, x, weight, bias, self.result(), **geometry)
 
     def gather(self, data: View, indices: View, axis: int) -> list[View]:
         return gather.gather(self, data, indices, axis, self.result())
@@ -383,6 +461,10 @@ class Builder:
             types={**old.body.types, **types, old.result: result},
         )
         self._epilogue = Epilogue(body, "~product", {**leaves, **old.leaves})
+
+
+_NOTHING = TensorType(dtypes.FLOAT32, (0,))
+"""Stands in for absent outputs."""
 
 
 def _identity(type_: TensorType) -> Graph:

@@ -223,8 +223,8 @@ LONG_ROW = 8192
 def _widened(array: Array, memory: Sequence[int]) -> Array:
     """A vector along the last axis repeated along the axis before it, so that NumPy's inner loops are long.
 
-    Adding a vector of 32 channels to 112 columns takes 112 inner loops of 32 elements; as one of 3584 it is three
-    times as fast.
+    Adding a vector of 32 channels to 112 columns takes 112 inner loops of 32 elements; as one of 3584 it is
+    three times as fast.
     """
     is_vector = array.ndim == len(memory) >= 2 and array.size == array.shape[-1] == memory[-1]
     if not is_vector or memory[-1] >= 512 or memory[-1] * memory[-2] > LONG_ROW * 2:

@@ -1,4 +1,4 @@
-"""Nodes that look at their input differently or move it: reshapes, transpositions, gathers, concatenations."""
+"""Nodes that look at their input differently or move it: reshapes, transposes, gathers, concatenations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _gather(scope: Scope, node: Node) -> StepFunction:
             if table.flags.aligned or axis or not table.flags.c_contiguous or not table.size:
                 slots[target] = np.take(table, slots[places], axis=axis)
                 return
-            # A table mapped from a file may begin at any address, and take would copy all of it into alignment;
+            # A table mapped from a file may begin at any address, and take would copy all of it to align it;
             # rows of bytes are always aligned.
             rows = table.reshape(size, -1).view(np.uint8)
             slots[target] = np.take(rows, slots[places].reshape(-1), axis=0).view(dtype).reshape(dims)

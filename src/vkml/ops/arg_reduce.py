@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,3 +46,12 @@ class ArgReduction(Operator):
         else:
             found = find(line, axis)
         return [np.asarray(found, np.int64).reshape(shape)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x = inputs[0].reshape((1,)) if not inputs[0].shape else inputs[0]
+        return build.arg_reduce(  # type: ignore[no-any-return]
+            x,
+            normalise_axis(node, node.attributes["axis"], len(x.shape)),
+            is_max=self.name == "ArgMax",
+            takes_last=bool(node.attributes["select_last_index"]),
+        )

@@ -134,6 +134,23 @@ class ConvTranspose(Operator):
         result = _transpose_convolve(x, weight, geometry)
         return [with_bias(result, optional(inputs, 2)).astype(present(inputs, 0).dtype, copy=False)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, weight = inputs[:2]
+        geometry = conv_transpose_geometry(node, x.shape, weight.shape)
+        missing = 3 - len(geometry.kernel)
+        if missing < 0:
+            return None
+        ones = (1,) * missing
+        return build.conv_transpose(  # type: ignore[no-any-return]
+            build.reshape(x, (*x.shape[:2], *ones, *x.shape[2:])),
+            build.reshape(weight, (*weight.shape[:2], *ones, *weight.shape[2:])),
+            optional(inputs, 2),
+            strides=(*ones, *geometry.strides),
+            pads=(*(0,) * missing, *geometry.pads_begin),
+            dilations=(*ones, *geometry.dilations),
+            group=geometry.group,
+        )
+
 
 def _transpose_convolve(x: Array, weight: Array, geometry: ConvTransposeGeometry) -> Array:
     """One matrix product a group gives every tap's contribution; each tap is then added at its stride."""

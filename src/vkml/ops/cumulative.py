@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,3 +52,13 @@ class Cumulative(Operator):
             first[axis] = slice(0, 1)
             result[tuple(first)] = neutral
         return [np.asarray(np.flip(result, axis) if node.attributes["reverse"] else result, order="C")]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, axis = inputs[0], int(inputs[1].buffer.constant.array.reshape(-1)[0])
+        return build.scan(  # type: ignore[no-any-return]
+            x,
+            normalise_axis(node, axis, len(x.shape)),
+            is_product=self.name == "CumProd",
+            is_exclusive=bool(node.attributes["exclusive"]),
+            is_reverse=bool(node.attributes["reverse"]),
+        )

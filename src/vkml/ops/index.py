@@ -124,6 +124,10 @@ class GatherElements(Operator):
         found = checked_indices(node, indices, x.shape[axis], axis)
         return [x[_coordinates(indices.shape, axis, found)]]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        axis = normalise_axis(node, node.attributes["axis"], len(inputs[0].shape))
+        return build.gather_elements(inputs[0], inputs[1], axis)  # type: ignore[no-any-return]
+
 
 @dataclass(frozen=True)
 class GatherNDGeometry:
@@ -201,6 +205,9 @@ class GatherND(Operator):
             return [np.broadcast_to(x, geometry.output).copy()]
         return [np.broadcast_to(x[(*spread, *places)], geometry.output).astype(x.dtype)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return build.gather_tuples(inputs[0], inputs[1], node.attributes["batch_dims"])  # type: ignore[no-any-return]
+
 
 REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -253,6 +260,10 @@ class ScatterElements(Operator):
         found = checked_indices(node, indices, x.shape[axis], axis)
         return [_scatter(x, _coordinates(indices.shape, axis, found), updates, node.attributes["reduction"])]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        axis = normalise_axis(node, node.attributes["axis"], len(inputs[0].shape))
+        return build.scatter_elements(*inputs, axis, node.attributes["reduction"])  # type: ignore[no-any-return]
+
 
 @operator()
 class Scatter(ScatterElements):
@@ -295,6 +306,9 @@ class ScatterND(Operator):
             flat = flat * size + place
         rows = contiguous(x).reshape(math.prod(geometry.indexed), *geometry.slice_shape)
         return [_scatter(rows, (flat,), updates, node.attributes["reduction"]).reshape(x.shape)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return build.scatter_tuples(*inputs, node.attributes["reduction"])  # type: ignore[no-any-return]
 
 
 @operator()

@@ -30,9 +30,19 @@ from vkml.ops.upgrading import NEWEST, constant_node, fresh_name, renew
 NORM_DTYPES = (FLOAT32, FLOAT16, FLOAT64)
 
 
+def _wide(dtype: DType) -> DType:
+    """The type in which intermediate results are kept, so that float16 rounds once."""
+    return FLOAT32 if dtype == FLOAT16 else dtype
+
+
 def per_channel(vector: Array, rank: int) -> Array:
     """A vector shaped to meet axis 1 of a tensor of `rank` axes."""
     return widened(vector).reshape(-1, *(1,) * (rank - 2))
+
+
+def _channel_view(view: Any, rank: int) -> Any:
+    """A vector's view shaped to meet axis 1 of a tensor of `rank` axes."""
+    return view.reshape((view.shape[0], *(1,) * (rank - 2)))
 
 
 def _check_vector(node: Node, found: Known, length: int, what: str) -> None:
@@ -106,6 +116,20 @@ class BatchNormalization(Operator):
             result = wide * per_channel(factor, rank) + per_channel(offset, rank)
         return [result.astype(x.dtype, copy=False), *running][: len(node.outputs)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x = inputs[0]
+        if node.attributes["training_mode"] or FLOAT64 in {view.dtype for view in inputs} != {FLOAT64}:
+            return None
+        vectors = [_channel_view(view, len(x.shape)) for view in inputs[1:]]
+
+        def write(body: Any, x: str, scale: str, bias: str, mean: str, variance: str) -> str:
+            deviation = body("Sqrt", body("Add", variance, body.constant(node.attributes["epsilon"], variance)))
+            factor = body("Div", scale, deviation)
+            offset = body("Sub", bias, body("Mul", mean, factor))
+            return str(body("Add", body("Mul", x, factor), offset))
+
+        return [build.compute(write, [x, *vectors], build.output(build.result()), label="batch_norm")]
+
 
 def _per_activation(node: Node) -> list[Node]:
     """BatchNormalization with spatial=0: every place of [C, *spatial] has its own statistics."""
@@ -152,6 +176,12 @@ class InstanceNormalization(Operator):
         result = normal * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
         return [result.astype(x.dtype, copy=False)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x = inputs[0]
+        scale, bias = (_channel_view(view, len(x.shape)).expand(x.shape) for view in inputs[1:])
+        epsilon = node.attributes["epsilon"]
+        return build.normalise(x, len(x.shape) - 2, epsilon, scale, bias, is_centred=True)  # type: ignore[no-any-return]
+
 
 @operator()
 class GroupNormalization(Operator):
@@ -193,6 +223,19 @@ class GroupNormalization(Operator):
         ]
         result = normal * per_channel(factors[0], x.ndim) + per_channel(factors[1], x.ndim)
         return [result.astype(x.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, groups = inputs[0], int(node.attributes["num_groups"])
+        batch, channels = x.shape[:2]
+        per_group = channels // groups
+        grouped = build.reshape(x, (batch, groups, per_group, math.prod(x.shape[2:])))
+        factors = []
+        for view in inputs[1:]:
+            is_per_channel = view.shape[0] == channels
+            lanes = view.reshape((groups, per_group, 1) if is_per_channel else (groups, 1, 1))
+            factors.append(lanes.expand(grouped.shape))
+        epsilon = node.attributes["epsilon"]
+        return build.normalise(grouped, 2, epsilon, factors[0], factors[1], is_centred=True)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -333,6 +376,28 @@ class LRN(Operator):
         base = node.attributes["bias"] + node.attributes["alpha"] / size * total
         return [(wide / base ** node.attributes["beta"]).astype(x.dtype, copy=False)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, size = inputs[0], int(node.attributes["size"])
+        wide = _wide(x.dtype)
+        # The channels as the first spatial axis of a pool.
+        volume = build.reshape(x, (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]), 1))
+        with build.step(static(wide, volume.shape)):
+            [total] = build.pool(
+                volume,
+                "squares",
+                kernel=(size, 1, 1),
+                strides=(1, 1, 1),
+                dilations=(1, 1, 1),
+                pads=((size - 1) // 2, 0, 0),
+            )
+
+        def write(body: Any, x: str, total: str) -> str:
+            share = body.constant(node.attributes["alpha"] / size, total)
+            base = body("Add", body("Mul", total, share), body.constant(node.attributes["bias"], total))
+            return str(body("Div", x, body("Pow", base, body.constant(node.attributes["beta"], base))))
+
+        return [build.compute(write, [x, total.reshape(x.shape)], build.output(build.result()), label="lrn")]
+
 
 @operator()
 class LpNormalization(Operator):
@@ -358,6 +423,19 @@ class LpNormalization(Operator):
         result = np.divide(wide, norm, out=np.zeros_like(wide), where=norm != 0)
         return [result.astype(x.dtype, copy=False)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x = inputs[0]
+        axis = normalise_axis(node, node.attributes["axis"], len(x.shape))
+        kept = tuple(1 if a == axis else size for a, size in enumerate(x.shape))
+        with build.step(static(_wide(x.dtype), kept)):
+            [norm] = build.norm(x, (axis,), float(node.attributes["p"]))
+
+        def write(body: Any, x: str, norm: str) -> str:
+            zero = body.constant(0, norm)
+            return str(body("Where", body("Equal", norm, zero), zero, body("Div", x, norm)))
+
+        return [build.compute(write, [x, norm], build.output(build.result()), label="lp_normalization")]
+
 
 @operator()
 class MeanVarianceNormalization(Operator):
@@ -381,3 +459,9 @@ class MeanVarianceNormalization(Operator):
             # The function body in the specification adds this to the deviation.
             result = centred / (deviation + wide.dtype.type(1e-9))
         return [result.astype(x.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x = inputs[0]
+        axes = normalise_axes(node, node.attributes["axes"], len(x.shape))
+        order = [a for a in range(len(x.shape)) if a not in axes] + sorted(axes)
+        return build.standardise_along(x, order, len(axes))  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -144,6 +145,29 @@ class Pad(Operator):
         value = _zero(x.dtype) if fill is None else fill.reshape(())
         return [_pad_with(x, geometry, value)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x = inputs[0]
+        pads, _, axes = (*(_stated(view) for view in inputs[1:]), None, None)[:3]
+        geometry = pad_geometry(node, x.shape, pads or (), axes)
+        fill = inputs[2] if len(inputs) > 2 else None
+        return _lower_pad(build, x, geometry, node.attributes["mode"], fill)
+
+
+def _stated(view: Any) -> tuple[int, ...] | None:
+    """The integers of a constant input of a lowering; None where it is absent or computed."""
+    if view is None or view.buffer.constant is None or not view.dtype.is_integer:
+        return None
+    return integers(view.buffer.constant.array)
+
+
+def _lower_pad(build: Any, x: Any, geometry: PadGeometry, mode: str, fill: Any) -> Sequence[Any]:
+    cropped = x.slice(
+        [max(-begin, 0) for begin in geometry.begins],
+        [1] * len(x.shape),
+        [size + min(b, 0) + min(e, 0) for size, b, e in zip(x.shape, geometry.begins, geometry.ends, strict=True)],
+    )
+    return build.pad(cropped, [max(b, 0) for b in geometry.begins], mode, fill)  # type: ignore[no-any-return]
+
 
 def _pad_with(x: Array, geometry: PadGeometry, value: object) -> Array:
     """`x` cropped and padded with one value."""
@@ -262,3 +286,9 @@ class CenterCropPad(Operator):
         begins, ends = center_crop_pad_geometry(node, x.shape, array_values(inputs, 1)[0] or ())
         output = tuple(b + n + e for b, n, e in zip(begins, x.shape, ends, strict=True))
         return [_pad_with(x, PadGeometry(begins, ends, output), _zero(x.dtype))]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x = inputs[0]
+        shape = integers(inputs[1].buffer.constant.array)
+        begins, ends = center_crop_pad_geometry(node, x.shape, shape)
+        return _lower_pad(build, x, PadGeometry(begins, ends, build.result().dims), "constant", None)

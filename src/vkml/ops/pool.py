@@ -142,7 +142,7 @@ class MaxPool(Operator):
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         if len(node.outputs) > 1 and node.outputs[1]:
             return None
-        return _lower_pool(build, node, inputs[0], is_max=True)
+        return _lower_pool(build, node, inputs[0], "max")
 
 
 def _max_with_indices(padded: Array, geometry: PoolGeometry, column_major: bool) -> list[Array]:
@@ -201,10 +201,10 @@ class AveragePool(Operator):
             return [(total / counts.astype(total.dtype)).astype(x.dtype, copy=False)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return _lower_pool(build, node, inputs[0], is_max=False)
+        return _lower_pool(build, node, inputs[0], "average")
 
 
-def _lower_pool(build: Any, node: Node, x: Any, *, is_max: bool) -> Sequence[Any] | None:
+def _lower_pool(build: Any, node: Node, x: Any, how: str | float) -> Sequence[Any] | None:
     geometry = pool_geometry(node, x.shape)
     missing = 3 - len(geometry.kernel)
     if missing < 0:
@@ -212,13 +212,13 @@ def _lower_pool(build: Any, node: Node, x: Any, *, is_max: bool) -> Sequence[Any
     ones, zeros = (1,) * missing, (0,) * missing
     return build.pool(  # type: ignore[no-any-return]
         build.reshape(x, (*x.shape[:2], *ones, *x.shape[2:])),
-        is_max=is_max,
+        how=how,
         kernel=(*ones, *geometry.kernel),
         strides=(*ones, *geometry.strides),
         dilations=(*ones, *geometry.dilations),
         pads=(*zeros, *geometry.pads_begin),
         pads_end=(*zeros, *geometry.pads_end),
-        counts_padding=not is_max and bool(node.attributes["count_include_pad"]),
+        counts_padding=bool(node.attributes.get("count_include_pad")),
     )
 
 
@@ -252,6 +252,9 @@ class LpPool(Operator):
         powers = np.abs(widened(x)) ** p
         total = _sum_windows(pad_for_windows(powers, geometry, 0), geometry)
         return [(total ** (1 / p)).astype(x.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return _lower_pool(build, node, inputs[0], float(node.attributes["p"]))
 
 
 def _integer_p(node: Node) -> Node:
@@ -323,3 +326,6 @@ class GlobalLpPool(_GlobalPool):
     def reduce(self, node: Node, x: Array, axes: tuple[int, ...]) -> Array:
         p = node.attributes["p"]
         return np.asarray((np.abs(x) ** p).sum(axis=axes, keepdims=True) ** (1 / p))
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return build.norm(inputs[0], range(2, len(inputs[0].shape)), float(node.attributes["p"]))  # type: ignore[no-any-return]

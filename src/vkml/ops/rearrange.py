@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir.dtypes import INT64
-from vkml.ir.graph import Node
+from vkml.ir.dtypes import INT32, INT64
+from vkml.ir.graph import Constant, Node
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
@@ -125,6 +125,27 @@ class Trilu(Operator):
         distance = np.arange(columns)[None, :] - np.arange(rows)[:, None]
         keep = distance >= diagonal if node.attributes["upper"] else distance <= diagonal
         return [np.where(keep, x, np.zeros((), dtype=x.dtype))]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, k = inputs[0], optional(inputs, 1)
+        if k is not None and k.buffer.constant is None:
+            return None
+        rows, columns = x.shape[-2:]
+        stated = 0 if k is None else int(k.buffer.constant.array.reshape(()))
+        diagonal = max(min(stated, columns), -rows)
+        # An element stays where its column lies right (or left) of its row's place on the diagonal.
+        edges = np.arange(rows, dtype=np.int32).reshape(-1, 1) + np.int32(diagonal)
+        places = np.arange(columns, dtype=np.int32)
+        comparison = "GreaterOrEqual" if node.attributes["upper"] else "LessOrEqual"
+
+        def write(body: Any, x: str, place: str, edge: str) -> str:
+            return str(body("Where", body(comparison, place, edge), x, body.constant(0, x)))
+
+        tables = [
+            build.constant(Constant(INT32, table.shape, table), name)
+            for table, name in ((places, "columns"), (edges, "diagonal"))
+        ]
+        return [build.compute(write, [x, *tables], build.output(build.result()), label="trilu")]
 
 
 @operator()

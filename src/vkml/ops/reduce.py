@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import BOOL, FLOATS, INT8, INT32, INT64, UINT8, UINT32, UINT64, DType
+from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, FLOATS, INT8, INT32, INT64, UINT8, UINT32, UINT64, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, register
 from vkml.ir.types import Known, TensorType
@@ -93,6 +93,8 @@ class Reduction(Operator):
         axes = reduction_axes(node, len(data.shape), stated)
         if 0 in data.shape:
             return None
+        if self.name == "ReduceLogSumExp":
+            return [_lower_log_sum_exp(build, data, axes)]
         return build.reduce(self.name.removeprefix("Reduce"), data, axes)  # type: ignore[no-any-return]
 
 
@@ -151,6 +153,34 @@ def log_sum_exp(x: Array, axes: Axes) -> Any:
     peak = np.asarray(greatest(x, axes))
     shift = np.where(np.isfinite(peak), peak, 0).astype(x.dtype)
     return np.log(total(np.exp(x - shift), axes)) + shift
+
+
+def _lower_log_sum_exp(build: Any, x: Any, axes: Axes) -> Any:
+    """As `log_sum_exp`, in four launches."""
+    wide = FLOAT32 if x.dtype == FLOAT16 else x.dtype
+    kept = TensorType(wide, reduced_shape(x.shape, axes, True))
+
+    def shift(body: Any, peak: str) -> str:
+        is_infinite = body("Or", body("IsInf", peak), body("IsNaN", peak))
+        return str(body("Where", is_infinite, body.constant(0, peak), peak))
+
+    with build.step(kept):
+        [peak] = build.reduce("Max", x, axes)
+    exponentials = build.compute(
+        lambda body, x, peak: body("Exp", body("Sub", x, shift(body, peak))),
+        [x, peak.expand(x.shape)],
+        build.scratch(TensorType(wide, x.shape)),
+        label="exponentials",
+    )
+    with build.step(kept):
+        [total] = build.reduce("Sum", exponentials, axes)
+    output = build.output(build.result())
+    return build.compute(
+        lambda body, total, peak: body("Add", body("Log", total), shift(body, peak)),
+        [total.reshape(output.shape), peak.reshape(output.shape)],
+        output,
+        label="log_sum_exp",
+    )
 
 
 def _square_root(x: Array) -> Any:

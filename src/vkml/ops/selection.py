@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from vkml.errors import ShapeError
-from vkml.ir.dtypes import BOOL, INT64, NUMBERS
-from vkml.ir.graph import Node
+from vkml.ir.dtypes import BOOL, INT32, INT64, NUMBERS
+from vkml.ir.graph import Constant, Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
@@ -62,6 +63,30 @@ class OneHot(Operator):
         classes = np.arange(size).reshape(-1, *(1,) * (indices.ndim - axis))
         hot = np.where(found < 0, found + size, found) == classes
         return [np.where(hot, values[1], values[0]).astype(values.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        indices, depth, values = inputs
+        rank = len(indices.shape) + 1
+        axis = normalise_axis(node, node.attributes["axis"], rank)
+        size = int(depth.buffer.constant.array.reshape(()))
+        found = build.reshape(indices, (*indices.shape[:axis], 1, *indices.shape[axis:]))
+        # Beyond 32 bits no index is one of a class: clamped, so that it does not wrap onto one.
+        places = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (rank - axis - 1))
+        classes = build.constant(Constant(INT32, places.shape, places), "classes")
+        off, on = (values.slice([i], [1], [1]).reshape(()) for i in (0, 1))
+
+        def write(body: Any, index: str, place: str, off: str, on: str) -> str:
+            bound = 2**30 if indices.dtype.bits > 16 else None
+            if bound is not None:
+                low = body.constant(-bound if indices.dtype.kind != "u" else 0, index)
+                index = body("Min", body("Max", index, low), body.constant(bound, index))
+            whole = body.cast(index, INT32)
+            zero = body.constant(0, whole)
+            wrapped = body("Where", body("Less", whole, zero), body("Add", whole, body.constant(size, whole)), whole)
+            return str(body("Where", body("Equal", wrapped, place), on, off))
+
+        output = build.output(build.result())
+        return [build.compute(write, [found, classes, off, on], output, label="one_hot")]
 
 
 @operator()

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import FLOATS
-from vkml.ir.graph import Node
+from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32
+from vkml.ir.graph import Constant, Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
@@ -61,9 +61,9 @@ class Softmax(Operator):
             return [compute(widened(data).reshape(shape)).reshape(data.shape).astype(data.dtype, copy=False)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        if self.name == "Hardmax" or not inputs[0].elements:
-            return None
         x = inputs[0]
+        if self.name == "Hardmax":
+            return [_lower_hardmax(build, x, softmax_geometry(node, x.shape))]
         rank = len(x.shape)
         *_, inner = softmax_geometry(node, x.shape)
         if inner == 1:
@@ -99,3 +99,22 @@ def hardmax(x: Array) -> Array:
     value = np.zeros_like(x)
     np.put_along_axis(value, np.expand_dims(x.argmax(axis=1), 1), 1, axis=1)
     return value
+
+
+def _lower_hardmax(build: Any, x: Any, lanes: tuple[int, int, int]) -> Any:
+    """The place of the first maximum, compared with every place along the axis."""
+    outer, length, inner = lanes
+    with build.step(TensorType(INT32, (outer, 1, inner))):
+        [best] = build.arg_reduce(build.reshape(x, lanes), 1, is_max=True, takes_last=False)
+    places = np.arange(length, dtype=np.int32).reshape(-1, 1)
+    every = build.constant(Constant(INT32, places.shape, places), "places")
+    made = build.output(build.result())
+    seen = made.reshape(lanes)
+    wide = FLOAT32 if x.dtype == FLOAT16 else x.dtype
+    build.compute(
+        lambda body, best, place: body.cast(body("Equal", best, place), wide),
+        [best, every],
+        made if seen is None else seen,
+        label="hardmax",
+    )
+    return made

@@ -1,0 +1,111 @@
+"""Scatters: a copy of a tensor with elements, or slices picked by index tuples, replaced or accumulated.
+
+Without a reduction every update is written by a thread of its own, so of equal indices any may win (ONNX forbids
+them). With one, a thread walks all updates that may meet in its elements, in order: exact, and the same each run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.kernels.gather import index_reader
+from vkml.kernels.index import decompose, launch
+from vkml.kernels.reduce import index_function
+from vkml.kernels.views import View, collapse
+from vkml.kernels.writer import CannotLower, KernelWriter, load_expression, store_expression
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder
+
+_COMBINE = {"add": "{a} + {b}", "mul": "{a} * {b}", "max": "maximum({a}, {b})", "min": "minimum({a}, {b})"}
+
+
+def scatter_elements(
+    build: Builder, x: View, indices: View, updates: View, axis: int, reduction: str, result: TensorType
+) -> list[View]:
+    """``result = x; result[i, indices[i, j, k], k] = updates[i, j, k]`` for `axis` 1.
+
+    An index outside the axis is reported through the status word and its update dropped.
+    """
+    target, writer, sink = _begin(build, x, indices, reduction, result)
+    source = writer.read(updates)
+    lanes = indices.shape if reduction == "none" else tuple(1 if a == axis else d for a, d in enumerate(indices.shape))
+    lines, coordinates = decompose(writer, lanes, "item")
+    if reduction != "none":
+        steps = writer.constant(indices.shape[axis])
+        coordinates = tuple("step" if a == axis else c for a, c in enumerate(coordinates))
+        lines.append(f"    for (int step = 0; step < {steps}; ++step)")
+    at = writer.offset(coordinates, indices.strides)
+    moved = tuple("pick" if a == axis else c for a, c in enumerate(coordinates))
+    update = load_expression(source, writer.offset(coordinates, updates.strides), x.dtype)
+    lines += [
+        "    {",
+        f"        int pick = checked(read_index({at}), {writer.constant(x.shape[axis])});",
+        f"        if (pick >= 0) {_assign(sink, writer.offset(moved, target.strides), update, reduction, target)}",
+        "    }",
+    ]
+    launch(build, writer, "scatter_elements", math.prod(lanes), lines, reduction)
+    return [target]
+
+
+def scatter_tuples(
+    build: Builder, x: View, indices: View, updates: View, reduction: str, result: TensorType
+) -> list[View]:
+    """``result = x; result[*indices[t], n] = updates[t, n]``: each tuple picks a slice.
+
+    An index outside its axis is reported through the status word and its update dropped.
+    """
+    target, writer, sink = _begin(build, x, indices, reduction, result)
+    source = writer.read(updates)
+    length = indices.shape[-1]
+    tuples, slices = indices.shape[:-1], x.shape[length:]
+    count, size = math.prod(tuples), math.prod(slices)
+    index_function(writer, "tuple_offset", *collapse(tuples, [indices.strides[:-1]]))
+    index_function(writer, "slice_offset", *collapse(slices, [target.strides[length:]]))
+    index_function(writer, "update_tuple", *collapse(tuples, [updates.strides[: len(tuples)]]))
+    index_function(writer, "update_slice", *collapse(slices, [updates.strides[len(tuples) :]]))
+    if reduction == "none":
+        width = writer.constant(size)
+        lines = [f"    int t = item / {width}; int n = item % {width};"]
+    else:
+        lines = ["    int n = item;", f"    for (int t = 0; t < {writer.constant(count)}; ++t)"]
+    lines += ["    {", "        int at = slice_offset(n); bool is_inside = true; int pick;"]
+    step = indices.strides[-1]
+    for axis in range(length):
+        index = f"tuple_offset(t) + {writer.constant(axis * step)}"
+        lines += [
+            f"        pick = checked(read_index({index}), {writer.constant(x.shape[axis])});",
+            f"        is_inside = is_inside && pick >= 0; at += pick * {writer.constant(target.strides[axis])};",
+        ]
+    update = load_expression(source, "update_tuple(t) + update_slice(n)", x.dtype)
+    lines += [f"        if (is_inside) {_assign(sink, 'at', update, reduction, target)}", "    }"]
+    launch(build, writer, "scatter_tuples", size * (count if reduction == "none" else 1), lines, reduction)
+    return [target]
+
+
+def _begin(
+    build: Builder, x: View, indices: View, reduction: str, result: TensorType
+) -> tuple[View, KernelWriter, str]:
+    """Copies the tensor; returns the copy and the writer of the second launch, which changes it."""
+    if reduction != "none" and x.dtype in (dtypes.FLOAT16, dtypes.BOOL):
+        # float16 sums would round at every update.
+        raise CannotLower(f"scattering {x.dtype.name} with reduction {reduction} has no kernel")
+    target = build.output(result)
+    build.copy(x, target)
+    writer = build.writer()
+    if reduction != "none":
+        writer.read(target)
+    sink = writer.write(target)
+    index_reader(build, writer, indices)
+    writer.math()
+    return target, writer, sink
+
+
+def _assign(sink: str, place: str, update: str, reduction: str, target: View) -> str:
+    there = f"{sink}[{place}]"
+    if reduction == "none":
+        return f"{there} = {store_expression(update, target.dtype)};"
+    value = _COMBINE[reduction].format(a=load_expression(sink, place, target.dtype), b=update)
+    return f"{there} = {store_expression(f'({value})', target.dtype)};"

@@ -1,0 +1,106 @@
+"""``vkml devices``, ``inspect``, ``bench`` and ``doctor``, and what all commands do with broken models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Command
+from vkml.engine import doctor
+
+
+def test_devices_end_with_the_cpu(command: Command, vulkan_device_names: tuple[str, ...]) -> None:
+    listed = command("devices", "--all", "--json").json
+    assert listed[-1]["name"] == "cpu"
+    assert listed[-1]["memory_bytes"] > 1 << 28
+    assert set(vulkan_device_names) <= {device["name"] for device in listed}
+    for device in listed:
+        assert device["title"] in command("devices", "--all").out
+
+
+def test_vulkan_devices_state_what_they_are(command: Command, vulkan_device_name: str) -> None:
+    listed = {device["name"]: device for device in command("devices", "--all", "--json").json}
+    device = listed[vulkan_device_name]
+    assert tuple(int(part) for part in device["api_version"].split(".")) >= (1, 3)
+    assert device["memory_bytes"] > 1 << 28
+    assert "timestamps" in device["capabilities"]
+
+
+def test_inspect_counts_what_the_model_holds(command: Command, scale_model: Path) -> None:
+    found = command("inspect", scale_model, "--json").json
+    assert found["inputs"] == [{"name": "image", "type": "float", "shape": ["batch", 1, 4, 4]}]
+    assert [value["name"] for value in found["outputs"]] == ["scores", "doubled/image"]
+    assert found["operators"] == {"Identity": 2, "Flatten": 1, "MatMul": 1, "Mul": 1}
+    assert found["parameters"] == 49
+    assert found["parameter_bytes"] == 4 * 49
+    assert "plan" not in found
+    text = command("inspect", scale_model).out
+    assert "batch×1×4×4" in text and "MatMul" in text
+
+
+def test_inspect_plan_says_where_nodes_run(command: Command, scale_model: Path, device_name: str) -> None:
+    found = command("inspect", scale_model, "--plan", "-d", device_name, "--dim", "batch=5", "--json").json
+    steps = found["plan"]["steps"]
+    assert found["plan"]["device"] == device_name
+    assert not found["plan"]["fallbacks"]
+    assert {step["device"] for step in steps} == {device_name}
+    assert "MatMul" in {operator for step in steps for operator in step["operators"]}
+    assert [5, 3] in [shape for step in steps for shape in step["output_shapes"]]
+    text = command("inspect", scale_model, "--plan", "-d", device_name).out
+    assert f"Plan for {device_name}" in text
+
+
+def test_bench_reports_ordered_percentiles(command: Command, scale_model: Path, sum_model: Path) -> None:
+    found = command("bench", scale_model, sum_model, "-d", "cpu", "--repeat", 20, "--json").json
+    assert [Path(each["model"]).name for each in found] == ["scale.onnx", "sum.onnx"]
+    for each in found:
+        assert each["device"] == "cpu"
+        assert each["runs"] == 20
+        assert 0 < each["least"] <= each["median"] <= each["p95"] <= each["p99"]
+        assert each["first"] > 0 and each["load"] > 0
+    assert "median" in command("bench", scale_model, "-d", "cpu", "--seconds", 0.01).out
+
+
+def test_doctor_passes_on_every_device(command: Command, device_name: str) -> None:
+    done = command("doctor", "-d", device_name, "--json")
+    failed = [result for result in done.json["results"] if result["status"] == doctor.FAIL]
+    assert not failed
+    assert done.code == 0
+    assert len(done.json["results"]) == len(doctor.CASES)
+    assert {"vkml", "Vulkan loader", "Slang compiler", "cache folder"} <= set(done.json["facts"])
+
+
+def test_doctor_fails_where_an_answer_is_wrong(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "reference", lambda graph, feed: [np.zeros((65, 66), np.float32)])
+    done = command("doctor", "-d", "cpu", "-k", "matmul fp32 square")
+    assert done.code == 1
+    assert "FAIL" in done.out and "values are wrong" in done.out
+    assert "1 of 1 cases FAIL" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [(["-d", "vulkan:77"], "vulkan:77"), (["-k", "no such case"], "no such case")],
+)
+def test_doctor_refuses_unknown_names(command: Command, words: list[str], part: str) -> None:
+    done = command("doctor", *words)
+    assert done.code == 2
+    assert part in done.err
+
+
+@pytest.mark.parametrize("name", ["run", "inspect", "bench"])
+def test_missing_and_broken_models(command: Command, tmp_path: Path, scale_model: Path, name: str) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(scale_model.read_bytes()[:-40])
+    for path in (tmp_path / "nothing.onnx", tmp_path, broken):
+        done = command(name, path)
+        assert done.code in (1, 2), done
+        assert path.name in done.err
+        assert "Traceback" not in done.err and "internal error" not in done.err
+        assert len(done.err.splitlines()) <= 3
+
+
+def test_missing_model_is_code_1(command: Command, tmp_path: Path) -> None:
+    assert command("run", tmp_path / "nothing.onnx").code == 1

@@ -1,0 +1,91 @@
+"""The program as a process: exit codes, streams, interruption, and how fast it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vkml import __version__
+
+VKML = [sys.executable, "-m", "vkml"]
+
+
+def run(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*VKML, *map(str, words)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_help_lists_the_commands() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for name in ("devices", "run", "inspect", "bench", "doctor"):
+        assert f"\n  {name} " in done.stdout
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"vkml {__version__}\n"
+
+
+def test_unknown_command_is_a_usage_error() -> None:
+    done = run("fly")
+    assert done.returncode == 2
+    assert "fly" in done.stderr and not done.stdout
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from vkml.cli import main\n"
+        "try: main(['run', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'rich.table', 'rich.console', 'cffi', '_cffi_backend', 'slangpy', 'ctypes'}\n"
+        "print('loaded', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded []"
+
+
+def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
+    for words, environment in ((["--debug"], {}), ([], {"VKML_DEBUG": "1"})):
+        done = run("inspect", tmp_path / "nothing.onnx", *words, env=os.environ | environment)
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+
+
+def test_reader_that_goes_away_is_no_error(scale_model: Path) -> None:
+    with subprocess.Popen(
+        [*VKML, "inspect", str(scale_model)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 141
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX has them")
+def test_interruption_is_quiet(scale_model: Path) -> None:
+    words = [*VKML, "bench", str(scale_model), "-d", "cpu", "--seconds", "60"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_output_to_a_file_is_not_cut_to_a_terminal_s_width(scale_model: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "out.txt", "w") as out:
+        subprocess.run([*VKML, "devices", "--all"], stdout=out, check=True, env=os.environ | {"COLUMNS": ""})
+    assert "…" not in (tmp_path / "out.txt").read_text()

@@ -1,0 +1,196 @@
+"""``vkml run``: feeds from files, outputs to files, ranking, and what it says of wrong command lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import Command, matrix
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def image() -> Array:
+    return np.random.default_rng(0).random((1, 1, 4, 4)).astype(np.float32)
+
+
+def scores_of(image: Array) -> Array:
+    return image.reshape(len(image), 16).astype(np.float64) @ matrix().astype(np.float64)
+
+
+def test_writes_each_output_as_an_array(
+    command: Command, scale_model: Path, tmp_path: Path, image: Array, device_name: str
+) -> None:
+    np.save(tmp_path / "x.npy", image)
+    done = command(
+        "run", scale_model, "-i", f"image={tmp_path / 'x.npy'}", "-o", tmp_path / "out", "-d", device_name,
+        "--precision", "highest",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert np.load(tmp_path / "out" / "scores.npy") == pytest.approx(scores_of(image), rel=1e-5)
+    assert np.array_equal(np.load(tmp_path / "out" / "doubled_image.npy"), 2 * image)
+    assert f"on {device_name}" in done.out
+
+
+def test_input_name_may_be_left_out_where_there_is_one(
+    command: Command, scale_model: Path, tmp_path: Path, image: Array
+) -> None:
+    np.save(tmp_path / "x.npy", image)
+    done = command("run", scale_model, "-i", tmp_path / "x.npy", "-d", "cpu", "--json")
+    assert np.array(done.json["outputs"][0]["values"]) == pytest.approx(scores_of(image), rel=1e-5)
+    assert done.json["device"] == "cpu"
+    assert len(done.json["run_seconds"]) == 1
+
+
+def test_npz_fills_inputs_by_their_names(command: Command, sum_model: Path, tmp_path: Path) -> None:
+    a, b = np.arange(6).reshape(2, 3), np.array([10, 20, 30])
+    np.savez(tmp_path / "both.npz", a=a, b=b)
+    done = command("run", sum_model, "-i", tmp_path / "both.npz", "-d", "cpu", "--json")
+    assert done.json["outputs"][0]["values"] == (a + b).tolist()
+
+
+def test_tensor_files_are_read(command: Command, sum_model: Path, tmp_path: Path) -> None:
+    from onnx import numpy_helper
+
+    a, b = np.arange(4).reshape(2, 2), np.array([5, -7])
+    for name, value in (("a", a), ("b", b)):
+        (tmp_path / f"{name}.pb").write_bytes(numpy_helper.from_array(value, name).SerializeToString())
+    words = ("-i", f"a={tmp_path / 'a.pb'}", "-i", f"b={tmp_path / 'b.pb'}")
+    done = command("run", sum_model, *words, "-d", "cpu", "--json")
+    assert done.json["outputs"][0]["values"] == (a + b).tolist()
+
+
+def test_random_inputs_fit_given_ones_and_repeat_by_seed(
+    command: Command, sum_model: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 5), np.int64))
+    words = ["run", sum_model, "-i", f"a={tmp_path / 'a.npy'}", "--random", "-d", "cpu", "--json", "--seed"]
+    first, second, other = (command(*words, seed).json["outputs"][0]["values"] for seed in (1, 1, 2))
+    assert np.shape(first) == (2, 5)
+    assert first == second != other
+
+
+def test_images_become_a_batch_of_the_input_s_size(
+    command: Command, scale_model: Path, tmp_path: Path
+) -> None:
+    pixels = np.arange(16, dtype=np.uint8).reshape(4, 4) * 16
+    Image.fromarray(pixels).save(tmp_path / "small.png")
+    flat = np.full((40, 24, 3), 255, np.uint8)
+    Image.fromarray(flat).save(tmp_path / "large.png")
+    done = command(
+        "run", scale_model, "-i", tmp_path / "small.png", "-i", tmp_path / "large.png", "-d", "cpu", "--json"
+    )
+    doubled = np.array(done.json["outputs"][1]["values"])
+    assert doubled.shape == (2, 1, 4, 4)
+    assert doubled[0, 0] == pytest.approx(pixels * (2 / 255))
+    assert doubled[1, 0] == pytest.approx(np.full((4, 4), 2.0))
+
+
+def test_mean_and_deviation_are_applied_to_images(
+    command: Command, scale_model: Path, tmp_path: Path
+) -> None:
+    Image.fromarray(np.full((4, 4), 255, np.uint8)).save(tmp_path / "white.png")
+    scale = ("--mean", "0.5", "--std", "0.25")
+    done = command("run", scale_model, "-i", tmp_path / "white.png", *scale, "-d", "cpu", "--json")
+    assert np.array(done.json["outputs"][1]["values"]) == pytest.approx(np.full((1, 1, 4, 4), 4.0))
+
+
+def test_transparent_places_count_as_black(command: Command, scale_model: Path, tmp_path: Path) -> None:
+    pixels = np.full((4, 4, 4), 255, np.uint8)
+    pixels[:2, :, 3] = 0
+    Image.fromarray(pixels).save(tmp_path / "glass.png")
+    done = command("run", scale_model, "-i", tmp_path / "glass.png", "-d", "cpu", "--json")
+    doubled = np.array(done.json["outputs"][1]["values"])[0, 0]
+    assert doubled.tolist() == [[0.0] * 4] * 2 + [[2.0] * 4] * 2
+
+
+def test_top_ranks_with_a_softmax_where_scores_are_no_distribution(
+    command: Command, scale_model: Path, tmp_path: Path, image: Array
+) -> None:
+    np.save(tmp_path / "x.npy", image)
+    (tmp_path / "labels.txt").write_text("cat\ndog\nfox\n")
+    words = ["run", scale_model, "-i", tmp_path / "x.npy", "-d", "cpu", "--top", 2]
+    scores = scores_of(image)[0]
+    wanted = np.exp(scores) / np.exp(scores).sum()
+    ranked = command(*words, "--labels", tmp_path / "labels.txt", "--json").json["top"]
+    order = np.argsort(-wanted)
+    assert [entry["class"] for entry in ranked["rows"][0]] == [
+        ("cat", "dog", "fox")[index] for index in order[:2]
+    ]
+    assert ranked["rows"][0][0]["probability"] == pytest.approx(wanted[order[0]], rel=1e-5)
+    assert ranked["note"] == "softmax of the model's scores"
+    plain = command(*words, "--no-softmax", "--json").json["top"]
+    assert plain["rows"][0][0]["score"] == pytest.approx(scores.max(), rel=1e-5)
+    assert "softmax of the model's scores" in command(*words).out
+
+
+def test_repeat_times_every_run(command: Command, scale_model: Path) -> None:
+    done = command("run", scale_model, "--random", "--dim", "batch=3", "--repeat", 4, "-d", "cpu", "--json")
+    assert len(done.json["run_seconds"]) == 4
+    assert done.json["outputs"][0]["shape"] == [3, 3]
+
+
+WRONG_COMMAND_LINES = {
+    "no input": ([], 2, ["no value for image", "--random"]),
+    "unknown input": (["-i", "picture=x.npy"], 2, ["no input 'picture'", "image"]),
+    "missing input file": (["-i", "image=nothing.npy"], 2, ["no file nothing.npy"]),
+    "unreadable ending": (["-i", "image=words.txt"], 2, ["cannot read .txt"]),
+    "broken array file": (["-i", "image=broken.npy"], 2, ["broken.npy", "not an array file"]),
+    "broken image": (["-i", "image=broken.png"], 2, ["broken.png", "cannot be read as an image"]),
+    "wrong rank": (["-i", "image=flat.npy"], 2, ["image"]),
+    "wrong size": (["-i", "image=wide.npy"], 2, ["image"]),
+    "text for numbers": (["-i", "image=text.npy"], 2, ["text.npy", "float32"]),
+    "twice": (["-i", "image=flat.npy", "-i", "image=flat.npy"], 2, ["given twice"]),
+    "unknown device": (["--random", "-d", "vulkan:99"], 1, ["vulkan:99"]),
+    "no device's name": (["--random", "-d", "gpu"], 2, ["gpu"]),
+    "unknown precision": (["--random", "--precision", "low"], 2, ["highest, high, medium"]),
+    "bad dimension": (["--random", "--dim", "batch"], 2, ["NAME=N"]),
+    "unknown dimension": (["--random", "--dim", "rows=2"], 2, ["rows", "batch"]),
+    "bad repeat": (["--random", "--repeat", "0"], 2, ["repeat"]),
+    "unknown option": (["--randon"], 2, ["--randon"]),
+    "labels without top": (["--random", "--labels", "words.txt"], 2, ["--top"]),
+    "bad mean": (["--random", "--mean", "a,b"], 2, ["--mean"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_COMMAND_LINES)
+def test_wrong_command_lines_say_what_is_wrong(
+    command: Command, scale_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.txt").write_text("words")
+    Path("broken.npy").write_bytes(b"\x93NUMPY broken")
+    Path("broken.png").write_bytes(b"\x89PNG broken")
+    np.save("flat.npy", np.zeros((16,), np.float32))
+    np.save("wide.npy", np.zeros((1, 1, 4, 5), np.float32))
+    np.save("text.npy", np.array([["a"]]))
+    words, code, parts = WRONG_COMMAND_LINES[name]
+    done = command("run", scale_model, *words)
+    assert done.code == code, done
+    assert not done.out
+    assert "Traceback" not in done.err and "internal error" not in done.err
+    for part in parts:
+        assert part in done.err
+
+
+def test_lossy_conversions_are_refused(command: Command, sum_model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.full((2, 2), 1.5))
+    np.save(tmp_path / "b.npy", np.array([1.0, 2.0]))
+    done = command("run", sum_model, "-i", f"a={tmp_path / 'a.npy'}", "-i", f"b={tmp_path / 'b.npy'}")
+    assert done.code == 2
+    assert "float64" in done.err and "int64" in done.err
+
+
+def test_images_without_pillow_say_what_to_install(
+    command: Command, scale_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.png").write_bytes(b"")
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    done = command("run", scale_model, "-i", tmp_path / "x.png", "-d", "cpu")
+    assert done.code == 2
+    assert "pip install 'vkml[image]'" in done.err

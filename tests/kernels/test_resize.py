@@ -1,0 +1,57 @@
+"""Resize on Vulkan: modes, coordinate transformations, any axes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.vulkan_cases import Cases, Fixed
+from vkml.ops.image import COORDINATE_MODES, NEAREST_MODES
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_modes(vulkan_device_name: str, is_strided: bool) -> None:
+    cases = Cases(81)
+    transformations = [mode for mode in COORDINATE_MODES if mode != "tf_crop_and_resize"]
+    for index, transformation in enumerate(transformations):
+        for mode in ("nearest", "linear", "cubic"):
+            x = cases.array("float16" if index == 1 else "float32", (1, 2, *cases.shape(2, 3, 7)))
+            scales = [1, 1, *(float(s) for s in cases.random.choice([0.5, 0.7, 1.0, 1.6, 2.0, 3.0], 2))]
+            cases.add(
+                "Resize",
+                x,
+                None,
+                Fixed(np.array(scales, np.float32)),
+                mode=mode,
+                coordinate_transformation_mode=transformation,
+                exclude_outside=int(mode == "cubic" and index % 2),
+                antialias=int(mode == "linear" and index == 2),
+                atol=2e-5 if index != 1 else 2e-3,
+            )
+    for nearest in NEAREST_MODES[:4]:
+        sizes = Fixed(np.array([1, 2, 9, 4], np.int64))
+        x = cases.array("int32", (1, 2, 5, 6))
+        cases.add("Resize", x, None, None, sizes, mode="nearest", nearest_mode=nearest)
+    cases.check(vulkan_device_name, is_strided=is_strided)
+
+
+def test_other_ranks_and_axes(vulkan_device_name: str) -> None:
+    cases = Cases(82)
+    for rank in (1, 2, 3, 5):
+        x = cases.array("float32", cases.shape(rank, 2, 5))
+        scales = np.full(rank, 1.5, np.float32)
+        cases.add("Resize", x, None, Fixed(scales), mode="linear", atol=2e-5)
+    x = cases.array("float32", (2, 5, 6))
+    cases.add("Resize", x, None, None, Fixed(np.array([4, 9], np.int64)), mode="linear", axes=(0, 2), atol=2e-5)
+    cases.add("Resize", cases.array("uint8", (1, 4, 4)), None, Fixed(np.array([1, 2, 2], np.float32)), mode="nearest")
+    crop = Fixed(np.array([0, 0.2, 1, 0.8], np.float32))
+    cases.add(
+        "Resize",
+        cases.array("float32", (3, 8)),
+        crop,
+        None,
+        Fixed(np.array([3, 5], np.int64)),
+        coordinate_transformation_mode="tf_crop_and_resize",
+        may_fall_back=True,
+    )
+    cases.check(vulkan_device_name)
