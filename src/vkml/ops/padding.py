@@ -246,6 +246,15 @@ class Tile(Operator):
         spread = tuple(part for pair in zip(repeats, x.shape, strict=True) for part in pair)
         return [contiguous(np.broadcast_to(x.reshape(split), spread)).reshape(whole)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        x, repeats = inputs[0], integers(inputs[1].buffer.constant.array)
+        made = build.output(build.result())
+        # Every axis as (repeats, size), the repeats steps of 0 through the input.
+        split = tuple(part for size in x.shape for part in (1, size))
+        spread = tuple(part for pair in zip(repeats, x.shape, strict=True) for part in pair)
+        build.copy(build.reshape(x, split).expand(spread), made.reshape(spread))
+        return [made]
+
 
 def center_crop_pad_geometry(
     node: Node, x_shape: Sequence[int], shape: Sequence[int]
