@@ -1,7 +1,7 @@
 """Many small nodes in one model, run on a Vulkan device and compared with the operators' own evaluation.
 
-Every kernel costs some 50 ms of compiling, so a test puts all its cases into one model of independent nodes and
-runs that once. Inputs may reach the node through a Transpose and a Slice, so that kernels meet strided views.
+Every kernel costs some 50 ms of compiling, so a test puts all its cases into one model of independent nodes
+and runs that once. Inputs may reach the node through a Transpose and a Slice, so that kernels meet strided views.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import vkml
-import vkml.ops  # noqa: F401  fills the registry of operators
+import vkml.ops
 from vkml.engine import devices as device_registry
 from vkml.engine.options import GraphOptimizationLevel, SessionOptions
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find, static
@@ -88,7 +88,7 @@ class Cases:
     # -- arrays ---------------------------------------------------------------------------------------------
 
     def array(self, dtype: Any, shape: Sequence[int], *, special: bool = False) -> Array:
-        """Random elements that suit a dtype; `special` puts NaN, infinities, zeros and extremes among them."""
+        """Random elements that suit a dtype; `special` puts NaN, infinities, zeros, extremes among them."""
         kind = np.dtype(dtype)
         rng = self.random
         if kind.kind == "f":
@@ -130,7 +130,9 @@ class Cases:
             The closed session, for looks at its report.
         """
         graph, feed, wanted = self.graph(is_strided)
-        options = SessionOptions(graph_optimization_level=GraphOptimizationLevel(level), guard_bytes=GUARD_BYTES)
+        options = SessionOptions(
+            graph_optimization_level=GraphOptimizationLevel(level), guard_bytes=GUARD_BYTES
+        )
         session = vkml.InferenceSession(save_graph(graph), options, devices=device)
         with session:
             found = session.run(wanted, feed)
@@ -162,7 +164,9 @@ class Cases:
             final, case.expected, types = evaluate(case.node, given)
             for name, entry, position in zip(case.node.inputs, case.inputs, itertools.count()):
                 if isinstance(entry, Fixed):
-                    constants[name] = Constant(dtypes.from_numpy(entry.array.dtype), entry.array.shape, entry.array)
+                    constants[name] = Constant(
+                        dtypes.from_numpy(entry.array.dtype), entry.array.shape, entry.array
+                    )
                 elif entry is not None:
                     is_value = position in find(final).value_inputs
                     if is_strided and entry.ndim and not is_value:
@@ -228,9 +232,12 @@ def evaluate(node: Node, given: Sequence[Array | None]) -> tuple[Node, list[Arra
 def describe(case: Case) -> str:
     """The case for messages."""
     shapes = ", ".join(
-        "-" if (array := _array(entry)) is None else f"{array.dtype}{list(array.shape)}" for entry in case.inputs
+        "-" if (array := _array(entry)) is None else f"{array.dtype}{list(array.shape)}"
+        for entry in case.inputs
     )
-    attributes = {key: value for key, value in case.node.attributes.items() if not isinstance(value, Constant)}
+    attributes = {
+        key: value for key, value in case.node.attributes.items() if not isinstance(value, Constant)
+    }
     return f"{case.node.name} {case.node.op}({shapes}) {attributes or ''}"
 
 
@@ -266,14 +273,16 @@ def has_types(case: Case, device: str) -> bool:
 def assert_close(
     found: Array, expected: Array, rtol: float | None = None, atol: float | None = None, what: str = ""
 ) -> None:
-    """Asserts equal type, shape and values; floats within a tolerance, NaN and infinities in the same places."""
+    """Asserts equal type, shape, values; floats within a tolerance, NaN and infinities in the same places."""
     assert found.dtype == expected.dtype, f"{what}: {found.dtype}, expected {expected.dtype}"
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
     if expected.dtype.kind != "f":
         np.testing.assert_array_equal(found, expected, err_msg=what)
         return
     eps = float(np.finfo(expected.dtype).eps)
-    relative = {"float16": eps, "float32": 1e-5, "float64": 1e-12}[expected.dtype.name] if rtol is None else rtol
+    relative = (
+        {"float16": eps, "float32": 1e-5, "float64": 1e-12}[expected.dtype.name] if rtol is None else rtol
+    )
     with np.errstate(all="ignore"):
         wide = expected.astype(np.float64)
         finite = np.abs(wide[np.isfinite(wide)])

@@ -32,7 +32,7 @@ _LAZY = {
     "close_devices": "vkml.engine.devices",
 }
 
-__all__ = [  # noqa: F405, RUF022
+__all__ = [  # noqa: F405
     "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode", "Fail",
     "GraphOptimizationLevel", "IndexOutOfRange", "InferenceSession", "InvalidArgument", "InvalidGraph",
     "InvalidProtobuf", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotImplemented",

@@ -1,8 +1,8 @@
 """The exception tree: every error vkml raises on purpose derives from `Error`.
 
 Names shared with onnxruntime (`InvalidGraph`, `InvalidArgument`, `NoSuchFile`, …) mean the same here, so code
-written for that package catches the same things. A message says what was asked, what was found, where, and what
-to do next.
+written for that package catches the same things. A message says what was asked, what was found, where, and
+what to do next.
 """
 
 
@@ -23,7 +23,7 @@ class EngineError(RuntimeException):
 
 
 class InvalidArgument(Error, ValueError):
-    """A caller's argument is wrong: a feed with missing, extra, misshapen or mistyped entries, a bad option."""
+    """A caller's argument is wrong: a feed with missing, extra, misshapen or mistyped entries, an option."""
 
 
 class NoSuchFile(Error, FileNotFoundError):
@@ -43,7 +43,7 @@ class InvalidProtobuf(ModelError):
 
 
 class InvalidGraph(ModelError):
-    """The protobuf is well-formed and the graph in it is not: cycles, dangling names, wrong types, wrong attributes."""
+    """The protobuf is well-formed, the graph in it is not: cycles, dangling names, wrong types or attributes."""
 
 
 class ShapeError(InvalidGraph, ValueError):

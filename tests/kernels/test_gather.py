@@ -1,4 +1,4 @@
-"""Operators whose indices are data, on Vulkan: every axis, negative indices, strides, and indices out of range."""
+"""Operators whose indices are data, on Vulkan: every axis, negative indices, strides, indices out of range."""
 
 from __future__ import annotations
 
@@ -40,13 +40,17 @@ def test_gather_elements_and_tuples(vulkan_device_name: str, is_strided: bool) -
             axis = int(cases.random.integers(-3, 3))
             smaller = tuple(int(cases.random.integers(1, size + 1)) for size in shape)
             cases.add(
-                "GatherElements", cases.array(name, shape), indices(cases, shape[axis], smaller, kind), axis=axis
+                "GatherElements",
+                cases.array(name, shape),
+                indices(cases, shape[axis], smaller, kind),
+                axis=axis,
             )
             for batch in (0, 1):
                 length = int(cases.random.integers(1, 3 - batch + 1))
                 where = (*shape[:batch], *cases.shape(1), length)
                 tuples = np.stack(
-                    [indices(cases, shape[batch + place], where[:-1], kind) for place in range(length)], axis=-1
+                    [indices(cases, shape[batch + place], where[:-1], kind) for place in range(length)],
+                    axis=-1,
                 )
                 cases.add("GatherND", cases.array(name, shape), tuples, batch_dims=batch)
     cases.check(vulkan_device_name, is_strided=is_strided)
@@ -90,10 +94,17 @@ def test_scatter_of_repeated_indices(vulkan_device_name: str) -> None:
         for name in ("float32", "float16", "int32", "int64"):
             x = cases.array(name, (4, 5))
             chosen = cases.random.integers(0, 4, (7, 1))
-            cases.add("ScatterND", x, chosen, cases.array(name, (7, 5)), reduction=reduction, may_fall_back=True)
+            cases.add(
+                "ScatterND", x, chosen, cases.array(name, (7, 5)), reduction=reduction, may_fall_back=True
+            )
             lanes = cases.random.integers(-4, 4, (3, 5))
             cases.add(
-                "ScatterElements", x, lanes, cases.array(name, (3, 5)), reduction=reduction, may_fall_back=True
+                "ScatterElements",
+                x,
+                lanes,
+                cases.array(name, (3, 5)),
+                reduction=reduction,
+                may_fall_back=True,
             )
     cases.check(vulkan_device_name)
 

@@ -14,7 +14,21 @@ FLOATS = ("float32", "float16")
 NUMBERS = (*FLOATS, "int32", "int64", "uint32", "uint64", "int8", "uint8", "int16", "uint16")
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Mean", "Sum")
 UNARY = (
-    *("Abs", "Neg", "Sign", "Ceil", "Floor", "Round", "Reciprocal", "Sqrt", "Exp", "Log", "Erf", "Sin", "Cos"),
+    *(
+        "Abs",
+        "Neg",
+        "Sign",
+        "Ceil",
+        "Floor",
+        "Round",
+        "Reciprocal",
+        "Sqrt",
+        "Exp",
+        "Log",
+        "Erf",
+        "Sin",
+        "Cos",
+    ),
     *("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "IsNaN", "IsInf"),
     *("Relu", "LeakyRelu", "ThresholdedRelu", "Shrink", "Elu", "Celu", "Selu", "Sigmoid", "HardSigmoid"),
     *("HardSwish", "Swish", "Gelu", "Mish", "Softplus", "Softsign", "BitwiseNot", "Identity"),
@@ -54,7 +68,11 @@ def test_functions_of_one_number(vulkan_device_name: str) -> None:
     for op in UNARY:
         for name in FLOATS:
             if allows(op, name):
-                cases.add(op, cases.array(name, cases.shape(), special=True), atol=1e-6 if name == FLOATS[0] else None)
+                cases.add(
+                    op,
+                    cases.array(name, cases.shape(), special=True),
+                    atol=1e-6 if name == FLOATS[0] else None,
+                )
     for op in ("LeakyRelu", "Elu", "Celu", "ThresholdedRelu", "Swish"):
         cases.add(op, cases.array("float32", (37,)), alpha=0.3, atol=1e-6)
     cases.add("Gelu", cases.array("float32", (37,)), approximate="tanh", atol=1e-6)
@@ -130,7 +148,9 @@ def test_selection_and_limits(vulkan_device_name: str) -> None:
         cases.add("Clip", x, low, high)
         cases.add("Clip", x, Fixed(low), Fixed(high))
     cases.add("Clip", cases.array("float32", (4, 5), special=True), None, Fixed(np.array(1, np.float32)))
-    cases.add("Clip", cases.array("float32", (4, 5), special=True), np.array(2, np.float32), np.array(1, np.float32))
+    cases.add(
+        "Clip", cases.array("float32", (4, 5), special=True), np.array(2, np.float32), np.array(1, np.float32)
+    )
     cases.add("Clip", cases.array("int32", (4, 5)))
     for name in FLOATS:
         cases.add("PRelu", cases.array(name, (2, 3, 4), special=True), cases.array(name, (3, 1)))
@@ -168,7 +188,9 @@ def test_empty_scalar_and_single_tensors(vulkan_device_name: str) -> None:
         cases.add("Mul", cases.array(name, (1, 1, 1, 1, 1)), cases.array(name, (1,)))
         cases.add("Abs", cases.array(name, (0,)))
     cases.add("Max", cases.array("float32", (3, 4)))
-    cases.add("Sum", *(cases.array("float32", shape) for shape in ((3, 4), (4,), (1, 1), (), (3, 1), (2, 1, 4))))
+    cases.add(
+        "Sum", *(cases.array("float32", shape) for shape in ((3, 4), (4,), (1, 1), (), (3, 1), (2, 1, 4)))
+    )
     cases.check(vulkan_device_name)
 
 

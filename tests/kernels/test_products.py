@@ -30,7 +30,9 @@ def test_matmul_of_odd_shapes(vulkan_device_name: str, is_strided: bool) -> None
     for name in ("float32", "float16"):
         for _ in range(6):
             m, n, k = (int(v) for v in cases.random.integers(1, 70, 3))
-            cases.add("MatMul", normal(cases, name, (m, k)), normal(cases, name, (k, n)), **tolerance(name, k))
+            cases.add(
+                "MatMul", normal(cases, name, (m, k)), normal(cases, name, (k, n)), **tolerance(name, k)
+            )
     for a, b in (
         ((5,), (5,)),
         ((5,), (5, 3)),
@@ -41,7 +43,9 @@ def test_matmul_of_odd_shapes(vulkan_device_name: str, is_strided: bool) -> None
         ((4, 5), (2, 3, 5, 6)),
         ((2, 0, 5), (5, 3)),
     ):
-        cases.add("MatMul", normal(cases, "float32", a), normal(cases, "float32", b), **tolerance("float32", 5))
+        cases.add(
+            "MatMul", normal(cases, "float32", a), normal(cases, "float32", b), **tolerance("float32", 5)
+        )
     for name in ("int32", "uint32", "int64"):
         cases.add("MatMul", cases.array(name, (9, 17)), cases.array(name, (17, 12)))
     cases.check(vulkan_device_name, is_strided=is_strided)
@@ -76,7 +80,9 @@ def test_gemm(vulkan_device_name: str, is_strided: bool) -> None:
             scales = {} if flags == 0 else {"alpha": 0.5, "beta": 1.5}
             c = normal(cases, name, c_shape)
             cases.add("Gemm", a, b, c, transA=trans_a, transB=trans_b, **scales, **tolerance(name, k + 2))
-    cases.add("Gemm", normal(cases, "float32", (4, 5)), normal(cases, "float32", (5, 6)), **tolerance("float32", 5))
+    cases.add(
+        "Gemm", normal(cases, "float32", (4, 5)), normal(cases, "float32", (5, 6)), **tolerance("float32", 5)
+    )
     c = normal(cases, "float32", (6,))
     a, b = normal(cases, "float32", (4, 5)), normal(cases, "float32", (5, 6))
     cases.add("Gemm", a, b, c, beta=0.0, **tolerance("float32", 5))
@@ -109,7 +115,9 @@ def test_convolutions(vulkan_device_name: str, rank: int, is_strided: bool) -> N
         bias = normal(cases, name, (group * per_group,)) if index % 2 else None
         length = inner * int(np.prod(kernel))
         given = Fixed(weight) if index % 3 else weight
-        cases.add("Conv", x, given, bias, group=group, **geometry(cases, rank, kernel), **tolerance(name, length))
+        cases.add(
+            "Conv", x, given, bias, group=group, **geometry(cases, rank, kernel), **tolerance(name, length)
+        )
     # 1 × 1, with and without strides
     x, weight = normal(cases, "float32", (2, 8, *(6,) * rank)), normal(cases, "float32", (4, 8, *(1,) * rank))
     cases.add("Conv", x, Fixed(weight), **tolerance("float32", 8))
@@ -123,7 +131,9 @@ def test_convolutions(vulkan_device_name: str, rank: int, is_strided: bool) -> N
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_transposed_convolutions(vulkan_device_name: str, rank: int, is_strided: bool) -> None:
     cases = Cases(70 + rank)
-    for index, (group, inner, per_group) in enumerate([(1, 3, 5), (2, 4, 3), (4, 1, 1), (1, 1, 2), (3, 2, 2)]):
+    for index, (group, inner, per_group) in enumerate(
+        [(1, 3, 5), (2, 4, 3), (4, 1, 1), (1, 1, 2), (3, 2, 2)]
+    ):
         name = "float16" if index == 1 else "float32"
         kernel = tuple(int(k) for k in cases.random.integers(1, 4, rank))
         strides = [int(s) for s in cases.random.integers(1, 4, rank)]

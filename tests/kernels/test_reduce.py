@@ -116,7 +116,11 @@ def test_running_totals(vulkan_device_name: str) -> None:
     for op in ("CumSum", "CumProd"):
         for name in ("float32", "float16", "int32", "int64"):
             for axis in (0, 1, -1):
-                x = cases.array(name, cases.shape(3)) if name[0] == "i" else cases.array(name, cases.shape(3)) * 0.5
+                x = (
+                    cases.array(name, cases.shape(3))
+                    if name[0] == "i"
+                    else cases.array(name, cases.shape(3)) * 0.5
+                )
                 exclusive, reverse = (int(v) for v in cases.random.integers(0, 2, 2))
                 cases.add(op, x.astype(name), fixed((axis,)), exclusive=exclusive, reverse=reverse)
     cases.add("CumSum", np.abs(cases.array("float32", (3, 3000))), fixed((1,)), rtol=3e-5)

@@ -42,8 +42,16 @@ def test_other_ranks_and_axes(vulkan_device_name: str) -> None:
         scales = np.full(rank, 1.5, np.float32)
         cases.add("Resize", x, None, Fixed(scales), mode="linear", atol=2e-5)
     x = cases.array("float32", (2, 5, 6))
-    cases.add("Resize", x, None, None, Fixed(np.array([4, 9], np.int64)), mode="linear", axes=(0, 2), atol=2e-5)
-    cases.add("Resize", cases.array("uint8", (1, 4, 4)), None, Fixed(np.array([1, 2, 2], np.float32)), mode="nearest")
+    cases.add(
+        "Resize", x, None, None, Fixed(np.array([4, 9], np.int64)), mode="linear", axes=(0, 2), atol=2e-5
+    )
+    cases.add(
+        "Resize",
+        cases.array("uint8", (1, 4, 4)),
+        None,
+        Fixed(np.array([1, 2, 2], np.float32)),
+        mode="nearest",
+    )
     crop = Fixed(np.array([0, 0.2, 1, 0.8], np.float32))
     cases.add(
         "Resize",

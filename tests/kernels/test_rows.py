@@ -16,7 +16,9 @@ def test_softmax(vulkan_device_name: str, is_strided: bool) -> None:
     for op in ("Softmax", "LogSoftmax", "Hardmax"):
         for name in FLOATS:
             for axis in (0, 1, -1):
-                cases.add(op, cases.array(name, cases.shape(3)), axis=axis, atol=1e-6 if name == "float32" else None)
+                cases.add(
+                    op, cases.array(name, cases.shape(3)), axis=axis, atol=1e-6 if name == "float32" else None
+                )
     cases.add("Softmax", cases.array("float32", ()))
     cases.check(vulkan_device_name, is_strided=is_strided)
 
@@ -40,7 +42,9 @@ def test_softmax_of_long_rows(vulkan_device_name: str, length: int) -> None:
 
 def test_softmax_of_special_values(vulkan_device_name: str) -> None:
     cases = Cases(33)
-    rows = np.array([[1e4, 1, -1e4], [np.nan, 1, 2], [np.inf, 1, 2], [-np.inf, 0, 1], [-np.inf] * 3], np.float32)
+    rows = np.array(
+        [[1e4, 1, -1e4], [np.nan, 1, 2], [np.inf, 1, 2], [-np.inf, 0, 1], [-np.inf] * 3], np.float32
+    )
     for op in ("Softmax", "LogSoftmax"):
         cases.add(op, rows)
     cases.add("Hardmax", rows[[0, 2, 3]])
@@ -64,7 +68,10 @@ def test_row_normalisations(vulkan_device_name: str, is_strided: bool) -> None:
     x, scale = cases.array("float32", (4, 3, 5)), cases.array("float32", (5,))
     cases.add("LayerNormalization", x, scale, outputs=3, atol=1e-5, may_fall_back=True)
     cases.add(
-        "LayerNormalization", cases.array("float32", (7, 4096)) + 100, cases.array("float32", (4096,)), atol=2e-4
+        "LayerNormalization",
+        cases.array("float32", (7, 4096)) + 100,
+        cases.array("float32", (4096,)),
+        atol=2e-4,
     )
     cases.check(vulkan_device_name, is_strided=is_strided)
 

@@ -100,7 +100,7 @@ def resolve(
             # Naming a software device is asking for it.
             return vulkan.find_device("vulkan:0" if name == "vulkan" else name, True), both
         raise InvalidArgument(
-            f"device {name!r} is not known: use 'auto', 'cpu', or a name from vkml.devices(), such as 'vulkan:0'"
+            f"device {name!r} is not known: use 'auto', 'cpu', or a name from vkml.devices(), like 'vulkan:0'"
         )
     return None, cpu
 

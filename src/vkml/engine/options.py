@@ -47,4 +47,4 @@ class SessionOptions:
     """Plans kept, one for each set of input shapes."""
     progress: Progress | None = None
     guard_bytes: int = 0
-    """Bytes of known pattern round every intermediate buffer, checked after each run: for tests of kernels."""
+    """Bytes of known pattern round each intermediate buffer, checked after each run: for tests of kernels."""

@@ -12,7 +12,7 @@ from vkml.passes.specialise import FOLD_LIMIT, resolved
 
 
 def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
-    """Normalises a graph and folds what needs no input shape, so that every plan shares the same constants."""
+    """Normalises a graph and folds what needs no input shape, so that all plans share the same constants."""
     graph = fold_constants(normalise(graph))
     if optimise:
         graph = fold_batch_normalization(graph)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 GUARD_WORD = 0xDEADBEEF
 DIRECT_OUTPUT_BYTES = 4096
-"""Outputs up to here are written to host memory by the kernels themselves, which saves a barrier and a copy. Larger ones
-are copied: a product's scattered stores over the bus took 215 µs for 786 KB on an H200, a copy takes 13 µs."""
+"""Outputs up to here are written to host memory by the kernels themselves, which saves a barrier and a copy.
+Larger ones are copied: a product's scattered stores over the bus took 215 µs for 786 KB on an H200, a copy
+takes 13 µs."""
 
 _UPLOAD_STEP = 32 << 20
 
@@ -103,7 +104,9 @@ def release_pages(array: Array) -> None:
         base = base.obj
     if not isinstance(base, mmap.mmap) or not hasattr(base, "madvise") or array.nbytes < 1 << 20:
         return
-    start = array.__array_interface__["data"][0] - np.frombuffer(base, np.uint8).__array_interface__["data"][0]
+    start = (
+        array.__array_interface__["data"][0] - np.frombuffer(base, np.uint8).__array_interface__["data"][0]
+    )
     page = mmap.PAGESIZE
     first = -(-start // page) * page
     end = (start + array.nbytes) // page * page
@@ -194,7 +197,9 @@ class VulkanBound:
                 if index:
                     recorder.barrier()
                 for dispatch in level:
-                    recorder.dispatch(pipelines[id(dispatch.kernel)], push_bytes(dispatch, address), *dispatch.groups)
+                    recorder.dispatch(
+                        pipelines[id(dispatch.kernel)], push_bytes(dispatch, address), *dispatch.groups
+                    )
                 if pool is not None:
                     recorder.timestamp(pool, index + 1)
             if device_only and copied_memory is not None:
@@ -209,9 +214,13 @@ class VulkanBound:
         self._record = record
         self._commands = record()
         self._submission = device.submission(self._commands)
-        host = staging.host if staging is not None else (input_memory.host if input_memory is not None else None)
+        host = (
+            staging.host if staging is not None else (input_memory.host if input_memory is not None else None)
+        )
         self._input_views = [_host_view(host, inputs[0], view) for view in program.inputs.values()]
-        self._output_views = [_host_view(output_memory.host, outputs[0], view) for view in program.outputs.values()]
+        self._output_views = [
+            _host_view(output_memory.host, outputs[0], view) for view in program.outputs.values()
+        ]
         self._output_memory = output_memory
         at = outputs[0][program.status]
         self._status = output_memory.host[at : at + 16].view(np.uint32)

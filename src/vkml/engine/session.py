@@ -50,8 +50,10 @@ class InferenceSession:
         sess_options: see `SessionOptions`.
         providers: as onnxruntime's; ``"VulkanExecutionProvider"`` and ``"CPUExecutionProvider"`` are known.
         devices: ``"auto"``, ``"cpu"``, ``"vulkan:0"``, …; takes precedence over `providers`.
-        precision: ``"highest"`` (strict fp32), ``"high"`` or ``"medium"``: how exactly fp32 products are computed.
-        strict: whether a node that the device cannot run is an error; otherwise the CPU runs it, and one warning says so.
+        precision: ``"highest"`` (strict fp32), ``"high"`` or ``"medium"``: how exactly fp32 products are
+            computed.
+        strict: whether a node that the device cannot run is an error; otherwise the CPU runs it, and one
+            warning says so.
 
     Raises:
         Error: a subclass that says what is wrong with the model, the arguments or the device.
@@ -183,7 +185,9 @@ class InferenceSession:
         wanted = self._output_names if output_names is None else tuple(output_names)
         for name in wanted:
             if name not in self._output_names:
-                raise InvalidArgument(f"the model has no output '{name}'; its outputs are {list(self._output_names)}")
+                raise InvalidArgument(
+                    f"the model has no output '{name}'; its outputs are {list(self._output_names)}"
+                )
         feeds = self._check_feed(input_feed)
         shapes = tuple(array.shape for array in feeds)
         values = {name: feeds[self._input_names.index(name)] for name in self._shape_inputs}
@@ -200,7 +204,9 @@ class InferenceSession:
             return plan.run(feeds, wanted)
         finally:
             took = time.perf_counter() - start
-            self._events.append({"name": "run", "ph": "X", "ts": start * 1e6, "dur": took * 1e6, "pid": 0, "tid": 0})
+            self._events.append(
+                {"name": "run", "ph": "X", "ts": start * 1e6, "dur": took * 1e6, "pid": 0, "tid": 0}
+            )
 
     def _check_feed(self, feed: Mapping[str, Any]) -> list[Array]:
         missing = [name for name in self._input_names if name not in feed]
@@ -211,7 +217,9 @@ class InferenceSession:
                 parts.append(f"missing {missing}")
             if extra:
                 parts.append(f"unknown {extra}")
-            raise InvalidArgument(f"the feed does not fit: {', '.join(parts)}; the inputs are {list(self._input_names)}")
+            raise InvalidArgument(
+                f"the feed does not fit: {', '.join(parts)}; the inputs are {list(self._input_names)}"
+            )
         feeds = [_check_input(value, feed[value.name]) for value in self._inputs]
         sizes: dict[str, tuple[int, str]] = {}
         for value, array in zip(self._inputs, feeds, strict=True):
@@ -220,7 +228,8 @@ class InferenceSession:
                     known, where = sizes.setdefault(dim, (size, value.name))
                     if known != size:
                         raise InvalidArgument(
-                            f"the dimension '{dim}' is {known} in input '{where}' and {size} in input '{value.name}'"
+                            f"the dimension '{dim}' is {known} in input '{where}' and "
+                            f"{size} in input '{value.name}'"
                         )
         return feeds
 
@@ -248,7 +257,9 @@ class InferenceSession:
         self._warned = True
         first = "; ".join(f"{label}: {reason}" for label, reason in plan.fallbacks[:3])
         more = f" (and {len(plan.fallbacks) - 3} more)" if len(plan.fallbacks) > 3 else ""
-        _log.warning("%d nodes run on the CPU instead of %s: %s%s", len(plan.fallbacks), self.device, first, more)
+        _log.warning(
+            "%d nodes run on the CPU instead of %s: %s%s", len(plan.fallbacks), self.device, first, more
+        )
 
     def report(self, dimensions: Mapping[str, int] | None = None) -> PlanReport:
         """What the plan is for the given sizes of symbolic dimensions (1 where not given).
@@ -260,12 +271,16 @@ class InferenceSession:
         known = {dim for value in self._inputs for dim in value.type.shape or () if isinstance(dim, str)}
         unknown = sorted(set(given) - known)
         if unknown:
-            raise InvalidArgument(f"the model has no dimension {unknown[0]!r}; its dimensions are {sorted(known)}")
+            raise InvalidArgument(
+                f"the model has no dimension {unknown[0]!r}; its dimensions are {sorted(known)}"
+            )
         shapes = tuple(
             tuple(dim if isinstance(dim, int) else given.get(dim or "", 1) for dim in value.type.shape or ())
             for value in self._inputs
         )
-        values = {name: np.ones(shapes[self._input_names.index(name)], np.int64) for name in self._shape_inputs}
+        values = {
+            name: np.ones(shapes[self._input_names.index(name)], np.int64) for name in self._shape_inputs
+        }
         return report(self._plan(shapes, values), self._placement.weights)
 
     # -- end ------------------------------------------------------------------------------------------------

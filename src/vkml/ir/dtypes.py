@@ -1,7 +1,7 @@
 """Element types: ONNX's codes, their storage in NumPy, their widths.
 
-NumPy has no bfloat16, float8 or 4-bit types. Tensors of these are carried as their raw bits: bfloat16 as uint16,
-float8 as uint8, 4-bit types packed two to a uint8 (the first element in the low half).
+NumPy has no bfloat16, float8 or 4-bit types. Tensors of these are carried as their raw bits: bfloat16 as
+uint16, float8 as uint8, 4-bit types packed two to a uint8 (the first element in the low half).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class DType:
     """One element type of ONNX."""
 
     name: str
-    """The name ONNX Runtime prints, as in ``tensor(float)`` without the brackets' contents' prefix: ``float``."""
+    """The name ONNX Runtime prints between the brackets of ``tensor(float)``: ``float``."""
     code: int
     """Value of ``TensorProto.DataType``."""
     bits: int
@@ -31,7 +31,7 @@ class DType:
     @property
     def is_native(self) -> bool:
         """Whether NumPy computes with the storage type directly (false for bfloat16, float8, 4-bit)."""
-        return self.kind == "s" or self.storage.itemsize * 8 == self.bits and self.storage.kind == self.kind
+        return self.kind == "s" or (self.storage.itemsize * 8 == self.bits and self.storage.kind == self.kind)
 
     @property
     def is_float(self) -> bool:
@@ -98,7 +98,9 @@ def from_code(code: int) -> DType:
     try:
         return _BY_CODE[code]
     except KeyError:
-        raise InvalidGraph(f"element type {code} is not one that ONNX defines (known: 1 to {max(_BY_CODE)})") from None
+        raise InvalidGraph(
+            f"element type {code} is not one that ONNX defines (known: 1 to {max(_BY_CODE)})"
+        ) from None
 
 
 def from_numpy(dtype: Any) -> DType:

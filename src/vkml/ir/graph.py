@@ -33,9 +33,9 @@ class Constant:
 class Node:
     """One application of an operator.
 
-    `inputs` and `outputs` are value names, "" where an optional one is absent. `attributes` holds Python values:
-    int, float, str, tuples of these, `Constant`, `Graph`, tuples of `Graph`. `version` is the opset version the
-    model imports for the node's domain.
+    `inputs` and `outputs` are value names, "" where an optional one is absent. `attributes` holds Python
+    values: int, float, str, tuples of these, `Constant`, `Graph`, tuples of `Graph`. `version` is the opset
+    version the model imports for the node's domain.
     """
 
     op: str

@@ -33,8 +33,8 @@ MANY = 2**31
 class Operator:
     """Base of all operators; a subclass or an instance describes one.
 
-    Nodes reach the methods *normalised*: in the newest form of the operator (see `upgrade`), with every attribute
-    present (defaults filled in), input types static. Absent optional inputs are None.
+    Nodes reach the methods *normalised*: in the newest form of the operator (see `upgrade`), with every
+    attribute present (defaults filled in), input types static. Absent optional inputs are None.
     """
 
     name: str = ""
@@ -45,7 +45,7 @@ class Operator:
     attributes: Mapping[str, Any] = {}
     """Attribute → default, `REQUIRED` or `OPTIONAL`."""
     value_inputs: tuple[int, ...] = ()
-    """Inputs whose values (not only types) `infer` needs: shapes, axes, pads, … They must be constants by then."""
+    """Inputs whose values (not only types) `infer` needs: shapes, axes, pads, … Constants by then."""
     is_pointwise: ClassVar[bool] = False
     """Whether each output element depends only on the inputs' elements at the same (broadcast) place."""
     is_deterministic: ClassVar[bool] = True
@@ -76,12 +76,14 @@ class Operator:
         """
         return None
 
-    def expression(self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType) -> str | None:
+    def expression(
+        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
+    ) -> str | None:
         """For pointwise operators: the Slang expression of one output element.
 
         `arguments` are Slang operands in the compute type of their dtype (float for all floats up to 32 bits,
-        double, int, uint, int64_t, uint64_t, bool); the expression has the compute type of `result`. Functions
-        of ``kernels/pointwise_math.slang`` may be called. None where there is no such form.
+        double, int, uint, int64_t, uint64_t, bool); the expression has the compute type of `result`.
+        Functions of ``kernels/pointwise_math.slang`` may be called. None where there is no such form.
         """
         return None
 
@@ -115,7 +117,9 @@ def find(node: Node) -> Operator:
     found = REGISTRY.get((node.domain, node.op))
     if found is None:
         domain = node.domain or "ai.onnx"
-        raise UnsupportedOperator(f"{node.label}: operator {domain}.{node.op} (opset {node.version}) is not known")
+        raise UnsupportedOperator(
+            f"{node.label}: operator {domain}.{node.op} (opset {node.version}) is not known"
+        )
     return found
 
 
@@ -123,7 +127,9 @@ def normalise_attributes(node: Node, spec: Operator) -> dict[str, Any]:
     """The node's attributes with defaults filled in; `InvalidGraph` for unknown or missing ones."""
     unknown = sorted(set(node.attributes) - set(spec.attributes))
     if unknown:
-        raise InvalidGraph(f"{node.label}: attribute {unknown[0]!r} is not one of {sorted(spec.attributes) or 'none'}")
+        raise InvalidGraph(
+            f"{node.label}: attribute {unknown[0]!r} is not one of {sorted(spec.attributes) or 'none'}"
+        )
     complete = {}
     for key, default in spec.attributes.items():
         value = node.attributes.get(key, default)

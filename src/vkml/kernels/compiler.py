@@ -25,9 +25,9 @@ _CACHE_FORMAT = "spirv-1"
 
 
 def compile_slang(source: str, label: str = "kernel") -> bytes:
-    """SPIR-V of the entry point ``main`` of a Slang source, from the disk cache where it has been compiled before.
+    """SPIR-V of the entry point ``main`` of a Slang source, from the disk cache where it was compiled before.
 
-    The cache key is source and options, not the compiler: a machine may run on a filled cache with no compiler.
+    The cache key is source and options, not the compiler: a machine with a filled cache needs none.
 
     Raises:
         CompileError: with the compiler's diagnostics, or because there is no compiler.
@@ -97,8 +97,10 @@ class _Library:
         )
 
     @staticmethod
-    def _bind(library: ctypes.CDLL, name: str, result: object, *arguments: object) -> ctypes._NamedFuncPointer:
-        function = getattr(library, name)
+    def _bind(
+        library: ctypes.CDLL, name: str, result: object, *arguments: object
+    ) -> ctypes._NamedFuncPointer:
+        function: ctypes._NamedFuncPointer = getattr(library, name)
         function.restype, function.argtypes = result, arguments
         return function
 

@@ -47,7 +47,9 @@ def conv_transpose(
     pixels = math.prod(spatial)
     space = (batch, channels, pixels)
     if bias is not None:
-        build.before_epilogue(result, addend=View(bias.buffer, bias.dtype, space, (0, bias.strides[0], 0), bias.offset))
+        build.before_epilogue(
+            result, addend=View(bias.buffer, bias.dtype, space, (0, bias.strides[0], 0), bias.offset)
+        )
     accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
     epilogue, outputs = build.take_epilogue(result)
     writer = build.writer()

@@ -19,8 +19,8 @@ WORKGROUP = 128
 def index_reader(build: Builder, writer: KernelWriter, indices: View) -> None:
     """Adds ``int read_index(int at)`` and ``int checked(int pick, int size)`` for indices from the data.
 
-    `checked` counts negative indices from the end; for one outside the axis it reports the node through the status
-    word and returns -1. 64-bit indices are read as two words, so devices without 64-bit integers gather too.
+    `checked` counts negative indices from the end; for one outside the axis it reports the node through the
+    status word and returns -1. 64-bit indices are read as two words, so devices without 64-bit integers gather too.
     """
     if indices.dtype not in (dtypes.INT32, dtypes.INT64):
         raise CannotLower(f"indices of {indices.dtype.name} have no kernel")
@@ -56,8 +56,8 @@ def index_reader(build: Builder, writer: KernelWriter, indices: View) -> None:
 def gather(build: Builder, data: View, indices: View, axis: int, result: TensorType) -> list[View]:
     """``result[o, i, n] = data[o, indices[i], n]`` with `axis` between o and n.
 
-    Indices count from the end where negative. One outside the axis is reported through the status word and reads
-    element 0 instead, so nothing outside the tensor is ever read.
+    Indices count from the end where negative. One outside the axis is reported through the status word and
+    reads element 0 instead, so nothing outside the tensor is ever read.
     """
     data_type = storage_type(data.dtype)
     outer, size, inner = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]

@@ -63,8 +63,8 @@ forced: tuple[Tile, int] | None = None
 class Operand:
     """How a product's operand is read, as Slang source.
 
-    `declare(writer, width)` adds to the writer whatever the source needs (pointers, constants, functions) and returns
-    the text of ``struct Prepare{S}``, ``Prepare{S} prepare_{s}(int batch, int row)`` and
+    `declare(writer, width)` adds to the writer whatever the source needs (pointers, constants, functions) and
+    returns the text of ``struct Prepare{S}``, ``Prepare{S} prepare_{s}(int batch, int row)`` and
     ``vector<Accumulator, WIDTH_{S}> load_{s}(Prepare{S}, int k, int end_k)``; for B also of
     ``void enter_b(inout PrepareB, int k)``.
     """
@@ -162,7 +162,8 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
         writer.finish(
             product.label,
             groups,
-            variant=f"{tile.m}x{tile.n}x{tile.k} tile, {tile.thread_m}x{tile.thread_n} a thread, {splits} K ranges",
+            variant=f"{tile.m}x{tile.n}x{tile.k} tile, {tile.thread_m}x{tile.thread_n} a thread, "
+            f"{splits} K ranges",
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}",
         )
     )
@@ -225,8 +226,8 @@ def multiply_add(accumulator: DType) -> str:
 def choose(target: Target, product: Product) -> tuple[Tile, int]:
     """The tile and number of K ranges with the least estimated time.
 
-    The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over its
-    tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
+    The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over
+    its tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
     """
     if forced is not None:
         return forced
@@ -310,7 +311,7 @@ def _matrix_source(
 
 
 def aligned(view: View, count: int, strides: tuple[int, ...]) -> bool:
-    """Whether four neighbours may be read as one vector anywhere: sizes, strides and offset divide by four."""
+    """Whether four neighbours may be read as one vector anywhere: sizes, strides, offset divide by four."""
     return (
         view.itemsize in (2, 4)
         and count % 4 == 0
@@ -326,15 +327,16 @@ def load_vector(pointer: str, index: str, view: View, width: int) -> str:
     return f"vector<Accumulator, {width}>(loadAligned<{width * view.itemsize}>({pointer} + {index}))"
 
 
-def matmul(build: Builder, a: View, b: View, result: TensorType, *, accumulator: DType | None = None) -> list[View]:
-    """Batched product of views (batch, m, k) and (batch, k, n); `result` has batch·m·n elements."""
+def matrix_product(a: View, b: View, result: TensorType) -> Product:
+    """The batched product of views (batch, m, k) and (batch, k, n); `result` has batch·m·n elements."""
     batch, m, k = a.shape
     n = b.shape[2]
-    if accumulator is None:
-        accumulator = dtypes.FLOAT32 if a.dtype == dtypes.FLOAT16 else a.dtype
-    product = Product(
-        batch, m, n, k, accumulator, result, (batch, m, n), "batch, m, n", "matmul"
-    )
+    accumulator = dtypes.FLOAT32 if a.dtype == dtypes.FLOAT16 else a.dtype
+    return Product(batch, m, n, k, accumulator, result, (batch, m, n), "batch, m, n", "matmul")
+
+
+def matmul(build: Builder, product: Product, a: View, b: View) -> list[View]:
+    """Emits a tiled matrix product."""
     return launch(
         build,
         product,

@@ -62,7 +62,10 @@ def gather_tuples(
     index_function(writer, "batch_offset", *collapse(tuples, [batch]))
     index_function(writer, "slice_offset", *collapse(slices, [data.strides[end:]]))
     width = writer.constant(size)
-    lines = [f"    int t = item / {width}; int n = item % {width};", "    int at = batch_offset(t) + slice_offset(n);"]
+    lines = [
+        f"    int t = item / {width}; int n = item % {width};",
+        "    int at = batch_offset(t) + slice_offset(n);",
+    ]
     step = indices.strides[-1]
     for position in range(length):
         axis = batch_axes + position
@@ -85,7 +88,9 @@ def decompose(writer: KernelWriter, shape: tuple[int, ...], flat: str) -> tuple[
     return lines, tuple(f"c{axis}" for axis in range(len(shape)))
 
 
-def launch(build: Builder, writer: KernelWriter, label: str, total: int, lines: list[str], variant: str = "") -> None:
+def launch(
+    build: Builder, writer: KernelWriter, label: str, total: int, lines: list[str], variant: str = ""
+) -> None:
     """Emits a kernel of one thread an `item` below `total`."""
     if not total:
         return
@@ -108,5 +113,3 @@ def launch(build: Builder, writer: KernelWriter, label: str, total: int, lines: 
         )
     )
     build.emit(writer.finish(label, (across, high, 1), variant=variant))
-
-

@@ -54,7 +54,9 @@ def literal(value: Any, dtype: DType) -> str:
     return f"{compute_type(dtype)}(0x{int(value) & 0xFFFFFFFFFFFFFFFF:x}ull)"
 
 
-def emit_body(body: Graph, bound: Mapping[str, str], indent: str = "    ") -> tuple[list[str], dict[str, str]]:
+def emit_body(
+    body: Graph, bound: Mapping[str, str], indent: str = "    "
+) -> tuple[list[str], dict[str, str]]:
     """Slang statements that compute a body's values for one element.
 
     Args:
@@ -70,7 +72,7 @@ def emit_body(body: Graph, bound: Mapping[str, str], indent: str = "    ") -> tu
     types = {value.name: value.type for value in body.inputs}
     types.update({name: constant.type for name, constant in body.constants.items()})
     types.update(body.types)
-    lines = []
+    lines: list[str] = []
     for node in body.nodes:
         operator = find(node)
         result = types[node.outputs[0]].dtype
@@ -148,7 +150,10 @@ def pointwise(
 
     for index, (view, pointer, stride) in enumerate(zip(leaves, pointers, strides, strict=False)):
         lines += _load(view, pointer, place(stride), stride[-1], width, f"x{index}")
-    bound = {value.name: f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}" for i, value in enumerate(body.inputs)}
+    bound = {
+        value.name: f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}"
+        for i, value in enumerate(body.inputs)
+    }
     statements, results = emit_body(body, bound, "        ")
     for index, view in enumerate(outputs):
         lines.append(f"    {_array(storage_type(view.dtype), f'y{index}', width)};")
@@ -189,7 +194,7 @@ def pointwise(
 
 
 def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:
-    """Elements a thread handles: as many as 16-byte accesses allow where every operand is aligned for them."""
+    """Elements a thread handles: as many as 16-byte accesses allow where all operands are aligned for them."""
     width = 16 // max(view.itemsize for view in views)
     while width > 1 and not all(
         sizes[-1] % width == 0
@@ -259,7 +264,9 @@ def _store(view: View, pointer: str, offset: str, width: int, name: str) -> list
     for start in range(0, width, part):
         elements = ", ".join(f"{name}[{start + lane}]" for lane in range(part))
         at = f"{pointer} + ({offset} + {start // part})"
-        lines.append(f"    storeAligned<{part * view.itemsize}>({at}, vector<{storage}, {part}>({elements}));")
+        lines.append(
+            f"    storeAligned<{part * view.itemsize}>({at}, vector<{storage}, {part}>({elements}));"
+        )
     return lines
 
 

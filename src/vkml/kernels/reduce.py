@@ -86,8 +86,8 @@ def extreme(dtype: DType, *, lowest: bool) -> str:
 def reduce(build: Builder, x: View, axes: Sequence[int], how: Reduction, result: TensorType) -> list[View]:
     """Reduces `axes` of `x`; `result` has the remaining elements in order.
 
-    A single pass where there are enough results to fill the device, otherwise the rows are cut into ranges and a
-    second launch combines their partial results.
+    A single pass where there are enough results to fill the device, otherwise the rows are cut into ranges and
+    a second launch combines their partial results.
     """
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     outputs = math.prod(x.shape[axis] for axis in kept)
@@ -151,20 +151,26 @@ def _pass(
     if parts is not None:
         target = writer.write(parts)
         count = writer.constant(splits, "SPLITS")
-        writer.text(f"void finish(int row, int split, Accumulator x) {{ {target}[row * {count} + split] = x; }}")
+        writer.text(
+            f"void finish(int row, int split, Accumulator x) {{ {target}[row * {count} + split] = x; }}"
+        )
         views = [parts]
     else:
         epilogue, views = build.take_epilogue(result)
         stored = compute_type(result.dtype)
         emit_store(writer, (outputs,), views, epilogue, stored)
-        writer.text(f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}({how.finalize})); }}")
+        writer.text(
+            f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}({how.finalize})); }}"
+        )
     groups = -(-outputs // rows)
     high = -(-groups // build.target.max_groups)
     across = -(-groups // high)
     writer.constant(across, "ACROSS")
     writer.text(template("reduce"))
     variant = f"{row_threads} threads a row, {rows} rows, {splits} ranges"
-    build.emit(writer.finish("reduce", (across, splits, high), variant=variant, reason=f"{outputs} rows of {length}"))
+    build.emit(
+        writer.finish("reduce", (across, splits, high), variant=variant, reason=f"{outputs} rows of {length}")
+    )
     return views
 
 
@@ -178,7 +184,7 @@ def _rows(
     length: int,
     range_: int,
 ) -> tuple[int, int, str]:
-    """States how rows are spread over threads: rows a workgroup, threads a row, and the element of (row, column)."""
+    """How rows are spread over threads: rows a workgroup, threads a row, and the element of (row, column)."""
     kept_walk = collapse([x.shape[a] for a in kept], [[x.strides[a] for a in kept]])
     reduced_walk = collapse([x.shape[a] for a in axes], [[x.strides[a] for a in axes]])
     is_column = reduced_walk[1][0][-1] != 1 and kept_walk[1][0][-1] == 1 and outputs >= 1024
@@ -266,4 +272,14 @@ def index_function(
         lines.append(f"    int c{axis} = index % {size}; index /= {size};")
     lines.append("    int c0 = index;")
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
-    writer.text("\n".join([f"int {name}(int index)", "{", *lines, f"    return {writer.offset(coordinates, strides[0])};", "}"]))
+    writer.text(
+        "\n".join(
+            [
+                f"int {name}(int index)",
+                "{",
+                *lines,
+                f"    return {writer.offset(coordinates, strides[0])};",
+                "}",
+            ]
+        )
+    )

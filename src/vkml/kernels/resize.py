@@ -31,8 +31,8 @@ def resize(
         build: where the launch goes.
         x: any strides.
         result: of x's rank.
-        tables: for each axis the places (output size, taps) and weights of the same shape, or None where the axis
-            keeps its size. Places lie inside the axis.
+        tables: for each axis the places (output size, taps) and weights of the same shape, or None where the
+            axis keeps its size. Places lie inside the axis.
     """
     writer = build.writer()
     is_float = x.dtype.is_float

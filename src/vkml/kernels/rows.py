@@ -176,7 +176,9 @@ def row_function(
         )
     )
     variant = f"{row_threads} threads a row, {rows} rows a workgroup, {steps} elements a thread"
-    build.emit(writer.finish(how.label, (across, high, 1), variant=variant, reason=f"{rows_count} rows of {length}"))
+    build.emit(
+        writer.finish(how.label, (across, high, 1), variant=variant, reason=f"{rows_count} rows of {length}")
+    )
     return outputs
 
 

@@ -55,7 +55,9 @@ def scan(
     for name, view in (("input", x), ("output", target)):
         kept_walk = collapse([view.shape[a] for a in kept], [[view.strides[a] for a in kept]])
         index_function(writer, f"{name}_row", *kept_walk)
-        writer.text(f"int {name}_column(int column) {{ return {writer.offset(('column',), (view.strides[axis],))}; }}")
+        writer.text(
+            f"int {name}_column(int column) {{ return {writer.offset(('column',), (view.strides[axis],))}; }}"
+        )
     element = load_expression(source, "input_row(row) + input_column(column)", x.dtype)
     stored = store_expression("x", target.dtype)
     writer.text(
@@ -71,5 +73,7 @@ def scan(
     writer.constant(across, "ACROSS")
     writer.text(template("scan"))
     variant = f"{threads} threads a row, {rows} rows"
-    build.emit(writer.finish("scan", (across, high, 1), variant=variant, reason=f"{outputs} rows of {length}"))
+    build.emit(
+        writer.finish("scan", (across, high, 1), variant=variant, reason=f"{outputs} rows of {length}")
+    )
     return [target]

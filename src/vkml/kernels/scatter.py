@@ -1,7 +1,8 @@
 """Scatters: a copy of a tensor with elements, or slices picked by index tuples, replaced or accumulated.
 
-Without a reduction every update is written by a thread of its own, so of equal indices any may win (ONNX forbids
-them). With one, a thread walks all updates that may meet in its elements, in order: exact, and the same each run.
+Without a reduction every update is written by a thread of its own, so of equal indices any may win (ONNX
+forbids them). With one, a thread walks all updates that may meet in its elements, in order: exact, and the same
+each run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def scatter_elements(
     """
     target, writer, sink = _begin(build, x, indices, reduction, result)
     source = writer.read(updates)
-    lanes = indices.shape if reduction == "none" else tuple(1 if a == axis else d for a, d in enumerate(indices.shape))
+    lanes = (
+        indices.shape
+        if reduction == "none"
+        else tuple(1 if a == axis else d for a, d in enumerate(indices.shape))
+    )
     lines, coordinates = decompose(writer, lanes, "item")
     if reduction != "none":
         steps = writer.constant(indices.shape[axis])
@@ -43,7 +48,8 @@ def scatter_elements(
     lines += [
         "    {",
         f"        int pick = checked(read_index({at}), {writer.constant(x.shape[axis])});",
-        f"        if (pick >= 0) {_assign(sink, writer.offset(moved, target.strides), update, reduction, target)}",
+        "        if (pick >= 0)",
+        f"            {_assign(sink, writer.offset(moved, target.strides), update, reduction, target)}",
         "    }",
     ]
     launch(build, writer, "scatter_elements", math.prod(lanes), lines, reduction)
@@ -77,7 +83,8 @@ def scatter_tuples(
         index = f"tuple_offset(t) + {writer.constant(axis * step)}"
         lines += [
             f"        pick = checked(read_index({index}), {writer.constant(x.shape[axis])});",
-            f"        is_inside = is_inside && pick >= 0; at += pick * {writer.constant(target.strides[axis])};",
+            "        is_inside = is_inside && pick >= 0;",
+            f"        at += pick * {writer.constant(target.strides[axis])};",
         ]
     update = load_expression(source, "update_tuple(t) + update_slice(n)", x.dtype)
     lines += [f"        if (is_inside) {_assign(sink, 'at', update, reduction, target)}", "    }"]

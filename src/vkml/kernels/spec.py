@@ -9,7 +9,7 @@ from vkml.kernels.views import Buffer, View
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """A kernel before compilation: complete Slang source, specialization constants, what the device must offer."""
+    """A kernel before compilation: complete Slang source, specialization constants, what a device must offer."""
 
     label: str
     source: str
@@ -29,7 +29,7 @@ class Dispatch:
     kernel: KernelSpec
     groups: tuple[int, int, int]
     arguments: tuple[View | Buffer | int, ...]
-    """In the order of the push-constant block: a View or Buffer is an address (8 bytes), an int a 32-bit word."""
+    """In the push-constant block's order: a View or Buffer is an address (8 bytes), an int a 32-bit word."""
     reads: tuple[View, ...]
     writes: tuple[View, ...]
     nodes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Puts a kernel's Slang source together: push constants, specialization constants, generated functions, template."""
+"""Puts a kernel's Slang source together: push and specialization constants, generated functions, template."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class KernelWriter:
 
         Args:
             view: what is read.
-            width: above 1, the pointer is one to vectors of as many elements (casting pointers in the kernel instead
-                makes SwiftShader abort).
+            width: above 1, the pointer is one to vectors of as many elements (casting pointers in the kernel
+                instead makes SwiftShader abort).
             reinterpreted_as: another element type to read the memory as.
         """
         self._reads.append(view)
@@ -160,7 +160,7 @@ class KernelWriter:
         return f"push.{name}"
 
     def constant(self, value: int, name: str | None = None) -> str:
-        """A specialization constant; unnamed 0 and 1 are written out, so that strides of 0 and 1 cost nothing."""
+        """A specialization constant; unnamed 0 and 1 are written out, so strides of 0 and 1 cost nothing."""
         if name is None:
             if value in (0, 1):
                 return str(value)
@@ -202,7 +202,9 @@ class KernelWriter:
         """
         push_bytes = 8 * len(self._pointers) + 4 * len(self._words)
         if push_bytes > self._push_limit:
-            raise CannotLower(f"{label} needs {push_bytes} bytes of push constants, the device has {self._push_limit}")
+            raise CannotLower(
+                f"{label} needs {push_bytes} bytes of push constants, the device has {self._push_limit}"
+            )
         if max(groups) > 65535 * 65535 or min(groups) < 1:
             raise NotImplemented(f"{label}: {groups} workgroups cannot be launched")
         fields = [f"    {type_}* {name};" for type_, name in self._pointers]

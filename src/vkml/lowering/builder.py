@@ -16,6 +16,7 @@ from vkml.kernels import (
     conv_transpose,
     gather,
     gemm,
+    gemv,
     index,
     pad,
     pool,
@@ -31,7 +32,6 @@ from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
 from vkml.lowering.body import Body
-
 
 # Constants in other layouts, for as long as the constants they were made from are alive.
 _prepared: weakref.WeakKeyDictionary[Constant, dict[str, Constant]] = weakref.WeakKeyDictionary()
@@ -55,8 +55,8 @@ class Target:
 class Builder:
     """Collects the dispatches of one device's part of a graph.
 
-    An operator's ``lower`` gets views of its inputs and returns views of its outputs; it asks for results with
-    `output` and launches kernels through the template methods. Views that are mere index arithmetic
+    An operator's ``lower`` gets views of its inputs and returns views of its outputs; it asks for results
+    with `output` and launches kernels through the template methods. Views that are mere index arithmetic
     (transpose, slice, …) are returned without any launch.
     """
 
@@ -78,7 +78,9 @@ class Builder:
 
     # -- values ---------------------------------------------------------------------------------------------
 
-    def buffer(self, kind: BufferKind, type_: TensorType, name: str = "", constant: Constant | None = None) -> View:
+    def buffer(
+        self, kind: BufferKind, type_: TensorType, name: str = "", constant: Constant | None = None
+    ) -> View:
         """A fresh buffer seen as a row-major tensor."""
         storage_type(type_.dtype)
         made = Buffer(kind, type_.elements * type_.dtype.storage.itemsize, name, constant)
@@ -146,7 +148,9 @@ class Builder:
         try:
             yield
         finally:
-            self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names = saved
+            self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names = (
+                saved
+            )
 
     @contextlib.contextmanager
     def node(self, node: Node, labels: Sequence[str], operators: Sequence[str]) -> Iterator[None]:
@@ -271,14 +275,17 @@ class Builder:
         self.pointwise(tail, [available[value.name] for value in tail.inputs], outputs, label=tail.name)
         return outputs
 
-    def lower_node(self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]) -> Sequence[View]:
+    def lower_node(
+        self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
+    ) -> Sequence[View]:
         """Lowers any node; `CannotLower` says why it has no Vulkan form."""
         operator = find(node)
         self._types = tuple(types)
         if types and not any(type_.elements for type_ in types):
-            present = iter(types)
+            given = iter(types)
             return [
-                self.output(next(present) if name else _NOTHING, index) for index, name in enumerate(node.outputs)
+                self.output(next(given) if name else _NOTHING, index)
+                for index, name in enumerate(node.outputs)
             ]
         if operator.is_pointwise and len([name for name in node.outputs if name]) == 1:
             present = [view for view in inputs if view is not None]
@@ -299,7 +306,10 @@ class Builder:
 
     def matmul(self, a: View, b: View) -> list[View]:
         """Batched product of (batch, m, k) and (batch, k, n)."""
-        return gemm.matmul(self, a, b, self.result())
+        product = gemm.matrix_product(a, b, self.result())
+        if gemv.fits(a, b):
+            return gemv.gemv(self, product, a, b)
+        return gemm.matmul(self, product, a, b)
 
     def conv(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
         return conv.conv(self, x, weight, bias, self.result(), **geometry)
@@ -362,7 +372,9 @@ class Builder:
     def gather_tuples(self, data: View, indices: View, batch_axes: int) -> list[View]:
         return index.gather_tuples(self, data, indices, batch_axes, self.result())
 
-    def scatter_elements(self, x: View, indices: View, updates: View, axis: int, reduction: str) -> list[View]:
+    def scatter_elements(
+        self, x: View, indices: View, updates: View, axis: int, reduction: str
+    ) -> list[View]:
         return scatter.scatter_elements(self, x, indices, updates, axis, reduction, self.result())
 
     def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
@@ -386,7 +398,10 @@ class Builder:
             starts = [start if a == axis else 0 for a in range(len(shape))]
             place = whole.slice(starts, [1] * len(shape), shape)
             start += part.shape[axis]
-            is_there = part.buffer is place.buffer and (part.offset, part.strides) == (place.offset, place.strides)
+            is_there = part.buffer is place.buffer and (part.offset, part.strides) == (
+                place.offset,
+                place.strides,
+            )
             if not is_there and part.elements:
                 self.copy(part, place)
         return [whole]

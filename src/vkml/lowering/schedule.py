@@ -1,4 +1,4 @@
-"""Puts dispatches into levels: within a level nothing depends on anything, between levels stands one barrier."""
+"""Puts dispatches into levels: within a level nothing depends on anything, a barrier stands between levels."""
 
 from __future__ import annotations
 

@@ -61,7 +61,15 @@ def lower(
     levels = schedule(build.dispatches)
     offsets, arena = plan_memory(levels, guard_bytes)
     return VulkanProgram(
-        levels, build.buffers, inputs, outputs, offsets, arena, build.status, build.uses_status, build.error_labels
+        levels,
+        build.buffers,
+        inputs,
+        outputs,
+        offsets,
+        arena,
+        build.status,
+        build.uses_status,
+        build.error_labels,
     )
 
 
@@ -135,10 +143,15 @@ def refusal(
     constants: Mapping[str, Constant],
     target: Target,
 ) -> str | None:
-    """Why `node` cannot run on the target, or None where it can: its lowering is tried on throw-away buffers."""
+    """Why `node` cannot run on the target, None where it can: its lowering is tried on throw-away buffers."""
     build = Builder(target)
     for name in (*node.inputs, *node.outputs):
-        if name and types[name].shape is not None and types[name].is_static and types[name].elements > MAX_ELEMENTS:
+        if (
+            name
+            and types[name].shape is not None
+            and types[name].is_static
+            and types[name].elements > MAX_ELEMENTS
+        ):
             return f"'{name}' has {types[name].elements} elements, kernels count to {MAX_ELEMENTS}"
         if name and not types[name].is_static:
             return f"the shape of '{name}' depends on data"

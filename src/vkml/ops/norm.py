@@ -123,7 +123,9 @@ class BatchNormalization(Operator):
         vectors = [_channel_view(view, len(x.shape)) for view in inputs[1:]]
 
         def write(body: Any, x: str, scale: str, bias: str, mean: str, variance: str) -> str:
-            deviation = body("Sqrt", body("Add", variance, body.constant(node.attributes["epsilon"], variance)))
+            deviation = body(
+                "Sqrt", body("Add", variance, body.constant(node.attributes["epsilon"], variance))
+            )
             factor = body("Div", scale, deviation)
             offset = body("Sub", bias, body("Mul", mean, factor))
             return str(body("Add", body("Mul", x, factor), offset))

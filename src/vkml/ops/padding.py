@@ -164,7 +164,10 @@ def _lower_pad(build: Any, x: Any, geometry: PadGeometry, mode: str, fill: Any) 
     cropped = x.slice(
         [max(-begin, 0) for begin in geometry.begins],
         [1] * len(x.shape),
-        [size + min(b, 0) + min(e, 0) for size, b, e in zip(x.shape, geometry.begins, geometry.ends, strict=True)],
+        [
+            size + min(b, 0) + min(e, 0)
+            for size, b, e in zip(x.shape, geometry.begins, geometry.ends, strict=True)
+        ],
     )
     return build.pad(cropped, [max(b, 0) for b in geometry.begins], mode, fill)  # type: ignore[no-any-return]
 

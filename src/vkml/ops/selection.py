@@ -82,7 +82,9 @@ class OneHot(Operator):
                 index = body("Min", body("Max", index, low), body.constant(bound, index))
             whole = body.cast(index, INT32)
             zero = body.constant(0, whole)
-            wrapped = body("Where", body("Less", whole, zero), body("Add", whole, body.constant(size, whole)), whole)
+            wrapped = body(
+                "Where", body("Less", whole, zero), body("Add", whole, body.constant(size, whole)), whole
+            )
             return str(body("Where", body("Equal", wrapped, place), on, off))
 
         output = build.output(build.result())

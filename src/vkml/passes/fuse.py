@@ -1,8 +1,8 @@
 """Groups nodes into `Fused` nodes: chains of pointwise nodes, alone or behind one heavy node (the anchor).
 
-A fused node is ``Node(op="Fused", domain="vkml")`` whose attribute ``body`` is a graph: at most one anchor first, then
-pointwise nodes. The body's inputs and outputs correspond to the node's by position. Every value of the body has the
-shape of the group's result or one that broadcasts to it.
+A fused node is ``Node(op="Fused", domain="vkml")`` whose attribute ``body`` is a graph: at most one anchor first,
+then pointwise nodes. The body's inputs and outputs correspond to the node's by position. Every value of the body
+has the shape of the group's result or one that broadcasts to it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_LEAVES = 10
 """Operands besides the anchor's own: 128 bytes of push constants hold 16 addresses in all."""
 MAX_OUTPUTS = 3
 SEARCH_LIMIT = 4000
-"""Groups looked through for a cycle before fusion is given up: bounds the pass on graphs of many thousand nodes."""
+"""Groups looked through for a cycle before fusion is given up: bounds the pass on graphs of many nodes."""
 
 
 @dataclass
@@ -80,7 +80,9 @@ def _grow(graph: Graph, place: Callable[[Node], str] | None) -> tuple[list[_Grou
         if _is_pointwise(node, types):
             candidates = {group_of[producer[name]] for name in node.inputs if name in producer}
             for candidate in sorted(candidates, key=lambda g: -groups[g].members[-1]):
-                if _may_join(i, groups[candidate], graph, producer, consumers, needed, groups, group_of, place):
+                if _may_join(
+                    i, groups[candidate], graph, producer, consumers, needed, groups, group_of, place
+                ):
                     chosen = groups[candidate]
                     break
         if chosen is None:
@@ -143,7 +145,7 @@ def _may_join(
 
 
 def _reaches(start: set[int], goal: int, groups: Sequence[_Group]) -> bool:
-    """Whether a group in `start` depends on `goal`, which would make a cycle; also True when the search grows long."""
+    """Whether a group in `start` depends on `goal` (a cycle); also True when the search grows long."""
     seen, waiting = set(start), list(start)
     while waiting:
         at = waiting.pop()

@@ -40,7 +40,7 @@ def _report_unknown(graph: Graph) -> None:
             for key, names in sorted(unknown.items())
         ]
         raise UnsupportedOperator(
-            f"the model uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that vkml does not know:\n"
+            f"the model uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} unknown to vkml:\n"
             + "\n".join(lines)
         )
 

@@ -12,10 +12,12 @@ from vkml.errors import Error, InvalidGraph, ShapeError
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find
 
 FOLD_LIMIT = 64 << 20
-"""Bytes up to which a folded constant may outgrow its inputs: a fill of gigabytes is better made at run time."""
+"""Bytes up to which a folded constant may outgrow its inputs: a fill of gigabytes is made at run time."""
 
 
-def specialise(graph: Graph, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Any] | None = None) -> Graph:
+def specialise(
+    graph: Graph, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Any] | None = None
+) -> Graph:
     """The graph for one signature of inputs: static types everywhere, shape arithmetic folded away.
 
     Args:
@@ -84,12 +86,14 @@ def _check_values(node: Node, positions: tuple[int, ...], known: list[Known | No
             given = known[position]
             if given is not None and given.value is None:
                 raise InvalidGraph(
-                    f"{node.label}: its input '{node.inputs[position]}' decides shapes and is known only while the "
-                    "model runs; vkml needs it to be a constant or an input of the model"
+                    f"{node.label}: its input '{node.inputs[position]}' decides shapes and is known only "
+                    "while the model runs; vkml needs it to be a constant or an input of the model"
                 )
 
 
-def _fold(node: Node, known: list[Known | None], types: Mapping[str, TensorType]) -> dict[str, Constant] | None:
+def _fold(
+    node: Node, known: list[Known | None], types: Mapping[str, TensorType]
+) -> dict[str, Constant] | None:
     operator = find(node)
     outputs = [name for name in node.outputs if name]
     if node.op == "Shape" and node.domain == "" and known[0] is not None and known[0].type.is_static:
@@ -117,7 +121,8 @@ def _check_outputs(graph: Graph, types: Mapping[str, TensorType]) -> None:
         found, stated = types[output.name], output.type
         if stated.dtype.kind != "?" and found.dtype != stated.dtype:
             raise InvalidGraph(
-                f"the output '{output.name}' is stated to be {stated.dtype.name} and computes to {found.dtype.name}"
+                f"the output '{output.name}' is stated to be {stated.dtype.name} and computes to "
+                f"{found.dtype.name}"
             )
         if stated.shape is None or found.shape is None:
             continue

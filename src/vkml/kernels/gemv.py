@@ -1,0 +1,117 @@
+"""Launches of products with few rows: choice of lanes and of K ranges."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType
+from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
+from vkml.kernels.pointwise import emit_store
+from vkml.kernels.views import View
+from vkml.kernels.writer import CannotLower, compute_type, load_expression, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder
+
+MAX_ROWS = 4
+"""Products of more rows are tiled: their matrix is no longer read once for each result."""
+LANES_ALONG_N = 8
+COLUMNS_ALONG_N = 32
+
+
+def fits(a: View, b: View) -> bool:
+    """Whether the product of (batch, m, k) and (batch, k, n) has few rows and a matrix worth vectors."""
+    is_worth_it = a.shape[1] <= MAX_ROWS and b.shape[1] * b.shape[2] >= 4096
+    return is_worth_it and (b.strides[2] == 1 or b.strides[1] == 1)
+
+
+def gemv(build: Builder, product: Product, a: View, b: View) -> list[View]:
+    """Emits the product with the epilogue on offer; returns the views of its results."""
+    along_n = b.strides[2] == 1 and product.n >= 8
+    if not along_n and b.strides[1] != 1:
+        raise CannotLower("the matrix is contiguous along neither index")
+    if along_n:
+        is_wide = aligned(b, product.n, (b.strides[0], b.strides[1]))
+        lanes, columns = LANES_ALONG_N, COLUMNS_ALONG_N
+    else:
+        is_wide = aligned(b, product.k, (b.strides[0], b.strides[2]))
+        lanes = _lanes(product.k)
+        columns = 256 // lanes
+    width = 4 if is_wide else 1
+    own = width if along_n else 1
+    while lanes * columns > build.target.max_invocations:
+        columns //= 2
+    wide_groups = math.ceil(product.n / (columns * own))
+    splits = _splits(build, wide_groups * product.batch, product.k, lanes * (1 if along_n else width))
+    step = lanes * width
+    k_range = -(-product.k // (splits * step)) * step
+    splits = -(-product.k // k_range)
+    epilogue, outputs = build.take_epilogue(product.result)
+    accumulator = compute_type(product.accumulator)
+    writer = build.writer()
+    writer.constant(product.n, "N")
+    writer.constant(splits, "SPLITS")
+    writer.word("steps", product.k)
+    writer.word("steps_a_split", k_range)
+    text = [f"typealias Accumulator = {accumulator};"]
+    numbers = (("M", product.m), ("WIDTH", width), ("LANES", lanes), ("COLUMNS", columns))
+    text += [f"static const int {name} = {value};" for name, value in numbers]
+    text.append(f"static const bool B_ALONG_N = {'true' if along_n else 'false'};")
+    left = writer.read(a)
+    right = writer.read(b, width=width)
+    at_a = writer.offset(("batch", "m", "k"), a.strides)
+    if along_n:
+        at_b = writer.offset(("batch", "k"), (b.strides[0] // width, b.strides[1] // width))
+        at_b += f" + n / {width}"
+    else:
+        at_b = writer.offset(("batch", "n"), (b.strides[0] // width, b.strides[2] // width))
+        at_b += f" + k / {width}"
+    text += [
+        f"Accumulator load_a(int batch, int m, int k) {{ return {load_expression(left, at_a, a.dtype)}; }}",
+        f"vector<Accumulator, {width}> load_b(int batch, int k, int n)",
+        f"{{ int at = {at_b}; return {load_vector(right, 'at', b, width)}; }}",
+    ]
+    writer.text("\n".join(text))
+    partials = None
+    if splits > 1:
+        shape = (splits, product.batch, product.m, product.n)
+        partials = build.scratch(TensorType(product.accumulator, shape))
+        pointer = writer.write(partials)
+        batch = writer.constant(product.batch, "BATCH")
+        body = f"{pointer}[((split * {batch} + batch) * M + m) * N + n] = x;"
+    else:
+        emit_store(writer, product.space, outputs, epilogue, accumulator)
+        body = f"store({product.coordinates}, x);"
+    writer.text(f"void finish(int batch, int split, int m, int n, Accumulator x)\n{{\n    {body}\n}}")
+    rows = -(-wide_groups // build.target.max_groups)
+    across = -(-wide_groups // rows)
+    writer.constant(across, "ACROSS")
+    writer.text(template("gemv"))
+    where = "n" if along_n else "k"
+    build.emit(
+        writer.finish(
+            "gemv",
+            (across, rows, product.batch * splits),
+            variant=f"{width} wide along {where}, {lanes} lanes, {columns} columns, {splits} K ranges",
+            reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}",
+        )
+    )
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
+
+
+def _lanes(k: int) -> int:
+    lanes = 8
+    while lanes < 64 and lanes * 16 < k:
+        lanes *= 2
+    return lanes
+
+
+def _splits(build: Builder, groups: int, k: int, step: int) -> int:
+    """Ranges of k: about eight workgroups of 256 a processor keep the memory busy; at least 8 steps a lane."""
+    if build.target.processors == 1:
+        return 1
+    wanted = build.target.processors * 8 // max(1, groups)
+    return max(1, min(wanted, k // (step * 8), 64))
