@@ -1,7 +1,8 @@
 """Many small nodes in one model, run on a Vulkan device and compared with the operators' own evaluation.
 
 Every kernel costs some 50 ms of compiling, so a test puts all its cases into one model of independent nodes
-and runs that once. Inputs may reach the node through a Transpose and a Slice, so that kernels meet strided views.
+and runs that once. Inputs may reach the node through a Transpose and a Slice, so that kernels meet strided
+views.
 """
 
 from __future__ import annotations

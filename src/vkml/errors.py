@@ -43,7 +43,7 @@ class InvalidProtobuf(ModelError):
 
 
 class InvalidGraph(ModelError):
-    """The protobuf is well-formed, the graph in it is not: cycles, dangling names, wrong types or attributes."""
+    """The protobuf is well-formed, the graph in it not: cycles, dangling names, wrong types or attributes."""
 
 
 class ShapeError(InvalidGraph, ValueError):

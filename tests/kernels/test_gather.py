@@ -1,4 +1,4 @@
-"""Operators whose indices are data, on Vulkan: every axis, negative indices, strides, indices out of range."""
+"""Operators whose indices are data, on Vulkan: every axis, negative indices, strides, bad indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fusion: the same results with and without it, on random graphs, anchors with tails, and graphs that invite cycles."""
+"""Fusion: the same results with and without it, random graphs, anchors with tails, cycles."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_two_groups_that_read_each_other(vulkan_device_name: str) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_graphs_keep_a_valid_order(data: Any) -> None:
-    """Any mixture of heavy and pointwise nodes: every node once, after what it reads, with the same results."""
+    """Any mixture of heavy and pointwise nodes: every node once, after what it reads, same results."""
     sketch = Sketch("dag")
     feed = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
     values = [sketch.input("x", (3, 4))]

@@ -8,7 +8,7 @@ import vkml.ops  # noqa: F401  fills the registry of operators
 from vkml.ir import Constant, Graph, Known, Node, find
 from vkml.passes import normalise, remove_dead
 from vkml.passes.simplify import fold_batch_normalization
-from vkml.passes.specialise import FOLD_LIMIT, resolved
+from vkml.passes.specialise import FOLD_LIMIT, evaluate_constant, infer_types, resolved
 
 
 def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
@@ -37,13 +37,13 @@ def _evaluate(node: Node, constants: dict[str, Constant]) -> dict[str, Constant]
         return None
     known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
     node = resolved(node, known)
-    operator, known = find(node), known[: len(node.inputs)]
-    types = operator.infer(node, known)
+    known = known[: len(node.inputs)]
+    types = infer_types(node, known)
     if not all(type_.is_static for type_ in types):
         return None
     if sum(type_.bytes for type_ in types) > FOLD_LIMIT + sum(k.type.bytes for k in known if k is not None):
         return None
-    arrays = operator.evaluate(node, [None if k is None else k.value for k in known])
+    arrays = evaluate_constant(node, [None if k is None else k.value for k in known])
     return {
         name: Constant(type_.dtype, array.shape, array)
         for name, type_, array in zip(node.outputs, types, arrays, strict=False)

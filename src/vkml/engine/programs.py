@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -181,6 +182,8 @@ class VulkanBound:
             assert arena is not None
             return arena.address + program.offsets[buffer]
 
+        addresses = {buffer: address(buffer) for buffer in (*used, program.status)}
+
         def record(pool: TimestampPool | None = None) -> CommandBuffer:
             recorder = device.recorder("plan")
             if pool is not None:
@@ -197,9 +200,8 @@ class VulkanBound:
                 if index:
                     recorder.barrier()
                 for dispatch in level:
-                    recorder.dispatch(
-                        pipelines[id(dispatch.kernel)], push_bytes(dispatch, address), *dispatch.groups
-                    )
+                    push = push_bytes(dispatch, addresses)
+                    recorder.dispatch(pipelines[id(dispatch.kernel)], push, *dispatch.groups)
                 if pool is not None:
                     recorder.timestamp(pool, index + 1)
             if device_only and copied_memory is not None:
@@ -214,6 +216,7 @@ class VulkanBound:
         self._record = record
         self._commands = record()
         self._submission = device.submission(self._commands)
+        self._run = self._submission.run
         host = (
             staging.host if staging is not None else (input_memory.host if input_memory is not None else None)
         )
@@ -236,9 +239,7 @@ class VulkanBound:
     def run(self, feeds: Sequence[Array]) -> list[Array]:
         for view, array in zip(self._input_views, feeds, strict=True):
             view[...] = array
-        submission = self._submission
-        submission.submit()
-        submission.wait()
+        self._run()
         if self._status[0]:
             self._report_status()
         if self._guard_bytes:
@@ -285,6 +286,7 @@ class VulkanBound:
     def close(self) -> None:
         submission = getattr(self, "_submission", None)
         if submission is not None:
+            submission.wait()  # a run that was interrupted may still be under way
             submission.free()
             self._commands.free()
             self._submission = None  # type: ignore[assignment]
@@ -308,17 +310,23 @@ def _arena(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], int]:
     return offsets, size
 
 
-def push_bytes(dispatch: Dispatch, address: Callable[[Buffer], int]) -> bytes:
-    """The push-constant block of a dispatch."""
-    addresses, words = [], []
-    for argument in dispatch.arguments:
-        if isinstance(argument, View):
-            addresses.append(address(argument.buffer) + argument.byte_offset)
-        elif isinstance(argument, Buffer):
-            addresses.append(address(argument))
-        else:
-            words.append(argument)
-    return struct.pack(f"<{len(addresses)}Q{len(words)}i", *addresses, *words)
+def push_bytes(dispatch: Dispatch, addresses: Mapping[Buffer, int]) -> bytes:
+    """The push-constant block of a dispatch: addresses, then 32-bit words."""
+    values = [
+        argument
+        if isinstance(argument, int)
+        else addresses[argument.buffer] + argument.offset * argument.dtype.storage.itemsize
+        if isinstance(argument, View)
+        else addresses[argument]
+        for argument in dispatch.arguments
+    ]
+    return _push_format(dispatch.kernel.push_bytes, len(values)).pack(*values)
+
+
+@functools.cache
+def _push_format(size: int, count: int) -> struct.Struct:
+    addresses = (size - 4 * count) // 4
+    return struct.Struct(f"<{addresses}Q{count - addresses}i")
 
 
 def compile_kernels(
@@ -337,7 +345,7 @@ def compile_kernels(
 
     unique: dict[tuple[str, tuple[int, ...]], KernelSpec] = {(k.source, k.constants): k for k in kernels}
     made: dict[tuple[str, tuple[int, ...]], Pipeline] = {}
-    workers = min(8, _cores(), len(unique))
+    workers = min(8, _cores(), -(-len(unique) // 2))
     if workers > 1:
         with ThreadPoolExecutor(workers, "vkml-compile") as pool:
             for done, (key, pipeline) in enumerate(zip(unique, pool.map(make, unique.values()), strict=True)):

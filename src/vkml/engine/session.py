@@ -173,7 +173,10 @@ class InferenceSession:
             shapes, types, plan = latest
             try:
                 feeds = [input_feed[name] for name in self._input_names]
-                if all(a.shape == s and a.dtype == t for a, s, t in zip(feeds, shapes, types, strict=True)):
+                for array, shape, dtype in zip(feeds, shapes, types, strict=True):
+                    if array.shape != shape or array.dtype != dtype:
+                        break
+                else:
                     return self._run_plan(plan, feeds, plan.outputs)
             except (KeyError, AttributeError):
                 pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir.dtypes import DType
-from vkml.ir.graph import Node
+from vkml.ir.graph import Constant, Graph, Node
 from vkml.ir.types import Known, TensorType
 
 Array = np.ndarray[Any, Any]
@@ -123,17 +124,92 @@ def find(node: Node) -> Operator:
     return found
 
 
+_INT, _FLOAT, _TEXT, _TENSOR, _GRAPH = "an integer", "a float", "a string", "a tensor", "a graph"
+_INTS, _FLOATS, _TEXTS = "a list of integers", "a list of floats", "a list of strings"
+_BY_NAME = {
+    **dict.fromkeys(("axis", "blocksize", "dtype", "end", "hidden_size", "k", "num_groups"), _INT),
+    **dict.fromkeys(("num_outputs", "num_scan_inputs", "size", "to"), _INT),
+    **dict.fromkeys(("clip", "high", "low", "max", "min", "ratio", "seed", "value_float"), _FLOAT),
+    **dict.fromkeys(("direction", "value_string"), _TEXT),
+    **dict.fromkeys(("axes", "dilations", "ends", "kernel_shape", "output_padding", "output_shape"), _INTS),
+    **dict.fromkeys(("pads", "perm", "repeats", "shape", "split", "starts", "strides", "value_ints"), _INTS),
+    **dict.fromkeys(("activation_alpha", "activation_beta", "scales", "value_floats"), _FLOATS),
+    **dict.fromkeys(("activations", "value_strings"), _TEXTS),
+    **dict.fromkeys(("body", "else_branch", "then_branch"), _GRAPH),
+    "value_int": _INT,
+}
+"""Types of attributes whose default does not tell them; ONNX gives one name the same type nearly everywhere."""
+
+
 def normalise_attributes(node: Node, spec: Operator) -> dict[str, Any]:
-    """The node's attributes with defaults filled in; `InvalidGraph` for unknown or missing ones."""
+    """The node's attributes with defaults filled in; `InvalidGraph` for unknown, missing or mistyped ones."""
     unknown = sorted(set(node.attributes) - set(spec.attributes))
     if unknown:
-        raise InvalidGraph(
-            f"{node.label}: attribute {unknown[0]!r} is not one of {sorted(spec.attributes) or 'none'}"
-        )
+        known = ", ".join(sorted(spec.attributes))
+        takes = f"it takes {known}" if known else "it takes none"
+        raise InvalidGraph(f"{node.label}: the attribute {unknown[0]!r} is not one of {node.op}'s ({takes})")
+    given = check_attributes(node, spec)
     complete = {}
     for key, default in spec.attributes.items():
-        value = node.attributes.get(key, default)
+        value = given.get(key, default)
         if value is REQUIRED:
             raise InvalidGraph(f"{node.label}: the attribute {key!r} is missing and has no default")
         complete[key] = value
     return complete
+
+
+def check_attributes(node: Node, spec: Operator) -> dict[str, Any]:
+    """The node's own attributes, integers made floats where floats belong; others pass unseen.
+
+    Raises:
+        InvalidGraph: an attribute is not of the type that its default, or its name, tells.
+    """
+    checked = {}
+    for key, value in node.attributes.items():
+        wanted = _wanted(spec, key)
+        checked[key] = value if wanted is None or value is None else _checked(node, key, value, wanted)
+    return checked
+
+
+def _wanted(spec: Operator, key: str) -> str | None:
+    default = spec.attributes.get(key)
+    if default is None or default is REQUIRED:
+        if key == "value":
+            return _TENSOR if key in spec.attributes else None
+        return _BY_NAME.get(key)
+    for kind, wanted in ((int, _INT), (float, _FLOAT), (str, _TEXT)):
+        if isinstance(default, kind):
+            return wanted
+    return _INTS if isinstance(default, tuple) and all(isinstance(item, int) for item in default) else None
+
+
+def _checked(node: Node, key: str, value: Any, wanted: str) -> Any:
+    if _kind(value) == wanted or (value in ((), []) and wanted in (_FLOATS, _TEXTS)):
+        return value
+    # An integer stands for the float it equals; the other way round would lose something sooner or later.
+    if _kind(value) == _INT and wanted == _FLOAT and float(value) == value:
+        return float(value)
+    if _kind(value) == _INTS and wanted == _FLOATS and all(float(item) == item for item in value):
+        return tuple(float(item) for item in value)
+    shown = repr(value)
+    raise InvalidGraph(
+        f"{node.label}: the attribute {key!r} must be {wanted}, the model has {_kind(value)}, "
+        f"{shown if len(shown) <= 60 else shown[:60] + '…'}"
+    )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        kinds = {_kind(item) for item in value}
+        lists = {_INT: _INTS, _FLOAT: _FLOATS, _TEXT: _TEXTS}
+        return _INTS if not kinds else lists.get(min(kinds), "a list") if len(kinds) == 1 else "a mixed list"
+    for kinds_, name in (
+        (numbers.Integral, _INT),
+        (numbers.Real, _FLOAT),
+        (str, _TEXT),
+        (Constant, _TENSOR),
+        (Graph, _GRAPH),
+    ):
+        if isinstance(value, kinds_):
+            return name
+    return f"a {type(value).__name__}"

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from vkml.errors import CompileError
 from vkml.vulkan import cache
@@ -97,9 +98,7 @@ class _Library:
         )
 
     @staticmethod
-    def _bind(
-        library: ctypes.CDLL, name: str, result: object, *arguments: object
-    ) -> ctypes._NamedFuncPointer:
+    def _bind(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> ctypes._NamedFuncPointer:
         function: ctypes._NamedFuncPointer = getattr(library, name)
         function.restype, function.argtypes = result, arguments
         return function

@@ -147,9 +147,9 @@ def _pixel_operand(x: View, group: int, pixels: int) -> Operand | None:
 def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major: bool) -> Operand:
     """Operand B: column n is an output pixel of an image, row k a channel and a place in the window.
 
-    With `is_tap_major`, k counts places first and channels inside them, and no tile of k crosses from one place
-    to the next: bounds and address are then worked out once a tile, which makes a 3×3 window nearly as cheap to
-    read as a matrix. Otherwise k counts channels first, as the weights lie in the file.
+    With `is_tap_major`, k counts places first and channels inside them, and no tile of k crosses from one
+    place to the next: bounds and address are then worked out once a tile, which makes a 3×3 window nearly as
+    cheap to read as a matrix. Otherwise k counts channels first, as the weights lie in the file.
     """
 
     def declare(writer: KernelWriter, width: int) -> str:

@@ -20,7 +20,8 @@ def index_reader(build: Builder, writer: KernelWriter, indices: View) -> None:
     """Adds ``int read_index(int at)`` and ``int checked(int pick, int size)`` for indices from the data.
 
     `checked` counts negative indices from the end; for one outside the axis it reports the node through the
-    status word and returns -1. 64-bit indices are read as two words, so devices without 64-bit integers gather too.
+    status word and returns -1. 64-bit indices are read as two words: devices without 64-bit integers gather,
+    too.
     """
     if indices.dtype not in (dtypes.INT32, dtypes.INT64):
         raise CannotLower(f"indices of {indices.dtype.name} have no kernel")

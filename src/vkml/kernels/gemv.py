@@ -110,7 +110,7 @@ def _lanes(k: int) -> int:
 
 
 def _splits(build: Builder, groups: int, k: int, step: int) -> int:
-    """Ranges of k: about eight workgroups of 256 a processor keep the memory busy; at least 8 steps a lane."""
+    """Ranges of k: about eight workgroups of 256 a processor keep memory busy; at least 8 steps a lane."""
     if build.target.processors == 1:
         return 1
     wanted = build.target.processors * 8 // max(1, groups)

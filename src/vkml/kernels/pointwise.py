@@ -194,7 +194,7 @@ def pointwise(
 
 
 def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:
-    """Elements a thread handles: as many as 16-byte accesses allow where all operands are aligned for them."""
+    """Elements a thread handles: as many as 16-byte accesses allow where all operands are aligned so."""
     width = 16 // max(view.itemsize for view in views)
     while width > 1 and not all(
         sizes[-1] % width == 0

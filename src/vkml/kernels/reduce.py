@@ -86,8 +86,8 @@ def extreme(dtype: DType, *, lowest: bool) -> str:
 def reduce(build: Builder, x: View, axes: Sequence[int], how: Reduction, result: TensorType) -> list[View]:
     """Reduces `axes` of `x`; `result` has the remaining elements in order.
 
-    A single pass where there are enough results to fill the device, otherwise the rows are cut into ranges and
-    a second launch combines their partial results.
+    A single pass where there are enough results to fill the device, otherwise the rows are cut into ranges
+    and a second launch combines their partial results.
     """
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     outputs = math.prod(x.shape[axis] for axis in kept)

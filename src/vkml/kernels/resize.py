@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def resize(
     build: Builder,
     x: View,
     result: TensorType,
-    tables: Sequence[tuple[np.ndarray, np.ndarray] | None],  # type: ignore[type-arg]
+    tables: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None],
 ) -> list[View]:
     """``result[i…] = sum over taps of x[places…] * weights…``, separable over the axes.
 
@@ -99,5 +99,5 @@ def resize(
     return outputs
 
 
-def _table(build: Builder, array: np.ndarray, name: str) -> View:  # type: ignore[type-arg]
+def _table(build: Builder, array: np.ndarray[Any, Any], name: str) -> View:
     return build.constant(Constant(dtypes.from_numpy(array.dtype), array.shape, array), name)

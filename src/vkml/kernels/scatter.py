@@ -1,8 +1,8 @@
 """Scatters: a copy of a tensor with elements, or slices picked by index tuples, replaced or accumulated.
 
 Without a reduction every update is written by a thread of its own, so of equal indices any may win (ONNX
-forbids them). With one, a thread walks all updates that may meet in its elements, in order: exact, and the same
-each run.
+forbids them). With one, a thread walks all updates that may meet in its elements, in order: exact, and the
+same each run.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from vkml.kernels.views import Buffer, View
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """A kernel before compilation: complete Slang source, specialization constants, what a device must offer."""
+    """A kernel before compilation: complete Slang source, specialization constants, needs of the device."""
 
     label: str
     source: str

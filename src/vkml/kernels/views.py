@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -179,6 +180,6 @@ def collapse(
     return tuple(sizes), tuple(tuple(walk) for walk in walks)
 
 
-def constant_array(constant: Constant) -> np.ndarray:  # type: ignore[type-arg]
+def constant_array(constant: Constant) -> np.ndarray[Any, Any]:
     """The bytes of a constant as a flat uint8 array, without a copy where it is contiguous."""
     return np.ascontiguousarray(constant.array).reshape(-1).view(np.uint8)

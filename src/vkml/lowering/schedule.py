@@ -1,4 +1,4 @@
-"""Puts dispatches into levels: within a level nothing depends on anything, a barrier stands between levels."""
+"""Puts dispatches into levels: within a level nothing depends on anything, one barrier between levels."""
 
 from __future__ import annotations
 

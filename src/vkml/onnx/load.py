@@ -203,7 +203,8 @@ class _Loader:
                 kind = kind_of(item.type)
                 if kind in ("nothing", "tensor"):
                     raise InvalidGraph(f"{where} has no element type")
-                raise errors.NotImplemented(f"{where} is a {kind}; vkml takes tensors only")
+                article = "an" if kind[0] in "aeiou" else "a"
+                raise errors.NotImplemented(f"{where} is {article} {kind}; vkml takes tensors only")
             found[name] = Value(name, type_ or UNKNOWN)
         return tuple(found.values())
 

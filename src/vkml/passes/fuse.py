@@ -1,8 +1,8 @@
 """Groups nodes into `Fused` nodes: chains of pointwise nodes, alone or behind one heavy node (the anchor).
 
-A fused node is ``Node(op="Fused", domain="vkml")`` whose attribute ``body`` is a graph: at most one anchor first,
-then pointwise nodes. The body's inputs and outputs correspond to the node's by position. Every value of the body
-has the shape of the group's result or one that broadcasts to it.
+A fused node is ``Node(op="Fused", domain="vkml")`` whose attribute ``body`` is a graph: at most one anchor
+first, then pointwise nodes. The body's inputs and outputs correspond to the node's by position. Every value
+of the body has the shape of the group's result or one that broadcasts to it.
 """
 
 from __future__ import annotations

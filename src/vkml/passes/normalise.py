@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from vkml.errors import InvalidGraph, UnsupportedOperator
+from vkml.errors import Error, InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, find
-from vkml.ir.operator import normalise_attributes
+from vkml.ir.operator import check_attributes, normalise_attributes
+
+_INTERNAL = {"is_flattened", "source", "source_shape"}
+"""Attributes that rewrites give to nodes: no model may, they say what vkml has found out about inputs."""
+_OLDEST_TYPES = 6
+"""Opset from which attributes of one name have the same type in all later versions of an operator."""
 
 
 def normalise(graph: Graph) -> Graph:
@@ -23,31 +29,71 @@ def normalise(graph: Graph) -> Graph:
     for node in graph.nodes:
         for form in _upgraded(node):
             _place(form, nodes, constants)
+    _check_names(graph, nodes, constants)
     return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _check_names(graph: Graph, nodes: Sequence[Node], constants: Mapping[str, Constant]) -> None:
+    """Names that rewrites make up must not meet the model's own: two values of one name would be mixed up."""
+    taken = {value.name for value in graph.inputs} | set(constants)
+    for node in nodes:
+        for name in node.outputs:
+            if name and name in taken:
+                raise InvalidGraph(
+                    f"{node.label}: the value {name!r} has the name of another value that vkml makes for an "
+                    "operator of an old opset; rename it"
+                )
+            taken.add(name)
 
 
 def _report_unknown(graph: Graph) -> None:
     unknown: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        try:
-            find(node)
-        except UnsupportedOperator:
-            key = f"{node.domain or 'ai.onnx'}.{node.op} (opset {node.version})"
-            unknown.setdefault(key, []).append(node.name or next((o for o in node.outputs if o), "?"))
+    for node in _every_node(graph):
+        if node.domain != "vkml":  # vkml's own domain holds what passes make, never what a model states
+            try:
+                find(node)
+                continue
+            except UnsupportedOperator:
+                pass
+        key = f"{node.domain or 'ai.onnx'}.{node.op} (opset {node.version})"
+        unknown.setdefault(key, []).append(node.name or next((o for o in node.outputs if o), "?"))
     if unknown:
         lines = [
             f"  {key}: {len(names)} node{'s' if len(names) > 1 else ''}, first '{names[0]}'"
             for key, names in sorted(unknown.items())
         ]
         raise UnsupportedOperator(
-            f"the model uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} unknown to vkml:\n"
-            + "\n".join(lines)
+            f"the model uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that vkml does not "
+            "support:\n" + "\n".join(lines)
         )
+
+
+def _every_node(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of the subgraphs in it."""
+    for node in graph.nodes:
+        yield node
+        for value in node.attributes.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Graph):
+                    yield from _every_node(item)
 
 
 def _upgraded(node: Node) -> list[Node]:
     operator = find(node)
-    upgraded = operator.upgrade(node)
+    hidden = sorted(_INTERNAL & set(node.attributes))
+    if hidden:
+        raise InvalidGraph(f"{node.label}: the attribute {hidden[0]!r} is not one of {node.op}'s")
+    if node.version >= _OLDEST_TYPES:
+        node = replace(node, attributes=check_attributes(node, operator))
+    try:
+        upgraded = operator.upgrade(node)
+    except Error:
+        raise
+    except Exception as error:
+        raise InvalidGraph(
+            f"{node.label}: its form of opset {node.version} cannot be understood: {error} "
+            f"(attributes: {_shown(node.attributes)})"
+        ) from error
     forms = [upgraded] if isinstance(upgraded, Node) else list(upgraded)
     # A rewrite may name other operators, which are then in their newest form already.
     complete = []
@@ -62,23 +108,37 @@ def _upgraded(node: Node) -> list[Node]:
     return complete
 
 
+def _shown(attributes: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{key}={value!r}" for key, value in sorted(attributes.items())) or "none"
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
 def _check_count(node: Node, what: str, found: int, allowed: tuple[int, int]) -> None:
     low, high = allowed
     if not low <= found <= high:
         wanted = str(low) if low == high else f"{low} to {high}" if high < 2**31 else f"at least {low}"
-        raise InvalidGraph(f"{node.label}: takes {wanted} {what}, has {found}")
+        noun = what.removesuffix("s") if wanted.endswith(" 1") or wanted == "1" else what
+        raise InvalidGraph(f"{node.label}: takes {wanted} {noun}, has {found}")
 
 
 def _place(node: Node, nodes: list[Node], constants: dict[str, Constant]) -> None:
     if node.op == "Constant" and node.domain == "":
-        constants[node.outputs[0]] = constant_of(node)
+        name = node.outputs[0]
+        if name in constants:
+            raise InvalidGraph(f"{node.label}: the value {name!r} is there twice; rename one")
+        constants[name] = constant_of(node)
     else:
         nodes.append(node)
 
 
 def constant_of(node: Node) -> Constant:
     """The value of a (normalised) Constant node."""
-    value = node.attributes.get("value")
+    stated = sorted(key for key, value in node.attributes.items() if value is not None)
+    if len(stated) != 1:
+        raise InvalidGraph(
+            f"{node.label}: one attribute must hold its value, the model has {stated or 'none'}"
+        )
+    value = node.attributes[stated[0]]
     if isinstance(value, Constant):
         return value
     import numpy as np

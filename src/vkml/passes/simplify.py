@@ -17,7 +17,7 @@ def simplify(graph: Graph) -> Graph:
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Drops Identity, inference-time Dropout, and additions of zero or products with one that keep the shape."""
+    """Drops Identity, inference-time Dropout, and shape-keeping additions of zero or products with one."""
     outputs = {value.name for value in graph.outputs}
     renamed: dict[str, str] = {}
     nodes: list[Node] = []

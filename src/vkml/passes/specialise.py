@@ -43,12 +43,7 @@ def specialise(
         known = known[: len(node.inputs)]
         operator = find(node)
         _check_values(node, operator.value_inputs, known)
-        try:
-            inferred = operator.infer(node, known)
-        except (Error, MemoryError):
-            raise
-        except Exception as error:
-            raise InvalidGraph(f"{node.label}: its types cannot be inferred: {error}") from error
+        inferred = infer_types(node, known)
         for name, type_ in zip(node.outputs, inferred, strict=False):
             if name:
                 types[name] = type_
@@ -67,10 +62,34 @@ def specialise(
     )
 
 
+def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
+    """The types of a node's outputs; what its operator stumbles over becomes an error that names the node."""
+    try:
+        return find(node).infer(node, known)
+    except MemoryError:
+        raise
+    except Error as error:
+        if node.label in str(error):
+            raise
+        raise type(error)(f"{node.label}: {error}") from error
+    except Exception as error:
+        raise InvalidGraph(f"{node.label}: its types cannot be inferred: {error}") from error
+
+
+def evaluate_constant(node: Node, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a node of constants; what NumPy refuses becomes an error that names the node."""
+    try:
+        return find(node).evaluate(node, inputs)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:
+        raise InvalidGraph(f"{node.label}: cannot be computed from its constants: {error}") from error
+
+
 def resolved(node: Node, known: Sequence[Known | None]) -> Node:
     """The node in the form that its inputs' types decide: CastLike as a Cast that states both its types."""
     resolve = getattr(find(node), "resolve", None)
-    return node if resolve is None else resolve(node, known)  # type: ignore[no-any-return]
+    return node if resolve is None else resolve(node, known)
 
 
 def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Known | None:
@@ -108,7 +127,7 @@ def _fold(
     size = sum(types[name].bytes for name in outputs)
     if size > FOLD_LIMIT + sum(k.type.bytes for k in known if k is not None):
         return None
-    arrays = operator.evaluate(node, [None if k is None else k.value for k in known])
+    arrays = evaluate_constant(node, [None if k is None else k.value for k in known])
     return {
         name: Constant(types[name].dtype, types[name].dims, array)
         for name, array in zip(node.outputs, arrays, strict=False)

@@ -72,19 +72,22 @@ class Device:
         self.context.require_open()
         return self._allocator.free_bytes(self._allocator.heap_of(kind))
 
-    def allocate(self, size: int, kind: MemoryKind, label: str = "") -> Memory:
+    def allocate(
+        self, size: int, kind: MemoryKind, label: str = "", memory_limit: float | None = None
+    ) -> Memory:
         """A buffer with memory of its own.
 
         Args:
             size: in bytes; the buffer may be a little larger.
             kind: where it lives.
             label: for messages and debuggers.
+            memory_limit: a share of the device's memory lower than the device's own limit.
 
         Raises:
             OutOfMemory: the device's budget or largest buffer does not allow it.
         """
         self.context.require_open()
-        return self._allocator.allocate(size, kind, label)
+        return self._allocator.allocate(size, kind, label, memory_limit)
 
     def pipeline(
         self,

@@ -54,7 +54,13 @@ class Memory:
     """
 
     def __init__(
-        self, allocator: Allocator, kind: MemoryKind, size: int, label: str, type_index: int
+        self,
+        allocator: Allocator,
+        kind: MemoryKind,
+        size: int,
+        label: str,
+        type_index: int,
+        limit: float | None = None,
     ) -> None:
         context = allocator.context
         functions, device = context.functions, context.handle
@@ -81,7 +87,9 @@ class Memory:
         try:
             requirements = ffi.new("VkMemoryRequirements *")
             functions.vkGetBufferMemoryRequirements(device, self.buffer, requirements)
-            self._memory, self._memory_key = allocator.allocate_memory(type_index, requirements.size, label)
+            self._memory, self._memory_key = allocator.allocate_memory(
+                type_index, requirements.size, label, limit
+            )
         except BaseException:
             context.release(self._buffer_key)
             raise
@@ -156,7 +164,7 @@ class Allocator:
         self.allocated_bytes = 0
         self._types = self._choose_types()
 
-    def allocate(self, size: int, kind: MemoryKind, label: str) -> Memory:
+    def allocate(self, size: int, kind: MemoryKind, label: str, limit: float | None = None) -> Memory:
         """A buffer of at least one byte; see `Device.allocate`."""
         limits = self.context.info.limits
         if size <= 0:
@@ -168,16 +176,19 @@ class Allocator:
                 f"{self.context.title}: {label or 'an allocation'} needs {_amount(size)}, one buffer may "
                 f"have {_amount(largest)}; split it, or use another device"
             )
-        return Memory(self, kind, padded, label, self._types[kind])
+        return Memory(self, kind, padded, label, self._types[kind], limit)
 
-    def allocate_memory(self, type_index: int, size: int, label: str) -> tuple[int, int]:
+    def allocate_memory(
+        self, type_index: int, size: int, label: str, limit: float | None = None
+    ) -> tuple[int, int]:
         """A VkDeviceMemory within the budget, and the key to release it by."""
         context = self.context
+        limit = self._limit if limit is None else min(limit, self._limit)
         heap = self._type_heap[type_index]
         with self._lock:
-            free = self.free_bytes(heap)
+            free = self.free_bytes(heap, limit)
             if size > free:
-                raise OutOfMemory(self._shortage(label, size, free, heap))
+                raise OutOfMemory(self._shortage(label, size, free, heap, limit))
             flags = structure(
                 "VkMemoryAllocateFlagsInfo", flags=constants.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
             )
@@ -187,7 +198,7 @@ class Allocator:
             out = ffi.new("VkDeviceMemory *")
             result = context.functions.vkAllocateMemory(context.handle, info, NULL, out)
             if result in (constants.VK_ERROR_OUT_OF_DEVICE_MEMORY, constants.VK_ERROR_OUT_OF_HOST_MEMORY):
-                raise OutOfMemory(self._shortage(label, size, free, heap) + "; the driver refused it")
+                raise OutOfMemory(self._shortage(label, size, free, heap, limit) + "; the driver refused it")
             if result:
                 context.functions.fail("vkAllocateMemory", result)
             self._count(heap, size)
@@ -202,16 +213,17 @@ class Allocator:
 
         return handle, context.own(free_it)
 
-    def free_bytes(self, heap: int) -> int:
+    def free_bytes(self, heap: int, limit: float | None = None) -> int:
         """What may still be allocated from a heap; other processes' use counts where it is known."""
         context = self.context
+        limit = self._limit if limit is None else limit
         if not context.info.capabilities.memory_budget:
-            return max(0, int(self._heap_bytes[heap] * self._limit) - self._heap_used[heap])
+            return max(0, int(self._heap_bytes[heap] * limit) - self._heap_used[heap])
         budget = structure("VkPhysicalDeviceMemoryBudgetPropertiesEXT")
         properties = chain(structure("VkPhysicalDeviceMemoryProperties2"), budget)
         context.instance_functions.vkGetPhysicalDeviceMemoryProperties2(context.info.handle, properties)
         used: int = max(budget.heapUsage[heap], self._heap_used[heap])
-        allowed = int(budget.heapBudget[heap] * self._limit)
+        allowed = int(budget.heapBudget[heap] * limit)
         return max(0, allowed - used)
 
     def heap_of(self, kind: MemoryKind) -> int:
@@ -224,10 +236,10 @@ class Allocator:
             self.allocated_bytes += size
             self.live_allocations += 1 if size > 0 else -1
 
-    def _shortage(self, label: str, size: int, free: int, heap: int) -> str:
+    def _shortage(self, label: str, size: int, free: int, heap: int, limit: float) -> str:
         return (
             f"{self.context.title}: {label or 'an allocation'} needs {_amount(size)}, {_amount(free)} of "
-            f"{_amount(self._heap_bytes[heap])} are free within the limit of {self._limit:.0%} "
+            f"{_amount(self._heap_bytes[heap])} are free within the limit of {limit * 100:.3g} % "
             f"(vkml itself holds {_amount(self._heap_used[heap])}); close other sessions or programs, "
             "use a smaller batch, or another device"
         )

@@ -70,6 +70,10 @@ class Timeline:
         self._context.release(self._key)
 
 
+_RUN_SPINS = 1000
+"""Times `Submission.run` asks, at about 0.4 µs each, before it begins to look at the clock."""
+
+
 class Submission:
     """Command buffers with everything a submission of them needs, prepared once.
 
@@ -80,10 +84,11 @@ class Submission:
     Attributes:
         submit: `submit(wait_values=(), signal_values=()) -> int`, one value for each of `waits`, `signals`.
         wait: `wait(spin_seconds=0.002, timeout_seconds=None) -> bool`.
+        run: `run()`, a submission and the wait for it in one, with the least overhead; only without `waits` and `signals`.
         timeline: signalled with 1, 2, 3, … by the submissions.
     """
 
-    __slots__ = ("_own", "submit", "timeline", "wait")
+    __slots__ = ("_own", "run", "submit", "timeline", "wait")
 
     def __init__(
         self,
@@ -99,7 +104,7 @@ class Submission:
             raise InvalidArgument("the command buffers of one submission were recorded for different queues")
         queue = next(iter(queues.values()), context.compute_queue)
         self.timeline = Timeline(context, label)
-        self.submit, current = _make_submit(context, queue, buffers, self.timeline, waits, signals)
+        self.submit, self.run, current = _make_submit(context, queue, buffers, self.timeline, waits, signals)
         self.wait = _make_wait_last(self.timeline, current)
         self._own = self.timeline
 
@@ -123,8 +128,8 @@ def _make_submit(
     own: Timeline,
     waits: Sequence[Timeline],
     signals: Sequence[Timeline],
-) -> tuple[Callable[..., int], list[int]]:
-    """The `submit` closure, and a list of one number: the last value submitted."""
+) -> tuple[Callable[..., int], Callable[[], None], list[int]]:
+    """The `submit` and `run` closures, and a list of one number: the last value submitted."""
     command_infos = [
         structure("VkCommandBufferSubmitInfo", commandBuffer=buffer.handle) for buffer in buffers
     ]
@@ -170,8 +175,29 @@ def _make_submit(
         current[0] = value
         return value
 
-    submit.__kept__ = keep  # type: ignore[attr-defined]
-    return submit, current
+    get_value, device, semaphore = context.functions.vkGetSemaphoreCounterValue, context.handle, own.handle
+    wait_for, spins = own._wait, range(_RUN_SPINS)
+
+    def run() -> None:
+        value = current[0] + 1
+        if context.is_closed:
+            context.require_open()
+        own_info.value = value
+        with lock:
+            result = queue_submit(queue_handle, 1, info, null)
+        if result:
+            fail("vkQueueSubmit2", result)
+        current[0] = value
+        out = ffi.new("uint64_t *")
+        for _ in spins:
+            if get_value(device, semaphore, out):
+                break
+            if out[0] >= value:
+                return
+        wait_for(value, DEFAULT_SPIN_SECONDS, None)
+
+    submit.__kept__ = run.__kept__ = keep  # type: ignore[attr-defined]
+    return submit, run, current
 
 
 def _make_wait(context: Context, semaphore: int) -> Wait:
