@@ -84,11 +84,9 @@ def resolve(
         InvalidArgument: an unknown name.
         NoDevice: a device that is not there.
     """
-    names = [wanted] if isinstance(wanted, str) else list(wanted or ())
-    if not names:
-        names = _from_providers(providers)
+    names = _names(wanted) or _from_providers(providers)
     both, cpu = [VULKAN_PROVIDER, CPU_PROVIDER], [CPU_PROVIDER]
-    for name in names:
+    for name in names[:1]:
         if name == "cpu":
             return None, cpu
         if name == "auto":
@@ -99,19 +97,30 @@ def resolve(
 
             # Naming a software device is asking for it.
             return vulkan.find_device("vulkan:0" if name == "vulkan" else name, True), both
-        raise InvalidArgument(
-            f"device {name!r} is not known: use 'auto', 'cpu', or a name from vkml.devices(), like 'vulkan:0'"
-        )
     return None, cpu
 
 
-def _from_providers(providers: Sequence[Any] | None) -> list[str]:
+def _names(wanted: Any) -> list[str]:
+    if wanted is None:
+        return []
+    names = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+    for name in names:
+        if not isinstance(name, str) or not (name in ("auto", "cpu") or name.startswith("vulkan")):
+            raise InvalidArgument(
+                f"device {name!r} is not known: use 'auto', 'cpu', or a name from vkml.devices(), "
+                "like 'vulkan:0'"
+            )
+    return names
+
+
+def _from_providers(providers: Any) -> list[str]:
     if not providers:
         return ["auto"]
-    names = [entry[0] if isinstance(entry, tuple) else entry for entry in providers]
+    entries = list(providers) if isinstance(providers, list | tuple) else [providers]
+    names = [entry[0] if isinstance(entry, tuple) and entry else entry for entry in entries]
     known = {VULKAN_PROVIDER: "auto", CPU_PROVIDER: "cpu"}
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise InvalidArgument(f"provider {name!r} is not known: vkml has {', '.join(known)}")
     return [known[names[0]]]
 

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.cpu.memory import amount, free_memory
 from vkml.engine.placement import cut
 from vkml.engine.programs import Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
+from vkml.errors import EngineError, OutOfMemory
 from vkml.ir import Graph, Node, TensorType
 from vkml.lowering.cpu import CpuProgram, compile_cpu
+from vkml.lowering.cpu_views import VIEWS
 from vkml.lowering.vulkan import Piece, lower, refusal
 from vkml.passes import fuse, remove_dead, simplify, specialise
 from vkml.passes.fuse import members
@@ -24,6 +27,38 @@ if TYPE_CHECKING:
     from vkml.vulkan import Device
 
 Array = np.ndarray[Any, Any]
+
+
+class PlanClosed(EngineError):
+    """A plan was dropped from the session's cache between being found there and being run."""
+
+
+def out_of_memory(error: MemoryError, where: str = "") -> OutOfMemory:
+    """The error that says what NumPy's MemoryError does not: the device, what is free, what to do."""
+    if isinstance(error, OutOfMemory):
+        return error
+    free = free_memory()
+    left = "" if free is None else f"; {amount(free)} are free"
+    return OutOfMemory(
+        f"cpu: {where + ': ' if where else ''}{error or 'an allocation failed'}{left}; close other "
+        "programs, use a smaller batch, or another machine"
+    )
+
+
+def _check_memory(nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
+    """Refuses nodes whose own results cannot fit: the system would end the process instead of saying so."""
+    free = free_memory()
+    if free is None:
+        return
+    for node in nodes:
+        if node.op in VIEWS and not node.domain:
+            continue
+        need = sum(types[name].bytes for name in node.outputs if name and types[name].is_static)
+        if need > free * share:
+            raise OutOfMemory(
+                f"cpu: {node.label} needs {amount(need)} for its results, {amount(free)} are free (limit: "
+                f"{share * 100:.3g} % of that); use a smaller batch, or another device"
+            )
 
 
 class CpuBound:
@@ -38,7 +73,10 @@ class CpuBound:
         self._program = program
 
     def run(self, feeds: Sequence[Array]) -> list[Array]:
-        made = self._program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs)
+        try:
+            made = self._program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs)
+        except MemoryError as error:
+            raise out_of_memory(error) from error
         return [made[name] for name in self.outputs]
 
     def close(self) -> None:
@@ -55,7 +93,7 @@ class Placement:
     strict: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Plan:
     """Programs in order; `run` carries values between them."""
 
@@ -69,28 +107,41 @@ class Plan:
     constants: Mapping[str, Array]
     """Outputs that are constants of the model."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    is_closed: bool = False
+    users: int = 0
+    """Runs under way that were given this plan by the session's cache; under the cache's lock."""
 
     def run(self, feeds: Sequence[Array], wanted: Sequence[str]) -> list[Array]:
         """Runs all programs; `feeds` in the order of `input_names`."""
-        if len(self.programs) == 1:
-            program = self.programs[0]
-            if program.inputs == self.input_names and program.outputs == self.outputs == wanted:
-                with self.lock:
-                    return program.run(feeds)
-        values: dict[str, Array] = dict(zip(self.input_names, feeds, strict=True))
         with self.lock:
+            if self.is_closed:
+                raise PlanClosed("this plan has been closed")
+            if self._is_direct and wanted == self.outputs:
+                return self.programs[0].run(feeds)
+            values: dict[str, Array] = dict(zip(self.input_names, feeds, strict=True))
             for program in self.programs:
                 results = program.run([values[name] for name in program.inputs])
                 values.update(zip(program.outputs, results, strict=True))
-        given = set(self.input_names)
-        return [
-            self.constants[name].copy() if name in self.constants
-            else np.array(values[name]) if name in given else values[name]
-            for name in wanted
-        ]  # fmt: skip
+        results = []
+        shared = set(self.input_names)
+        for name in wanted:
+            if name in self.constants:
+                results.append(np.array(self.constants[name]))
+            else:
+                results.append(np.array(values[name]) if name in shared else values[name])
+            shared.add(name)  # an output that is wanted twice
+        return results
+
+    def __post_init__(self) -> None:
+        self._is_direct = (
+            len(self.programs) == 1
+            and self.programs[0].inputs == self.input_names
+            and self.programs[0].outputs == self.outputs
+        )
 
     def close(self) -> None:
         with self.lock:
+            self.is_closed = True
             for program in self.programs:
                 program.close()
             self.programs.clear()
@@ -177,6 +228,7 @@ def _strict_error(refusals: Mapping[str, str], graph: Graph) -> Exception:
 
 def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options: SessionOptions) -> Bound:
     if device == "cpu":
+        _check_memory(piece.nodes, graph.types, options.memory_limit)
         threads = options.intra_op_num_threads or None
         program = compile_cpu(piece.nodes, graph.types, graph.constants, threads=threads)
         return CpuBound(piece, program)
@@ -188,6 +240,7 @@ def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options
         placement.weights,
         guard_bytes=options.guard_bytes,
         progress=options.progress,
+        memory_limit=options.memory_limit,
     )
 
 

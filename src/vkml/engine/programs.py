@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from vkml.errors import EngineError, IndexOutOfRange
+from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.ir import Constant
 from vkml.kernels.compiler import compile_slang
 from vkml.kernels.spec import Dispatch, KernelSpec
@@ -44,35 +47,70 @@ class Bound(Protocol):
     def close(self) -> None: ...
 
 
-class WeightStore:
-    """A session's constants on one device, each uploaded once and shared by all plans."""
+@dataclass(eq=False)
+class _Arena:
+    """Constants uploaded together, and how many programs use some of them."""
 
-    def __init__(self, device: Device, progress: Progress | None = None) -> None:
+    memory: Memory
+    keys: list[int]
+    users: int = 0
+
+
+class WeightStore:
+    """A session's constants on one device, each uploaded once and shared by all plans.
+
+    Constants that came with one plan (folded shapes, tables) go when the last plan that uses them is closed,
+    so that a session with ever new input shapes does not grow.
+    """
+
+    def __init__(
+        self, device: Device, progress: Progress | None = None, memory_limit: float | None = None
+    ) -> None:
         self._device = device
         self._progress = progress
-        self._memories: list[Memory] = []
-        self._places: dict[int, tuple[Memory, int, Constant]] = {}
+        self._memory_limit = memory_limit
+        self._arenas: list[_Arena] = []
+        self._places: dict[int, tuple[_Arena, int, Constant]] = {}
+        # Re-entrant: a session that the garbage collector closes may release while this thread holds it.
+        self._lock = threading.RLock()
         self.bytes = 0
 
-    def add(self, constants: Sequence[Constant]) -> None:
-        """Uploads those not there yet, into one arena in the order given."""
-        fresh = list({id(c): c for c in constants if id(c) not in self._places}.values())
-        if not fresh:
-            return
+    def add(self, constants: Sequence[Constant]) -> Lease:
+        """Uploads those not there yet, into one arena in the order given.
+
+        Returns:
+            what to give back by `release`.
+        """
+        with self._lock:
+            fresh = list({id(c): c for c in constants if id(c) not in self._places}.values())
+            if fresh:
+                self._make_arena(fresh)
+            used = {id(arena): arena for arena in (self._places[id(c)][0] for c in constants)}
+            for arena in used.values():
+                arena.users += 1
+            return tuple(used.values())
+
+    def _make_arena(self, fresh: Sequence[Constant]) -> None:
         offsets, size = [], 0
         for constant in fresh:
             offsets.append(size)
             size += -(-max(1, constant.type.bytes) // ALIGNMENT) * ALIGNMENT
         from vkml.vulkan import MemoryKind
 
-        memory = self._device.allocate(size, MemoryKind.DEVICE, "weights")
-        self._memories.append(memory)
+        memory = self._device.allocate(size, MemoryKind.DEVICE, "weights", self._memory_limit)
+        arena = _Arena(memory, [id(constant) for constant in fresh])
+        try:
+            for constant, offset in zip(fresh, offsets, strict=True):
+                self._upload(memory, offset, constant)
+                if self._progress:
+                    self._progress("upload", offset + constant.type.bytes, size)
+        except BaseException:
+            memory.free()
+            raise
+        self._arenas.append(arena)
         self.bytes += size
         for constant, offset in zip(fresh, offsets, strict=True):
-            self._upload(memory, offset, constant)
-            self._places[id(constant)] = (memory, offset, constant)
-            if self._progress:
-                self._progress("upload", offset + constant.type.bytes, size)
+            self._places[id(constant)] = (arena, offset, constant)
 
     def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
         data = constant_array(constant)
@@ -81,14 +119,32 @@ class WeightStore:
         release_pages(constant.array)
 
     def address(self, constant: Constant) -> int:
-        memory, offset, _ = self._places[id(constant)]
-        return memory.address + offset
+        arena, offset, _ = self._places[id(constant)]
+        return arena.memory.address + offset
+
+    def release(self, lease: Lease) -> None:
+        """Gives back what `add` returned; the device must not use it any more."""
+        with self._lock:
+            for arena in lease:
+                arena.users -= 1
+                if arena.users == 0 and arena in self._arenas:
+                    self._arenas.remove(arena)
+                    self.bytes -= arena.memory.size
+                    for key in arena.keys:
+                        del self._places[key]
+                    arena.memory.free()
 
     def close(self) -> None:
-        for memory in self._memories:
-            memory.free()
-        self._memories.clear()
-        self._places.clear()
+        with self._lock:
+            for arena in self._arenas:
+                arena.memory.free()
+            self._arenas.clear()
+            self._places.clear()
+            self.bytes = 0
+
+
+Lease = tuple[_Arena, ...]
+"""What a program holds of a `WeightStore`."""
 
 
 def release_pages(array: Array) -> None:
@@ -127,13 +183,18 @@ class VulkanBound:
         guard_bytes: int = 0,
         progress: Progress | None = None,
         profile: bool = False,
+        memory_limit: float | None = None,
     ) -> None:
         self.device = device.info.name
         self.program = program
         self.inputs = tuple(program.inputs)
         self.outputs = tuple(program.outputs)
         self._device = device
+        self._context = device.context
         self._guard_bytes = guard_bytes
+        self._memory_limit = memory_limit
+        self._weights = weights
+        self._lease: Lease = ()
         self._memories: list[Memory] = []
         try:
             self._build(weights, progress)
@@ -148,7 +209,8 @@ class VulkanBound:
         kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
         pipelines = compile_kernels(device, kernels, progress)
         used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
-        weights.add([b.constant for b in program.buffers if b.constant is not None and b in used])
+        constants = [b.constant for b in program.buffers if b.constant is not None and b in used]
+        self._lease = weights.add(constants)
 
         inputs = _arena([view.buffer for view in program.inputs.values()])
         output_buffers = [view.buffer for view in program.outputs.values()]
@@ -232,14 +294,22 @@ class VulkanBound:
     def _allocate(self, size: int, kind: Any, label: str) -> Memory | None:
         if not size:
             return None
-        memory = self._device.allocate(size, kind, label)
+        memory = self._device.allocate(size, kind, label, self._memory_limit)
         self._memories.append(memory)
         return memory
 
     def run(self, feeds: Sequence[Array]) -> list[Array]:
+        if self._context.is_closed:  # with the device went the mappings that the views show
+            self._context.require_open()
         for view, array in zip(self._input_views, feeds, strict=True):
             view[...] = array
-        self._run()
+        try:
+            self._run()
+        except BaseException:
+            # An interrupt leaves the device at work, on buffers that the next run or `close` would touch.
+            with contextlib.suppress(DeviceError):
+                self._device.wait_idle()
+            raise
         if self._status[0]:
             self._report_status()
         if self._guard_bytes:
@@ -284,16 +354,18 @@ class VulkanBound:
             raise EngineError(f"a kernel wrote outside its buffers, at byte {at} of the arena, near {near}")
 
     def close(self) -> None:
-        submission = getattr(self, "_submission", None)
+        submission, commands = getattr(self, "_submission", None), getattr(self, "_commands", None)
         if submission is not None:
-            submission.wait()  # a run that was interrupted may still be under way
             submission.free()
-            self._commands.free()
             self._submission = None  # type: ignore[assignment]
+        if commands is not None:
+            commands.free()
         self._input_views, self._output_views = [], []
         for memory in self._memories:
             memory.free()
         self._memories.clear()
+        lease, self._lease = self._lease, ()
+        self._weights.release(lease)
 
 
 def _host_view(host: Array | None, offsets: Mapping[Buffer, int], view: View) -> Array:

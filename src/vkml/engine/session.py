@@ -7,19 +7,21 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.engine import devices as device_registry
+from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions
-from vkml.engine.plan import Placement, Plan, make_plan, report
+from vkml.engine.plan import Placement, Plan, PlanClosed, make_plan, out_of_memory, report
 from vkml.engine.prepare import prepare
 from vkml.engine.programs import WeightStore
 from vkml.engine.report import PlanReport
-from vkml.errors import Fail, InvalidArgument
+from vkml.errors import Fail, InvalidArgument, ModelError
 from vkml.ir import Graph, Value, dtypes, find
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
@@ -77,26 +79,31 @@ class InferenceSession:
     ) -> None:
         if precision not in PRECISIONS:
             raise InvalidArgument(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
-        self._options = sess_options or SessionOptions()
+        self._options = _checked_options(sess_options)
         self._precision = precision
-        self._closed = False
         info, self._providers = device_registry.resolve(devices, providers)
         with open_model(path_or_bytes) as model:
-            self._metadata: ModelMetadata = model.describe()
-            loaded = load_graph(model)
-        self._graph: Graph = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
+            self._label = model.label
+            with _explained(self._label):
+                self._metadata: ModelMetadata = model.describe()
+                loaded = load_graph(model)
+                self._graph: Graph = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
         self._inputs = self._graph.inputs
         self._outputs = self._graph.outputs
         self._input_names = tuple(value.name for value in self._inputs)
         self._output_names = tuple(value.name for value in self._outputs)
         self._shape_inputs = _shape_inputs(self._graph)
-        self._placement = self._place(info, strict)
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._dropped: list[Plan] = []
+        """Plans that have left the cache while threads run them."""
         self._plans_lock = threading.Lock()
         self._latest: tuple[tuple[tuple[int, ...], ...], tuple[Any, ...], Plan] | None = None
         self._warned = False
         self._events: list[dict[str, Any]] = []
         self._dtypes = tuple(value.type.dtype.storage for value in self._inputs)
+        self._has_texts = any(value.type.dtype == dtypes.STRING for value in self._inputs)
+        self._placement = self._place(info, strict)
+        self._closed = False
         try:
             self._plan_statically()
         except BaseException:
@@ -108,13 +115,15 @@ class InferenceSession:
             return Placement(None, None, None, strict)
         device = device_registry.open_device(info)
         target = device_registry.target_of(info)
-        return Placement(device, target, WeightStore(device, self._options.progress), strict)
+        weights = WeightStore(device, self._options.progress, self._options.memory_limit)
+        return Placement(device, target, weights, strict)
 
     def _plan_statically(self) -> None:
         """Plans at once where the model's input shapes leave nothing open, so that errors come early."""
         if self._shape_inputs or not all(value.type.is_static for value in self._inputs):
             return
-        self._plan(tuple(value.type.dims for value in self._inputs), {})
+        with self._plan(tuple(value.type.dims for value in self._inputs), {}):
+            pass
 
     # -- what the model is ----------------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class InferenceSession:
         """Runs the model.
 
         Args:
-            output_names: which outputs, in which order; None for all.
+            output_names: which outputs, in which order; None or none for all.
             input_feed: input name → array of the input's type and shape.
             run_options: accepted for compatibility.
 
@@ -167,41 +176,62 @@ class InferenceSession:
 
         Raises:
             InvalidArgument: a missing, extra, misshapen or mistyped input, or an unknown output name.
+            IndexOutOfRange: an index among the inputs lies outside what it indexes.
+            OutOfMemory: the device or the host has too little memory for inputs of these shapes.
+            Fail: the session is closed.
         """
         latest = self._latest
-        if latest is not None and output_names is None and len(input_feed) == len(self._input_names):
+        if latest is not None and output_names is None:
             shapes, types, plan = latest
             try:
                 feeds = [input_feed[name] for name in self._input_names]
+                fits = len(input_feed) == len(feeds)
                 for array, shape, dtype in zip(feeds, shapes, types, strict=True):
                     if array.shape != shape or array.dtype != dtype:
+                        fits = False
                         break
-                else:
+            except (KeyError, AttributeError, TypeError):
+                fits = False
+            if fits:
+                try:
                     return self._run_plan(plan, feeds, plan.outputs)
-            except (KeyError, AttributeError):
-                pass
+                except PlanClosed:
+                    pass
         return self._run_checked(output_names, input_feed)
 
     def _run_checked(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Array]:
         if self._closed:
-            raise Fail("this session is closed")
-        wanted = self._output_names if output_names is None else tuple(output_names)
+            raise Fail(f"this session of {self._label} is closed; make a new one")
+        if output_names is None:
+            output_names = ()
+        if isinstance(output_names, str) or not isinstance(output_names, Iterable):
+            raise InvalidArgument(
+                f"the output names are a list of names or None for all, not {output_names!r}; the outputs "
+                f"are {list(self._output_names)}"
+            )
+        wanted = tuple(output_names) or self._output_names
         for name in wanted:
             if name not in self._output_names:
                 raise InvalidArgument(
                     f"the model has no output '{name}'; its outputs are {list(self._output_names)}"
                 )
-        feeds = self._check_feed(input_feed)
+        feeds = check_feed(self._inputs, input_feed)
         shapes = tuple(array.shape for array in feeds)
         values = {name: feeds[self._input_names.index(name)] for name in self._shape_inputs}
-        plan = self._plan(shapes, values)
-        if not values:
-            self._latest = (shapes, self._dtypes, plan)
-        return self._run_plan(plan, feeds, wanted)
+        with self._plan(shapes, values) as plan:
+            if not values and not self._has_texts:
+                self._latest = (shapes, self._dtypes, plan)
+            try:
+                return self._run_plan(plan, feeds, wanted)
+            except PlanClosed:  # only `close` closes a plan that is in use
+                raise Fail(f"this session of {self._label} was closed during a run") from None
 
     def _run_plan(self, plan: Plan, feeds: Sequence[Array], wanted: tuple[str, ...]) -> list[Array]:
         if not self._options.enable_profiling:
-            return plan.run(feeds, wanted)
+            try:
+                return plan.run(feeds, wanted)
+            except MemoryError as error:
+                raise out_of_memory(error, self._label) from error
         start = time.perf_counter()
         try:
             return plan.run(feeds, wanted)
@@ -211,48 +241,42 @@ class InferenceSession:
                 {"name": "run", "ph": "X", "ts": start * 1e6, "dur": took * 1e6, "pid": 0, "tid": 0}
             )
 
-    def _check_feed(self, feed: Mapping[str, Any]) -> list[Array]:
-        missing = [name for name in self._input_names if name not in feed]
-        extra = [name for name in feed if name not in self._input_names]
-        if missing or extra:
-            parts = []
-            if missing:
-                parts.append(f"missing {missing}")
-            if extra:
-                parts.append(f"unknown {extra}")
-            raise InvalidArgument(
-                f"the feed does not fit: {', '.join(parts)}; the inputs are {list(self._input_names)}"
-            )
-        feeds = [_check_input(value, feed[value.name]) for value in self._inputs]
-        sizes: dict[str, tuple[int, str]] = {}
-        for value, array in zip(self._inputs, feeds, strict=True):
-            for dim, size in zip(value.type.shape or (), array.shape, strict=False):
-                if isinstance(dim, str):
-                    known, where = sizes.setdefault(dim, (size, value.name))
-                    if known != size:
-                        raise InvalidArgument(
-                            f"the dimension '{dim}' is {known} in input '{where}' and "
-                            f"{size} in input '{value.name}'"
-                        )
-        return feeds
-
-    def _plan(self, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Plan:
+    @contextmanager
+    def _plan(self, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Iterator[Plan]:
+        """The plan for a signature, from the cache or new; not closed before the end of the context."""
         key = (shapes, tuple((name, array.tobytes()) for name, array in values.items()))
         with self._plans_lock:
+            if self._closed:
+                raise Fail(f"this session of {self._label} is closed; make a new one")
             plan = self._plans.get(key)
-            if plan is not None:
+            if plan is None:
+                named = dict(zip(self._input_names, shapes, strict=True))
+                with _explained(self._label):
+                    plan = make_plan(self._graph, named, values, self._placement, self._options, key)
+                self._warn(plan)
+                self._plans[key] = plan
+                self._make_room()
+            else:
                 self._plans.move_to_end(key)
-                return plan
-            named = dict(zip(self._input_names, shapes, strict=True))
-            plan = make_plan(self._graph, named, values, self._placement, self._options, key)
-            self._warn(plan)
-            self._plans[key] = plan
-            while len(self._plans) > max(1, self._options.plan_cache_size):
-                _, oldest = self._plans.popitem(last=False)
-                if self._latest is not None and self._latest[2] is oldest:
-                    self._latest = None
+            plan.users += 1
+        try:
+            yield plan
+        finally:
+            with self._plans_lock:
+                plan.users -= 1
+                if not plan.users and plan in self._dropped:
+                    self._dropped.remove(plan)
+                    plan.close()
+
+    def _make_room(self) -> None:
+        while len(self._plans) > max(1, self._options.plan_cache_size):
+            _, oldest = self._plans.popitem(last=False)
+            if self._latest is not None and self._latest[2] is oldest:
+                self._latest = None
+            if oldest.users:
+                self._dropped.append(oldest)
+            else:
                 oldest.close()
-            return plan
 
     def _warn(self, plan: Plan) -> None:
         if not plan.fallbacks or self._warned:
@@ -284,7 +308,8 @@ class InferenceSession:
         values = {
             name: np.ones(shapes[self._input_names.index(name)], np.int64) for name in self._shape_inputs
         }
-        return report(self._plan(shapes, values), self._placement.weights)
+        with self._plan(shapes, values) as plan:
+            return report(plan, self._placement.weights)
 
     # -- end ------------------------------------------------------------------------------------------------
 
@@ -302,9 +327,10 @@ class InferenceSession:
         self._closed = True
         self._latest = None
         with self._plans_lock:
-            for plan in self._plans.values():
+            for plan in (*self._plans.values(), *self._dropped):
                 plan.close()
             self._plans.clear()
+            self._dropped.clear()
         if self._placement.weights is not None:
             self._placement.weights.close()
 
@@ -351,23 +377,31 @@ def _shape_inputs(graph: Graph) -> tuple[str, ...]:
     return tuple(value.name for value in graph.inputs if value.name in found)
 
 
-def _check_input(value: Value, given: Any) -> Array:
-    array = np.asarray(given)
-    wanted = value.type.dtype
-    if array.dtype != wanted.storage:
-        if wanted == dtypes.STRING and array.dtype.kind in "US":
-            array = array.astype(object)
-        else:
-            raise InvalidArgument(
-                f"input '{value.name}' takes {wanted.numpy_name}, got {array.dtype}; "
-                f"convert it with .astype(np.{wanted.storage.name})"
-            )
-    stated = value.type.shape
-    if stated is not None:
-        fits = len(stated) == array.ndim and all(
-            not isinstance(dim, int) or dim == size for dim, size in zip(stated, array.shape, strict=False)
+def _checked_options(options: SessionOptions | None) -> SessionOptions:
+    if options is None:
+        return SessionOptions()
+    if not isinstance(options, SessionOptions):
+        raise InvalidArgument(
+            f"sess_options is a vkml.SessionOptions, not {options!r} ({type(options).__module__}."
+            f"{type(options).__qualname__})"
         )
-        if not fits:
-            shown = [dim if dim is not None else "?" for dim in stated]
-            raise InvalidArgument(f"input '{value.name}' takes the shape {shown}, got {list(array.shape)}")
-    return array
+    limit = options.memory_limit
+    if not isinstance(limit, int | float) or not 0 < limit <= 1:
+        raise InvalidArgument(
+            "SessionOptions.memory_limit is a share of a device's memory, above 0 and at most 1, not "
+            f"{limit!r}"
+        )
+    return options
+
+
+@contextmanager
+def _explained(label: str) -> Iterator[None]:
+    """Names the model in errors that do not, and makes NumPy's MemoryError one of vkml's."""
+    try:
+        yield
+    except ModelError as error:
+        if label not in str(error):
+            error.args = (f"{label}: {error}",)
+        raise
+    except MemoryError as error:
+        raise out_of_memory(error, label) from error

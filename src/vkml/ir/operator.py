@@ -138,7 +138,7 @@ _BY_NAME = {
     **dict.fromkeys(("body", "else_branch", "then_branch"), _GRAPH),
     "value_int": _INT,
 }
-"""Types of attributes whose default does not tell them; ONNX gives one name the same type nearly everywhere."""
+"""Types of attributes whose default does not tell; ONNX gives one name the same type nearly everywhere."""
 
 
 def normalise_attributes(node: Node, spec: Operator) -> dict[str, Any]:

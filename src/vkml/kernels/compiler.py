@@ -22,6 +22,10 @@ from vkml.vulkan import cache
 _OPTIONS = ("-target", "spirv", "-profile", "spirv_1_5", "-O2", "-warnings-disable", "41017,30856")
 _SLANG_LANGUAGE = 1
 _COMPUTE_STAGE = 6
+_ADVICE = (
+    "install the package slangpy (pip install slangpy), or set VKML_SLANG_LIBRARY to the path of "
+    "libslang-compiler; device 'cpu' needs none"
+)
 _CACHE_FORMAT = "spirv-1"
 
 
@@ -71,14 +75,14 @@ class _Library:
     def __init__(self) -> None:
         path = find_library()
         if path is None:
-            raise CompileError(
-                "a kernel has to be compiled and there is no Slang compiler: install the package slangpy "
-                "(pip install slangpy), or set VKML_SLANG_LIBRARY to the path of libslang-compiler"
-            )
+            raise CompileError(f"a kernel has to be compiled and there is no Slang compiler: {_ADVICE}")
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise CompileError(f"the Slang compiler {path} cannot be loaded: {error}") from error
+            raise CompileError(
+                f"a kernel has to be compiled and the Slang compiler {path} cannot be loaded ({error}): "
+                f"{_ADVICE}"
+            ) from error
         pointer, text, integer = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
         self.create_session = self._bind(library, "spCreateSession", pointer, text)
         self.create_request = self._bind(library, "spCreateCompileRequest", pointer, pointer)
@@ -99,7 +103,12 @@ class _Library:
 
     @staticmethod
     def _bind(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> ctypes._NamedFuncPointer:
-        function: ctypes._NamedFuncPointer = getattr(library, name)
+        try:
+            function: ctypes._NamedFuncPointer = getattr(library, name)
+        except AttributeError:
+            raise CompileError(
+                f"{library._name} is no Slang compiler, it has no function {name}: {_ADVICE}"
+            ) from None
         function.restype, function.argtypes = result, arguments
         return function
 

@@ -14,6 +14,7 @@ import numpy as np
 from vkml.cpu.blas import BorrowedThreads
 from vkml.cpu.buffers import BufferPool
 from vkml.cpu.pool import shared_pool
+from vkml.errors import Error, RuntimeException
 from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_views import VIEWS, compile_movement
@@ -116,18 +117,26 @@ class CpuProgram:
 
 
 def _run_steps(schedule: _Schedule, slots: Slots, profile: Profile | None) -> None:
-    if profile is None:
-        for run, dead, _ in schedule.steps:
+    label = ""
+    try:
+        if profile is None:
+            for run, dead, label in schedule.steps:
+                run(slots)
+                for slot in dead:
+                    slots[slot] = None
+            return
+        for run, dead, label in schedule.steps:
+            before = time.perf_counter()
             run(slots)
             for slot in dead:
                 slots[slot] = None
-        return
-    for run, dead, label in schedule.steps:
-        before = time.perf_counter()
-        run(slots)
-        for slot in dead:
-            slots[slot] = None
-        profile.append((label, time.perf_counter() - before))
+            profile.append((label, time.perf_counter() - before))
+    except Error:
+        raise
+    except MemoryError as error:
+        raise MemoryError(f"{label}: {error or 'an allocation failed'}") from error
+    except Exception as error:
+        raise RuntimeException(f"{label} failed on the CPU: {type(error).__name__}: {error}") from error
 
 
 def compile_cpu(

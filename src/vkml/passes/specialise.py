@@ -71,7 +71,8 @@ def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
     except Error as error:
         if node.label in str(error):
             raise
-        raise type(error)(f"{node.label}: {error}") from error
+        error.args = (f"{node.label}: {error}",)
+        raise
     except Exception as error:
         raise InvalidGraph(f"{node.label}: its types cannot be inferred: {error}") from error
 

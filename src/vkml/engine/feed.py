@@ -1,0 +1,120 @@
+"""What a caller passes to `run`, checked against the model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidArgument
+from vkml.ir import Value, dtypes
+from vkml.ir.dtypes import DType
+
+Array = np.ndarray[Any, Any]
+
+
+def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
+    """The feed as arrays of the inputs' types, in their order.
+
+    NumPy arrays must have the input's type, in either byte order; lists and Python numbers take it where no
+    value changes.
+
+    Raises:
+        InvalidArgument: a missing, extra, misshapen or mistyped input; inputs that disagree in a dimension.
+    """
+    names = [value.name for value in inputs]
+    if not isinstance(feed, Mapping):
+        raise InvalidArgument(
+            f"a feed is a mapping from input name to array, not {_article(type(feed).__name__)}; "
+            f"the inputs are {names}"
+        )
+    missing = [name for name in names if name not in feed]
+    extra = [name for name in feed if name not in names]
+    if missing or extra:
+        parts = []
+        if missing:
+            parts.append(f"missing {missing}")
+        if extra:
+            parts.append(f"unknown {extra}")
+        raise InvalidArgument(f"the feed does not fit: {', '.join(parts)}; the inputs are {names}")
+    feeds = [check_input(value, feed[value.name]) for value in inputs]
+    sizes: dict[str, tuple[int, str]] = {}
+    for value, array in zip(inputs, feeds, strict=True):
+        for dim, size in zip(value.type.shape or (), array.shape, strict=False):
+            if isinstance(dim, str):
+                known, where = sizes.setdefault(dim, (size, value.name))
+                if known != size:
+                    raise InvalidArgument(
+                        f"the dimension '{dim}' is {known} in input '{where}' and {size} in input "
+                        f"'{value.name}'"
+                    )
+    return feeds
+
+
+def check_input(value: Value, given: Any) -> Array:
+    """One input's array, of its type and shape; see `check_feed`."""
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgument(f"input '{value.name}' cannot be made an array: {error}") from None
+    wanted = value.type.dtype
+    if wanted == dtypes.STRING:
+        array = _texts(value, array)
+    elif array.dtype != wanted.storage:
+        array = _converted(value, array, is_array=isinstance(given, np.ndarray | np.generic))
+    stated = value.type.shape
+    if stated is not None:
+        fits = len(stated) == array.ndim and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(stated, array.shape, strict=False)
+        )
+        if not fits:
+            shown = [dim if dim is not None else "?" for dim in stated]
+            raise InvalidArgument(f"input '{value.name}' takes the shape {shown}, got {list(array.shape)}")
+    return array
+
+
+def _converted(value: Value, array: Array, *, is_array: bool) -> Array:
+    wanted = value.type.dtype
+    if array.dtype.newbyteorder("=") == wanted.storage:
+        return array.astype(wanted.storage)
+    if not is_array and wanted.is_native and _may_become(array, wanted):
+        return array.astype(wanted.storage)
+    raise InvalidArgument(
+        f"input '{value.name}' takes {wanted.numpy_name}, got {array.dtype}; {_advice(array, wanted)}"
+    )
+
+
+def _may_become(array: Array, wanted: DType) -> bool:
+    """Whether Python's numbers, which know neither float32 nor int8, may be taken for that type."""
+    kind = array.dtype.kind
+    if array.size == 0 and kind == "f":  # what NumPy makes of an empty list
+        return wanted.kind in "fiub"
+    if wanted.is_float:
+        return kind in "fiu"
+    if wanted.is_integer and kind in "iu":
+        bounds = np.iinfo(wanted.storage)
+        return array.size == 0 or bool(bounds.min <= array.min() and array.max() <= bounds.max)
+    return False
+
+
+def _advice(array: Array, wanted: DType) -> str:
+    if not wanted.is_native:
+        return f"pass its bits as {wanted.storage.name}, which NumPy's own types cannot show"
+    if array.dtype.kind in "fiub" and wanted.kind in "fiub":
+        return f"convert it with .astype(np.{wanted.storage.name})"
+    return f"pass an array of np.{wanted.storage.name}"
+
+
+def _texts(value: Value, array: Array) -> Array:
+    if array.dtype.kind in "US":
+        return array.astype(object)
+    if array.dtype != object or not all(isinstance(item, str | bytes) for item in array.reshape(-1)):
+        raise InvalidArgument(
+            f"input '{value.name}' takes strings, got {array.dtype}; pass an array of Python strings"
+        )
+    return array
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[:1] in "aeiouAEIOU" else f"a {noun}"

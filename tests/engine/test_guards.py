@@ -1,0 +1,56 @@
+"""Guard zones: a kernel that writes outside its buffers is found out, one that does not is left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vkml
+from vkml.engine import devices as device_registry
+from vkml.engine.prepare import prepare
+from vkml.engine.programs import VulkanBound, WeightStore
+from vkml.engine.sketch import Sketch
+from vkml.errors import EngineError
+from vkml.lowering.plan import VulkanProgram
+from vkml.lowering.vulkan import Piece, lower
+from vkml.passes import specialise
+
+GUARD_BYTES = 256
+
+
+def lowered(device: str, *, shift: int) -> tuple[VulkanProgram, np.ndarray]:
+    """x → Neg → Softmax, the first result in guarded memory; its kernel writes `shift` elements too far."""
+    sketch = Sketch("guarded")
+    data = np.arange(8, dtype=np.float32).reshape(2, 4)
+    graph = sketch.finish(sketch.node("Softmax", sketch.node("Neg", sketch.input("x", data.shape))))
+    graph = specialise(prepare(graph), {"x": data.shape})
+    [info] = [info for info in vkml.devices() if info.name == device]
+    piece = Piece(graph.nodes, ("x",), tuple(value.name for value in graph.outputs))
+    program = lower(piece, graph.types, graph.constants, device_registry.target_of(info), GUARD_BYTES)
+    [first, *_] = program.levels[0]
+    [target] = first.writes
+    moved = replace(target, offset=target.offset + shift)
+    arguments = tuple(moved if argument is target else argument for argument in first.arguments)
+    program.levels[0][0] = replace(first, arguments=arguments)
+    return program, data
+
+
+@pytest.mark.parametrize("shift", [0, 4, -4, 8])
+def test_a_write_outside_is_found(vulkan_device_name: str, shift: int) -> None:
+    program, data = lowered(vulkan_device_name, shift=shift)
+    [info] = [info for info in vkml.devices() if info.name == vulkan_device_name]
+    device = device_registry.open_device(info)
+    weights = WeightStore(device)
+    bound = VulkanBound(program, device, weights, guard_bytes=GUARD_BYTES)
+    try:
+        if shift:
+            with pytest.raises(EngineError, match="outside its buffers"):
+                bound.run([data])
+        else:
+            [found] = bound.run([data])
+            np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+    finally:
+        bound.close()
+        weights.close()

@@ -1,0 +1,184 @@
+"""Sessions: plans for each shape, inputs that decide shapes, several threads, fallbacks, bad arguments."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from vkml import errors
+from vkml.engine.options import SessionOptions
+from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
+from vkml.onnx import save_graph
+
+Array = np.ndarray[Any, Any]
+
+
+def scaled_softmax(shape: tuple[int | str, ...] = ("rows", 4)) -> bytes:
+    sketch = Sketch("scaled")
+    x = sketch.input("x", shape)
+    doubled = sketch.node("Mul", x, sketch.constant(np.float32(2)))
+    return save_graph(sketch.finish(sketch.node("Softmax", doubled), doubled))
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))
+
+
+def test_every_shape_gets_its_plan_and_old_plans_go(device_name: str) -> None:
+    options = SessionOptions(plan_cache_size=2)
+    with vkml.InferenceSession(scaled_softmax(), options, devices=device_name) as session:
+        for rows in (1, 2, 3, 1, 2, 7, 1):
+            x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+            found, doubled = session.run(None, {"x": x})
+            np.testing.assert_allclose(found, softmax(2 * x), rtol=1e-5)
+            np.testing.assert_array_equal(doubled, 2 * x)
+            assert len(session._plans) <= 2
+        [only] = session.run(["output_1"], {"x": x})
+        np.testing.assert_array_equal(only, 2 * x)
+
+
+def test_results_are_the_callers_own(device_name: str) -> None:
+    with vkml.InferenceSession(scaled_softmax((2, 4)), devices=device_name) as session:
+        x = np.ones((2, 4), np.float32)
+        first = session.run(None, {"x": x})
+        kept = [array.copy() for array in first]
+        session.run(None, {"x": 5 * x})
+        for array, copy in zip(first, kept, strict=True):
+            np.testing.assert_array_equal(array, copy)
+            array[...] = 7  # writable, and not the session's memory
+        for array, copy in zip(session.run(None, {"x": x}), kept, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+def test_inputs_that_decide_shapes(device_name: str) -> None:
+    sketch = Sketch("reshape")
+    x = sketch.input("x", ("n",))
+    shape = sketch.input("shape", (2,), dtypes.INT64)
+    graph = sketch.finish(sketch.node("Relu", sketch.node("Reshape", x, shape)))
+    with vkml.InferenceSession(save_graph(graph), devices=device_name) as session:
+        data = np.arange(12, dtype=np.float32) - 6
+        for wanted in ((3, 4), (4, 3), (-1, 2), (3, 4)):
+            [found] = session.run(None, {"x": data, "shape": np.array(wanted, np.int64)})
+            np.testing.assert_array_equal(found, np.maximum(data.reshape(wanted), 0))
+        with pytest.raises(errors.ShapeError, match="Reshape"):
+            session.run(None, {"x": data, "shape": np.array((5, 5), np.int64)})
+        [found] = session.run(None, {"x": data, "shape": np.array((6, 2), np.int64)})
+        assert found.shape == (6, 2)
+
+
+def test_threads_share_a_session(device_name: str) -> None:
+    with vkml.InferenceSession(scaled_softmax(), devices=device_name) as session:
+        wrong: list[str] = []
+
+        def work(seed: int) -> None:
+            random = np.random.default_rng(seed)
+            for _ in range(25):
+                x = random.standard_normal((int(random.integers(1, 4)), 4)).astype(np.float32)
+                found, doubled = session.run(None, {"x": x})
+                if not (np.allclose(found, softmax(2 * x), rtol=1e-5) and np.array_equal(doubled, 2 * x)):
+                    wrong.append(f"thread {seed}: {x}")
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def with_unsupported() -> tuple[bytes, Array, Array]:
+    """Relu → Exp in double (SPIR-V has none) → Add, so device, CPU, device; its input and answer."""
+    sketch = Sketch("mixed")
+    x = sketch.input("x", (2, 3))
+    first = sketch.node("Relu", x, name="first")
+    wide = sketch.node("Cast", first, to=dtypes.FLOAT64.code, name="widen")
+    root = sketch.node("Exp", wide, name="exponential")
+    narrow = sketch.node("Cast", root, to=dtypes.FLOAT32.code, name="narrow")
+    graph = sketch.finish(sketch.node("Add", narrow, first, name="last"), first)
+    data = np.linspace(-1, 2, 6, dtype=np.float32).reshape(2, 3)
+    return save_graph(graph), data, (np.exp(np.maximum(data, 0)) + np.maximum(data, 0)).astype(np.float32)
+
+
+def test_nodes_without_a_kernel_run_on_the_cpu(
+    vulkan_device_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, data, expected = with_unsupported()
+    with vkml.InferenceSession(model, devices=vulkan_device_name) as session:
+        for _ in range(2):
+            found, first = session.run(None, {"x": data})
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+            np.testing.assert_array_equal(first, np.maximum(data, 0))
+        report = session.report()
+    fallen = dict(report.fallbacks)
+    assert any("exponential" in label for label in fallen) and all(fallen.values())
+    assert not any("first" in label or "last" in label for label in fallen)
+    assert {step.device for step in report.steps} == {"cpu", vulkan_device_name}
+    warnings = [record for record in caplog.records if "run on the CPU" in record.message]
+    assert len(warnings) == 1 and "exponential" in warnings[0].message
+
+
+def test_strict_sessions_refuse_the_cpu(vulkan_device_name: str) -> None:
+    model, _, _ = with_unsupported()
+    with pytest.raises(errors.NotImplemented, match="exponential"):
+        vkml.InferenceSession(model, devices=vulkan_device_name, strict=True)
+
+
+@pytest.mark.parametrize("name", ["int64", "float16", "bool", "uint8"])
+def test_types_that_a_device_lacks_fall_back_with_a_reason(vulkan_device_name: str, name: str) -> None:
+    dtype = dtypes.from_numpy(np.dtype(name))
+    sketch = Sketch("types")
+    x = sketch.input("x", (4,), dtype)
+    moved = sketch.node("Concat", x, x, axis=0)
+    compared = sketch.node("Equal", moved, moved) if name != "float16" else sketch.node("Neg", moved)
+    data = np.array([0, 1, 1, 0]).astype(name)
+    with vkml.InferenceSession(
+        save_graph(sketch.finish(moved, compared)), devices=vulkan_device_name
+    ) as session:
+        found, _ = session.run(None, {"x": data})
+        np.testing.assert_array_equal(found, np.concatenate([data, data]))
+        for label, reason in session.report().fallbacks:
+            assert label and "needs" in reason
+
+
+@pytest.mark.parametrize(
+    ("feed", "message"),
+    [
+        ({}, "missing"),
+        ({"x": np.zeros((2, 4), np.float32), "y": np.zeros(1)}, "unknown"),
+        ({"x": np.zeros((2, 5), np.float32)}, "shape"),
+        ({"x": np.zeros((2, 4), np.float64)}, "float32"),
+        ({"x": np.zeros((4,), np.float32)}, "shape"),
+    ],
+)
+def test_bad_feeds_are_said_to_be(device_name: str, feed: dict[str, Array], message: str) -> None:
+    with vkml.InferenceSession(scaled_softmax(), devices=device_name) as session:
+        with pytest.raises(errors.InvalidArgument, match=message):
+            session.run(None, feed)
+        with pytest.raises(errors.InvalidArgument, match="nothing"):
+            session.run(["nothing"], {"x": np.zeros((2, 4), np.float32)})
+        session.run(None, {"x": np.zeros((2, 4), np.float32)})
+
+
+def test_empty_batches_and_views_as_feeds(device_name: str) -> None:
+    with vkml.InferenceSession(scaled_softmax(), devices=device_name) as session:
+        found, doubled = session.run(None, {"x": np.zeros((0, 4), np.float32)})
+        assert found.shape == doubled.shape == (0, 4)
+        base = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
+        strided = base.T[1:5, ::-2].T
+        found, _ = session.run(None, {"x": strided})
+        np.testing.assert_allclose(found, softmax(2 * strided), rtol=1e-5)
+
+
+def test_a_closed_session_says_so(device_name: str) -> None:
+    session = vkml.InferenceSession(scaled_softmax((2, 4)), devices=device_name)
+    session.run(None, {"x": np.zeros((2, 4), np.float32)})
+    session.close()
+    session.close()
+    with pytest.raises(errors.Fail, match="closed"):
+        session.run(None, {"x": np.zeros((2, 4), np.float32)})
