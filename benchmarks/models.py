@@ -201,10 +201,10 @@ def _classifier(net: Network, x: str, width: int, batch: int) -> Graph:
     return _finish(net, net.node("Gemm", x, weight, bias, transB=1), batch, 1000)
 
 
-def resnet50(batch: int) -> Graph:
+def resnet50(batch: int, size: int = 224) -> Graph:
     """He et al., Deep Residual Learning for Image Recognition, 2015; stride in the 3×3 convolution."""
     net = Network(f"resnet50_b{batch}")
-    x = net.input("input", (batch, 3, 224, 224))
+    x = net.input("input", (batch, 3, size, size))
     x = net.convolution(x, (3, 64), 7, stride=2, is_normalised=True, activation="relu")
     x = net.node("MaxPool", x, kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
     width = 64
@@ -233,10 +233,10 @@ MOBILENET_STAGES = (
 """Expansion, channels, blocks, stride of the first block: Sandler et al., MobileNetV2, 2018, table 2."""
 
 
-def mobilenet_v2(batch: int) -> Graph:
+def mobilenet_v2(batch: int, size: int = 224) -> Graph:
     """Inverted residuals with depthwise convolutions."""
     net = Network(f"mobilenet_v2_b{batch}")
-    x = net.input("input", (batch, 3, 224, 224))
+    x = net.input("input", (batch, 3, size, size))
     x, width = net.convolution(x, (3, 32), 3, stride=2, is_normalised=True, activation="relu6"), 32
     for expansion, target, count, first_stride in MOBILENET_STAGES:
         for index in range(count):
@@ -253,18 +253,18 @@ def mobilenet_v2(batch: int) -> Graph:
     return _classifier(net, x, 1280, batch)
 
 
-def bert_base(batch: int, length: int) -> Graph:
+def bert_base(batch: int, length: int, blocks: int = 12, vocabulary: int = 30522) -> Graph:
     """An encoder of twelve blocks over token numbers; normalisation after each part."""
     net, sizes = Network(f"bert_base_b{batch}_s{length}"), Transformer(batch, length)
     tokens = net.input("input_ids", (batch, length), dtypes.INT64)
-    words = net.node("Gather", net.normal(30522, 768, scale=0.02), tokens)
+    words = net.node("Gather", net.normal(vocabulary, 768, scale=0.02), tokens)
     x = net.layer_normalisation(net.node("Add", words, net.normal(1, length, 768, scale=0.02)), 768)
-    for _ in range(12):
+    for _ in range(blocks):
         x = sizes.block(net, x, normalises_first=False)
     return _finish(net, x, batch, length, 768)
 
 
-def vit_b16(batch: int) -> Graph:
+def vit_b16(batch: int, blocks: int = 12) -> Graph:
     """Dosovitskiy et al., An Image is Worth 16x16 Words, 2020: patches of 16×16, twelve blocks."""
     net, sizes = Network(f"vit_b16_b{batch}"), Transformer(batch, 197)
     x = net.input("input", (batch, 3, 224, 224))
@@ -273,23 +273,23 @@ def vit_b16(batch: int) -> Graph:
     x = net.node("Transpose", net.node("Reshape", x, net.integers(batch, 768, 196)), perm=(0, 2, 1))
     x = net.node("Concat", net.normal(batch, 1, 768, scale=0.02), x, axis=1)
     x = net.node("Add", x, net.normal(1, 197, 768, scale=0.02))
-    for _ in range(12):
+    for _ in range(blocks):
         x = sizes.block(net, x, normalises_first=True)
     x = net.node("Gather", net.layer_normalisation(x, 768), net.constant(np.int64(0)), axis=1)
     return _finish(net, net.linear(x, 768, 1000), batch, 1000)
 
 
-def gpt2(batch: int, length: int) -> Graph:
+def gpt2(batch: int, length: int, blocks: int = 12, vocabulary: int = 50257) -> Graph:
     """A decoder of twelve blocks on a whole prompt, with a causal mask, and the scores of all tokens."""
     net, sizes = Network(f"gpt2_b{batch}_s{length}"), Transformer(batch, length)
     tokens = net.input("input_ids", (batch, length), dtypes.INT64)
-    words = net.node("Gather", net.normal(50257, 768, scale=0.02), tokens)
+    words = net.node("Gather", net.normal(vocabulary, 768, scale=0.02), tokens)
     x = net.node("Add", words, net.normal(1, length, 768, scale=0.02))
     mask = net.constant(np.triu(np.full((1, 1, length, length), -1e9, np.float32), 1))
-    for _ in range(12):
+    for _ in range(blocks):
         x = sizes.block(net, x, normalises_first=True, mask=mask)
-    x = net.linear(net.layer_normalisation(x, 768), 768, 50257, has_bias=False)
-    return _finish(net, x, batch, length, 50257)
+    x = net.linear(net.layer_normalisation(x, 768), 768, vocabulary, has_bias=False)
+    return _finish(net, x, batch, length, vocabulary)
 
 
 def unet(size: int) -> Graph:

@@ -236,8 +236,8 @@ def choose(target: Target, product: Product) -> tuple[Tile, int]:
     for tile in TILES:
         if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:
             continue
-        if target.processors == 1 and (tile.m * tile.n > 64 * 64 or tile.n * tile.k > 4 * tile.threads):
-            continue  # software drivers: long compiles, and SwiftShader's compiler aborts above four loads a thread
+        if target.processors == 1 and max(tile.m, tile.n) * tile.k > 2 * tile.threads:
+            continue  # software drivers: SwiftShader's compiler aborts or runs for minutes above two loads a thread
         tiles = math.ceil(product.m / tile.m) * math.ceil(product.n / tile.n) * product.batch
         for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
             if splits > 1 and (target.processors == 1 or product.k < 64 * splits):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from vkml.errors import Error, InvalidGraph, UnsupportedOperator
+from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, find
 from vkml.ir.operator import check_attributes, normalise_attributes
+from vkml.passes.explain import explained
 
 _INTERNAL = {"is_flattened", "source", "source_shape"}
 """Attributes that rewrites give to nodes: no model may, they say what vkml has found out about inputs."""
-_OLDEST_TYPES = 6
-"""Opset from which attributes of one name have the same type in all later versions of an operator."""
+_RETYPED = ("p", "to")
+"""Attributes that had another type before opset 6: LpPool's was a float, Cast's a string."""
 
 
 def normalise(graph: Graph) -> Graph:
@@ -83,17 +83,12 @@ def _upgraded(node: Node) -> list[Node]:
     hidden = sorted(_INTERNAL & set(node.attributes))
     if hidden:
         raise InvalidGraph(f"{node.label}: the attribute {hidden[0]!r} is not one of {node.op}'s")
-    if node.version >= _OLDEST_TYPES:
-        node = replace(node, attributes=check_attributes(node, operator))
-    try:
+    changed = _RETYPED if node.version < 6 else ()
+    stated = {key: value for key, value in node.attributes.items() if key not in changed}
+    checked = check_attributes(replace(node, attributes=stated), operator)
+    node = replace(node, attributes={**node.attributes, **checked})
+    with explained(node, f"its form of opset {node.version} cannot be understood"):
         upgraded = operator.upgrade(node)
-    except Error:
-        raise
-    except Exception as error:
-        raise InvalidGraph(
-            f"{node.label}: its form of opset {node.version} cannot be understood: {error} "
-            f"(attributes: {_shown(node.attributes)})"
-        ) from error
     forms = [upgraded] if isinstance(upgraded, Node) else list(upgraded)
     # A rewrite may name other operators, which are then in their newest form already.
     complete = []
@@ -106,11 +101,6 @@ def _upgraded(node: Node) -> list[Node]:
         _check_count(form, "outputs", len(form.outputs), spec.outputs)
         complete.append(replace(form, inputs=inputs, attributes=normalise_attributes(form, spec)))
     return complete
-
-
-def _shown(attributes: Mapping[str, Any]) -> str:
-    text = ", ".join(f"{key}={value!r}" for key, value in sorted(attributes.items())) or "none"
-    return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _check_count(node: Node, what: str, found: int, allowed: tuple[int, int]) -> None:

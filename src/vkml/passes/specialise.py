@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from vkml.errors import Error, InvalidGraph, ShapeError
+from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find
+from vkml.passes.explain import explained
 
 FOLD_LIMIT = 64 << 20
 """Bytes up to which a folded constant may outgrow its inputs: a fill of gigabytes is made at run time."""
@@ -63,34 +64,24 @@ def specialise(
 
 
 def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
-    """The types of a node's outputs; what its operator stumbles over becomes an error that names the node."""
-    try:
+    """The types of a node's outputs."""
+    with explained(node, "its types cannot be inferred"):
         return find(node).infer(node, known)
-    except MemoryError:
-        raise
-    except Error as error:
-        if node.label in str(error):
-            raise
-        error.args = (f"{node.label}: {error}",)
-        raise
-    except Exception as error:
-        raise InvalidGraph(f"{node.label}: its types cannot be inferred: {error}") from error
 
 
 def evaluate_constant(node: Node, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a node of constants; what NumPy refuses becomes an error that names the node."""
-    try:
+    """The outputs of a node of constants."""
+    with explained(node, "it cannot be computed from its constants"):
         return find(node).evaluate(node, inputs)
-    except (Error, MemoryError):
-        raise
-    except Exception as error:
-        raise InvalidGraph(f"{node.label}: cannot be computed from its constants: {error}") from error
 
 
 def resolved(node: Node, known: Sequence[Known | None]) -> Node:
     """The node in the form that its inputs' types decide: CastLike as a Cast that states both its types."""
     resolve = getattr(find(node), "resolve", None)
-    return node if resolve is None else resolve(node, known)
+    if resolve is None:
+        return node
+    with explained(node, "its types cannot be inferred"):
+        return resolve(node, known)  # type: ignore[no-any-return]
 
 
 def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Known | None:
