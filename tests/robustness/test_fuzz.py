@@ -85,7 +85,7 @@ def test_corpus_runs() -> None:
         assert run(data, seed) or data is CORPUS[1]  # whose indices are sometimes out of range
 
 
-@settings(max_examples=1500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=damaged(), seed=st.integers(0, 5))
 def test_damaged_models(data: bytes, seed: int) -> None:
     run(data, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +138,11 @@ class Plan:
             and self.programs[0].inputs == self.input_names
             and self.programs[0].outputs == self.outputs
         )
+
+    def direct(self) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
+        """The shortest way from a feed to all outputs, where one Vulkan program is the whole plan."""
+        program = self.programs[0] if self._is_direct else None
+        return program.direct(self.lock) if isinstance(program, VulkanBound) else None
 
     def close(self) -> None:
         with self.lock:

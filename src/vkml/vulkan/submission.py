@@ -168,11 +168,13 @@ def _make_submit(
             for index, number in enumerate(signal_values):
                 signal_infos[index + 1].value = number
         own_info.value = value
+        # Counted before: an interrupt right behind the call must not make the next submission reuse the value.
+        current[0] = value
         with lock:
             result = queue_submit(queue_handle, 1, info, null)
         if result:
+            current[0] = value - 1
             fail("vkQueueSubmit2", result)
-        current[0] = value
         return value
 
     get_value, device, semaphore = context.functions.vkGetSemaphoreCounterValue, context.handle, own.handle
@@ -183,11 +185,13 @@ def _make_submit(
         if context.is_closed:
             context.require_open()
         own_info.value = value
+        # Counted before: an interrupt right behind the call must not make the next submission reuse the value.
+        current[0] = value
         with lock:
             result = queue_submit(queue_handle, 1, info, null)
         if result:
+            current[0] = value - 1
             fail("vkQueueSubmit2", result)
-        current[0] = value
         out = ffi.new("uint64_t *")
         for _ in spins:
             if get_value(device, semaphore, out):
