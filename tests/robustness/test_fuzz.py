@@ -61,12 +61,12 @@ def random_feed(session: vkml.InferenceSession, seed: int) -> dict[str, Any] | N
     return feed
 
 
-def run(data: bytes, seed: int) -> bool:
+def run(data: bytes, seed: int, device: str = "cpu") -> bool:
     """Whether the model ran to its end."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with vkml.InferenceSession(data, devices="cpu") as session:
+            with vkml.InferenceSession(data, devices=device) as session:
                 feed = random_feed(session, seed)
                 if feed is None:
                     return False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,6 +118,7 @@ class InferenceSession:
             return Placement(None, None, None, strict)
         device = device_registry.open_device(info)
         target = device_registry.target_of(info)
+        _close_at_exit(self)
         weights = WeightStore(device, self._options.progress, self._options.memory_limit)
         return Placement(device, target, weights, strict)
 
@@ -355,6 +358,26 @@ class InferenceSession:
                 self.close()
             except Exception:
                 _log.debug("closing a session at its end failed", exc_info=True)
+
+
+_on_devices: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
+_has_exit_handler = False
+
+
+def _close_at_exit(session: InferenceSession) -> None:
+    """Has the session closed before its device when the interpreter ends: daemon threads may be running it."""
+    global _has_exit_handler
+    if not _has_exit_handler:
+        # Handlers run in reverse order; the device, opened by now, has registered its own.
+        atexit.register(_close_all)
+        _has_exit_handler = True
+    _on_devices.add(session)
+
+
+def _close_all() -> None:
+    for session in list(_on_devices):
+        if not getattr(session, "_closed", True):  # else not even made
+            session.close()
 
 
 def _node_arg(value: Value) -> NodeArg:

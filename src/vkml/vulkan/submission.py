@@ -179,6 +179,7 @@ def _make_submit(
 
     get_value, device, semaphore = context.functions.vkGetSemaphoreCounterValue, context.handle, own.handle
     wait_for, spins = own._wait, range(_RUN_SPINS)
+    out = ffi.new("uint64_t *")  # one run at a time, as the class says
 
     def run() -> None:
         value = current[0] + 1
