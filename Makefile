@@ -23,11 +23,11 @@ test:
 	@tools/environment.sh test,image
 	@$(PYTHON_IN_VENV) tools/software_drivers.py $(DRIVERS)
 	@. $(DRIVERS)/env.sh && VKML_VALIDATE=1 VKML_ALLOW_SOFTWARE=1 \
-	  $(PYTHON_IN_VENV) -m pytest -q -n $(PROCESSES) $(TESTS)
+	  $(PYTHON_IN_VENV) -m pytest -q -n $(PROCESSES) --dist worksteal $(TESTS)
 
 test-cpu:
 	@tools/environment.sh test,image
-	@VKML_ALLOW_SOFTWARE=0 VKML_TEST_DEVICES=cpu $(PYTHON_IN_VENV) -m pytest -q -n $(PROCESSES) $(TESTS)
+	@VKML_ALLOW_SOFTWARE=0 VKML_TEST_DEVICES=cpu $(PYTHON_IN_VENV) -m pytest -q -n $(PROCESSES) --dist worksteal $(TESTS)
 
 lint:
 	@tools/environment.sh test,image

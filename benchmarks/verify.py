@@ -39,7 +39,9 @@ def relative_error(path: str, device: str) -> tuple[float, int]:
 def main() -> None:
     """Prints a line a model; exit code 1 if one is beyond the tolerance."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verify", description=main.__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="names, .onnx files or folders; default: all names")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="names, .onnx files or folders; default: all names"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, vulkan:0, …")
     options = parser.parse_args()
     paths: list[Path] = []

@@ -47,7 +47,8 @@ def test_inspect_plan_says_where_nodes_run(command: Command, scale_model: Path, 
     assert not found["plan"]["fallbacks"]
     assert {step["device"] for step in steps} == {device_name}
     assert "MatMul" in {operator for step in steps for operator in step["operators"]}
-    assert [5, 3] in [shape for step in steps for shape in step["output_shapes"]]
+    # A device's kernel may see the matrix as a batch of one.
+    assert [5, 3] in [shape[-2:] for step in steps for shape in step["output_shapes"]]
     text = command("inspect", scale_model, "--plan", "-d", device_name).out
     assert f"Plan for {device_name}" in text
 

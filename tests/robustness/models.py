@@ -16,7 +16,9 @@ def value(name: str, shape: Sequence[Any] | None, dtype: int = FLOAT) -> ValueIn
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
-def node(op: str, inputs: Sequence[str], outputs: Sequence[str], name: str = "", **attributes: Any) -> NodeProto:
+def node(
+    op: str, inputs: Sequence[str], outputs: Sequence[str], name: str = "", **attributes: Any
+) -> NodeProto:
     return helper.make_node(op, inputs, outputs, name=name or None, **attributes)
 
 
@@ -29,9 +31,13 @@ def model(
     domains: dict[str, int] | None = None,
 ) -> bytes:
     """A model's bytes, unchecked."""
-    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
+    initializers = [
+        numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()
+    ]
     graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), initializers)
-    opsets = [helper.make_opsetid(domain, version) for domain, version in {"": opset, **(domains or {})}.items()]
+    opsets = [
+        helper.make_opsetid(domain, version) for domain, version in {"": opset, **(domains or {})}.items()
+    ]
     data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
     return data
 

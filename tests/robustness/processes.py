@@ -1,4 +1,4 @@
-"""Python processes of their own: what an environment, an exit or a signal does cannot be tried in this one."""
+"""Python processes of their own: for what an environment or an exit does, which this one cannot try."""
 
 from __future__ import annotations
 

@@ -35,9 +35,13 @@ def test_device_that_is_not_there(name: str) -> None:
     assert repr(name) in str(caught.value)
 
 
-@pytest.mark.parametrize("providers", [["CUDAExecutionProvider"], [3], 3, [()], ["CPUExecutionProvider", "x"]])
+@pytest.mark.parametrize(
+    "providers", [["CUDAExecutionProvider"], [3], 3, [()], ["CPUExecutionProvider", "x"]]
+)
 def test_unknown_provider(providers: Any) -> None:
-    with pytest.raises(vkml.InvalidArgument, match=r"provider .* is not known: vkml has VulkanExecutionProvider"):
+    with pytest.raises(
+        vkml.InvalidArgument, match=r"provider .* is not known: vkml has VulkanExecutionProvider"
+    ):
         vkml.InferenceSession(product(), providers=providers)
 
 
@@ -48,7 +52,9 @@ def test_providers(providers: Any) -> None:
 
 
 def test_unknown_settings() -> None:
-    with pytest.raises(vkml.InvalidArgument, match="precision 'hihg' is not known: use one of highest, high, medium"):
+    with pytest.raises(
+        vkml.InvalidArgument, match="precision 'hihg' is not known: use one of highest, high, medium"
+    ):
         vkml.InferenceSession(product(), devices="cpu", precision="hihg")
     with pytest.raises(vkml.InvalidArgument, match=r"sess_options is a vkml\.SessionOptions, not 3"):
         vkml.InferenceSession(product(), 3, devices="cpu")  # type: ignore[arg-type]
@@ -112,7 +118,14 @@ def test_memory_limit_of_a_session(vulkan_device_name: str) -> None:
             for _ in range(2):
                 with pytest.raises(vkml.OutOfMemory) as caught:
                     session.run(None, {"x": np.ones((1, 512), np.float32)})
-                for word in (vulkan_device_name, "weights", "1.0 MiB", "free", "limit of 1e-07 %", "smaller batch"):
+                for word in (
+                    vulkan_device_name,
+                    "weights",
+                    "1.0 MiB",
+                    "free",
+                    "limit of 1e-07 %",
+                    "smaller batch",
+                ):
                     assert word in str(caught.value), caught.value
                 assert isinstance(caught.value, MemoryError)
             after = live_objects()

@@ -104,7 +104,9 @@ def test_scalars_and_python_numbers(device_name: str) -> None:
 
 
 def test_dimensions_that_disagree(device_name: str) -> None:
-    both = model([node("Add", ["a", "b"], ["y"])], [value("a", ("n", 4)), value("b", ("n", 4))], [value("y", None)])
+    both = model(
+        [node("Add", ["a", "b"], ["y"])], [value("a", ("n", 4)), value("b", ("n", 4))], [value("y", None)]
+    )
     with vkml.InferenceSession(both, devices=device_name) as session:
         with pytest.raises(vkml.InvalidArgument) as caught:
             session.run(None, {"a": X, "b": np.ones((3, 4), np.float32)})
@@ -229,6 +231,8 @@ def test_strings(wrong: list[Any]) -> None:
 def test_bits_of_bfloat16() -> None:
     raw = model([node("Identity", ["x"], ["y"])], [value("x", (2,), 16)], [value("y", (2,), 16)])
     with vkml.InferenceSession(raw, devices="cpu") as session:
-        with pytest.raises(vkml.InvalidArgument, match=r"takes bfloat16, got float32; pass its bits as uint16"):
+        with pytest.raises(
+            vkml.InvalidArgument, match=r"takes bfloat16, got float32; pass its bits as uint16"
+        ):
             session.run(None, {"x": np.ones(2, np.float32)})
         assert session.run(None, {"x": np.array([1, 2], np.uint16)})[0].tolist() == [1, 2]

@@ -30,7 +30,11 @@ def damaged(draw: Any) -> bytes:
         if kind == "flip":
             data = data[:position] + bytes([draw(st.integers(0, 255))]) + data[position + 1 :]
         elif kind == "bit":
-            data = data[:position] + bytes([data[position] ^ 1 << draw(st.integers(0, 7))]) + data[position + 1 :]
+            data = (
+                data[:position]
+                + bytes([data[position] ^ 1 << draw(st.integers(0, 7))])
+                + data[position + 1 :]
+            )
         elif kind == "number":
             number = encode_varint(draw(NUMBERS))
             data = data[:position] + number + data[position + len(number) :]
@@ -85,10 +89,17 @@ def test_corpus_runs() -> None:
         assert run(data, seed) or data is CORPUS[1]  # whose indices are sometimes out of range
 
 
-@settings(max_examples=5000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=damaged(), seed=st.integers(0, 5))
 def test_damaged_models(data: bytes, seed: int) -> None:
     run(data, seed)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=damaged(), seed=st.integers(0, 5))
+def test_damaged_models_on_vulkan(vulkan_device_name: str, data: bytes, seed: int) -> None:
+    if run(data, seed):
+        run(data, seed, vulkan_device_name)
 
 
 def test_every_byte_changed() -> None:

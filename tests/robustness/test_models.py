@@ -106,7 +106,7 @@ def test_name_of_an_input_produced() -> None:
 
 
 def test_name_that_an_upgrade_makes() -> None:
-    # Squeeze of opset 11 has its axes as an attribute; the constant that replaces it must not meet another value.
+    # Squeeze of opset 11 has its axes as an attribute; the constant that replaces it gets this name.
     nodes = [node("Squeeze", ["x"], ["y"], "old", axes=[0]), node("Relu", ["x"], ["y/axes"], "other")]
     wrong = model(nodes, [value("x", (1, 4))], [value("y", (4,)), value("y/axes", (1, 4))], opset=11)
     refusal(vkml.InvalidGraph, wrong, "'y/axes'", "rename")
@@ -275,7 +275,9 @@ WRONG_ATTRIBUTES = [
 
 @pytest.mark.parametrize(("op", "attributes", "first", "second", "third"), WRONG_ATTRIBUTES)
 def test_wrong_attributes(op: str, attributes: dict[str, Any], first: str, second: str, third: str) -> None:
-    text = refusal(vkml.InvalidGraph, unary(op, out=None, **attributes), f"{op} node 'it'", first, second, third)
+    text = refusal(
+        vkml.InvalidGraph, unary(op, out=None, **attributes), f"{op} node 'it'", first, second, third
+    )
     assert LABEL in text and len(text) < 300
 
 
@@ -318,7 +320,9 @@ def test_wrong_constants(attributes: dict[str, Any]) -> None:
 
 def test_index_of_constants_out_of_range() -> None:
     constants = {"c": np.arange(3, dtype=np.float32), "i": np.array([7])}
-    wrong = model([node("Gather", ["c", "i"], ["g"], "pick"), node("Add", ["x", "g"], ["y"])], X, Y, constants)
+    wrong = model(
+        [node("Gather", ["c", "i"], ["g"], "pick"), node("Add", ["x", "g"], ["y"])], X, Y, constants
+    )
     with pytest.raises(vkml.Error) as caught:
         opened(wrong)
     assert "Gather node 'pick'" in str(caught.value) and "index 7" in str(caught.value)
@@ -357,7 +361,9 @@ def test_external_data_beside_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(y, [[-2, 2, 6]])
 
 
-@pytest.mark.parametrize("location", ["{folder}/secret.bin", "../secret.bin", "a/../../secret.bin", "/etc/passwd"])
+@pytest.mark.parametrize(
+    "location", ["{folder}/secret.bin", "../secret.bin", "a/../../secret.bin", "/etc/passwd"]
+)
 def test_external_data_outside(tmp_path: Path, location: str) -> None:
     where = location.format(folder=tmp_path)
     path = with_external(tmp_path, where)

@@ -70,8 +70,9 @@ def test_more_shapes_than_plans_are_kept(device_name: str, size: int) -> None:
 def test_many_sessions(device_name: str) -> None:
     sessions = [opened(device_name) for _ in range(3)]
     in_threads(
-        lambda index: [check(sessions[index % 3], 1 + index % 4, 100 * index + run) for run in range(RUNS)]
-        and None
+        lambda index: (
+            [check(sessions[index % 3], 1 + index % 4, 100 * index + run) for run in range(RUNS)] and None
+        )
     )
     for session in sessions:
         session.close()

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -316,16 +316,16 @@ class VulkanBound:
         return [view.copy() for view in self._output_views]
 
     def _settle(self) -> None:
-        """After an interrupt: the device may be at work, on buffers that the next run or `close` would touch."""
+        """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
         with contextlib.suppress(DeviceError):
             self._device.wait_idle()
 
     def direct(self, lock: threading.Lock) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
         """One closure from a feed to results, for the run that repeats; None where guards have to be checked.
 
-        The closure returns None, having run nothing, when the feed is not exactly what the program takes, or when
-        the program has been closed: the caller then goes the long way, which says what is wrong. It saves about
-        1 µs of the 15 that a run of one dispatch takes.
+        The closure returns None, having run nothing, when the feed is not exactly what the program takes, or
+        when the program is closed: the caller then goes the long way, which says what is wrong. It saves
+        about 1 µs of the 15 that a run of one dispatch takes.
 
         Args:
             lock: held while it runs; whoever closes the program holds it, too.
@@ -333,10 +333,11 @@ class VulkanBound:
         if self._guard_bytes:
             return None
         entries = tuple(
-            (name, view, view.shape, view.dtype) for name, view in zip(self.inputs, self._input_views, strict=True)
+            (name, view, view.shape, view.dtype)
+            for name, view in zip(self.inputs, self._input_views, strict=True)
         )
         outputs, run, count = self._output_views, self._run, len(entries)
-        status, context = memoryview(self._status), self._context
+        status, context = memoryview(self._status.data), self._context
 
         def call(feed: Mapping[str, Any]) -> list[Array] | None:
             with lock:

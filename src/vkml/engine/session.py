@@ -365,7 +365,7 @@ _has_exit_handler = False
 
 
 def _close_at_exit(session: InferenceSession) -> None:
-    """Has the session closed before its device when the interpreter ends: daemon threads may be running it."""
+    """Has the session closed before its device when the interpreter ends: daemon threads may be running."""
     global _has_exit_handler
     if not _has_exit_handler:
         # Handlers run in reverse order; the device, opened by now, has registered its own.

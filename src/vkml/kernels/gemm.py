@@ -237,7 +237,8 @@ def choose(target: Target, product: Product) -> tuple[Tile, int]:
         if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:
             continue
         if target.processors == 1 and max(tile.m, tile.n) * tile.k > 2 * tile.threads:
-            continue  # software drivers: SwiftShader's compiler aborts or runs for minutes above two loads a thread
+            # Software drivers: SwiftShader's compiler aborts or runs for minutes above two loads a thread.
+            continue
         tiles = math.ceil(product.m / tile.m) * math.ceil(product.n / tile.n) * product.batch
         for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
             if splits > 1 and (target.processors == 1 or product.k < 64 * splits):

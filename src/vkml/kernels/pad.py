@@ -75,7 +75,7 @@ def pad(
     writer.text(
         "\n".join(
             [
-                "int modulo(int a, int b) { int rest = a % b; return rest < 0 ? rest + b : rest; }",
+                "int modulo(int a, int b) { return a < 0 ? b - 1 - (-1 - a) % b : a % b; }",
                 f'[shader("compute")] [numthreads({WORKGROUP}, 1, 1)]',
                 "void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)",
                 "{",

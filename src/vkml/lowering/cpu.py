@@ -120,7 +120,7 @@ def _run_steps(schedule: _Schedule, slots: Slots, profile: Profile | None) -> No
     label = ""
     try:
         if profile is None:
-            for run, dead, label in schedule.steps:
+            for run, dead, label in schedule.steps:  # noqa: B007 (the handlers name it)
                 run(slots)
                 for slot in dead:
                     slots[slot] = None

@@ -100,16 +100,22 @@ class Context:
         """
         self.require_open()
         out = ffi.new(f"Vk{kind} *")
-        self.functions.call(function, self.handle, info, NULL, out)
-        created(kind)
-        handle = out[0]
         destroy, device = getattr(self.functions, f"vkDestroy{kind}"), self.handle
 
         def destroy_it() -> None:
-            destroy(device, handle, NULL)
+            if out[0]:
+                destroy(device, out[0], NULL)
             destroyed(kind)
 
-        return handle, self.own(destroy_it)
+        # Owned before it is there: an interrupt right after the call must not lose it.
+        created(kind)
+        key = self.own(destroy_it)
+        try:
+            self.functions.call(function, self.handle, info, NULL, out)
+        except BaseException:
+            self.release(key)
+            raise
+        return out[0], key
 
     def name(self, kind: str, handle: Any, label: str) -> None:
         """Gives an object a name that the validation layer's messages show.

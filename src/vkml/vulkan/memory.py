@@ -187,8 +187,9 @@ class Allocator:
         heap = self._type_heap[type_index]
         with self._lock:
             free = self.free_bytes(heap, limit)
+            shortage = self._shortage(label, size, free, heap, limit)
             if size > free:
-                raise OutOfMemory(self._shortage(label, size, free, heap, limit))
+                raise OutOfMemory(shortage)
             flags = structure(
                 "VkMemoryAllocateFlagsInfo", flags=constants.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
             )
@@ -196,22 +197,28 @@ class Allocator:
                 structure("VkMemoryAllocateInfo", allocationSize=size, memoryTypeIndex=type_index), flags
             )
             out = ffi.new("VkDeviceMemory *")
-            result = context.functions.vkAllocateMemory(context.handle, info, NULL, out)
-            if result in (constants.VK_ERROR_OUT_OF_DEVICE_MEMORY, constants.VK_ERROR_OUT_OF_HOST_MEMORY):
-                raise OutOfMemory(self._shortage(label, size, free, heap, limit) + "; the driver refused it")
-            if result:
-                context.functions.fail("vkAllocateMemory", result)
+            free_memory, device, count = context.functions.vkFreeMemory, context.handle, self._count
+
+            def free_it() -> None:
+                if out[0]:
+                    free_memory(device, out[0], NULL)
+                count(heap, -size)
+                destroyed("DeviceMemory")
+
+            # Owned before it is there: an interrupt right after the call must not lose it.
             self._count(heap, size)
             created("DeviceMemory")
-        handle = out[0]
-        free_memory, device, count = context.functions.vkFreeMemory, context.handle, self._count
-
-        def free_it() -> None:
-            free_memory(device, handle, NULL)
-            count(heap, -size)
-            destroyed("DeviceMemory")
-
-        return handle, context.own(free_it)
+            key = context.own(free_it)
+            try:
+                result = context.functions.vkAllocateMemory(context.handle, info, NULL, out)
+                if result in (constants.VK_ERROR_OUT_OF_DEVICE_MEMORY, constants.VK_ERROR_OUT_OF_HOST_MEMORY):
+                    raise OutOfMemory(f"{shortage}; the driver refused it")
+                if result:
+                    context.functions.fail("vkAllocateMemory", result)
+            except BaseException:
+                context.release(key)
+                raise
+        return out[0], key
 
     def free_bytes(self, heap: int, limit: float | None = None) -> int:
         """What may still be allocated from a heap; other processes' use counts where it is known."""

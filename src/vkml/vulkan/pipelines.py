@@ -166,28 +166,30 @@ class Pipelines:
                 stage.pNext = required
             info = structure("VkComputePipelineCreateInfo", stage=stage[0], layout=layout)
             out = ffi.new("VkPipeline *")
+            destroy = functions.vkDestroyPipeline
+
+            def destroy_it() -> None:
+                if out[0]:
+                    destroy(device, out[0], NULL)
+                destroyed("Pipeline")
+
+            # Owned before it is there: an interrupt right after the call must not lose it.
+            created("Pipeline")
+            key = context.own(destroy_it)
             result = functions.vkCreateComputePipelines(device, self._cache, 1, info, NULL, out)
             del required, stage  # alive up to here
         finally:
             context.release(module_key)
         if result:
+            context.release(key)
             try:
                 functions.fail("vkCreateComputePipelines", result)
             except DeviceError as error:
                 if result == constants.VK_ERROR_DEVICE_LOST:
                     raise
                 raise CompileError(f"the driver did not compile kernel {label!r}: {error}") from error
-        created("Pipeline")
-        handle = out[0]
-        destroy = functions.vkDestroyPipeline
-
-        def destroy_it() -> None:
-            destroy(device, handle, NULL)
-            destroyed("Pipeline")
-
-        context.own(destroy_it)
-        context.name("PIPELINE", handle, label)
-        return Pipeline(handle, layout, push_bytes, label)
+        context.name("PIPELINE", out[0], label)
+        return Pipeline(out[0], layout, push_bytes, label)
 
     def _layout(self, push_bytes: int) -> int:
         with self._lock:

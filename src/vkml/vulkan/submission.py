@@ -84,7 +84,8 @@ class Submission:
     Attributes:
         submit: `submit(wait_values=(), signal_values=()) -> int`, one value for each of `waits`, `signals`.
         wait: `wait(spin_seconds=0.002, timeout_seconds=None) -> bool`.
-        run: `run()`, a submission and the wait for it in one, with the least overhead; only without `waits` and `signals`.
+        run: `run()`, a submission and the wait for it in one, with the least overhead; only without `waits`
+            and `signals`.
         timeline: signalled with 1, 2, 3, … by the submissions.
     """
 
@@ -168,7 +169,7 @@ def _make_submit(
             for index, number in enumerate(signal_values):
                 signal_infos[index + 1].value = number
         own_info.value = value
-        # Counted before: an interrupt right behind the call must not make the next submission reuse the value.
+        # Counted first: an interrupt right after the call must not let the next submission reuse the value.
         current[0] = value
         with lock:
             result = queue_submit(queue_handle, 1, info, null)
@@ -179,14 +180,13 @@ def _make_submit(
 
     get_value, device, semaphore = context.functions.vkGetSemaphoreCounterValue, context.handle, own.handle
     wait_for, spins = own._wait, range(_RUN_SPINS)
-    out = ffi.new("uint64_t *")  # one run at a time, as the class says
 
     def run() -> None:
         value = current[0] + 1
         if context.is_closed:
             context.require_open()
         own_info.value = value
-        # Counted before: an interrupt right behind the call must not make the next submission reuse the value.
+        # Counted first: an interrupt right after the call must not let the next submission reuse the value.
         current[0] = value
         with lock:
             result = queue_submit(queue_handle, 1, info, null)
