@@ -6,6 +6,7 @@ path in the environment variable VKML_SLANG_LIBRARY.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import hashlib
@@ -13,6 +14,7 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ def compile_slang(source: str, label: str = "kernel") -> bytes:
     name = f"spirv/{key[:2]}/{key}"
     found = cache.read(name)
     if found is None:
-        found = _session().compile(source, label)
+        with _session() as session:
+            found = session.compile(source, label)
         cache.write(name, found)
     return found
 
@@ -85,6 +88,7 @@ class _Library:
             ) from error
         pointer, text, integer = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
         self.create_session = self._bind(library, "spCreateSession", pointer, text)
+        self.destroy_session = self._bind(library, "spDestroySession", None, pointer)
         self.create_request = self._bind(library, "spCreateCompileRequest", pointer, pointer)
         self.destroy_request = self._bind(library, "spDestroyCompileRequest", None, pointer)
         self.arguments = self._bind(
@@ -114,13 +118,16 @@ class _Library:
 
 
 class _Session:
-    """A Slang session; sessions are not shared between threads, one each compiles in parallel."""
+    """A Slang session; not for two threads at once, so parallel compiles take one each."""
 
     def __init__(self, library: _Library) -> None:
         self._library = library
         self._session = library.create_session(None)
         if not self._session:
             raise CompileError("the Slang compiler could not create a session")
+
+    def close(self) -> None:
+        self._library.destroy_session(self._session)
 
     def compile(self, source: str, label: str) -> bytes:
         library = self._library
@@ -145,18 +152,30 @@ class _Session:
             library.destroy_request(request)
 
 
+_KEPT_SESSIONS = 2
+"""Kept for later compiles: a session holds 170 MB and takes 0.17 s to make (one core of an EPYC)."""
+
 _lock = threading.Lock()
 _library: _Library | None = None
-_local = threading.local()
+_idle: list[_Session] = []
 
 
-def _session() -> _Session:
-    """This thread's session."""
+@contextlib.contextmanager
+def _session() -> Iterator[_Session]:
+    """A session for one thread at a time; they outlive the threads, which come and go with every model."""
     global _library
-    session: _Session | None = getattr(_local, "session", None)
+    with _lock:
+        if _library is None:
+            _library = _Library()
+        session = _idle.pop() if _idle else None
     if session is None:
+        session = _Session(_library)
+    try:
+        yield session
+    finally:
         with _lock:
-            if _library is None:
-                _library = _Library()
-        session = _local.session = _Session(_library)
-    return session
+            is_kept = len(_idle) < _KEPT_SESSIONS
+            if is_kept:
+                _idle.append(session)
+        if not is_kept:
+            session.close()
