@@ -182,7 +182,6 @@ class VulkanBound:
         *,
         guard_bytes: int = 0,
         progress: Progress | None = None,
-        profile: bool = False,
         memory_limit: float | None = None,
     ) -> None:
         self.device = device.info.name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
-from vkml.kernels.pointwise import Epilogue, emit_store, literal, on_space
+from vkml.kernels.pointwise import Epilogue, emit_store, literal
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, template
 
@@ -348,6 +348,3 @@ def matmul(build: Builder, product: Product, a: View, b: View) -> list[View]:
 
 def _bool(value: bool) -> str:
     return "true" if value else "false"
-
-
-__all__ = ["Operand", "Product", "launch", "matmul", "on_space"]

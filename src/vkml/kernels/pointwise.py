@@ -276,7 +276,6 @@ def emit_store(
     outputs: Sequence[View],
     epilogue: Epilogue | None,
     accumulator: str,
-    parameters: str = "",
 ) -> None:
     """Adds ``void store(int c0, …, accumulator x)``, by which a template hands over one finished element.
 
@@ -286,7 +285,6 @@ def emit_store(
         outputs: views of the node's outputs; each must be reshapable to `sizes`.
         epilogue: what is applied first.
         accumulator: Slang type of the template's result.
-        parameters: further parameters of the function (with a leading comma).
     """
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     lines: list[str] = []
@@ -313,7 +311,7 @@ def emit_store(
         offset = writer.offset(coordinates, view.strides)
         lines.append(f"    {pointer}[{offset}] = {store_expression(result, output.dtype)};")
     arguments = ", ".join(f"int {c}" for c in coordinates)
-    writer.text("\n".join([f"void store({arguments}, {accumulator} x{parameters})", "{", *lines, "}"]))
+    writer.text("\n".join([f"void store({arguments}, {accumulator} x)", "{", *lines, "}"]))
 
 
 def on_space(view: View, sizes: tuple[int, ...]) -> View:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vkml.ir import Constant, Node, TensorType, dtypes
@@ -187,6 +187,3 @@ def _probe_view(
         else:
             views[name] = build.buffer(BufferKind.INPUT, types[name], name)
     return views[name]
-
-
-Refusal = Callable[[Node], str | None]

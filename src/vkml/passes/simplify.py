@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -100,6 +99,3 @@ def _folded(found: list[Constant | None], has_bias: bool, epsilon: float) -> tup
     new_weight = (weight * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(dtype.storage)
     new_bias = ((bias - mean) * factor + shift).astype(dtype.storage)
     return Constant(dtype, new_weight.shape, new_weight), Constant(dtype, new_bias.shape, new_bias)
-
-
-PASSES: tuple[Callable[[Graph], Graph], ...] = (remove_identities, fold_batch_normalization)
