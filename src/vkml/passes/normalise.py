@@ -8,6 +8,7 @@ from dataclasses import replace
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, find
 from vkml.ir.operator import check_attributes, normalise_attributes
+from vkml.ops.creation import constant_value
 from vkml.passes.explain import explained
 
 _INTERNAL = {"is_flattened", "source", "source_shape"}
@@ -116,33 +117,6 @@ def _place(node: Node, nodes: list[Node], constants: dict[str, Constant]) -> Non
         name = node.outputs[0]
         if name in constants:
             raise InvalidGraph(f"{node.label}: the value {name!r} is there twice; rename one")
-        constants[name] = constant_of(node)
+        constants[name] = constant_value(node)
     else:
         nodes.append(node)
-
-
-def constant_of(node: Node) -> Constant:
-    """The value of a (normalised) Constant node."""
-    stated = sorted(key for key, value in node.attributes.items() if value is not None)
-    if len(stated) != 1:
-        raise InvalidGraph(
-            f"{node.label}: one attribute must hold its value, the model has {stated or 'none'}"
-        )
-    value = node.attributes[stated[0]]
-    if isinstance(value, Constant):
-        return value
-    import numpy as np
-
-    from vkml.ir import dtypes
-
-    given: Mapping[str, object] = {k: v for k, v in node.attributes.items() if v is not None}
-    kinds = {"float": np.float32, "int": np.int64}
-    for key, raw in given.items():
-        stem = key.removeprefix("value_")
-        if stem.rstrip("s") in kinds:
-            array = np.asarray(raw, kinds[stem.rstrip("s")])
-            return Constant(dtypes.from_numpy(array.dtype), array.shape, array)
-        if stem.rstrip("s") == "string":
-            array = np.asarray(raw, object)
-            return Constant(dtypes.STRING, array.shape, array)
-    raise InvalidGraph(f"{node.label}: no attribute holds its value (has {sorted(given) or 'none'})")
