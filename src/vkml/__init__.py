@@ -15,6 +15,7 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vkml import onnx
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, SessionOptions
     from vkml.engine.report import PlanReport, StepReport
@@ -37,16 +38,18 @@ __all__ = [  # noqa: F405
     "GraphOptimizationLevel", "IndexOutOfRange", "InferenceSession", "InvalidArgument", "InvalidGraph",
     "InvalidProtobuf", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotImplemented",
     "OutOfMemory", "PlanReport", "RuntimeException", "SessionOptions", "ShapeError", "StepReport",
-    "UnsupportedOperator", "close_devices", "devices",
+    "UnsupportedOperator", "close_devices", "devices", "onnx",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "onnx":
+        return importlib.import_module("vkml.onnx")
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'vkml' has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

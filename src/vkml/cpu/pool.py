@@ -34,7 +34,7 @@ class _Loop:
         self.finished.acquire()
         self.error: BaseException | None = None
 
-    def work(self) -> None:
+    def work(self, worker: int = 0) -> None:
         """Claims and does chunks until none is left."""
         while (chunk := next(self.claims)) < self.chunks:
             if self.error is None:
@@ -45,6 +45,13 @@ class _Loop:
                     self.error = error
             if next(self.completions) == self.chunks:
                 self.finished.release()
+
+
+class _Invitation:
+    """One call of `invite`."""
+
+    def __init__(self, work: Callable[[int], None]) -> None:
+        self.work = work
 
 
 class WorkerPool:
@@ -67,7 +74,7 @@ class WorkerPool:
             size: threads that work on a loop, the caller's included. None: one a usable processor.
         """
         self.size = max(1, available_processors() if size is None else size)
-        self._loops: queue.SimpleQueue[_Loop | None] = queue.SimpleQueue()
+        self._loops: queue.SimpleQueue[_Loop | _Invitation | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._native_ids: list[int] = []
         self._lock = threading.Lock()
@@ -100,6 +107,18 @@ class WorkerPool:
         if loop.error is not None:
             raise loop.error
 
+    def invite(self, work: Callable[[int], None]) -> None:
+        """Has one of the other threads call `work` with its number, from 1 to size - 1, as soon as it is free.
+
+        Does not wait. `work` must not raise.
+        """
+        if self.size == 1 or self._closed:
+            return
+        if not self._threads:
+            self._start()
+        self._make_room()
+        self._loops.put(_Invitation(work))
+
     def close(self) -> None:
         """Ends the threads and waits for them; the pool then runs loops inline."""
         with self._lock:
@@ -122,18 +141,18 @@ class WorkerPool:
                 return
             self._native_ids.clear()
             self._threads = [
-                threading.Thread(target=self._serve, name=f"vkml-cpu-{i}", daemon=True)
+                threading.Thread(target=self._serve, args=(i,), name=f"vkml-cpu-{i}", daemon=True)
                 for i in range(1, self.size)
             ]
             for thread in self._threads:
                 thread.start()
 
-    def _serve(self) -> None:
+    def _serve(self, worker: int) -> None:
         self._busy.value = True
         self._native_ids.append(threading.get_native_id())
         np.seterr(all="ignore")
         while (loop := self._loops.get()) is not None:
-            loop.work()
+            loop.work(worker)
             del loop
 
     def _make_room(self) -> None:

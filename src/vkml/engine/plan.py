@@ -65,22 +65,65 @@ class CpuBound:
     """A run of nodes on the CPU."""
 
     device = "cpu"
+    _is_closed = False
 
     def __init__(self, piece: Piece, program: CpuProgram) -> None:
         self.inputs = piece.inputs
         self.outputs = piece.outputs
         self.piece = piece
         self._program = program
+        self._whole = program.whole(piece.inputs, piece.outputs)
+        self.variants = program.variants
 
     def run(self, feeds: Sequence[Array]) -> list[Array]:
         try:
+            if self._whole is not None:
+                return self._whole.run(feeds)
             made = self._program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs)
         except MemoryError as error:
             raise out_of_memory(error) from error
         return [made[name] for name in self.outputs]
 
+    def direct(
+        self, types: Sequence[TensorType], lock: threading.Lock
+    ) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
+        """As `VulkanBound.direct`, where the program is machine code from end to end.
+
+        Args:
+            types: of the inputs.
+            lock: held while it runs.
+        """
+        if self._whole is None:
+            return None
+        run = self._whole.run
+        entries = tuple(
+            (name, type_.dims, type_.dtype.storage) for name, type_ in zip(self.inputs, types, strict=True)
+        )
+        count = len(entries)
+
+        def call(feed: Mapping[str, Any]) -> list[Array] | None:
+            try:
+                if len(feed) != count or self._is_closed:
+                    return None
+                arrays = []
+                for name, shape, dtype in entries:
+                    array = feed[name]
+                    if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                        return None
+                    arrays.append(array)
+            except (KeyError, TypeError):
+                return None
+            try:
+                with lock:
+                    return run(arrays)
+            except MemoryError as error:
+                raise out_of_memory(error) from error
+
+        return call
+
     def close(self) -> None:
         """Nothing is held outside of Python."""
+        self._is_closed = True
 
 
 @dataclass(frozen=True)
@@ -140,8 +183,10 @@ class Plan:
         )
 
     def direct(self) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
-        """The shortest way from a feed to all outputs, where one Vulkan program is the whole plan."""
+        """The shortest way from a feed to all outputs, where one program is the whole plan."""
         program = self.programs[0] if self._is_direct else None
+        if isinstance(program, CpuBound):
+            return program.direct(self.input_types, self.lock)
         return program.direct(self.lock) if isinstance(program, VulkanBound) else None
 
     def close(self) -> None:
@@ -235,7 +280,14 @@ def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options
     if device == "cpu":
         _check_memory(piece.nodes, graph.types, options.memory_limit)
         threads = options.intra_op_num_threads or None
-        program = compile_cpu(piece.nodes, graph.types, graph.constants, threads=threads)
+        program = compile_cpu(
+            piece.nodes,
+            graph.types,
+            graph.constants,
+            threads=threads,
+            inputs=piece.inputs,
+            outputs=piece.outputs,
+        )
         return CpuBound(piece, program)
     assert placement.device is not None and placement.target is not None and placement.weights is not None
     lowered = lower(piece, graph.types, graph.constants, placement.target, options.guard_bytes)
@@ -280,7 +332,7 @@ def report(plan: Plan, weights: WeightStore | None) -> PlanReport:
             for kind, size in sizes.items():
                 kinds[kind] = size if kind == "weights" else kinds.get(kind, 0) + size
         elif isinstance(program, CpuBound):
-            steps += [_cpu_step(node, plan.graph.types) for node in program.piece.nodes]
+            steps += [_cpu_step(node, plan.graph.types, program.variants) for node in program.piece.nodes]
             names = {name for node in program.piece.nodes for name in node.inputs}
             kinds["weights"] = kinds.get("weights", 0) + sum(
                 plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants
@@ -292,8 +344,9 @@ def report(plan: Plan, weights: WeightStore | None) -> PlanReport:
     return PlanReport(device, len(plan.programs), tuple(steps), memory, plan.fallbacks, barriers, shapes)
 
 
-def _cpu_step(node: Node, types: Mapping[str, TensorType]) -> StepReport:
+def _cpu_step(node: Node, types: Mapping[str, TensorType], variants: Mapping[str, str]) -> StepReport:
     parts = members(node)
     shapes = tuple(types[name].dims for name in node.outputs if name and types[name].is_static)
     name = "+".join(part.op for part in parts[:6])
-    return StepReport("cpu", name, tuple(p.label for p in parts), tuple(p.op for p in parts), shapes)
+    labels, operators = tuple(p.label for p in parts), tuple(p.op for p in parts)
+    return StepReport("cpu", name, labels, operators, shapes, variants.get(node.label, "numpy"))

@@ -64,8 +64,10 @@ class InferenceSession:
 
     Example:
         >>> import vkml, numpy as np
-        >>> session = vkml.InferenceSession("model.onnx")  # doctest: +SKIP
-        >>> session.run(None, {"input": np.zeros((1, 3, 224, 224), np.float32)})  # doctest: +SKIP
+        >>> session = vkml.InferenceSession("digits.onnx", devices="cpu")
+        >>> [probabilities] = session.run(None, {"image": np.zeros((1, 1, 8, 8), np.float32)})
+        >>> probabilities.shape
+        (1, 10)
     """
 
     def __init__(

@@ -175,6 +175,14 @@ class Builder:
             return
         self.dispatches.append(replace(dispatch, nodes=self._labels, operators=self._operators))
 
+    def mark(self) -> tuple[int, int]:
+        """Where the program stands, for `rewind`."""
+        return len(self.dispatches), len(self.buffers)
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Takes back what was added since `mark`."""
+        del self.dispatches[mark[0] :], self.buffers[mark[1] :]
+
     def writer(self) -> KernelWriter:
         return KernelWriter(self.target.push_bytes)
 
@@ -239,11 +247,11 @@ class Builder:
             outputs = [self.output(value.type, index) for index, value in enumerate(body.outputs)]
             self.pointwise(body, list(inputs), outputs, label=body.name)
             return outputs
-        mark = len(self.dispatches), len(self.buffers)
+        mark = self.mark()
         try:
             return self._with_epilogue(body, anchor, views)
         except CannotLower:
-            del self.dispatches[mark[0] :], self.buffers[mark[1] :]
+            self.rewind(mark)
             return self._without_epilogue(body, anchor, views)
 
     def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:

@@ -13,11 +13,14 @@ import numpy as np
 
 from vkml.cpu.blas import BorrowedThreads
 from vkml.cpu.buffers import BufferPool
+from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import shared_pool
 from vkml.errors import Error, RuntimeException
 from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_views import VIEWS, compile_movement
+from vkml.lowering.native import NativeStep, Refused, compile_native
+
 
 Array = np.ndarray[Any, Any]
 Profile = list[tuple[str, float]]
@@ -52,7 +55,10 @@ class CpuProgram:
         slots: Mapping[str, int],
         constants: Mapping[str, Constant],
         shared: frozenset[str],
+        variants: Mapping[str, str] | None = None,
     ) -> None:
+        self.variants: Mapping[str, str] = variants or {}
+        """Node label → instruction set, of the nodes that are machine code."""
         self._steps = tuple(steps)
         self._slots = dict(slots)
         self._constants = constants
@@ -63,6 +69,15 @@ class CpuProgram:
         self._shared = shared
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
         self._lock = threading.Lock()
+
+    def whole(self, inputs: Sequence[str], outputs: Sequence[str]) -> NativeStep | None:
+        """The program's only step, where that is machine code from just these inputs to just these outputs."""
+        if len(self._steps) != 1 or not isinstance(self._steps[0].run, NativeStep):
+            return None
+        [step] = self._steps
+        reads = tuple(self._slots.get(name, -1) for name in inputs)
+        writes = tuple(self._slots.get(name, -1) for name in outputs)
+        return step.run if (reads, writes) == (step.reads, step.writes) else None  # type: ignore[return-value]
 
     def run(
         self, values: Mapping[str, Array], wanted: Sequence[str], profile: Profile | None = None
@@ -145,14 +160,19 @@ def compile_cpu(
     constants: Mapping[str, Constant],
     *,
     threads: int | None = None,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] | None = None,
 ) -> CpuProgram:
-    """Compiles nodes for the CPU.
+    """Compiles nodes for the CPU: to machine code where there is some for the node, else to NumPy's functions.
 
     Args:
         nodes: normalised, in topological order, `Fused` nodes among them or not.
         types: static types of all values.
         constants: values that are known; weights are prepared here, once.
         threads: threads to use; None: as many as the process may run on.
+        inputs: the order in which runs give values from outside, where there is one.
+        outputs: the values that runs may ask for, in their order, which machine code needs to know; None: any, and NumPy
+            does it all.
     """
     slots: dict[str, int] = {}
     for node in nodes:
@@ -160,8 +180,98 @@ def compile_cpu(
             if name:
                 slots.setdefault(name, len(slots))
     scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool())
-    steps = [_compile_node(scope, node) for node in nodes]
-    return CpuProgram(steps, slots, constants, _shared_values(nodes, steps, slots))
+    instructions = instruction_set() if outputs is not None else None
+    if instructions is None:
+        runs: list[_Run] = [_Run((node,)) for node in nodes]
+    else:
+        assert outputs is not None
+        runs = _native_runs(scope, nodes, inputs, outputs, instructions)
+    steps, reordered = [], []
+    for run in runs:
+        reordered.append(run.nodes[0] if run.step is None else run.as_node())
+        steps.append(_compile_node(scope, run.nodes[0]) if run.step is None else _native_step(scope, run))
+    variants = {
+        node.label: instructions.value
+        for run in runs
+        for node in run.nodes
+        if run.step is not None and instructions is not None
+    }
+    return CpuProgram(steps, slots, constants, _shared_values(reordered, steps, slots), variants)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive nodes: one for NumPy, or any number that machine code does in one step."""
+
+    nodes: tuple[Node, ...]
+    step: NativeStep | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def as_node(self) -> Node:
+        """What it reads and makes, as one node."""
+        return Node("Native", self.inputs, self.outputs, domain="vkml", name=self.nodes[0].label)
+
+
+def _native_step(scope: Scope, run: _Run) -> _Step:
+    assert run.step is not None
+    return _Step(
+        run.nodes[0].label if len(run.nodes) == 1 else f"{run.nodes[0].label} … {run.nodes[-1].label}",
+        run.step,
+        tuple(scope.slots[name] for name in run.inputs),
+        tuple(scope.slots[name] for name in run.outputs),
+        True,
+    )
+
+
+def _native_runs(
+    scope: Scope,
+    nodes: Sequence[Node],
+    given: Sequence[str],
+    wanted: Sequence[str],
+    instructions: InstructionSet,
+) -> list[_Run]:
+    """Cuts nodes into runs, the longest possible for machine code."""
+    runs: list[_Run] = []
+    waiting = [tuple(nodes)]
+    uses = Counter(name for node in nodes for name in {*node.inputs})
+    while waiting:
+        part = waiting.pop(0)
+        if not part:
+            continue
+        made = dict.fromkeys(name for node in part for name in node.outputs if name)
+        inside = Counter(name for node in part for name in {*node.inputs})
+        read = {name for name in inside if name and name not in made and name not in scope.constants}
+        needed = {name for name in made if name in wanted or uses[name] > inside[name]}
+        outputs = tuple(name for name in dict.fromkeys([*wanted, *made]) if name in needed)
+        inputs = tuple(name for name in dict.fromkeys([*given, *inside]) if name in read)
+        first = next((at for at, node in enumerate(part) if not _may_be_native(scope, node)), None)
+        if first is None:
+            try:
+                step = compile_native(
+                    part, inputs, outputs, scope.types, scope.constants, scope.slots, instructions, scope.pool
+                )
+                runs.append(_Run(part, step, inputs, outputs))
+                continue
+            except Refused as refusal:
+                first = refusal.position
+        if first:
+            waiting[:0] = [part[:first], part[first:]]
+            continue
+        runs.append(_Run(part[:1]))
+        waiting.insert(0, part[1:])
+    return runs
+
+
+def _may_be_native(scope: Scope, node: Node) -> bool:
+    names = [name for name in (*node.inputs, *node.outputs) if name]
+    return all(
+        name in scope.types
+        and scope.types[name].is_static
+        and scope.types[name].dtype.is_native
+        and scope.types[name].elements < 2**31
+        for name in names
+    )
 
 
 def _compile_node(scope: Scope, node: Node) -> _Step:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind
+from vkml.lowering.schedule import Access
 
 ALIGNMENT = 256
 """Of every buffer: enough for 16-byte accesses everywhere and for cache lines of all known GPUs."""
@@ -19,7 +20,9 @@ class _Lifetime:
     last: int
 
 
-def plan_memory(levels: Sequence[Sequence[Dispatch]], guard_bytes: int = 0) -> tuple[dict[Buffer, int], int]:
+def plan_memory(
+    levels: Sequence[Sequence[Access]], guard_bytes: int = 0, apart: Mapping[Buffer, object] | None = None
+) -> tuple[dict[Buffer, int], int]:
     """Offsets of all activation buffers such that those alive at the same time do not overlap.
 
     Lifetimes are counted in levels, so dispatches of one level never wait for one another because of memory.
@@ -28,14 +31,19 @@ def plan_memory(levels: Sequence[Sequence[Dispatch]], guard_bytes: int = 0) -> t
     Args:
         levels: dispatches in order of execution.
         guard_bytes: bytes left free round each buffer, for tests that look for writes out of bounds.
+        apart: buffers that share memory only with others of an equal key; they come first in the arena.
 
     Returns:
         Offset of each buffer and the arena's size in bytes.
     """
     placed: list[tuple[_Lifetime, int]] = []
-    offsets: dict[Buffer, int] = {}
-    size = 0
-    for life in sorted(_lifetimes(levels), key=lambda life: (-life.buffer.bytes, life.first)):
+    lifetimes = _lifetimes(levels)
+    offsets, base = _place_apart([life for life in lifetimes if apart and life.buffer in apart], apart or {})
+    size = base
+    for life in sorted(
+        (life for life in lifetimes if life.buffer not in offsets),
+        key=lambda life: (-life.buffer.bytes, life.first),
+    ):
         need = _align(life.buffer.bytes + 2 * guard_bytes)
         if guard_bytes:
             offset = size  # guarded buffers are never shared
@@ -45,14 +53,36 @@ def plan_memory(levels: Sequence[Sequence[Dispatch]], guard_bytes: int = 0) -> t
                 for other, at in placed
                 if other.first <= life.last and life.first <= other.last
             )
-            offset = _best_gap(taken, need)
+            offset = max(base, _best_gap([(0, base), *taken], need))
         placed.append((life, offset))
         offsets[life.buffer] = offset + guard_bytes
         size = max(size, offset + need)
     return offsets, size
 
 
-def _lifetimes(levels: Sequence[Sequence[Dispatch]]) -> list[_Lifetime]:
+def _place_apart(
+    lifetimes: Sequence[_Lifetime], keys: Mapping[Buffer, object]
+) -> tuple[dict[Buffer, int], int]:
+    """Offsets of buffers that keep something in memory between runs, which only their like leave alone."""
+    offsets: dict[Buffer, int] = {}
+    rooms: dict[object, list[tuple[int, int]]] = defaultdict(list)
+    """Offset and last use of each room of a key."""
+    size = 0
+    for life in sorted(lifetimes, key=lambda life: life.first):
+        mine = rooms[keys[life.buffer]]
+        for number, (offset, last) in enumerate(mine):
+            if last < life.first:
+                mine[number] = (offset, life.last)
+                break
+        else:
+            offset = size
+            mine.append((offset, life.last))
+            size += _align(life.buffer.bytes)
+        offsets[life.buffer] = offset
+    return offsets, size
+
+
+def _lifetimes(levels: Sequence[Sequence[Access]]) -> list[_Lifetime]:
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for level, dispatches in enumerate(levels):

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
-from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
 
 
-def schedule(dispatches: Sequence[Dispatch]) -> list[list[Dispatch]]:
+class Access(Protocol):
+    """Anything that reads and writes views."""
+
+    @property
+    def reads(self) -> tuple[View, ...]: ...
+
+    @property
+    def writes(self) -> tuple[View, ...]: ...
+
+
+D = TypeVar("D", bound=Access)
+
+
+def schedule(dispatches: Sequence[D]) -> list[list[D]]:
     """The dispatches, each in the earliest level its true dependencies allow.
 
     A barrier costs 1.7 µs on an H200, a dispatch without one 0.17 µs, so fewer levels is the aim.
     """
     writers: dict[Buffer, list[tuple[tuple[int, int], int]]] = defaultdict(list)
     readers: dict[Buffer, list[tuple[tuple[int, int], int]]] = defaultdict(list)
-    levels: list[list[Dispatch]] = []
+    levels: list[list[D]] = []
     for dispatch in dispatches:
         level = 0
         for view in dispatch.reads:

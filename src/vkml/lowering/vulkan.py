@@ -51,11 +51,11 @@ def lower(
     _place_concatenations(build, piece, types, outputs)
     shared: dict[int, View] = {}
     for node in piece.nodes:
-        given = [_view(name, views, constants, build, shared) for name in node.inputs]
-        results = _lower_one(build, node, given, [types[name] for name in node.outputs if name])
+        given = [view_of(name, views, constants, build, shared) for name in node.inputs]
+        results = lower_one(build, node, given, [types[name] for name in node.outputs if name])
         views.update((name, view) for name, view in zip(node.outputs, results, strict=False) if name)
     for name, target_view in outputs.items():
-        made = _view(name, views, constants, build, shared)
+        made = view_of(name, views, constants, build, shared)
         if made is not None and made is not target_view:
             build.copy(made, target_view)
     levels = schedule(build.dispatches)
@@ -73,23 +73,23 @@ def lower(
     )
 
 
-def _lower_one(
+def lower_one(
     build: Builder, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
 ) -> Sequence[View]:
     parts = members(node)
     with build.node(node, [part.label for part in parts], [part.op for part in parts]):
-        mark = len(build.dispatches), len(build.buffers)
+        mark = build.mark()
         try:
             return build.lower_node(node, inputs, types)
         except CannotLower:
             # A strided destination may be what the kernel could not write to.
             if not build.forget_destinations(node.outputs):
                 raise
-            del build.dispatches[mark[0] :], build.buffers[mark[1] :]
+            build.rewind(mark)
             return build.lower_node(node, inputs, types)
 
 
-def _view(
+def view_of(
     name: str,
     views: dict[str, View],
     constants: Mapping[str, Constant],

@@ -62,9 +62,9 @@ def load_graph(
         NoSuchFile: The model, or a file its tensors lie in, does not exist.
 
     Example:
-        >>> graph = load_graph("mnist-12.onnx")  # doctest: +SKIP
-        >>> [node.op for node in graph.nodes[:2]]  # doctest: +SKIP
-        ['Conv', 'Add']
+        >>> graph = load_graph("digits.onnx")
+        >>> [node.op for node in graph.nodes[:2]]
+        ['Conv', 'Relu']
     """
     model = source if isinstance(source, Model) else reader.open(source, base_directory=base_directory)
     return _Loader(model).load()

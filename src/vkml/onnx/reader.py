@@ -31,10 +31,10 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
         InvalidProtobuf: It is not an ONNX model, or is cut short.
 
     Example:
-        >>> import vkml.onnx
-        >>> model = vkml.onnx.open("mnist-12.onnx")  # doctest: +SKIP
-        >>> {name: tensor.shape for name, tensor in model.tensors().items()}  # doctest: +SKIP
-        {'Parameter193': (16, 4, 4, 10), ...}
+        >>> import vkml
+        >>> with vkml.onnx.open("digits.onnx") as model:
+        ...     {name: tensor.shape for name, tensor in model.tensors().items()}
+        {'conv1.weight': (16, 1, 3, 3), 'conv1.bias': (16,), ...}
     """
     folders: list[Path] = []
     if isinstance(source, bytes | bytearray | memoryview):

@@ -1,0 +1,378 @@
+"""Expressions over vectors: steps in order, and the code that computes them in registers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from vkml.cpu.native.operations import LIMITS, OPERATIONS, PREDICATES
+from vkml.cpu.native.vectors import VectorCode
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on earlier values."""
+
+    operation: str
+    """A name of `OPERATIONS`."""
+    inputs: tuple[int, ...] = ()
+    number: float = 0.0
+    """For "constant"."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Values 0 … operands - 1 are given; each step makes the next. All are float32 vectors.
+
+    A truth value is a vector whose lanes have all bits set or none.
+    """
+
+    operands: int
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    """How an operand or a result lies in memory, over the index space of a kernel.
+
+    Attributes:
+        strides: elements from one index to the next, for each axis of the index space; 0 repeats.
+        dtype: "float32", "float16" or "bool" (one byte, 0 or 1).
+    """
+
+    strides: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def itemsize(self) -> int:
+        return {"float32": 4, "float16": 2, "bool": 1}[self.dtype]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of a kernel's result (operand 0 of the expression) before it is stored.
+
+    Attributes:
+        expression: its operand 0 is the kernel's result, the others correspond to `leaves`.
+        leaves: where the other operands lie.
+        results: where the outputs go; their stride along the last axis is 1 unless a kernel says otherwise.
+    """
+
+    expression: Expression
+    leaves: tuple[Access, ...]
+    results: tuple[Access, ...]
+
+
+IDENTITY = Expression(1, (), (0,))
+"""The result as it is."""
+
+
+class TooFewRegisters(Exception):
+    """The registers offered cannot hold what the expression needs at the same time."""
+
+
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+def emit(
+    code: VectorCode,
+    expression: Expression,
+    *,
+    bound: Mapping[int, int],
+    load: Callable[[int, int], None],
+    free: Sequence[int],
+    kept: Mapping[int, int] = _NOTHING,
+) -> list[int]:
+    """Emits the code of an expression.
+
+    Besides the registers given it changes RAX and, with AVX-512, the mask registers 5–7; sin and cos use the
+    stack.
+
+    Args:
+        code: receives the code.
+        expression: what to compute.
+        bound: operands that are in registers already; these may be overwritten after their last use.
+        load: called as load(operand, register) to emit the load of any other operand, right before its first
+            use; called again where the register had to be given up in between.
+        free: registers that may be used.
+        kept: operands that are in registers already, which stay as they are.
+
+    Returns:
+        The register of each output. The same value listed twice is in the same register.
+
+    Raises:
+        TooFewRegisters: nothing has been emitted then.
+    """
+    plan = _plan(expression, _items(bound), tuple(free), code.has_avx512, _items(kept))
+    for action in plan.actions:
+        if action.step is None:
+            load(action.operand, action.target)
+        elif action.step.operation == "constant":
+            code.load(action.target, code.constant(action.step.number))
+        else:
+            inputs = [code.constant(entry) if isinstance(entry, float) else entry for entry in action.inputs]
+            OPERATIONS[action.step.operation].emit(code, action.target, inputs, action.spare)
+    return list(plan.outputs)
+
+
+@functools.lru_cache(maxsize=4096)
+def registers_needed(expression: Expression, bound_count: int, *, has_avx512: bool = False) -> int:
+    """How many free registers `emit` needs when the first operands are in registers of their own already."""
+    bound = tuple((operand, operand) for operand in range(bound_count))
+    for count in range(_MOST_REGISTERS + 1):
+        try:
+            _plan(expression, bound, tuple(range(bound_count, bound_count + count)), has_avx512)
+        except TooFewRegisters:
+            continue
+        return count
+    raise TooFewRegisters(
+        f"an expression of {len(expression.steps)} steps needs more than {_MOST_REGISTERS} registers"
+    )
+
+
+_MOST_REGISTERS = 64
+
+
+@dataclass(frozen=True)
+class _Action:
+    """A load of an operand (no step), a constant put into a register, or an operation."""
+
+    step: Step | None
+    target: int
+    operand: int = 0
+    inputs: tuple[int | float, ...] = ()
+    """Registers; a float stands for a constant in memory."""
+    spare: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    actions: tuple[_Action, ...]
+    outputs: tuple[int, ...]
+
+
+def _items(registers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted(registers.items()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    expression: Expression,
+    bound: tuple[tuple[int, int], ...],
+    free: tuple[int, ...],
+    has_avx512: bool,
+    kept: tuple[tuple[int, int], ...] = (),
+) -> _Plan:
+    simple = _simplified(expression)
+    failure = None
+    for order in (_needed(simple), _depth_first(simple)):
+        try:
+            return _Allocation(simple, dict(bound), dict(kept), free, has_avx512).run(order)
+        except TooFewRegisters as error:
+            failure = error
+    raise TooFewRegisters(str(failure))
+
+
+@functools.lru_cache(maxsize=4096)
+def _simplified(expression: Expression) -> Expression:
+    """Equal steps once; a product and a sum as one operation, a comparison and the choice it decides, too."""
+    uses = _uses(expression)
+    base = expression.operands
+    steps: list[Step] = []
+    known: dict[tuple[str, tuple[int, ...], str], int] = {}
+    place = list(range(base))
+
+    def add(operation: str, inputs: tuple[int, ...], number: float = 0.0) -> int:
+        key = (operation, inputs, number.hex())
+        if key not in known:
+            known[key] = base + len(steps)
+            steps.append(Step(operation, inputs, number))
+        return known[key]
+
+    for step in expression.steps:
+        inputs = [place[value] for value in step.inputs]
+        # What is used once only may be taken in; it stays behind unused.
+        inner = [
+            steps[inputs[at] - base] if value >= base and uses[value] == 1 and inputs[at] >= base else None
+            for at, value in enumerate(step.inputs)
+        ]
+        name = step.operation
+        if name == "add" and any(entry is not None and entry.operation == "mul" for entry in inner):
+            at = next(at for at, entry in enumerate(inner) if entry is not None and entry.operation == "mul")
+            product = inner[at]
+            assert product is not None
+            place.append(add("fma", (*product.inputs, inputs[1 - at])))
+        elif name == "sub" and inner[0] is not None and inner[0].operation == "mul":
+            place.append(add("fms", (*inner[0].inputs, inputs[1])))
+        elif name == "sub" and inner[1] is not None and inner[1].operation == "mul":
+            place.append(add("fnma", (*inner[1].inputs, inputs[0])))
+        elif name in LIMITS and any(_is_number(entry, expression) for entry in step.inputs):
+            at = 0 if _is_number(step.inputs[0], expression) else 1
+            place.append(add(LIMITS[name], (inputs[1 - at], inputs[at])))
+        elif name == "select" and inner[0] is not None and inner[0].operation in PREDICATES:
+            place.append(add(f"select_{inner[0].operation}", (*inner[0].inputs, *inputs[1:])))
+        else:
+            place.append(add(name, tuple(inputs), step.number))
+    return Expression(base, tuple(steps), tuple(place[value] for value in expression.outputs))
+
+
+def _is_number(value: int, expression: Expression) -> bool:
+    """Whether a value is a constant other than NaN."""
+    if value < expression.operands:
+        return False
+    step = expression.steps[value - expression.operands]
+    return step.operation == "constant" and not math.isnan(step.number)
+
+
+def _uses(expression: Expression) -> list[int]:
+    uses = [0] * (expression.operands + len(expression.steps))
+    for step in expression.steps:
+        for value in step.inputs:
+            uses[value] += 1
+    for value in expression.outputs:
+        uses[value] += 1
+    return uses
+
+
+def _needed(expression: Expression) -> list[int]:
+    """Values of the steps that outputs depend on, in the order given."""
+    wanted = set(expression.outputs)
+    base = expression.operands
+    for at in range(len(expression.steps) - 1, -1, -1):
+        if base + at in wanted:
+            wanted.update(expression.steps[at].inputs)
+    return sorted(value for value in wanted if value >= base)
+
+
+def _depth_first(expression: Expression) -> list[int]:
+    """Values in the order of a walk from the outputs that begins with the input that needs most registers."""
+    base = expression.operands
+    weight = [1] * (base + len(expression.steps))
+    for at, step in enumerate(expression.steps):
+        ranked = sorted((weight[value] for value in step.inputs), reverse=True)
+        weight[base + at] = max([1, *(need + position for position, need in enumerate(ranked))])
+    order: list[int] = []
+    seen: set[int] = set()
+    for output in expression.outputs:
+        stack = [(output, False)]
+        while stack:
+            value, is_ready = stack.pop()
+            if value < base or (value in seen and not is_ready):
+                continue
+            if is_ready:
+                order.append(value)
+                continue
+            seen.add(value)
+            stack.append((value, True))
+            stack += [
+                (entry, False)
+                for entry in sorted(expression.steps[value - base].inputs, key=weight.__getitem__)
+            ]
+    return order
+
+
+class _Allocation:
+    """Registers while the steps of an expression are planned one after another."""
+
+    def __init__(
+        self,
+        expression: Expression,
+        bound: dict[int, int],
+        kept: dict[int, int],
+        free: Sequence[int],
+        has_avx512: bool,
+    ) -> None:
+        self.expression, self.has_avx512 = expression, has_avx512
+        self.bound = frozenset(bound) | frozenset(kept)
+        self.registers = {**bound, **kept}
+        """Where each value is that has a register."""
+        self.free = list(dict.fromkeys(free))[::-1]
+        # One use too many keeps a register to the end.
+        self.uses = [int(value in kept) for value in range(expression.operands + len(expression.steps))]
+        self.actions: list[_Action] = []
+
+    def run(self, order: Sequence[int]) -> _Plan:
+        base = self.expression.operands
+        for value in order:
+            for entry in self.expression.steps[value - base].inputs:
+                self.uses[entry] += 1
+        for value in self.expression.outputs:
+            self.uses[value] += 1
+        for value in [value for value in self.registers if not self.uses[value]]:
+            self.free.append(self.registers.pop(value))
+        for value in order:
+            if self._constant(value) is None:
+                self._compute(value)
+        kept = frozenset(self.expression.outputs)
+        outputs = tuple(self._resident(value, kept) for value in self.expression.outputs)
+        return _Plan(tuple(self.actions), outputs)
+
+    def _compute(self, value: int) -> None:
+        step = self.expression.steps[value - self.expression.operands]
+        operation = OPERATIONS[step.operation]
+        entries = list(step.inputs)
+        memory = None
+        if operation.takes_memory:
+            if operation.is_commutative and self._in_memory(entries[-2]) and not self._in_memory(entries[-1]):
+                entries[-2:] = entries[-1], entries[-2]
+            if self._in_memory(entries[-1]):
+                memory = entries[-1]
+        kept = frozenset(entry for at, entry in enumerate(entries) if memory is None or at < len(entries) - 1)
+        inputs: list[int | float] = []
+        for at, entry in enumerate(entries):
+            if memory is not None and at == len(entries) - 1:
+                number = self._constant(entry)
+                assert number is not None
+                inputs.append(number)
+            else:
+                inputs.append(self._resident(entry, kept))
+        spare = [self._take(kept) for _ in range(operation.spare[self.has_avx512])]
+        for entry in entries:
+            self.uses[entry] -= 1
+        for entry in reversed(dict.fromkeys(entries)):
+            if not self.uses[entry] and entry in self.registers:
+                self.free.append(self.registers.pop(entry))
+        # An input that can be loaded again may make place for the result.
+        target = self._take(frozenset())
+        self.registers[value] = target
+        self.actions.append(_Action(step, target, inputs=tuple(inputs), spare=tuple(spare)))
+        self.free += spare
+
+    def _constant(self, value: int) -> float | None:
+        if value < self.expression.operands:
+            return None
+        step = self.expression.steps[value - self.expression.operands]
+        return step.number if step.operation == "constant" else None
+
+    def _in_memory(self, value: int) -> bool:
+        return self._constant(value) is not None and value not in self.registers
+
+    def _resident(self, value: int, kept: frozenset[int]) -> int:
+        """The register of a value; operands and constants are loaded where they have none."""
+        if value not in self.registers:
+            register = self._take(kept)
+            number = self._constant(value)
+            step = None if number is None else self.expression.steps[value - self.expression.operands]
+            self.actions.append(_Action(step, register, operand=value))
+            self.registers[value] = register
+        return self.registers[value]
+
+    def _take(self, kept: frozenset[int]) -> int:
+        if not self.free:
+            # Give up what can be loaded again: the one with the fewest uses to come.
+            again = [
+                value
+                for value in self.registers
+                if value not in kept and value not in self.bound and self._is_loadable(value)
+            ]
+            if not again:
+                raise TooFewRegisters(f"{len(self.registers)} values at the same time, and no register left")
+            self.free.append(self.registers.pop(min(again, key=self.uses.__getitem__)))
+        return self.free.pop()
+
+    def _is_loadable(self, value: int) -> bool:
+        return value < self.expression.operands or self._constant(value) is not None

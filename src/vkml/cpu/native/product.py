@@ -1,0 +1,222 @@
+"""Matrix products and convolutions: rows of floats, read anywhere, times packed panels of columns.
+
+Index space: (batch…, y, x, column); each result is the sum over taps and k of A at (y, x, tap, k) times B at
+(tap, k, column). A product of matrices has one y and one tap; a convolution over channels-last images with
+zeros round them has a tap for each place of its window. Vectors lie along columns: B is packed in panels of a
+few vectors, [panel][tap][k][lanes], and A is read float by float, so that it may have any strides.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, RCX, Mem
+from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kernel import Kernel, Launch
+from vkml.cpu.native.tiles import TileCode, TileShape, chunk_table, lanes_of, tile_shape
+
+Array = np.ndarray[Any, Any]
+SECONDS_PER_FLOP = 1 / 100e9
+
+
+def panel_width(instructions: InstructionSet, *, columns: int, rows: int) -> int:
+    """Columns of a packed panel for a product; `rows` are those of a line of A."""
+    return _tile(instructions, columns, rows)[1] * lanes_of(instructions)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tile(instructions: InstructionSet, columns: int, rows: int, vectors: int = 0) -> tuple[int, int]:
+    """Rows and vectors of a tile: what a model of the inner loop says is fastest."""
+    lanes = lanes_of(instructions)
+    registers = 32 if instructions is InstructionSet.AVX512 else 16
+    best, best_cost = (1, 1), math.inf
+    whole = -(-columns // lanes)
+    for count in (vectors,) if vectors else range(1, min(4, whole) + 1):
+        most = min((registers - count - 1) // count, 24)
+        for height in range(1, min(most, max(rows, 1)) + 1):
+            panels, narrow = divmod(whole, count)
+            cost = panels * _line_cost(rows, height, count)
+            if narrow:
+                cost += _line_cost(rows, height, narrow)
+            if cost < best_cost * 0.995:
+                best, best_cost = (height, count), cost
+    return best
+
+
+def _line_cost(rows: int, height: int, vectors: int) -> float:
+    full, rest = divmod(rows, height)
+    return full * _tile_cost(height, vectors) + (_tile_cost(rest, vectors) if rest else 0.0)
+
+
+def _tile_cost(height: int, vectors: int) -> float:
+    """Cycles for one k: multiply-adds, loads, or the latency of the sums; a little for the tile's start and end."""
+    sums = height * vectors
+    return max(sums / 1.5, (height + vectors) / 2, 4.0) + sums * 0.02 + 0.3
+
+
+def pack(matrix: Array, width: int) -> Array:
+    """A matrix [k, columns] in panels [panel][k][width], the last filled up with zeros."""
+    inner, columns = matrix.shape
+    panels = -(-columns // width)
+    packed = np.zeros((panels, inner, width), np.float32)
+    full = columns // width
+    if full:
+        packed[:full] = matrix[:, : full * width].reshape(inner, full, width).transpose(1, 0, 2)
+    if full < panels:
+        packed[full, :, : columns - full * width] = matrix[:, full * width :]
+    return packed
+
+
+def product(
+    instructions: InstructionSet,
+    *,
+    batch: tuple[int, ...],
+    height: int,
+    width: int,
+    columns: int,
+    inner: int,
+    taps: tuple[int, ...],
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    panel: int,
+    epilogue: Epilogue,
+    threads: int,
+) -> Launch:
+    """Sums over taps and k, then an epilogue.
+
+    Args:
+        instructions: the set that code may use.
+        batch: leading axes.
+        height: lines (y).
+        width: places of a line (x).
+        columns: of the result.
+        inner: length of k.
+        taps: element offsets in A.
+        a: element strides of A: batch…, y, x, k.
+        b: element strides of packed B along the batch axes; 0 where it is shared.
+        panel: columns of a panel of B.
+        epilogue: over (batch…, y, x, column), float32; leaves walk columns by 0 or 1, results by 1.
+        threads: that will share the work.
+
+    Returns:
+        A launch of A, B, the leaves, the results.
+    """
+    taps, inner = _merge_taps(taps, inner, a[-1])
+    operands = [a[:-1], *(access.strides for access in (*epilogue.leaves, *epilogue.results))]
+    rank = len(batch)
+    if height > 1 and all(strides[rank] == width * strides[rank + 1] for strides in operands):
+        height, width = 1, height * width
+    tile_rows, _ = _tile(instructions, columns, width, panel // lanes_of(instructions))
+    shape = tile_shape(
+        instructions,
+        tile_rows=tile_rows,
+        width=width,
+        columns=columns,
+        panel=panel,
+        taps=taps,
+        operands=[strides[rank : rank + 2] for strides in operands],
+        epilogue=epilogue,
+    )
+    depth = len(taps) * inner
+    table = chunk_table(
+        shape,
+        batch=batch,
+        height=height,
+        width=width,
+        columns=columns,
+        panel=panel,
+        operands=[(*a[:-1], 0), *operands[1:]],
+        panel_floats=panel * depth,
+        b=b,
+        row_seconds=2.0 * panel * depth * SECONDS_PER_FLOP,
+        row_bytes=4 * max(a[-1] * inner, abs(a[-2]), 1),
+        threads=threads,
+    )
+    flops = 2.0 * math.prod(batch) * height * width * columns * depth
+    return Launch(_kernel(shape, inner, 4 * a[-1]), table, flops * SECONDS_PER_FLOP + 1e-7)
+
+
+def _merge_taps(taps: tuple[int, ...], inner: int, step: int) -> tuple[tuple[int, ...], int]:
+    """Neighbouring taps whose floats follow one another in A are one longer run."""
+    for run in range(len(taps), 1, -1):
+        if len(taps) % run == 0 and all(
+            taps[at] == taps[at - at % run] + (at % run) * inner * step for at in range(len(taps))
+        ):
+            return taps[::run], inner * run
+    return taps, inner
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel(shape: TileShape, inner: int, k_step: int) -> Kernel:
+    return _ProductCode(shape, inner, k_step).kernel()
+
+
+class _ProductCode(TileCode):
+    """Tiles as sums of outer products: a float of each row times a row of the panel."""
+
+    label = "product"
+
+    def __init__(self, shape: TileShape, inner: int, k_step: int) -> None:
+        super().__init__(shape)
+        self.inner, self.k_step = inner, k_step
+
+    def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
+        code, taps = self.code, self.shape.taps
+        used, vectors = len(sums) * len(sums[0]), len(sums[0])
+        panel, single = list(range(used, used + vectors)), used + vectors
+        code.mov(R11, R9)
+        if len(taps) > 1:
+            code.lea(R12, code.data(np.array(taps, np.int64).tobytes()))
+            code.move_immediate(R13, len(taps))
+            tap = code.here()
+            code.mov(R10, Mem(R12))
+            code.add(R10, R8)
+            self._sum(sums, panel, single)
+            code.add_immediate(R12, 8)
+            code.decrement(R13)
+            code.jump_if("nz", tap)
+        else:
+            code.lea(R10, Mem(R8, taps[0]))
+            self._sum(sums, panel, single)
+
+    def _sum(self, sums: list[list[int]], panel: list[int], single: int) -> None:
+        """Adds the products of one tap; R10 and R11 move on."""
+        code, shape = self.code, self.shape
+        unroll = 4 if self.inner >= 8 else self.inner
+        times, rest = divmod(self.inner, unroll)
+        step = shape.vectors * code.bytes
+        if times > 1:
+            code.move_immediate(RCX, times)
+            again = code.here()
+            self._ranks(unroll, sums, panel, single)
+            code.add_immediate(R10, unroll * self.k_step)
+            code.add_immediate(R11, unroll * step)
+            code.decrement(RCX)
+            code.jump_if("nz", again)
+        else:
+            rest = self.inner
+        if rest:
+            self._ranks(rest, sums, panel, single)
+            code.add_immediate(R10, rest * self.k_step)
+            code.add_immediate(R11, rest * step)
+
+    def _ranks(self, count: int, sums: list[list[int]], panel: list[int], single: int) -> None:
+        code, shape = self.code, self.shape
+        vectors = len(panel)
+        for k in range(count):
+            for v in range(vectors):
+                code.load(panel[v], Mem(R11, (k * shape.vectors + v) * code.bytes))
+            for row, registers in enumerate(sums):
+                place = Mem(R10, row * shape.steps[0][1] + k * self.k_step)
+                if vectors == 1 and code.has_avx512:
+                    source = Mem(place.base, place.displacement, is_broadcast=True)
+                    code.multiply_add(registers[0], panel[0], source)
+                    continue
+                code.broadcast(single, place)
+                for v, register in enumerate(registers):
+                    code.multiply_add(register, single, panel[v])

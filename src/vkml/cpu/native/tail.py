@@ -1,0 +1,54 @@
+"""The end of a kernel: an epilogue applied to vectors in registers, results stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vkml.cpu.native.assembler import Mem
+from vkml.cpu.native.expression import Epilogue, emit, registers_needed
+from vkml.cpu.native.vectors import VectorCode
+
+
+def is_plain(epilogue: Epilogue) -> bool:
+    """Whether all operands are float32 and walk the last axis by 0 or 1, results by 1."""
+    return all(access.dtype == "float32" for access in (*epilogue.leaves, *epilogue.results)) and all(
+        access.strides[-1] in (0, 1) for access in epilogue.leaves
+    )
+
+
+def fits_in(code: VectorCode, epilogue: Epilogue, free: int) -> bool:
+    """Whether the epilogue of one vector needs no more than that many registers besides the vector's own."""
+    return registers_needed(epilogue.expression, 1, has_avx512=code.has_avx512) <= free
+
+
+def finish_vector(
+    code: VectorCode,
+    epilogue: Epilogue,
+    value: int,
+    free: Sequence[int],
+    place: Callable[[int], Mem],
+    mask: int | None,
+) -> None:
+    """Applies the epilogue to a register and stores the results.
+
+    Args:
+        code: receives the code.
+        epilogue: whose operand 0 is the register.
+        value: may be overwritten.
+        free: registers that may be used.
+        place: operand number (leaves from 0, then results) → where its vector (or single float) lies; may emit
+            code that loads an address.
+        mask: lanes that exist, as for `VectorCode.load`; None: all.
+    """
+
+    def load(operand: int, target: int) -> None:
+        access = epilogue.leaves[operand - 1]
+        source = place(operand - 1)
+        if access.strides[-1] == 0:
+            code.broadcast(target, source)
+        else:
+            code.load(target, source, mask)
+
+    made = emit(code, epilogue.expression, bound={0: value}, load=load, free=free)
+    for number, register in enumerate(made):
+        code.store(place(len(epilogue.leaves) + number), register, mask)

@@ -1,0 +1,334 @@
+"""The frame of kernels that compute tiles of rows by vectors of columns: lines, tiles, tails, epilogues.
+
+Index space: (batch…, y, x, column). A chunk is some lines, or a part of one, of one panel of columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.cpu.native.assembler import R8, R9, R12, R13, R15, RAX, RDI, RDX, RSI, Label, Mem
+from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import Access, Epilogue
+from vkml.cpu.native.kernel import Kernel
+from vkml.cpu.native.tail import finish_vector, fits_in
+from vkml.cpu.native.vectors import VectorCode
+
+Array = np.ndarray[Any, Any]
+CHUNK_SECONDS = 60e-6
+"""Of a chunk, where there is enough work."""
+LEAST_CHUNK_SECONDS = 4e-6
+BLOCK_BYTES = 192 * 1024
+"""Of A that a chunk reads: its tiles read it once for each panel, from the second-level cache."""
+MASK = 1
+"""The mask register of the last lanes."""
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """All that the code depends on; strides in bytes."""
+
+    instructions: InstructionSet
+    rows: int
+    """Of a tile."""
+    tail_rows: int
+    vectors: int
+    """Of a panel."""
+    tail_vectors: int
+    """Of the last panel where it is narrower, else 0."""
+    tail_lanes: int
+    """Of the last panel's last vector; 0: all."""
+    has_full_panels: bool
+    taps: tuple[int, ...]
+    """Offsets in A."""
+    steps: tuple[tuple[int, int], ...]
+    """(y, x) steps of A, then of each leaf and result."""
+    epilogue: Epilogue
+
+
+def lanes_of(instructions: InstructionSet) -> int:
+    """Floats in a vector."""
+    return 16 if instructions is InstructionSet.AVX512 else 8
+
+
+def tile_shape(
+    instructions: InstructionSet,
+    *,
+    tile_rows: int,
+    width: int,
+    columns: int,
+    panel: int,
+    taps: tuple[int, ...],
+    operands: Sequence[tuple[int, ...]],
+    epilogue: Epilogue,
+) -> TileShape:
+    """What the code needs to know.
+
+    Args:
+        instructions: the set that code may use.
+        tile_rows: rows of a tile.
+        width: places of a line.
+        columns: of the result.
+        panel: columns of a panel.
+        taps: element offsets in A.
+        operands: element strides along (y, x) of A, then of each leaf and result.
+        epilogue: of a vector.
+    """
+    lanes = lanes_of(instructions)
+    panels = -(-columns // panel)
+    last = columns - (panels - 1) * panel
+    is_narrow = last < panel
+    return TileShape(
+        instructions,
+        min(tile_rows, width),
+        width % min(tile_rows, width),
+        panel // lanes,
+        -(-last // lanes) if is_narrow else 0,
+        last % lanes,
+        panels > 1 or not is_narrow,
+        tuple(4 * tap for tap in taps),
+        tuple((4 * y, 4 * x) for y, x in operands),
+        replace(epilogue, leaves=_last_strides(epilogue.leaves), results=_last_strides(epilogue.results)),
+    )
+
+
+def _last_strides(accesses: Sequence[Access]) -> tuple[Access, ...]:
+    """Without the strides that the code of one vector does not depend on, so that equal code is found equal."""
+    return tuple(replace(access, strides=access.strides[-1:]) for access in accesses)
+
+
+def chunk_table(
+    shape: TileShape,
+    *,
+    batch: tuple[int, ...],
+    height: int,
+    width: int,
+    columns: int,
+    panel: int,
+    operands: Sequence[tuple[int, ...]],
+    panel_floats: int,
+    b: tuple[int, ...],
+    row_seconds: float,
+    row_bytes: int,
+    threads: int,
+) -> Array:
+    """A row a chunk: byte offsets of A, B, leaves, results; lines, tiles of a line, rows left over, panel's kind.
+
+    Args:
+        shape: of the tiles.
+        batch: leading axes.
+        height: lines.
+        width: places of a line.
+        columns: of the result.
+        panel: columns of a panel.
+        operands: element strides of A, leaves and results along (batch…, y, x, column).
+        panel_floats: elements of packed B from one panel to the next.
+        b: element strides of packed B along the batch axes.
+        row_seconds: estimated time of one row of one panel.
+        row_bytes: of A that a row reads and the next does not.
+        threads: that will share the work.
+    """
+    rank, panels = len(batch), -(-columns // panel)
+    total = row_seconds * panels * height * width * math.prod(batch)
+    goal = max(min(CHUNK_SECONDS, total / (4 * threads)), LEAST_CHUNK_SECONDS)
+    rows = max(1.0, min(goal / row_seconds, BLOCK_BYTES / row_bytes))
+    if height > 1 and rows >= width:
+        lines, span = min(height, max(1, round(rows / width))), width
+    else:
+        lines = 1
+        pieces = max(1, math.ceil(width / max(rows, shape.rows)))
+        span = math.ceil(math.ceil(width / pieces) / shape.rows) * shape.rows
+    starts_y, starts_x = np.arange(0, height, lines), np.arange(0, width, span)
+    counts_y, counts_x = np.minimum(lines, height - starts_y), np.minimum(span, width - starts_x)
+    axes = [np.arange(size) for size in (*batch, panels, len(starts_y), len(starts_x))]
+    grid = np.meshgrid(*axes, indexing="ij")
+    if height * width * row_bytes > 2 * BLOCK_BYTES:
+        # A is too large to stay in the cache while all panels pass: a block of it meets all panels first.
+        grid = [np.moveaxis(axis, rank, -1) for axis in grid]
+    *batches, p, y, x = (axis.reshape(-1) for axis in grid)
+
+    def offsets(strides: Sequence[int]) -> Array:
+        found = starts_y[y] * strides[rank] + starts_x[x] * strides[rank + 1] + p * panel * strides[rank + 2]
+        return np.asarray(
+            4 * sum((at * step for at, step in zip(batches, strides, strict=False)), start=found)
+        )
+
+    packed = sum((at * step for at, step in zip(batches, b, strict=True)), start=p * panel_floats)
+    made = [offsets(operands[0]), 4 * packed, *(offsets(strides) for strides in operands[1:])]
+    made += [counts_y[y], counts_x[x] // shape.rows, counts_x[x] % shape.rows]
+    made.append((p == panels - 1) & (shape.tail_vectors > 0))
+    return np.ascontiguousarray(np.stack(made, 1), np.int64)
+
+
+class TileCode:
+    """Writes the kernel of a shape; a subclass says how a tile is added up.
+
+    Pointers of operands live in the thread's scratch memory.
+    """
+
+    label = "tiles"
+
+    def __init__(self, shape: TileShape) -> None:
+        self.shape = shape
+        self.code = VectorCode(shape.instructions)
+        self.operands = len(shape.steps)
+        """A, the leaves, the results; B's address stays in R9."""
+        self._line = 0
+        self._place = 8 * self.operands
+        self._lines = 16 * self.operands
+        self._tiles = self._lines + 8
+        self._tile_count = self._lines + 16
+        self._has_rest = self._lines + 24
+        self._spill = -(-(self._lines + 32) // 64) * 64
+
+    def kernel(self) -> Kernel:
+        code, shape = self.code, self.shape
+        columns = self.operands + 1
+        code.mov(R9, Mem(RDI, 8))
+        code.add(R9, Mem(RSI, 8))
+        for operand in range(self.operands):
+            at = 8 * (operand + (operand > 0))
+            code.mov(RAX, Mem(RDI, at))
+            code.add(RAX, Mem(RSI, at))
+            code.mov(Mem(RDX, self._line + 8 * operand), RAX)
+        for column, place in enumerate((self._lines, self._tile_count, self._has_rest)):
+            code.mov(RAX, Mem(RSI, 8 * (columns + column)))
+            code.mov(Mem(RDX, place), RAX)
+        narrow = code.label()
+        if shape.tail_vectors:
+            if shape.has_full_panels:
+                code.mov(RAX, Mem(RSI, 8 * (columns + 3)))
+                code.test(RAX, RAX)
+                code.jump_if("nz", narrow)
+                self._panel(shape.vectors, None)
+            code.place(narrow)
+            self._panel(shape.tail_vectors, shape.tail_lanes or None)
+        else:
+            self._panel(shape.vectors, None)
+        spill = 0 if self._is_direct(shape.vectors) else max(shape.rows, 1) * shape.vectors * code.bytes
+        return Kernel(self.label, code.finish(), self._spill + spill)
+
+    def _is_direct(self, vectors: int) -> bool:
+        free = self.code.registers - self.shape.rows * vectors - (0 if self.code.has_avx512 else 1)
+        return fits_in(self.code, self.shape.epilogue, free)
+
+    def _panel(self, vectors: int, lanes: int | None) -> None:
+        """All lines and tiles of a chunk, then the return."""
+        code, shape = self.code, self.shape
+        if lanes is not None and code.has_avx512:
+            code.set_mask(MASK, lanes)
+        line = code.here()
+        for operand in range(self.operands):
+            code.mov(RAX, Mem(RDX, self._line + 8 * operand))
+            code.mov(Mem(RDX, self._place + 8 * operand), RAX)
+        code.mov(RAX, Mem(RDX, self._tile_count))
+        code.mov(Mem(RDX, self._tiles), RAX)
+        rest, done = code.label(), code.label()
+        code.test(RAX, RAX)
+        code.jump_if("z", rest)
+        tile = code.here()
+        self._tile(shape.rows, vectors, lanes)
+        for operand, (_, step) in enumerate(shape.steps):
+            self._advance(self._place + 8 * operand, shape.rows * step)
+        self._count_down(self._tiles, tile)
+        code.place(rest)
+        if shape.tail_rows:
+            code.mov(RAX, Mem(RDX, self._has_rest))
+            code.test(RAX, RAX)
+            code.jump_if("z", done)
+            self._tile(shape.tail_rows, vectors, lanes)
+        code.place(done)
+        for operand, (step, _) in enumerate(shape.steps):
+            self._advance(self._line + 8 * operand, step)
+        self._count_down(self._lines, line)
+        code.ret()
+
+    def _advance(self, place: int, step: int) -> None:
+        if step:
+            self.code.mov(RAX, Mem(RDX, place))
+            self.code.add_immediate(RAX, step)
+            self.code.mov(Mem(RDX, place), RAX)
+
+    def _count_down(self, place: int, again: Label) -> None:
+        code = self.code
+        code.mov(RAX, Mem(RDX, place))
+        code.decrement(RAX)
+        code.mov(Mem(RDX, place), RAX)
+        code.jump_if("nz", again)
+
+    def _tile(self, rows: int, vectors: int, lanes: int | None) -> None:
+        code = self.code
+        sums = [[row * vectors + v for v in range(vectors)] for row in range(rows)]
+        for register in range(rows * vectors):
+            code.zero(register)
+        code.mov(R8, Mem(RDX, self._place))
+        self.accumulate(sums, lanes)
+        self._finish(sums, lanes)
+
+    def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
+        """Adds up a tile in registers, one list of vectors a row; R8 points to A's first row, R9 to B's panel.
+
+        May change RAX, RCX, R10 to R15 and all other vector registers. `lanes`: of the last vector, None for
+        all; with AVX-512 `MASK` selects them.
+        """
+        raise NotImplementedError
+
+    def _finish(self, sums: list[list[int]], lanes: int | None) -> None:
+        """The epilogue of a tile: in registers, or through scratch memory where it needs too many."""
+        code, shape = self.code, self.shape
+        rows, vectors = len(sums), len(sums[0])
+        used = rows * vectors
+        mask: int | None = None
+        reserved = 0
+        if lanes is not None:
+            mask = MASK if code.has_avx512 else code.registers - 1
+            reserved = 0 if code.has_avx512 else 1
+        is_direct = fits_in(code, shape.epilogue, code.registers - used - reserved)
+        if is_direct:
+            if lanes is not None and not code.has_avx512:
+                assert mask is not None
+                code.set_mask(mask, lanes)
+            free = list(range(used, code.registers - reserved))
+            for row in range(rows):
+                for v in range(vectors):
+                    self._vector(sums[row][v], free, row, v, mask if v == vectors - 1 else None, None)
+            return
+        for row in range(rows):
+            for v in range(vectors):
+                code.store(Mem(RDX, self._spill + sums[row][v] * code.bytes), sums[row][v])
+        if lanes is not None and not code.has_avx512:
+            assert mask is not None
+            code.set_mask(mask, lanes)
+        # Rows in a loop: R13 counts them, R14 walks the spilled tile, operands move on by their row's step.
+        code.move_immediate(R13, rows)
+        code.lea(R12, Mem(RDX, self._spill))
+        again = code.here()
+        free = list(range(1, code.registers - reserved))
+        for v in range(vectors):
+            code.load(0, Mem(R12, v * code.bytes))
+            self._vector(0, free, 0, v, mask if v == vectors - 1 else None, 1)
+        for operand, (_, step) in list(enumerate(shape.steps))[1:]:
+            self._advance(self._place + 8 * operand, step)
+        code.add_immediate(R12, vectors * code.bytes)
+        code.decrement(R13)
+        code.jump_if("nz", again)
+        for operand, (_, step) in list(enumerate(shape.steps))[1:]:
+            self._advance(self._place + 8 * operand, -rows * step)
+
+    def _vector(
+        self, value: int, free: list[int], row: int, v: int, mask: int | None, only: int | None
+    ) -> None:
+        code, shape = self.code, self.shape
+        accesses = (*shape.epilogue.leaves, *shape.epilogue.results)
+
+        def place(operand: int) -> Mem:
+            code.mov(R15, Mem(RDX, self._place + 8 * (operand + 1)))
+            step = shape.steps[operand + 1][1]
+            return Mem(R15, row * step + (v * code.bytes if accesses[operand].strides[-1] else 0))
+
+        finish_vector(code, shape.epilogue, value, free, place, mask)

@@ -1,0 +1,131 @@
+"""Vector code for AVX2 and AVX-512 alike: widths, masks for the last lanes, constants, sums over lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkml.cpu.native.assembler import RAX, Assembler, Mem, Operand
+from vkml.cpu.native.executable import InstructionSet
+
+
+class VectorCode(Assembler):
+    """An assembler with operations that both instruction sets have, on vectors of `width` floats.
+
+    Attributes:
+        width: floats in a vector: 8 or 16.
+        registers: vector registers: 16 or 32.
+        bytes: of a vector.
+    """
+
+    def __init__(self, instructions: InstructionSet) -> None:
+        super().__init__(instructions is InstructionSet.AVX512)
+        self.instructions = instructions
+        self.width = 16 if self.has_avx512 else 8
+        self.registers = 32 if self.has_avx512 else 16
+        self.bytes = 4 * self.width
+
+    # -- memory -----------------------------------------------------------------------------------------------
+
+    def load(self, target: int, source: Mem, mask: int | None = None) -> None:
+        """A vector from any address; with a mask (see `set_mask`) only its lanes are read, the rest is zero."""
+        if mask is None:
+            self.unary("movups", target, source)
+        else:
+            self.load_masked(target, source, mask)
+
+    def store(self, target: Mem, source: int, mask: int | None = None) -> None:
+        """A vector to any address; with a mask only its lanes are written."""
+        if mask is None:
+            self.store_vector(target, source)
+        else:
+            self.store_masked(target, source, mask)
+
+    def broadcast(self, target: int, source: Mem) -> None:
+        """One float repeated in all lanes."""
+        self.unary("broadcastss", target, source)
+
+    def set_mask(self, mask: int, lanes: int) -> None:
+        """Makes `mask` select the first lanes: a mask register 1–7 with AVX-512, a vector register with AVX2.
+
+        With AVX-512 this clobbers RAX.
+        """
+        if self.has_avx512:
+            self.move_immediate(RAX, (1 << lanes) - 1)
+            self.move_mask(mask, RAX)
+        else:
+            pattern = np.where(np.arange(8) < lanes, -1, 0).astype(np.int32)
+            self.unary("movups", mask, self.data(pattern.tobytes()))
+
+    def store_lanes(self, target: Mem, source: int, lanes: int, spare: int) -> None:
+        """Stores the first lanes, a known number, in pieces of 8, 4, 2 and 1; `spare` may change.
+
+        Rows of 3 on a Zen 4: 0.19 ns an element; by masked stores, which are slow with AVX2 in any place and
+        with AVX-512 where they reach into the next cache line, 1.15 and 0.32 ns.
+        """
+        if lanes & 8:
+            self.store_vector(target, source, bits=256)
+            target = target.plus(32)
+            if lanes > 8:
+                self.extract_upper(spare, source, bits=512)
+                source = spare
+        if lanes & 4:
+            self.store_vector(target, source, bits=128)
+            target = target.plus(16)
+            if lanes & 3:
+                self.extract_upper(spare, source, bits=256)
+                source = spare
+        if lanes & 2:
+            self.store_low(target, source, 8)
+            target = target.plus(8)
+            if lanes & 1:
+                self.unary_immediate("permilps", spare, source, 0x0E)
+                source = spare
+        if lanes & 1:
+            self.store_float(target, source)
+
+    # -- constants --------------------------------------------------------------------------------------------
+
+    def constant(self, value: float) -> Mem:
+        """A float repeated over a vector, as a memory operand."""
+        return self.data(np.full(self.width, value, np.float32).tobytes())
+
+    def bits(self, value: int) -> Mem:
+        """A 32-bit pattern repeated over a vector, as a memory operand."""
+        return self.data(np.full(self.width, value & 0xFFFFFFFF, np.uint32).tobytes())
+
+    def zero(self, target: int) -> None:
+        """Clears a register."""
+        self.vector("xorps", target, target, target)
+
+    def copy(self, target: int, source: int) -> None:
+        """Copies a register."""
+        if target != source:
+            self.unary("movaps", target, source)
+
+    # -- arithmetic -------------------------------------------------------------------------------------------
+
+    def add_vector(self, target: int, first: int, second: Operand) -> None:
+        self.vector("addps", target, first, second)
+
+    def sub_vector(self, target: int, first: int, second: Operand) -> None:
+        self.vector("subps", target, first, second)
+
+    def mul_vector(self, target: int, first: int, second: Operand) -> None:
+        self.vector("mulps", target, first, second)
+
+    def multiply_add(self, target: int, first: int, second: Operand) -> None:
+        """target += first * second, rounded once."""
+        self.vector("fmadd231ps", target, first, second)
+
+    def reduce_lanes(self, name: str, target: int, spare: int) -> None:
+        """Folds all lanes with `addps`, `maxps` or `minps`; the result is in every lane of the register."""
+        if self.has_avx512:
+            self.immediate("shuff32x4", spare, target, target, 0x4E)
+            self.vector(name, target, target, spare)
+            self.immediate("shuff32x4", spare, target, target, 0xB1)
+        else:
+            self.immediate("perm2f128", spare, target, target, 0x01)
+        self.vector(name, target, target, spare)
+        for pattern in (0x4E, 0xB1):
+            self.unary_immediate("permilps", spare, target, pattern)
+            self.vector(name, target, target, spare)

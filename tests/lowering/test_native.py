@@ -1,0 +1,189 @@
+"""Machine code against the operators' evaluation: each instruction set, geometries at random, whole sessions."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import vkml
+import vkml.lowering.cpu
+from tests.vulkan_cases import Cases, Fixed
+from vkml.cpu.native.executable import InstructionSet, instruction_set
+from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
+from vkml.onnx import save_graph
+
+if instruction_set() is None:
+    pytest.skip("no machine code here", allow_module_level=True)
+
+SETS = [
+    InstructionSet.AVX2,
+    pytest.param(
+        InstructionSet.AVX512,
+        marks=pytest.mark.skipif(instruction_set() is not InstructionSet.AVX512, reason="no AVX-512"),
+    ),
+]
+
+
+@pytest.fixture(params=SETS, ids=lambda value: value.value)
+def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> InstructionSet:
+    """The instruction set that programs made in the test use."""
+    chosen: InstructionSet = request.param
+    monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: chosen)
+    return chosen
+
+
+def check(cases: Cases, instructions: InstructionSet, **options: bool) -> None:
+    """Runs the cases on the CPU and asserts that each was machine code."""
+    cases.check("cpu", **options)
+    graph, feed, wanted = cases.graph(**options)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        session.run(wanted, feed)
+        variants = {label: step.variant for step in session.report().steps for label in step.nodes}
+    labels = {case.node.label for case in cases.cases if not case.may_fall_back}
+    assert {label: variants[label] for label in labels} == dict.fromkeys(labels, instructions.value)
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_convolutions(instructions: InstructionSet, is_strided: bool) -> None:
+    cases = Cases(1)
+    rng = cases.random
+    for number in range(40):
+        group = int(rng.choice([1, 1, 1, 2, 3]))
+        channels, filters = group * int(rng.integers(1, 20)), group * int(rng.integers(1, 40))
+        if number % 4 == 0:
+            group = channels = filters = int(rng.integers(2, 40))
+        rank = 1 if number % 7 == 0 else 2
+        kernel = [int(k) for k in rng.integers(1, 5, rank)]
+        dilations = [int(d) for d in rng.integers(1, 3, rank)]
+        pads = [int(p) for p in rng.integers(0, 3, 2 * rank)]
+        spatial = [int(rng.integers(1, 12)) + (k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+        x = cases.array("float32", (int(rng.integers(1, 3)), channels, *spatial))
+        weight = Fixed(cases.array("float32", (filters, channels // group, *kernel)))
+        bias = Fixed(cases.array("float32", (filters,))) if rng.random() < 0.5 else None
+        strides = [int(s) for s in rng.integers(1, 4, rank)]
+        cases.add(
+            "Conv", x, weight, bias, group=group, pads=pads, strides=strides, dilations=dilations, atol=1e-4
+        )
+    check(cases, instructions, is_strided=is_strided)
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_products(instructions: InstructionSet, is_strided: bool) -> None:
+    cases = Cases(2)
+    rng = cases.random
+    for number in range(40):
+        m, k, n = (int(size) for size in rng.integers(1, 70, 3))
+        if number % 5 == 0:
+            m = 1
+        lead = [(), (2,), (2, 3)][number % 3]
+        a, b = (
+            cases.array("float32", (*lead, m, k)),
+            cases.array("float32", (*(lead if number % 2 else ()), k, n)),
+        )
+        cases.add("MatMul", a, Fixed(b) if number % 4 < 2 else b, atol=1e-4)
+    for number in range(16):
+        m, k, n = (int(size) for size in rng.integers(1, 70, 3))
+        flips = {"transA": number & 1, "transB": number >> 1 & 1}
+        a = cases.array("float32", (k, m) if flips["transA"] else (m, k))
+        b = cases.array("float32", (n, k) if flips["transB"] else (k, n))
+        c = cases.array("float32", cases.broadcastable((m, n)))
+        cases.add(
+            "Gemm", a, Fixed(b) if number & 4 else b, c, alpha=0.5 if number & 8 else 1.0, **flips, atol=1e-4
+        )
+    check(cases, instructions, is_strided=is_strided)
+
+
+def test_pools_rows_and_reductions(instructions: InstructionSet) -> None:
+    cases = Cases(3)
+    rng = cases.random
+    for number in range(24):
+        rank = 1 if number % 5 == 0 else 2
+        kernel = [int(k) for k in rng.integers(1, 4, rank)]
+        pads = [int(rng.integers(0, k)) for k in (*kernel, *kernel)]
+        spatial = [int(size) for size in rng.integers(4, 12, rank)]
+        x = cases.array("float32", (2, int(rng.integers(1, 40)), *spatial))
+        shared = {"kernel_shape": kernel, "pads": pads, "strides": [int(s) for s in rng.integers(1, 3, rank)]}
+        shared["ceil_mode"] = number & 1
+        if number % 2:
+            cases.add("MaxPool", x, **shared)
+        else:
+            cases.add("AveragePool", x, count_include_pad=number >> 1 & 1, **shared)
+    for columns in (1, 3, 16, 37, 100, 1000):
+        x = cases.array("float32", (3, 5, columns))
+        cases.add("Softmax", x, axis=-1)
+        cases.add("LogSoftmax", x, axis=-1)
+        scale, bias = cases.array("float32", (columns,)), cases.array("float32", (columns,))
+        cases.add("LayerNormalization", x, scale, bias, axis=-1, atol=1e-4)
+        cases.add("RMSNormalization", x, scale, axis=-1, atol=1e-4)
+    for op in ("Sum", "Mean", "Max", "Min", "SumSquare", "L1", "L2"):
+        for axes in ((0,), (1,), (-1,), (1, 2), (0, 2), (0, 1, 2, 3)):
+            x = cases.array("float32", (3, 17, 5, 33))
+            cases.add(
+                f"Reduce{op}", x, Fixed(np.array(axes, np.int64)), keepdims=int(rng.integers(0, 2)), atol=1e-4
+            )
+    cases.add("GlobalAveragePool", cases.array("float32", (2, 37, 7, 7)))
+    check(cases, instructions)
+
+
+def test_pointwise_functions_pass_nan_and_infinities(instructions: InstructionSet) -> None:
+    cases = Cases(4)
+    for op in ("Abs", "Neg", "Sqrt", "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Relu", "Floor", "Ceil", "Round",
+               "Reciprocal", "HardSwish"):  # fmt: skip
+        cases.add(op, cases.array("float32", (5, 67), special=True))
+    # 1 + erf(x) is rounded near zero: far out on the left 1e-7 of x is lost.
+    cases.add("Gelu", cases.array("float32", (5, 67), special=True), atol=1e-6)
+    for op in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Less", "GreaterOrEqual", "Equal"):
+        for _ in range(3):
+            shape = cases.shape(3, 1, 40)
+            first, second = (
+                cases.array("float32", cases.broadcastable(shape), special=True) for _ in range(2)
+            )
+            cases.add(op, first, second)
+    cases.add(
+        "Where", cases.array("bool", (7, 1)), cases.array("float32", (7, 33)), cases.array("float32", (33,))
+    )
+    check(cases, instructions)
+
+
+def test_gathers_check_their_indices(instructions: InstructionSet) -> None:
+    sketch = Sketch("pick", 17)
+    table = sketch.constant(np.arange(50, dtype=np.float32).reshape(10, 5))
+    indices = sketch.input("indices", (3,), dtypes.INT64)
+    graph = sketch.finish(sketch.node("Gather", table, indices, axis=0))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        [picked] = session.run(None, {"indices": np.array([0, -1, 3])})
+        np.testing.assert_array_equal(picked[:, 0], [0, 45, 15])
+        for wrong in (10, -11, 2**40):
+            with pytest.raises(vkml.IndexOutOfRange):
+                session.run(None, {"indices": np.array([0, wrong, 3])})
+        session.run(None, {"indices": np.array([9, 9, 9])})
+
+
+def test_one_session_runs_from_several_threads(instructions: InstructionSet) -> None:
+    sketch = Sketch("net", 17)
+    rng = np.random.default_rng(0)
+    x = sketch.input("x", (1, 8, 20, 20))
+    y = x
+    for _ in range(3):
+        weight = sketch.constant(rng.standard_normal((8, 8, 3, 3)).astype(np.float32) * np.float32(0.2))
+        y = sketch.node("Relu", sketch.node("Conv", y, weight, kernel_shape=(3, 3), pads=(1, 1, 1, 1)))
+    model = save_graph(sketch.finish(y))
+    feeds = [rng.standard_normal((1, 8, 20, 20)).astype(np.float32) for _ in range(4)]
+    wrong: list[int] = []
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        expected = [session.run(None, {"x": feed})[0] for feed in feeds]
+
+        def repeat(number: int) -> None:
+            for _ in range(100):
+                if not np.array_equal(session.run(None, {"x": feeds[number]})[0], expected[number]):
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=repeat, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
