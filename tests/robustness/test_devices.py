@@ -163,6 +163,7 @@ def test_numpy_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             assert word in str(caught.value)
         monkeypatch.undo()
         monkeypatch.setattr("vkml.lowering.cpu.CpuProgram.run", refuse)
+        monkeypatch.setattr("vkml.lowering.native.NativeStep.run", refuse)
         with pytest.raises(vkml.OutOfMemory, match=r"cpu: Unable to allocate 3\.00 TiB"):
             session.run(None, {"x": X})
         monkeypatch.undo()

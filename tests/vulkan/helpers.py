@@ -63,13 +63,14 @@ class Adder:
 def run_python(code: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs code in an interpreter of its own, with a cache folder of its own."""
     root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join(filter(None, (str(root / "src"), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=100,
         cwd=root,
-        env={**os.environ, "VKML_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(root / "src"), **environment},
+        env={**os.environ, "VKML_CACHE_DIR": str(tmp_path), "PYTHONPATH": path, **environment},
         check=False,
     )
 

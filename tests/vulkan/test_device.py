@@ -250,6 +250,11 @@ def test_a_forgotten_device_is_destroyed_by_the_collector(info):
 @every_device
 def test_freeing_parts(info):
     with Device(info) as device:
+        # Where the host does not read device memory, a device keeps the staging of its first download.
+        adder = Adder(device, 64)
+        device.download(adder.a, 0, 256)
+        for part in (adder.submission, adder.commands, adder.a, adder.b, adder.o):
+            part.free()
         before = live_objects()
         adder = Adder(device, 64)
         adder.run(floats(64, 1), floats(64, 2))
@@ -258,9 +263,7 @@ def test_freeing_parts(info):
             part.free()
             part.free()
         device.recorder().discard()
-        left = live_objects()
-        left.pop("Pipeline"), left.pop("PipelineLayout")
-        assert left == before
+        assert live_objects() == before
 
 
 @every_device

@@ -17,6 +17,7 @@ from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import shared_pool
 from vkml.errors import Error, RuntimeException
 from vkml.ir import Constant, Graph, Node, TensorType, find
+from vkml.kernels.writer import STORAGE
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_views import VIEWS, compile_movement
 from vkml.lowering.native import NativeStep, Refused, compile_native
@@ -268,7 +269,7 @@ def _may_be_native(scope: Scope, node: Node) -> bool:
     return all(
         name in scope.types
         and scope.types[name].is_static
-        and scope.types[name].dtype.is_native
+        and scope.types[name].dtype in STORAGE
         and scope.types[name].elements < 2**31
         for name in names
     )

@@ -225,8 +225,13 @@ def compile_native(
             raise Refused(position, str(reason)) from reason
         views.update((name, view) for name, view in zip(node.outputs, made, strict=False) if name)
     for name, target in results.items():
-        if views[name] is not target:
+        if views[name] is target:
+            continue
+        try:
             build.copy(views[name], target)
+        except CannotLower as reason:
+            maker = next(at for at, node in enumerate(nodes) if name in node.outputs)
+            raise Refused(maker, str(reason)) from reason
     levels = schedule(build.launches)
     return NativeStep(
         levels,

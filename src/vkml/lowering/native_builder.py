@@ -322,7 +322,7 @@ class NativeBuilder(Builder):
         ):
             return self._vector_product(a, b, ending)
         shared = batch > 1 and b.strides[0] == 0
-        width = product.panel_width(self.instructions, columns=n, rows=m)
+        width = product.panel_width(self.instructions, columns=n, rows=m, row_bytes=4 * a.strides[1])
         if b.buffer.constant is not None and (batch == 1 or shared):
             matrix = replace(b, shape=b.shape[1:], strides=b.strides[1:])
             packed = self.materialised(matrix, f"columns{width}", lambda array: product.pack(array, width))
@@ -444,7 +444,10 @@ class NativeBuilder(Builder):
         inner = weight.shape[1]
         is_plain = kernel_y == kernel_x == 1 and tuple(strides[1:]) == (1, 1) and need.is_empty
         panel = product.panel_width(
-            self.instructions, columns=per_group, rows=height * width if is_plain else width
+            self.instructions,
+            columns=per_group,
+            rows=height * width if is_plain else width,
+            row_bytes=4 * walks[2],
         )
 
         def pack(array: Array) -> Array:

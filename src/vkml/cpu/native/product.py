@@ -24,39 +24,65 @@ Array = np.ndarray[Any, Any]
 SECONDS_PER_FLOP = 1 / 100e9
 
 
-def panel_width(instructions: InstructionSet, *, columns: int, rows: int) -> int:
-    """Columns of a packed panel for a product; `rows` are those of a line of A."""
-    return _tile(instructions, columns, rows)[1] * lanes_of(instructions)
+def panel_width(instructions: InstructionSet, *, columns: int, rows: int, row_bytes: int) -> int:
+    """Columns of a packed panel for a product.
+
+    Args:
+        instructions: the set that code may use.
+        columns: of the result.
+        rows: of a line of A.
+        row_bytes: from one row of A to the next.
+    """
+    return _tile(instructions, columns, rows, row_bytes)[1] * lanes_of(instructions)
 
 
 @functools.lru_cache(maxsize=4096)
-def _tile(instructions: InstructionSet, columns: int, rows: int, vectors: int = 0) -> tuple[int, int]:
+def _tile(
+    instructions: InstructionSet, columns: int, rows: int, row_bytes: int, vectors: int = 0
+) -> tuple[int, int]:
     """Rows and vectors of a tile: what a model of the inner loop says is fastest."""
     lanes = lanes_of(instructions)
     registers = 32 if instructions is InstructionSet.AVX512 else 16
     best, best_cost = (1, 1), math.inf
     whole = -(-columns // lanes)
+    held = rows_held(row_bytes)
     for count in (vectors,) if vectors else range(1, min(4, whole) + 1):
         most = min((registers - count - 1) // count, 24)
         for height in range(1, min(most, max(rows, 1)) + 1):
             panels, narrow = divmod(whole, count)
-            cost = panels * _line_cost(rows, height, count)
+            cost = panels * _line_cost(rows, height, count, held)
             if narrow:
-                cost += _line_cost(rows, height, narrow)
+                cost += _line_cost(rows, height, narrow, held)
             if cost < best_cost * 0.995:
                 best, best_cost = (height, count), cost
     return best
 
 
-def _line_cost(rows: int, height: int, vectors: int) -> float:
+WAYS, SETS, LINE_BYTES = 8, 64, 64
+"""Of the first-level cache: 32 KiB."""
+
+
+def rows_held(row_bytes: int) -> int:
+    """How many rows a tile may read from that many bytes apart before they drive one another from the cache.
+
+    Rows 4096 bytes apart share one set of eight lines: a tile of 20 of them ran at a sixth of its speed.
+    """
+    if row_bytes % LINE_BYTES:
+        return WAYS * SETS
+    return (WAYS - 2) * SETS // math.gcd(row_bytes // LINE_BYTES, SETS)
+
+
+def _line_cost(rows: int, height: int, vectors: int, held: int) -> float:
     full, rest = divmod(rows, height)
-    return full * _tile_cost(height, vectors) + (_tile_cost(rest, vectors) if rest else 0.0)
+    cost = full * _tile_cost(height, vectors, held)
+    return cost + (_tile_cost(rest, vectors, held) if rest else 0.0)
 
 
-def _tile_cost(height: int, vectors: int) -> float:
-    """Cycles for one k: multiply-adds, loads, or the latency of the sums; a little for the tile's start and end."""
+def _tile_cost(height: int, vectors: int, held: int) -> float:
+    """Cycles for one k: multiply-adds, loads, or the latency of the sums; a little for a tile's start and end."""
     sums = height * vectors
-    return max(sums / 1.5, (height + vectors) / 2, 4.0) + sums * 0.02 + 0.3
+    loads = height * (1 if height <= held else 4) + vectors
+    return max(sums / 2, loads / 2, 4.0) + sums * 0.02 + 0.3
 
 
 def pack(matrix: Array, width: int) -> Array:
@@ -111,7 +137,7 @@ def product(
     rank = len(batch)
     if height > 1 and all(strides[rank] == width * strides[rank + 1] for strides in operands):
         height, width = 1, height * width
-    tile_rows, _ = _tile(instructions, columns, width, panel // lanes_of(instructions))
+    tile_rows, _ = _tile(instructions, columns, width, 4 * abs(a[-2]), panel // lanes_of(instructions))
     shape = tile_shape(
         instructions,
         tile_rows=tile_rows,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from vkml.cpu.native.assembler import (
     R10,
     R12,
     R13,
+    R11,
     R14,
     R15,
     RAX,
@@ -25,6 +27,7 @@ from vkml.cpu.native.assembler import (
     RSI,
     RSP,
     Assembler,
+    Label,
     Mem,
 )
 from vkml.cpu.native.executable import Executable
@@ -40,6 +43,11 @@ _LINE = 8
 _SAVED = (RBX, RBP, R12, R13, R14, R15)
 _JOIN_SPINS = 2000
 """Pauses (some 40 cycles each) for which a worker that comes early waits for the run to open."""
+_SPINS = 4000
+"""Pauses after which a thread that waits for others gives its core away each time it looks: some 50 µs. With more
+threads than cores, who spins keeps from working whom it waits for."""
+_SCHED_YIELD = 24
+"""Linux's number of the system call."""
 WORTH_SECONDS = 3 * DISPATCH_SECONDS
 """Recordings estimated below this stay on the calling thread."""
 
@@ -298,13 +306,25 @@ def _join_run(code: Assembler, leave: Any) -> None:
     code.place(is_in)
 
 
-def _wait_for(code: Assembler, again: Any, address: int, count: int) -> None:
-    """Spins until the word equals the count."""
-    done = code.label()
+def _wait_for(code: Assembler, again: Label, address: int, count: int) -> None:
+    """Waits until the word equals the count: spins, and after a while lets other threads run in between."""
+    done, spin = code.label(), code.label()
+    code.move_immediate(R11, _SPINS)
     code.place(again)
     code.mov(RAX, Mem(address))
     code.cmp(RAX, count)
     code.jump_if("e", done)
     code.pause()
+    if not sys.platform.startswith("linux"):
+        code.jump(again)
+        code.place(done)
+        return
+    code.decrement(R11)
+    code.jump_if("nz", again)
+    code.place(spin)
+    # The call changes RCX and R11 besides RAX.
+    code.move_immediate(RAX, _SCHED_YIELD)
+    code.system_call()
+    code.move_immediate(R11, 1)
     code.jump(again)
     code.place(done)

@@ -1,0 +1,137 @@
+"""Epilogues for tests of kernels: leaves and results in guarded memory, and what NumPy makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.cpu.native.harness import Guarded, guarded, run
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
+from vkml.cpu.native.kernel import Launch
+
+Array = np.ndarray[Any, Any]
+KINDS = ("identity", "bias_relu", "residual", "scalar", "long", "two_results")
+_BIAS_RELU = Expression(2, (Step("add", (0, 1)), Step("relu", (2,))), (3,))
+_RESIDUAL = Expression(3, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
+_SCALAR = Expression(2, (Step("sub", (0, 1)),), (2,))
+_TWO = Expression(2, (Step("add", (0, 1)), Step("mul", (0, 0))), (2, 3))
+
+
+def _long() -> Expression:
+    """(Σ n x)² as Σ n x Σ m x: nine values live at once, so that AVX2 has no registers left for a tile."""
+    steps = [Step("constant", number=float(number)) for number in range(1, 10)]
+    steps += [Step("mul", (0, number)) for number in range(1, 10)]
+    total = 10
+    for part in range(11, 19):
+        steps.append(Step("add", (total, part)))
+        total = len(steps)
+    products = []
+    for part in range(10, 19):
+        steps.append(Step("mul", (part, total)))
+        products.append(len(steps))
+    result = products[0]
+    for part in products[1:]:
+        steps.append(Step("add", (result, part)))
+        result = len(steps)
+    return Expression(1, tuple(steps), (result,))
+
+
+_LONG = _long()
+
+
+def strides_of(array: Array) -> tuple[int, ...]:
+    """Of an array, in elements."""
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """An epilogue with its operands.
+
+    Attributes:
+        epilogue: over the index space.
+        leaves: arrays or views, in the epilogue's order.
+        results: likewise.
+        evaluate: the kernel's result in float64 → the results.
+        memories: of all operands.
+    """
+
+    epilogue: Epilogue
+    leaves: Sequence[Array]
+    results: Sequence[Array]
+    evaluate: Callable[[Array], Sequence[Array]]
+    memories: Sequence[Guarded]
+
+    def check(
+        self, launch: Launch, inputs: Sequence[Array], value: Array, *, rtol: float, atol: float = 0.0
+    ) -> None:
+        """Runs the launch on one thread and on all, and compares its results and the guards round them."""
+        with np.errstate(all="ignore"):
+            expected = self.evaluate(value.astype(np.float64))
+        for serial in (True, False):
+            for result in self.results:
+                result[...] = 12345.0
+            run(launch, [*inputs, *self.leaves, *self.results], serial=serial, parallel=not serial)
+            for result, wanted in zip(self.results, expected, strict=True):
+                np.testing.assert_allclose(result, wanted, rtol=rtol, atol=atol)
+            for memory in self.memories:
+                memory.check()
+
+
+def _wide(shape: Sequence[int], random: np.random.Generator) -> tuple[Guarded, Array]:
+    """A view whose last axis is contiguous, its other axes now and then with room between."""
+    whole = [size + int(random.integers(3)) * int(random.random() < 0.3) for size in shape]
+    memory, array = guarded(random.standard_normal(whole).astype(np.float32), at_start=bool(random.integers(2)))
+    corner = tuple(slice(extent - size, None) for extent, size in zip(whole, shape, strict=True))
+    return memory, array[corner]
+
+
+def make_ending(kind: str, shape: Sequence[int], random: np.random.Generator) -> Ending:
+    """An epilogue of a kind over a space; results are views of guarded memory."""
+    memories: list[Guarded] = []
+    shape = tuple(shape)
+
+    def leaf(extents: Sequence[int]) -> Array:
+        memory, array = guarded(random.standard_normal(extents).astype(np.float32))
+        memories.append(memory)
+        return np.broadcast_to(array, shape)
+
+    def result() -> Array:
+        memory, array = _wide(shape, random)
+        memories.append(memory)
+        return array
+
+    last = (*(1 for _ in shape[:-1]), shape[-1])
+    results = [result()]
+    leaves: list[Array] = []
+    expression = IDENTITY
+    evaluate: Callable[[Array], Sequence[Array]]
+    if kind == "identity":
+        evaluate = lambda value: [value]  # noqa: E731
+    elif kind == "bias_relu":
+        expression, leaves = _BIAS_RELU, [leaf(last)]
+        evaluate = lambda value: [np.maximum(value + leaves[0], 0)]  # noqa: E731
+    elif kind == "residual":
+        memory, residual = _wide(shape, random)
+        memories.append(memory)
+        expression, leaves = _RESIDUAL, [leaf((*shape[:-1], 1)), residual]
+        evaluate = lambda value: [value * leaves[0] + leaves[1]]  # noqa: E731
+    elif kind == "scalar":
+        expression, leaves = _SCALAR, [leaf((1,) * len(shape))]
+        evaluate = lambda value: [value - leaves[0]]  # noqa: E731
+    elif kind == "long":
+        expression = _LONG
+        evaluate = lambda value: [(45 * value) ** 2]  # noqa: E731
+    else:
+        expression, leaves = _TWO, [leaf(last)]
+        results.append(result())
+        evaluate = lambda value: [value + leaves[0], value * value]  # noqa: E731
+    epilogue = Epilogue(
+        expression,
+        tuple(Access(strides_of(view)) for view in leaves),
+        tuple(Access(strides_of(view)) for view in results),
+    )
+    return Ending(epilogue, leaves, results, evaluate, memories)

@@ -1,0 +1,137 @@
+"""Depthwise convolutions against NumPy: geometries, epilogues, both instruction sets, guarded memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
+from tests.cpu.native.harness import guarded, instruction_sets, require
+from vkml.cpu.native.depthwise import depthwise, pack_depthwise
+from vkml.cpu.native.executable import InstructionSet
+
+Array = np.ndarray[Any, Any]
+
+
+def reference(x: Array, weight: Array, size: tuple[int, int], stride: tuple[int, int], dilation: int) -> Array:
+    total = np.zeros((x.shape[0], *size, x.shape[3]))
+    for y in range(weight.shape[2]):
+        for x_ in range(weight.shape[3]):
+            top, left = y * dilation, x_ * dilation
+            part = x[
+                :,
+                top : top + (size[0] - 1) * stride[0] + 1 : stride[0],
+                left : left + (size[1] - 1) * stride[1] + 1 : stride[1],
+            ]
+            total += part.astype(np.float64) * weight[:, 0, y, x_].astype(np.float64)
+    return total
+
+
+def check(
+    instructions: InstructionSet,
+    random: np.random.Generator,
+    *,
+    images: int,
+    size: tuple[int, int],
+    channels: int,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: int = 1,
+    kind: str = "identity",
+    threads: int = 2,
+) -> None:
+    padded = [(size[i] - 1) * stride[i] + (kernel[i] - 1) * dilation + 1 for i in range(2)]
+    # Channels of A may be a part of more.
+    extra = int(random.integers(2)) * 3
+    memory, whole = guarded(random.standard_normal((images, *padded, channels + extra)).astype(np.float32))
+    x = whole[..., extra:]
+    weight = random.standard_normal((channels, 1, *kernel)).astype(np.float32)
+    _, packed = guarded(pack_depthwise(instructions, weight))
+    ending = make_ending(kind, (images, *size, channels), random)
+    step_n, step_y, step_x, _ = strides_of(x)
+    launch = depthwise(
+        instructions,
+        images=images,
+        height=size[0],
+        width=size[1],
+        channels=channels,
+        taps=tuple(
+            y * dilation * step_y + x_ * dilation * step_x
+            for y in range(kernel[0])
+            for x_ in range(kernel[1])
+        ),
+        a=(step_n, stride[0] * step_y, stride[1] * step_x),
+        epilogue=ending.epilogue,
+        threads=threads,
+    )
+    expected = reference(x, weight, size, stride, dilation)
+    ending.check(launch, [x, packed], expected, rtol=1e-4, atol=1e-3 if kind == "long" else 2e-5)
+    memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("seed", range(40))
+def test_random_geometries(instructions: InstructionSet, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(random.integers(low, high))
+
+    check(
+        instructions,
+        random,
+        images=draw(1, 4),
+        size=(draw(1, 15), draw(1, 30)),
+        channels=draw(1, 70),
+        kernel=(draw(1, 6), draw(1, 6)),
+        stride=(draw(1, 4), draw(1, 4)),
+        dilation=draw(1, 3),
+        kind=KINDS[seed % len(KINDS)],
+        threads=draw(1, 17),
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize(
+    ("size", "channels", "stride"), [(112, 32, 1), (56, 96, 2), (28, 144, 2), (14, 576, 1), (7, 960, 1)]
+)
+def test_layers_of_mobilenet(instructions: InstructionSet, size: int, channels: int, stride: int) -> None:
+    require(instructions)
+    check(
+        instructions,
+        np.random.default_rng(size),
+        images=1,
+        size=(size, size),
+        channels=channels,
+        kernel=(3, 3),
+        stride=(stride, stride),
+        kind="bias_relu",
+    )
+
+
+@instruction_sets
+def test_nan_and_infinity_pass(instructions: InstructionSet) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    memory, x = guarded(random.standard_normal((1, 6, 7, 19)).astype(np.float32))
+    x[0, 2, 3, 18], x[0, 0, 0, 0], x[0, 5, 6, 4] = np.nan, np.inf, -np.inf
+    weight = np.ones((19, 1, 3, 3), np.float32)
+    ending = make_ending("identity", (1, 4, 5, 19), random)
+    step_n, step_y, step_x, _ = strides_of(x)
+    launch = depthwise(
+        instructions,
+        images=1,
+        height=4,
+        width=5,
+        channels=19,
+        taps=tuple(y * step_y + x_ * step_x for y in range(3) for x_ in range(3)),
+        a=(step_n, step_y, step_x),
+        epilogue=ending.epilogue,
+        threads=2,
+    )
+    ending.check(launch, [x, pack_depthwise(instructions, weight)], reference(x, weight, (4, 5), (1, 1), 1),
+                 rtol=1e-4, atol=1e-5)  # fmt: skip
+    memory.check()

@@ -1,0 +1,84 @@
+"""Gathered blocks against NumPy: sizes, types of indices, bad indices, guarded memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cpu.native.harness import guarded, instruction_sets, require, run
+from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.gather import gather
+
+Array = np.ndarray[Any, Any]
+ERROR = 77
+
+
+def check(
+    instructions: InstructionSet, data: Array, indices: Array, *, threads: int = 2
+) -> None:
+    """data [outer, size, …], indices of one axis; bad ones leave their block as it is."""
+    outer, size = data.shape[:2]
+    memories = [guarded(data), guarded(indices), guarded(np.zeros((outer, len(indices), *data.shape[2:]), data.dtype)),
+                guarded(np.zeros(1, np.uint32))]  # fmt: skip
+    launch = gather(
+        instructions,
+        outer=outer,
+        size=size,
+        count=len(indices),
+        block_bytes=data.itemsize * int(np.prod(data.shape[2:])),
+        is_wide=indices.dtype == np.int64,
+        error_code=ERROR,
+        threads=threads,
+    )
+    is_good = (indices >= -size) & (indices < size)
+    result, status = memories[2][1], memories[3][1]
+    untouched = np.frombuffer(b"\x5a" * result.nbytes, result.dtype).reshape(result.shape)
+    expected = untouched.copy()
+    expected[:, is_good] = data[:, indices[is_good]]
+    for serial in (True, False):
+        result[...] = untouched
+        status[...] = 0
+        run(launch, [array for _, array in memories], serial=serial, parallel=not serial)
+        np.testing.assert_array_equal(result.view(np.uint8), expected.view(np.uint8))
+        assert status[0] == (0 if is_good.all() else ERROR)
+        for memory, _ in memories:
+            memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("seed", range(30))
+def test_random_blocks(instructions: InstructionSet, dtype: Any, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+    block = int(random.choice([1, 2, 3, 4, 7, 8, 15, 16, 17, 33, 64, 100, 127, 128, 129, 144, 145, 300, 768]))
+    outer, size, count = (int(number) for number in random.integers(1, 20, 3))
+    data = random.standard_normal((outer, size, block)).astype(np.float32)
+    indices = random.integers(-size, size, count).astype(dtype)
+    check(instructions, data, indices, threads=int(random.integers(1, 9)))
+
+
+@instruction_sets
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_bad_indices_are_reported(instructions: InstructionSet, dtype: Any) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    data = random.standard_normal((3, 10, 5)).astype(np.float32)
+    limits = np.iinfo(dtype)
+    for bad in (10, -11, 11, 1 << 20, limits.max, limits.min, limits.min + 10, limits.max - 10):
+        check(instructions, data, np.array([1, bad, -10, 9], dtype))
+    if dtype == np.int64:
+        # Their low halves are good indices.
+        for bad in (1 << 32, (1 << 32) + 3, -(1 << 32), (1 << 63) - 8):
+            check(instructions, data, np.array([bad, 2], dtype))
+
+
+@instruction_sets
+def test_many_indices_share_threads(instructions: InstructionSet) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    for block in (1, 96, 768):
+        data = random.standard_normal((1, 1000, block)).astype(np.float32)
+        check(instructions, data, random.integers(-1000, 1000, 5000), threads=4)
