@@ -503,7 +503,8 @@ class NativeBuilder(Builder):
         if is_last and known is not None and known.border.covers(need):
             inside = known.inside
             same = all(
-                image.shape[axis] == inside.shape[axis] and image.strides[axis] == inside.strides[axis]
+                image.shape[axis] == inside.shape[axis]
+                and (image.shape[axis] == 1 or image.strides[axis] == inside.strides[axis])
                 for axis in (0, 2, 3)
             )
             if same and 0 <= image.offset - inside.offset <= inside.shape[1] - channels:
