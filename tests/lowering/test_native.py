@@ -1,4 +1,4 @@
-"""Machine code against the operators' evaluation: each instruction set, geometries at random, whole sessions."""
+"""Machine code against the operators' evaluation: both instruction sets, random geometries, sessions."""
 
 from __future__ import annotations
 

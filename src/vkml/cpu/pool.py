@@ -108,7 +108,7 @@ class WorkerPool:
             raise loop.error
 
     def invite(self, work: Callable[[int], None]) -> None:
-        """Has one of the other threads call `work` with its number, from 1 to size - 1, as soon as it is free.
+        """Has one of the other threads call `work` with its number, from 1 to size - 1, when it is free.
 
         Does not wait. `work` must not raise.
         """

@@ -133,23 +133,31 @@ def pointwise(
 
     writer = KernelWriter(push_limit)
     part = min(width, 4)
+    # NVIDIA's driver faults on offsets below a pointer, so reversed views are addressed from their lowest element.
+    forwards = [view.forwards() for view in operands]
     pointers = [
         writer.read(view, width=part if _is_vector(stride, width) else 1)
-        for view, stride in zip(leaves, strides, strict=False)
+        for (view, _), stride in zip(forwards[: len(leaves)], strides, strict=False)
     ]
-    pointers += [writer.write(view, width=part) for view in outputs]
+    pointers += [writer.write(view, width=part) for view, _ in forwards[len(leaves) :]]
     count = writer.constant(items, "ITEMS")
     lines = _decompose(writer, sizes, width)
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     in_vectors = (*coordinates[:-1], "vectors")
 
-    def place(stride: tuple[int, ...]) -> str:
+    def place(stride: tuple[int, ...], above: int) -> str:
         if not _is_vector(stride, width):
-            return writer.offset(coordinates, stride)
-        return writer.offset(in_vectors, (*(step // part for step in stride[:-1]), 1))
+            offset = writer.offset(coordinates, stride)
+        else:
+            offset, above = (
+                writer.offset(in_vectors, (*(step // part for step in stride[:-1]), 1)),
+                above // part,
+            )
+        return f"{offset} + {writer.constant(above)}" if above else offset
 
+    places = [place(stride, above) for stride, (_, above) in zip(strides, forwards, strict=True)]
     for index, (view, pointer, stride) in enumerate(zip(leaves, pointers, strides, strict=False)):
-        lines += _load(view, pointer, place(stride), stride[-1], width, f"x{index}")
+        lines += _load(view, pointer, places[index], stride[-1], width, f"x{index}")
     bound = {
         value.name: f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}"
         for i, value in enumerate(body.inputs)
@@ -166,9 +174,8 @@ def pointwise(
         lines.append(f"        {target} = {store_expression(results[value.name], view.dtype)};")
     if width > 1:
         lines.append("    }")
-    for index, view in enumerate(outputs):
-        pointer, stride = pointers[len(leaves) + index], strides[len(leaves) + index]
-        lines += _store(view, pointer, place(stride), width, f"y{index}")
+    for index, view in enumerate(outputs, len(leaves)):
+        lines += _store(view, pointers[index], places[index], width, f"y{index - len(leaves)}")
 
     groups = -(-items // WORKGROUP)
     rows = -(-groups // max_groups)

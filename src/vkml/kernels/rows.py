@@ -73,6 +73,9 @@ _CENTRE = "\n".join(
     ]
 )
 
+_CENTRED = "(absolute(mean) < INFINITE ? (x - mean) * scale : NOT_A_NUMBER)"
+"""NaN is stated: in rows of one element NVIDIA's compiler takes x - mean for 0."""
+
 _ROOT_MEAN_SQUARE = "\n".join(
     [
         "float spread = 0;",
@@ -87,11 +90,11 @@ STANDARDISE = RowFunction(
         "rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon())",
         "1.0 / (sqrt(join_sum(row, spread) / float(LENGTH)) + 1e-9)",
     ),
-    "(x - mean) * scale",
+    _CENTRED,
 )
 """MeanVarianceNormalization's form: a constant is added to the deviation."""
 
-LAYER_NORM = RowFunction("layer_norm", _CENTRE, "(x - mean) * scale")
+LAYER_NORM = RowFunction("layer_norm", _CENTRE, _CENTRED)
 RMS_NORM = RowFunction("rms_norm", _ROOT_MEAN_SQUARE, "x * scale")
 
 

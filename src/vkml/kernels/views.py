@@ -85,6 +85,19 @@ class View:
                 high += (size - 1) * stride
         return low * self.itemsize, (high + 1) * self.itemsize
 
+    @property
+    def is_reversed(self) -> bool:
+        """Whether some dimension runs backwards through memory."""
+        return any(stride < 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True))
+
+    def forwards(self) -> tuple[View, int]:
+        """The same elements with every dimension running forwards, and where among them this view's first is."""
+        above = sum(
+            -stride * (size - 1) for size, stride in zip(self.shape, self.strides, strict=True) if stride < 0
+        )
+        strides = tuple(abs(stride) for stride in self.strides)
+        return replace(self, strides=strides, offset=self.offset - above), above
+
     def transpose(self, order: Sequence[int]) -> View:
         return replace(
             self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order)

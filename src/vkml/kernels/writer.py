@@ -140,6 +140,8 @@ class KernelWriter:
         return f"push.{name}"
 
     def _pointer(self, view: View, element: str, width: int, stem: str) -> str:
+        if view.is_reversed:  # a guard: operators copy such views, pointwise kernels take them forwards
+            raise CannotLower(f"strides {view.strides} run backwards, where NVIDIA's driver faults")
         type_ = f"vector<{element}, {width}>" if width > 1 else element
         key = (view.buffer.serial, view.byte_offset, type_)
         name = self._pointer_names.get(key)

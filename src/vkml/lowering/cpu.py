@@ -22,7 +22,6 @@ from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_views import VIEWS, compile_movement
 from vkml.lowering.native import NativeStep, Refused, compile_native
 
-
 Array = np.ndarray[Any, Any]
 Profile = list[tuple[str, float]]
 """Node label and seconds, in the order run."""
@@ -72,7 +71,7 @@ class CpuProgram:
         self._lock = threading.Lock()
 
     def whole(self, inputs: Sequence[str], outputs: Sequence[str]) -> NativeStep | None:
-        """The program's only step, where that is machine code from just these inputs to just these outputs."""
+        """The program's only step, where that is machine code from these inputs to these outputs."""
         if len(self._steps) != 1 or not isinstance(self._steps[0].run, NativeStep):
             return None
         [step] = self._steps
@@ -164,7 +163,7 @@ def compile_cpu(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] | None = None,
 ) -> CpuProgram:
-    """Compiles nodes for the CPU: to machine code where there is some for the node, else to NumPy's functions.
+    """Compiles nodes for the CPU: to machine code where there is some for a node, else to NumPy's functions.
 
     Args:
         nodes: normalised, in topological order, `Fused` nodes among them or not.
@@ -172,8 +171,8 @@ def compile_cpu(
         constants: values that are known; weights are prepared here, once.
         threads: threads to use; None: as many as the process may run on.
         inputs: the order in which runs give values from outside, where there is one.
-        outputs: the values that runs may ask for, in their order, which machine code needs to know; None: any, and NumPy
-            does it all.
+        outputs: the values that runs may ask for, in their order, which machine code needs to know; None:
+            any, and NumPy does it all.
     """
     slots: dict[str, int] = {}
     for node in nodes:

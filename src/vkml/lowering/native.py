@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ Array = np.ndarray[Any, Any]
 SPATIAL = frozenset({"AveragePool", "Conv", "MaxPool"})
 """Operators whose results lie channels-last."""
 COPIED_BYTES = 16384
-"""Inputs and outputs up to here have a place in the arena and are copied; larger ones are used where they are."""
+"""Inputs and outputs up to here have a place in the arena and are copied; larger ones are used in place."""
 
 
 class Refused(Exception):
@@ -173,8 +174,8 @@ class NativeStep:
         code = int(self._status[0])
         self._status[0] = 0
         raise IndexOutOfRange(
-            f"{self._labels[code - 1]}: an index from the data lies outside the tensor it indexes (device cpu); "
-            "check the inputs that the indices come from"
+            f"{self._labels[code - 1]}: an index from the data lies outside the tensor it indexes "
+            "(device cpu); check the inputs that the indices come from"
         )
 
 
@@ -221,7 +222,8 @@ def compile_native(
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
         try:
             made = lower_one(build, node, given, [types[name] for name in node.outputs if name])
-        except CannotLower as reason:
+        except (CannotLower, struct.error) as reason:
+            # struct.error: a stride or size that no instruction can state.
             raise Refused(position, str(reason)) from reason
         views.update((name, view) for name, view in zip(node.outputs, made, strict=False) if name)
     for name, target in results.items():
@@ -293,7 +295,8 @@ def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, Ten
     ):
         sides += [begin, max(0, (result - 1) * stride + (kernel - 1) * dilation - begin - size + 1)]
     fill = -np.inf if node.op == "MaxPool" else 0.0
-    wanted = Border(*([0, 0] if len(sides) == 2 else []), *sides, fill=fill)
+    wanted = Border(*([0, 0] if len(sides) == 2 else []), *sides)
+    wanted = replace(wanted, fill=fill)
     name = node.inputs[0]
     borders[name] = borders.get(name, Border()).joined(wanted)
 

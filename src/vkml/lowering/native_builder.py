@@ -24,8 +24,8 @@ Array = np.ndarray[Any, Any]
 Argument = View | Buffer
 
 
-_REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "Prod": "prod", "SumSquare": "sum_square",
-               "L1": "l1", "L2": "sum_square"}  # fmt: skip
+_REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "Prod": "prod", "L1": "l1",
+               "SumSquare": "sum_square", "L2": "sum_square"}  # fmt: skip
 """What is folded for each reduction."""
 MOST_PLACES = 1024
 """Places folded with lanes along a kept axis: one running sum has an error that grows with their number."""
@@ -372,8 +372,8 @@ class NativeBuilder(Builder):
             rows=a.shape[1],
             inner=a.shape[2],
             columns=b.shape[2],
-            a=a.strides[1:],
-            b=b.strides[1:],
+            a=(a.strides[1], a.strides[2]),
+            b=(b.strides[1], b.strides[2]),
             epilogue=_without_batch(ending.epilogue),
             threads=self.threads,
         )
@@ -384,12 +384,10 @@ class NativeBuilder(Builder):
         x: View,
         weight: View,
         bias: View | None,
-        *,
-        strides: Sequence[int],
-        pads: Sequence[int],
-        dilations: Sequence[int],
-        group: int,
+        **geometry: Any,
     ) -> list[View]:
+        strides, pads, dilations = (geometry[name] for name in ("strides", "pads", "dilations"))
+        group: int = geometry["group"]
         _require_floats(x, weight, *([] if bias is None else [bias]))
         result = self.result()
         if len(result.dims) == 5 or x.shape[2] != 1 or weight.shape[2] != 1:
@@ -458,7 +456,7 @@ class NativeBuilder(Builder):
 
         packed = self.materialised(weight, f"filters{panel}:{group}", pack)
         epilogue = ending.epilogue
-        a = (*walks, step_c)
+        a: tuple[int, ...] = (*walks, step_c)
         b: tuple[int, ...] = (0,)
         batch: tuple[int, ...] = (images,)
         if group > 1:
@@ -533,7 +531,7 @@ class NativeBuilder(Builder):
         step_n, _, step_y, step_x = image.strides
         start = replace(image, offset=image.offset - pads[0] * step_y - pads[1] * step_x)
         ending = self._ending_channels_last(result, channels)
-        epilogue, others = ending.epilogue, ()
+        epilogue, others = ending.epilogue, list[View]()
         if how == "average":
             counts = _window_counts(x.shape[3:], size, kernel, strides, dilations, pads, geometry)
             if (counts == counts.flat[0]).all():
@@ -543,7 +541,7 @@ class NativeBuilder(Builder):
                 constant = Constant(dtypes.FLOAT32, shares.shape, shares)
                 share = self.constant(constant, "window shares")
                 epilogue = _scaled(epilogue, Access((0, share.strides[0], share.strides[1], 0)))
-                others = (share,)
+                others = [share]
         launch = windows.windows(
             self.instructions,
             kind="max" if how == "max" else "sum",
@@ -842,12 +840,10 @@ def _scaled(epilogue: Epilogue, factor: float | Access) -> Epilogue:
     """The result times a number, or times a further leaf that comes first, and then the epilogue."""
     old = epilogue.expression
     if isinstance(factor, float):
-        first = (Step("constant", number=factor), Step("mul", (0, old.operands)))
-        added, leaves = 0, epilogue.leaves
-    else:
-        first = (Step("mul", (0, 1)),)
-        added, leaves = 1, (factor, *epilogue.leaves)
-    return replace(epilogue, expression=_after(old, first, added), leaves=leaves)
+        by_number = (Step("constant", number=factor), Step("mul", (0, old.operands)))
+        return replace(epilogue, expression=_after(old, by_number, 0))
+    expression = _after(old, (Step("mul", (0, 1)),), 1)
+    return replace(epilogue, expression=expression, leaves=(factor, *epilogue.leaves))
 
 
 def _rooted(epilogue: Epilogue) -> Epilogue:

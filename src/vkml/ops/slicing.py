@@ -224,4 +224,10 @@ class Slice(Operator):
         given = [None if view is None else integers(view.buffer.constant.array) for view in inputs[1:]]
         starts, ends, axes, steps = (*given, None, None)[:4]
         geometry = slice_geometry(node, inputs[0].shape, starts or (), ends or (), axes, steps)
-        return [inputs[0].slice(geometry.starts, geometry.steps, geometry.sizes)]
+        cut = inputs[0].slice(geometry.starts, geometry.steps, geometry.sizes)
+        if not cut.is_reversed:
+            return [cut]
+        # Pointwise kernels alone read backwards.
+        made = build.output(cut.type)
+        build.copy(cut, made)
+        return [made]

@@ -84,7 +84,9 @@ class Ending:
 def _wide(shape: Sequence[int], random: np.random.Generator) -> tuple[Guarded, Array]:
     """A view whose last axis is contiguous, its other axes now and then with room between."""
     whole = [size + int(random.integers(3)) * int(random.random() < 0.3) for size in shape]
-    memory, array = guarded(random.standard_normal(whole).astype(np.float32), at_start=bool(random.integers(2)))
+    memory, array = guarded(
+        random.standard_normal(whole).astype(np.float32), at_start=bool(random.integers(2))
+    )
     corner = tuple(slice(extent - size, None) for extent, size in zip(whole, shape, strict=True))
     return memory, array[corner]
 

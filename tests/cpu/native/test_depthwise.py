@@ -15,7 +15,9 @@ from vkml.cpu.native.executable import InstructionSet
 Array = np.ndarray[Any, Any]
 
 
-def reference(x: Array, weight: Array, size: tuple[int, int], stride: tuple[int, int], dilation: int) -> Array:
+def reference(
+    x: Array, weight: Array, size: tuple[int, int], stride: tuple[int, int], dilation: int
+) -> Array:
     total = np.zeros((x.shape[0], *size, x.shape[3]))
     for y in range(weight.shape[2]):
         for x_ in range(weight.shape[3]):

@@ -15,9 +15,7 @@ Array = np.ndarray[Any, Any]
 ERROR = 77
 
 
-def check(
-    instructions: InstructionSet, data: Array, indices: Array, *, threads: int = 2
-) -> None:
+def check(instructions: InstructionSet, data: Array, indices: Array, *, threads: int = 2) -> None:
     """data [outer, size, …], indices of one axis; bad ones leave their block as it is."""
     outer, size = data.shape[:2]
     memories = [guarded(data), guarded(indices), guarded(np.zeros((outer, len(indices), *data.shape[2:]), data.dtype)),

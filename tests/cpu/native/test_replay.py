@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,10 +163,10 @@ def test_unplaced_labels_are_found() -> None:
 
 def test_code_cannot_be_written() -> None:
     """Memory is never writable and executable at once."""
-    if not os.path.exists("/proc/self/maps"):
+    if not Path("/proc/self/maps").exists():
         pytest.skip("no machine code here")
     code = Executable([axpy(InstructionSet.AVX2, 1.0, 1.0).code])
-    for line in open("/proc/self/maps"):
+    for line in Path("/proc/self/maps").read_text().splitlines():
         span, rights = line.split()[:2]
         start, end = (int(part, 16) for part in span.split("-"))
         if start <= code.addresses[0] < end:

@@ -40,7 +40,9 @@ def strided(random: np.random.Generator, shape: Sequence[int]) -> tuple[Guarded,
     lead = len(shape) - 1
     order = [*random.permutation(lead), lead]
     whole = [shape[axis] + int(random.integers(3)) * int(random.random() < 0.4) for axis in order]
-    memory, array = guarded(random.standard_normal(whole).astype(np.float32), at_start=bool(random.integers(2)))
+    memory, array = guarded(
+        random.standard_normal(whole).astype(np.float32), at_start=bool(random.integers(2))
+    )
     part = array[tuple(slice(extent - shape[axis], None) for extent, axis in zip(whole, order, strict=True))]
     return memory, part.transpose(np.argsort(order))
 
@@ -176,7 +178,12 @@ def test_normalisation_layouts_and_epilogues(
     shape = [int(size) for size in random.integers(1, 9, int(random.integers(0, 4)))]
     columns = int(random.integers(1, 90))
     memory, x = strided(random, [*shape, columns])
-    extents: list[tuple[int, ...]] = [(1,), (columns,), (*shape[:1], *(1 for _ in shape[1:]), columns), x.shape]
+    extents: list[tuple[int, ...]] = [
+        (1,),
+        (columns,),
+        (*shape[:1], *(1 for _ in shape[1:]), columns),
+        x.shape,
+    ]
     scale, bias = (
         random.standard_normal(extents[int(random.integers(4))]).astype(np.float32) for _ in range(2)
     )

@@ -19,7 +19,11 @@ FOLDS = {"max": np.max, "min": np.min, "sum": np.sum}
 def seen_windows(x: Array, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int]) -> Array:
     """[images, y, x, channels, places] of a channels-last image."""
     parts = [
-        x[:, y : y + (size[0] - 1) * stride[0] + 1 : stride[0], z : z + (size[1] - 1) * stride[1] + 1 : stride[1]]
+        x[
+            :,
+            y : y + (size[0] - 1) * stride[0] + 1 : stride[0],
+            z : z + (size[1] - 1) * stride[1] + 1 : stride[1],
+        ]
         for y in range(kernel[0])
         for z in range(kernel[1])
     ]

@@ -1,1 +1,1 @@
-"""Machine code for the processor this runs on: an assembler, kernels written with it, and threads that replay them."""
+"""Machine code for the processor this runs on: an assembler, kernels written with it, their replay."""

@@ -56,11 +56,13 @@ _VECTOR = {
     "minps": _Vector(0, 1, 0x5D), "divps": _Vector(0, 1, 0x5E), "maxps": _Vector(0, 1, 0x5F),
     "andps": _Vector(0, 1, 0x54), "andnps": _Vector(0, 1, 0x55), "orps": _Vector(0, 1, 0x56),
     "xorps": _Vector(0, 1, 0x57), "unpcklps": _Vector(0, 1, 0x14), "unpckhps": _Vector(0, 1, 0x15),
-    "addss": _Vector(2, 1, 0x58, 0, 4), "mulss": _Vector(2, 1, 0x59, 0, 4), "maxss": _Vector(2, 1, 0x5F, 0, 4),
+    "addss": _Vector(2, 1, 0x58, 0, 4), "mulss": _Vector(2, 1, 0x59, 0, 4),
+    "maxss": _Vector(2, 1, 0x5F, 0, 4),
     "minss": _Vector(2, 1, 0x5D, 0, 4),
     "fmadd132ps": _Vector(1, 2, 0x98), "fmadd213ps": _Vector(1, 2, 0xA8), "fmadd231ps": _Vector(1, 2, 0xB8),
     "fmsub213ps": _Vector(1, 2, 0xAA), "fmsub231ps": _Vector(1, 2, 0xBA),
-    "fnmadd132ps": _Vector(1, 2, 0x9C), "fnmadd213ps": _Vector(1, 2, 0xAC), "fnmadd231ps": _Vector(1, 2, 0xBC),
+    "fnmadd132ps": _Vector(1, 2, 0x9C), "fnmadd213ps": _Vector(1, 2, 0xAC),
+    "fnmadd231ps": _Vector(1, 2, 0xBC),
     "paddd": _Vector(1, 1, 0xFE), "psubd": _Vector(1, 1, 0xFA), "pmulld": _Vector(1, 2, 0x40),
     "pminsd": _Vector(1, 2, 0x39), "pmaxsd": _Vector(1, 2, 0x3D),
     "pand": _Vector(1, 1, 0xDB), "pandn": _Vector(1, 1, 0xDF), "por": _Vector(1, 1, 0xEB),
@@ -91,7 +93,7 @@ _UNARY_IMMEDIATE = {
     "permilps": _Vector(1, 3, 0x04), "roundps": _Vector(1, 3, 0x08),
     "permpd": _Vector(1, 3, 0x01, 1), "getmantps": _Vector(1, 3, 0x26),
 }  # fmt: skip
-"""name(destination, source, immediate); roundps is vrndscaleps under AVX-512, alike for immediates below 16."""
+"""name(destination, source, immediate); roundps is vrndscaleps under AVX-512, alike for numbers below 16."""
 
 _SHIFTS = {"pslld": 6, "psrld": 2, "psrad": 4}
 Operand = int | Mem
@@ -115,7 +117,7 @@ class Assembler:
         """Position of a 32-bit relative address, its label, and the bytes of the instruction behind it."""
         self._pool: dict[bytes, Label] = {}
 
-    # -- labels and data --------------------------------------------------------------------------------------
+    # -- labels and data ------------------------------------------------------------------------------------
 
     def label(self) -> Label:
         """A label to be placed."""
@@ -152,7 +154,7 @@ class Assembler:
         self._fixups.clear()
         return bytes(self._code)
 
-    # -- general registers ------------------------------------------------------------------------------------
+    # -- general registers ----------------------------------------------------------------------------------
 
     def mov(self, target: Operand, source: Operand) -> None:
         """A 64-bit move between registers, or to or from memory."""
@@ -304,7 +306,7 @@ class Assembler:
 
     @contextmanager
     def loop(self, counter: int, count: int | None = None) -> Iterator[None]:
-        """Repeats what is inside, counting a register down to zero (from `count`, else from what it holds)."""
+        """Repeats what is inside, counting a register down to zero: from `count`, else from what it holds."""
         if count is not None:
             self.move_immediate(counter, count)
         start = self.here()
@@ -312,7 +314,7 @@ class Assembler:
         self.decrement(counter)
         self.jump_if("nz", start)
 
-    # -- vector registers -------------------------------------------------------------------------------------
+    # -- vector registers -----------------------------------------------------------------------------------
 
     def vector(
         self,
@@ -379,7 +381,7 @@ class Assembler:
         self._emit_vector(_Vector(0, 1, 0xC2), target, first, second, 0, False, 0, bytes([predicate]))
 
     def compare_integers(self, target: int, first: int, second: Operand, predicate: int) -> None:
-        """Compares signed 32-bit lanes into a mask register (pcmpd, AVX-512): 0 =, 1 <, 2 ≤, 4 ≠, 5 ≥, 6 >."""
+        """Compares signed lanes into a mask register (pcmpd, AVX-512): 0 =, 1 <, 2 ≤, 4 ≠, 5 ≥, 6 >."""
         self._emit_vector(_Vector(1, 3, 0x1F), target, first, second, 0, False, 0, bytes([predicate]))
 
     def blend(self, target: int, if_clear: int, if_set: Operand, mask: int) -> None:
@@ -481,7 +483,7 @@ class Assembler:
         """Every bit of a mask register turned."""
         self._code += bytes([0xC5, 0xF8, 0x44, 0xC0 | target << 3 | source])
 
-    # -- encoding ---------------------------------------------------------------------------------------------
+    # -- encoding -------------------------------------------------------------------------------------------
 
     def _relative(self, label: Label, behind: int = 0) -> None:
         self._fixups.append((len(self._code), label, behind))

@@ -113,7 +113,7 @@ def _cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
     result = ffi.new("uint32_t[4]")
     executable = Executable([code.finish()])
     executable.function(0, "void(*)(uint32_t *)")(result)
-    return tuple(result)  # type: ignore[return-value]
+    return tuple(result)
 
 
 def _extended_control() -> int:

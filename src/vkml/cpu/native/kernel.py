@@ -1,8 +1,8 @@
 """A kernel and its launch as descriptions: machine code, the chunks it is called for, the operands it takes.
 
-How a kernel is called: RDI points to the addresses of its operands (8 bytes each, in the launch's order), RSI to
-the chunk's row of the launch's table (8-byte integers whose meaning is the kernel's own, byte offsets mostly),
-RDX to scratch memory of the calling thread. It may change every register but RSP, and returns.
+How a kernel is called: RDI points to the addresses of its operands (8 bytes each, in the launch's order), RSI
+to the chunk's row of the launch's table (8-byte integers whose meaning is the kernel's own, byte offsets
+mostly), RDX to scratch memory of the calling thread. It may change every register but RSP, and returns.
 Chunks of a launch run in any order and on any thread.
 """
 

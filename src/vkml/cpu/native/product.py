@@ -63,7 +63,7 @@ WAYS, SETS, LINE_BYTES = 8, 64, 64
 
 
 def rows_held(row_bytes: int) -> int:
-    """How many rows a tile may read from that many bytes apart before they drive one another from the cache.
+    """How many rows a tile may read that many bytes apart before they drive one another from the cache.
 
     Rows 4096 bytes apart share one set of eight lines: a tile of 20 of them ran at a sixth of its speed.
     """
@@ -79,7 +79,7 @@ def _line_cost(rows: int, height: int, vectors: int, held: int) -> float:
 
 
 def _tile_cost(height: int, vectors: int, held: int) -> float:
-    """Cycles for one k: multiply-adds, loads, or the latency of the sums; a little for a tile's start and end."""
+    """Cycles for one k: multiply-adds, loads, or the sums' latency; a little for a tile's start and end."""
     sums = height * vectors
     loads = height * (1 if height <= held else 4) + vectors
     return max(sums / 2, loads / 2, 4.0) + sums * 0.02 + 0.3

@@ -14,9 +14,9 @@ from vkml.cpu.native.assembler import (
     R8,
     R9,
     R10,
+    R11,
     R12,
     R13,
-    R11,
     R14,
     R15,
     RAX,
@@ -44,8 +44,8 @@ _SAVED = (RBX, RBP, R12, R13, R14, R15)
 _JOIN_SPINS = 2000
 """Pauses (some 40 cycles each) for which a worker that comes early waits for the run to open."""
 _SPINS = 4000
-"""Pauses after which a thread that waits for others gives its core away each time it looks: some 50 µs. With more
-threads than cores, who spins keeps from working whom it waits for."""
+"""Pauses after which a thread that waits for others gives its core away each time it looks: some 50 µs. With
+more threads than cores, who spins keeps from working whom it waits for."""
 _SCHED_YIELD = 24
 """Linux's number of the system call."""
 WORTH_SECONDS = 3 * DISPATCH_SECONDS
@@ -105,7 +105,7 @@ class Recording:
         self._is_empty = not entries
         self._serial, self._lead, self._join = _drivers()
         self._tokens = collections.deque(range(self.threads - 1))
-        """One for each thread that may still be invited: those invited before that have not come hold theirs."""
+        """One for each thread that may be invited: those invited before that have not come hold theirs."""
 
     def run(self) -> None:
         """Runs every launch; returns when all are done and no other thread is at work on them."""
@@ -132,7 +132,7 @@ def _aligned(count: int) -> Array:
 
 
 _GATE = 8 * _LINE
-"""Offset in the block of the word that counts workers at work by twos; its lowest bit says that a run is open."""
+"""Offset in the block of the word that counts workers at work by twos; its lowest bit: a run is open."""
 _AT, _LEFT, _THREAD_SCRATCH, _BLOCK, _ROW, _COUNT = (8 * i for i in range(6))
 """Offsets on the driver's stack."""
 _STACK = 48
@@ -143,7 +143,7 @@ def _drivers() -> tuple[Any, Any, Any]:
     code = Executable([_serial_driver(), _parallel_driver(True), _parallel_driver(False)])
     functions = tuple(code.function(part, "void(*)(uintptr_t, uintptr_t)") for part in range(3))
     _kept.append(code)
-    return functions  # type: ignore[return-value]
+    return functions
 
 
 _kept: list[Executable] = []

@@ -94,7 +94,7 @@ def normalise(
     epilogue: Epilogue,
     threads: int,
 ) -> Launch:
-    """Rows of mean 0 and variance 1 (or, not centred, of mean square 1), scaled and shifted, then an epilogue.
+    """Rows of mean 0 and variance 1 (not centred: of mean square 1), scaled and shifted, then an epilogue.
 
     Args:
         instructions: the set that code may use.

@@ -36,8 +36,8 @@ def finish_vector(
         epilogue: whose operand 0 is the register.
         value: may be overwritten.
         free: registers that may be used.
-        place: operand number (leaves from 0, then results) → where its vector (or single float) lies; may emit
-            code that loads an address.
+        place: operand number (leaves from 0, then results) → where its vector (or single float) lies; may
+            emit code that loads an address.
         mask: lanes that exist, as for `VectorCode.load`; None: all.
     """
 

@@ -98,7 +98,7 @@ def tile_shape(
 
 
 def _last_strides(accesses: Sequence[Access]) -> tuple[Access, ...]:
-    """Without the strides that the code of one vector does not depend on, so that equal code is found equal."""
+    """Without the strides that the code of a vector does not depend on: equal code is then found equal."""
     return tuple(replace(access, strides=access.strides[-1:]) for access in accesses)
 
 
@@ -117,7 +117,7 @@ def chunk_table(
     row_bytes: int,
     threads: int,
 ) -> Array:
-    """A row a chunk: byte offsets of A, B, leaves, results; lines, tiles of a line, rows left over, panel's kind.
+    """A row a chunk: byte offsets of A, B, leaves, results; lines, tiles of a line, rows left, panel's kind.
 
     Args:
         shape: of the tiles.
@@ -146,7 +146,7 @@ def chunk_table(
     starts_y, starts_x = np.arange(0, height, lines), np.arange(0, width, span)
     counts_y, counts_x = np.minimum(lines, height - starts_y), np.minimum(span, width - starts_x)
     axes = [np.arange(size) for size in (*batch, panels, len(starts_y), len(starts_x))]
-    grid = np.meshgrid(*axes, indexing="ij")
+    grid = list(np.meshgrid(*axes, indexing="ij"))
     if height * width * row_bytes > 2 * BLOCK_BYTES:
         # A is too large to stay in the cache while all panels pass: a block of it meets all panels first.
         grid = [np.moveaxis(axis, rank, -1) for axis in grid]
@@ -271,7 +271,7 @@ class TileCode:
         self._finish(sums, lanes)
 
     def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
-        """Adds up a tile in registers, one list of vectors a row; R8 points to A's first row, R9 to B's panel.
+        """Adds up a tile in registers, a list of vectors a row; R8 points to A's first row, R9 to B's panel.
 
         May change RAX, RCX, R10 to R15 and all other vector registers. `lanes`: of the last vector, None for
         all; with AVX-512 `MASK` selects them.

@@ -77,7 +77,7 @@ def vector_product(
         A launch of A, B, the leaves, the results.
     """
     lanes = lanes_of(instructions)
-    is_transposed = b[1] != 1
+    is_transposed = b[0] == 1 and (b[1] != 1 or columns == 1)
     strip = min(STRIP, -(-columns // (2 * threads)))
     strip = max(lanes, -(-strip // lanes) * lanes)
     starts = np.arange(0, columns, strip)
@@ -220,7 +220,8 @@ class _Code:
     def _dots(self, columns: int) -> None:
         """Each column of the matrix lies in one piece: lanes along k, a few columns at a time."""
         code, shape = self.code, self.shape
-        at_once = 4
+        # Besides the sums a vector of A and one of the matrix need registers.
+        at_once = min(4, (self.top - 2) // shape.rows)
         times, left = divmod(columns, at_once)
         code.mov(R10, R9)
         code.mov(R14, RDX)

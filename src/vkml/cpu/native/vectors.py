@@ -24,10 +24,10 @@ class VectorCode(Assembler):
         self.registers = 32 if self.has_avx512 else 16
         self.bytes = 4 * self.width
 
-    # -- memory -----------------------------------------------------------------------------------------------
+    # -- memory ---------------------------------------------------------------------------------------------
 
     def load(self, target: int, source: Mem, mask: int | None = None) -> None:
-        """A vector from any address; with a mask (see `set_mask`) only its lanes are read, the rest is zero."""
+        """A vector from any address; with a mask (see `set_mask`) only its lanes are read, others zero."""
         if mask is None:
             self.unary("movups", target, source)
         else:
@@ -83,7 +83,7 @@ class VectorCode(Assembler):
         if lanes & 1:
             self.store_float(target, source)
 
-    # -- constants --------------------------------------------------------------------------------------------
+    # -- constants ------------------------------------------------------------------------------------------
 
     def constant(self, value: float) -> Mem:
         """A float repeated over a vector, as a memory operand."""
@@ -102,7 +102,7 @@ class VectorCode(Assembler):
         if target != source:
             self.unary("movaps", target, source)
 
-    # -- arithmetic -------------------------------------------------------------------------------------------
+    # -- arithmetic -----------------------------------------------------------------------------------------
 
     def add_vector(self, target: int, first: int, second: Operand) -> None:
         self.vector("addps", target, first, second)

@@ -1,0 +1,331 @@
+"""Products and convolutions against NumPy: geometries, strides, epilogues, both instruction sets, guarded memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cpu.native.epilogues import KINDS, Ending, make_ending, strides_of
+from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require
+from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.product import pack, panel_width, product
+
+Array = np.ndarray[Any, Any]
+
+
+def check_sums(ending: Ending, launch: Any, inputs: Sequence[Array], sums: Array, *, kind: str) -> None:
+    """Sums are of the order of one; what "long" makes of them, (45 x)², multiplies errors by 4000."""
+    ending.check(launch, inputs, sums, rtol=1e-4, atol=0.1 if kind == "long" else 2e-5)
+
+
+def left_side(random: np.random.Generator, shape: tuple[int, ...], order: str) -> tuple[Guarded, Array]:
+    """Values [..., rows, k] in guarded memory.
+
+    Args:
+        random: makes the values.
+        shape: of the result.
+        order: "rows", "columns" (each column in one piece), "padded" (room between rows), "spread" (between
+            floats), "backwards" (rows from the last to the first).
+    """
+    at_start = bool(random.integers(2))
+    *outer, rows, k = shape
+    if order == "columns":
+        memory, whole = guarded(
+            random.standard_normal((*outer, k, rows)).astype(np.float32), at_start=at_start
+        )
+        return memory, np.swapaxes(whole, -1, -2)
+    if order == "padded":
+        memory, whole = guarded(
+            random.standard_normal((*outer, rows, k + 3)).astype(np.float32), at_start=at_start
+        )
+        return memory, whole[..., 3:]
+    if order == "spread":
+        memory, whole = guarded(
+            random.standard_normal((*outer, rows, 2 * k)).astype(np.float32), at_start=at_start
+        )
+        return memory, whole[..., 1::2]
+    memory, whole = guarded(random.standard_normal(shape).astype(np.float32), at_start=at_start)
+    return memory, whole[..., ::-1, :] if order == "backwards" else whole
+
+
+def check_product(
+    instructions: InstructionSet,
+    random: np.random.Generator,
+    *,
+    batch: tuple[int, ...],
+    rows: int,
+    inner: int,
+    columns: int,
+    shared: Sequence[bool] = (),
+    order: str = "rows",
+    kind: str = "identity",
+    threads: int = 2,
+) -> None:
+    """A stack of matrix products; B is the same along the batch axes that `shared` names."""
+    memory, a = left_side(random, (*batch, rows, inner), order)
+    own = tuple(1 if share else size for size, share in itertools.zip_longest(batch, shared, fillvalue=False))
+    b = random.standard_normal((*own, inner, columns)).astype(np.float32) / np.float32(inner**0.5)
+    row_bytes = abs(a.strides[-2])
+    width = panel_width(instructions, columns=columns, rows=rows, row_bytes=row_bytes)
+    packed = np.stack([pack(part, width) for part in b.reshape(-1, inner, columns)])
+    packed_memory, packed = guarded(packed.reshape(*own, *packed.shape[1:]))
+    steps = strides_of(np.broadcast_to(packed, (*batch, *packed.shape[len(batch) :])))[: len(batch)]
+    ending = make_ending(kind, (*batch, 1, rows, columns), random)
+    launch = product(
+        instructions,
+        batch=batch,
+        height=1,
+        width=rows,
+        columns=columns,
+        inner=inner,
+        taps=(0,),
+        a=(*strides_of(a)[:-2], 0, *strides_of(a)[-2:]),
+        b=steps,
+        panel=width,
+        epilogue=ending.epilogue,
+        threads=threads,
+    )
+    sums = (a.astype(np.float64) @ b.astype(np.float64))[..., None, :, :]
+    check_sums(ending, launch, [a, packed], sums, kind=kind)
+    memory.check()
+    packed_memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("seed", range(60))
+def test_random_products(instructions: InstructionSet, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+    sizes = [1, 2, 3, 5, 7, 8, 9, 14, 15, 16, 17, 24, 31, 32, 33, 47, 64, 65, 100, 197]
+    rank = int(random.integers(0, 3))
+    check_product(
+        instructions,
+        random,
+        batch=tuple(int(size) for size in random.integers(1, 4, rank)),
+        rows=int(random.choice(sizes)),
+        inner=int(random.choice(sizes)),
+        columns=int(random.choice(sizes)),
+        shared=[bool(share) for share in random.integers(0, 2, rank)],
+        order=["rows", "columns", "padded", "spread", "backwards"][seed % 5],
+        kind=KINDS[seed % len(KINDS)],
+        threads=int(random.integers(1, 17)),
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize("columns", range(1, 70))
+def test_every_number_of_columns(instructions: InstructionSet, columns: int) -> None:
+    require(instructions)
+    check_product(
+        instructions,
+        np.random.default_rng(columns),
+        batch=(),
+        rows=1 + columns % 13,
+        inner=1 + columns % 11,
+        columns=columns,
+        kind=KINDS[columns % len(KINDS)],
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize("rows", [*range(1, 31), 49, 196, 3136])
+def test_every_number_of_rows(instructions: InstructionSet, rows: int) -> None:
+    require(instructions)
+    check_product(
+        instructions,
+        np.random.default_rng(rows),
+        batch=(2,),
+        rows=rows,
+        inner=13,
+        columns=70,
+        kind=KINDS[rows % len(KINDS)],
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(128, 768, 768), (128, 3072, 768), (197, 768, 500), (49, 2048, 512)]
+)
+def test_large_products(instructions: InstructionSet, rows: int, inner: int, columns: int) -> None:
+    """Rows in blocks of their own, and rows a power of two apart."""
+    require(instructions)
+    check_product(
+        instructions,
+        np.random.default_rng(inner),
+        batch=(),
+        rows=rows,
+        inner=inner,
+        columns=columns,
+        kind="bias_relu",
+    )
+
+
+def check_convolution(
+    instructions: InstructionSet,
+    random: np.random.Generator,
+    *,
+    images: int,
+    size: tuple[int, int],
+    channels: int,
+    filters: int,
+    kernel: tuple[int, int],
+    stride: tuple[int, int] = (1, 1),
+    dilation: int = 1,
+    groups: int = 1,
+    kind: str = "identity",
+    threads: int = 2,
+) -> None:
+    """A convolution over channels-last images that have room for every window."""
+    padded = [(size[i] - 1) * stride[i] + (kernel[i] - 1) * dilation + 1 for i in range(2)]
+    # Channels may be a part of more.
+    extra = int(random.integers(2)) * 3
+    memory, whole = guarded(
+        random.standard_normal((images, *padded, groups * channels + extra)).astype(np.float32)
+    )
+    x = whole[..., extra:]
+    depth = kernel[0] * kernel[1] * channels
+    weight = random.standard_normal((groups, depth, filters)).astype(np.float32) / np.float32(depth**0.5)
+    is_plain = kernel == (1, 1) and stride == (1, 1)
+    width = panel_width(
+        instructions,
+        columns=filters,
+        rows=size[0] * size[1] if is_plain else size[1],
+        row_bytes=stride[1] * x.strides[2],
+    )
+    packed_memory, packed = guarded(np.stack([pack(part, width) for part in weight]))
+    ending = make_ending(kind, (images, groups, *size, filters), random)
+    step_n, step_y, step_x, _ = strides_of(x)
+    launch = product(
+        instructions,
+        batch=(images, groups),
+        height=size[0],
+        width=size[1],
+        columns=filters,
+        inner=channels,
+        taps=tuple(
+            y * dilation * step_y + x_ * dilation * step_x
+            for y in range(kernel[0])
+            for x_ in range(kernel[1])
+        ),
+        a=(step_n, channels, stride[0] * step_y, stride[1] * step_x, 1),
+        b=(0, packed.strides[0] // 4),
+        panel=width,
+        epilogue=ending.epilogue,
+        threads=threads,
+    )
+    sums = np.zeros((images, groups, *size, filters))
+    parts = x.reshape(images, *padded, groups, channels) if not extra else None
+    for y, x_ in itertools.product(range(kernel[0]), range(kernel[1])):
+        top, left, tap = y * dilation, x_ * dilation, (y * kernel[1] + x_) * channels
+        for group in range(groups):
+            place = slice(group * channels, (group + 1) * channels)
+            source = x[..., place] if parts is None else parts[..., group, :]
+            part = source[
+                :,
+                top : top + (size[0] - 1) * stride[0] + 1 : stride[0],
+                left : left + (size[1] - 1) * stride[1] + 1 : stride[1],
+            ]
+            sums[:, group] += part.astype(np.float64) @ weight[group, tap : tap + channels].astype(np.float64)
+    check_sums(ending, launch, [x, packed], sums, kind=kind)
+    memory.check()
+    packed_memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("seed", range(60))
+def test_random_convolutions(instructions: InstructionSet, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(random.integers(low, high))
+
+    check_convolution(
+        instructions,
+        random,
+        images=draw(1, 3),
+        size=(draw(1, 12), draw(1, 40)),
+        channels=draw(1, 30),
+        filters=draw(1, 80),
+        kernel=(draw(1, 5), draw(1, 5)),
+        stride=(draw(1, 3), draw(1, 3)),
+        dilation=draw(1, 3),
+        groups=draw(1, 4) if seed % 3 == 0 else 1,
+        kind=KINDS[seed % len(KINDS)],
+        threads=draw(1, 17),
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize(
+    ("size", "channels", "filters", "kernel", "stride"),
+    [
+        (56, 64, 64, 1, 1),
+        (14, 1024, 256, 1, 1),
+        (7, 2048, 512, 1, 1),
+        (28, 128, 128, 3, 1),
+        (7, 512, 512, 3, 1),
+        (112, 3, 64, 7, 2),
+        (112, 16, 96, 1, 1),
+        (28, 5, 20, 5, 1),
+    ],
+)
+def test_layers_of_networks(
+    instructions: InstructionSet, size: int, channels: int, filters: int, kernel: int, stride: int
+) -> None:
+    require(instructions)
+    check_convolution(
+        instructions,
+        np.random.default_rng(size),
+        images=1,
+        size=(size, size),
+        channels=channels,
+        filters=filters,
+        kernel=(kernel, kernel),
+        stride=(stride, stride),
+        kind="bias_relu",
+    )
+
+
+@instruction_sets
+def test_nan_and_infinity_stay_in_their_rows_and_columns(instructions: InstructionSet) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    memory, a = guarded(random.standard_normal((20, 9)).astype(np.float32))
+    b = random.standard_normal((9, 37)).astype(np.float32)
+    a[3, 8], a[19, 0], b[4, 36] = np.nan, np.inf, -np.inf
+    width = panel_width(instructions, columns=37, rows=20, row_bytes=36)
+    ending = make_ending("identity", (1, 20, 37), random)
+    launch = product(
+        instructions,
+        batch=(),
+        height=1,
+        width=20,
+        columns=37,
+        inner=9,
+        taps=(0,),
+        a=(0, 9, 1),
+        b=(),
+        panel=width,
+        epilogue=ending.epilogue,
+        threads=2,
+    )
+    with np.errstate(invalid="ignore"):
+        sums = (a.astype(np.float64) @ b.astype(np.float64))[None]
+    ending.check(launch, [a, pack(b, width)], sums, rtol=1e-4, atol=1e-5)
+    memory.check()
+
+
+@pytest.mark.parametrize(("inner", "columns", "width"), [(1, 1, 8), (5, 64, 32), (7, 33, 16), (3, 100, 48)])
+def test_panels_hold_columns_and_zeros(inner: int, columns: int, width: int) -> None:
+    matrix = np.random.default_rng(0).standard_normal((inner, columns)).astype(np.float32)
+    for source in (matrix, np.asfortranarray(matrix), matrix[::-1, ::-1]):
+        packed = pack(source, width)
+        assert packed.shape == (-(-columns // width), inner, width)
+        flat = packed.transpose(1, 0, 2).reshape(inner, -1)
+        np.testing.assert_array_equal(flat[:, :columns], source)
+        assert not flat[:, columns:].any()

@@ -1,0 +1,148 @@
+"""Products of a few rows against NumPy: orders of the matrix, any address, epilogues, guarded memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
+from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require
+from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.vector_product import MOST_ROWS, fits, vector_product
+
+Array = np.ndarray[Any, Any]
+ORDERS = ("rows", "columns", "padded rows", "padded columns", "odd address")
+
+
+def right_side(random: np.random.Generator, inner: int, columns: int, order: str) -> tuple[Guarded, Array]:
+    """A matrix [inner, columns] in guarded memory."""
+    if order == "odd address":
+        # Weights are read where a file has them.
+        memory = Guarded(4 * inner * columns + 1, np.uint8)
+        values = np.ndarray((inner, columns), np.float32, memory.array, offset=1)
+        values[...] = random.standard_normal((inner, columns))
+        return memory, values
+    shape = (columns, inner) if order.endswith("columns") else (inner, columns)
+    room = 5 if order.startswith("padded") else 0
+    memory, whole = guarded(random.standard_normal((shape[0], shape[1] + room)).astype(np.float32))
+    view = whole[:, room:]
+    return memory, view.T if order.endswith("columns") else view
+
+
+def check(
+    instructions: InstructionSet,
+    random: np.random.Generator,
+    *,
+    rows: int,
+    inner: int,
+    columns: int,
+    order: str = "rows",
+    spread: int = 1,
+    kind: str = "identity",
+    threads: int = 2,
+) -> None:
+    memory, whole = guarded(random.standard_normal((rows, inner * spread)).astype(np.float32))
+    a = whole[:, spread - 1 :: spread]
+    a[...] /= np.float32(inner**0.5)
+    b_memory, b = right_side(random, inner, columns, order)
+    ending = make_ending(kind, (rows, columns), random)
+    step_m, step_k = strides_of(a)
+    step_b, step_n = strides_of(b)
+    launch = vector_product(
+        instructions,
+        rows=rows,
+        inner=inner,
+        columns=columns,
+        a=(step_m, step_k),
+        b=(step_b, step_n),
+        epilogue=ending.epilogue,
+        threads=threads,
+    )
+    sums = a.astype(np.float64) @ b.astype(np.float64)
+    ending.check(launch, [a, b], sums, rtol=1e-4, atol=0.1 if kind == "long" else 2e-5)
+    memory.check()
+    b_memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", range(24))
+def test_random_products(instructions: InstructionSet, order: str, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+    sizes = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 1000]
+    check(
+        instructions,
+        random,
+        rows=1 + seed % MOST_ROWS,
+        inner=int(random.choice(sizes)),
+        columns=int(random.choice(sizes)),
+        order=order,
+        spread=int(random.integers(1, 3)),
+        kind=KINDS[seed % len(KINDS)],
+        threads=int(random.integers(1, 17)),
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("inner", "columns"), [(2048, 1000), (1280, 1000), (4096, 300), (50, 5000), (5000, 3)]
+)
+def test_large_matrices(instructions: InstructionSet, order: str, inner: int, columns: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(inner)
+    check(instructions, random, rows=1, inner=inner, columns=columns, order=order, kind="bias_relu")
+
+
+@instruction_sets
+@pytest.mark.parametrize("steps", [(3, 1), (3, 3), (3, 0), (1, 7)])
+def test_one_column_of_any_strides(instructions: InstructionSet, steps: tuple[int, int]) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    inner = 29
+    memory, whole = guarded(random.standard_normal(inner * steps[0] - steps[0] + 1).astype(np.float32))
+    b = whole[:: steps[0]]
+    a = random.standard_normal((2, inner)).astype(np.float32)
+    ending = make_ending("bias_relu", (2, 1), random)
+    launch = vector_product(
+        instructions,
+        rows=2,
+        inner=inner,
+        columns=1,
+        a=(inner, 1),
+        b=steps,
+        epilogue=ending.epilogue,
+        threads=2,
+    )
+    assert fits(m=2, k=2000, n=1, b_strides=steps, is_constant=False)
+    ending.check(launch, [a, b], (a.astype(np.float64) @ b.astype(np.float64))[:, None], rtol=1e-4, atol=1e-5)
+    memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("order", ORDERS)
+def test_nan_and_infinity_stay_in_their_columns(instructions: InstructionSet, order: str) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    a = random.standard_normal((3, 21)).astype(np.float32)
+    memory, b = right_side(random, 21, 37, order)
+    a[2, 20], b[4, 36], b[0, 0] = np.nan, -np.inf, np.nan
+    ending = make_ending("identity", (3, 37), random)
+    step_k, step_n = strides_of(b)
+    launch = vector_product(
+        instructions,
+        rows=3,
+        inner=21,
+        columns=37,
+        a=(21, 1),
+        b=(step_k, step_n),
+        epilogue=ending.epilogue,
+        threads=2,
+    )
+    with np.errstate(invalid="ignore"):
+        sums = a.astype(np.float64) @ b.astype(np.float64)
+    ending.check(launch, [a, b], sums, rtol=1e-4, atol=1e-5)
+    memory.check()
