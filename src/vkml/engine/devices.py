@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.errors import InvalidArgument, NoDevice
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class CpuInfo:
     title: str
     type: str
     driver: str
+    """The instruction set of its machine code, or NumPy where there is none."""
     memory_bytes: int
     cores: int
     is_software: bool = False
@@ -38,7 +40,9 @@ def cpu_info() -> CpuInfo:
     memory = 0
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return CpuInfo("cpu", _cpu_title(), "cpu", "NumPy", memory, cores)
+    found = instruction_set()
+    driver = {None: "NumPy", InstructionSet.AVX2: "AVX2", InstructionSet.AVX512: "AVX-512"}[found]
+    return CpuInfo("cpu", _cpu_title(), "cpu", driver, memory, cores)
 
 
 def _cpu_title() -> str:

@@ -133,7 +133,7 @@ def pointwise(
 
     writer = KernelWriter(push_limit)
     part = min(width, 4)
-    # NVIDIA's driver faults on offsets below a pointer, so reversed views are addressed from their lowest element.
+    # NVIDIA's driver faults on offsets below a pointer: a reversed view is taken from its lowest element on.
     forwards = [view.forwards() for view in operands]
     pointers = [
         writer.read(view, width=part if _is_vector(stride, width) else 1)

@@ -91,7 +91,7 @@ class View:
         return any(stride < 0 and size > 1 for size, stride in zip(self.shape, self.strides, strict=True))
 
     def forwards(self) -> tuple[View, int]:
-        """The same elements with every dimension running forwards, and where among them this view's first is."""
+        """The same elements with all dimensions forwards, and where among them this view's first one is."""
         above = sum(
             -stride * (size - 1) for size, stride in zip(self.shape, self.strides, strict=True) if stride < 0
         )

@@ -7,7 +7,7 @@ import time
 from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.kernels.writer import STORAGE
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_views import VIEWS, compile_movement
-from vkml.lowering.native import NativeStep, Refused, compile_native
+
+if TYPE_CHECKING:
+    from vkml.lowering.native import NativeStep
 
 Array = np.ndarray[Any, Any]
 Profile = list[tuple[str, float]]
@@ -35,6 +37,7 @@ class _Step:
     writes: tuple[int, ...]
     is_fresh: bool
     """Whether every output is a new array that nothing else shares."""
+    is_native: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class CpuProgram:
 
     def whole(self, inputs: Sequence[str], outputs: Sequence[str]) -> NativeStep | None:
         """The program's only step, where that is machine code from these inputs to these outputs."""
-        if len(self._steps) != 1 or not isinstance(self._steps[0].run, NativeStep):
+        if len(self._steps) != 1 or not self._steps[0].is_native:
             return None
         [step] = self._steps
         reads = tuple(self._slots.get(name, -1) for name in inputs)
@@ -221,6 +224,7 @@ def _native_step(scope: Scope, run: _Run) -> _Step:
         tuple(scope.slots[name] for name in run.inputs),
         tuple(scope.slots[name] for name in run.outputs),
         True,
+        True,
     )
 
 
@@ -232,6 +236,8 @@ def _native_runs(
     instructions: InstructionSet,
 ) -> list[_Run]:
     """Cuts nodes into runs, the longest possible for machine code."""
+    from vkml.lowering.native import Refused, compile_native  # not for sessions on a GPU: 50 ms
+
     runs: list[_Run] = []
     waiting = [tuple(nodes)]
     uses = Counter(name for node in nodes for name in {*node.inputs})

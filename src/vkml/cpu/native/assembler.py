@@ -300,9 +300,9 @@ class Assembler:
         """Clears the upper halves of vector registers (before code that uses the older encodings)."""
         self._code += b"\xc5\xf8\x77"
 
-    def prefetch(self, source: Mem) -> None:
-        """Asks for the cache line (prefetcht0)."""
-        self._general(0x18, 1, source, wide=0, escape=True)
+    def prefetch(self, source: Mem, level: int = 1) -> None:
+        """Asks for the cache line, into this level of the caches and those below (prefetcht0, t1, t2)."""
+        self._general(0x18, level, source, wide=0, escape=True)
 
     @contextmanager
     def loop(self, counter: int, count: int | None = None) -> Iterator[None]:

@@ -4,19 +4,52 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from vkml.cpu.native.assembler import R8, R9, Mem
+from vkml.cpu.native.assembler import (
+    R8,
+    R9,
+    R10,
+    R11,
+    R12,
+    R13,
+    R14,
+    R15,
+    RAX,
+    RBP,
+    RBX,
+    RCX,
+    RDI,
+    RDX,
+    RSI,
+    Label,
+    Mem,
+)
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.expression import (
+    Access,
+    Epilogue,
+    TooFewRegisters,
+    emit,
+    numbers_of,
+    registers_needed,
+)
 from vkml.cpu.native.kernel import Kernel, Launch
-from vkml.cpu.native.tiles import MASK, TileCode, TileShape, chunk_table, lanes_of, tile_shape
+from vkml.cpu.native.tiles import CHUNK_SECONDS, MASK, lanes_of
+from vkml.cpu.native.vectors import VectorCode
 
 Array = np.ndarray[Any, Any]
-SECONDS_PER_VECTOR = 0.4e-9
-"""Of a multiply-add with an operand from the first-level cache."""
+SECONDS_PER_VECTOR = 0.33e-9
+"""Of a multiply-add, with its share of loads, epilogue and loops: 3×3 windows reach 80 GFLOP/s."""
+LEAST_CHUNK_SECONDS = 2.5e-6
+MOST_WRITTEN_OUT = 700
+"""Multiply-adds of a tile: each is an instruction, which takes 4 µs to write."""
+POINTERS = (R10, R11, R12, R13, R14, R15, RDI)
+"""Registers that point to the first operands of the epilogue; further pointers stay in memory."""
 
 
 def pack_depthwise(instructions: InstructionSet, weight: Array) -> Array:
@@ -26,6 +59,26 @@ def pack_depthwise(instructions: InstructionSet, weight: Array) -> Array:
     packed = np.zeros((math.prod(weight.shape[1:]), -(-channels // lanes) * lanes), np.float32)
     packed[:, :channels] = weight.reshape(channels, -1).T
     return packed
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """All that the code depends on; strides and offsets in bytes."""
+
+    instructions: InstructionSet
+    places: int
+    """Of a tile."""
+    rest: int
+    """Places of a line's last, narrower tile, or 0."""
+    tail_lanes: int
+    """Channels of the last, partial vector, or 0."""
+    has_full_vectors: bool
+    taps: tuple[int, ...]
+    tap_step: int
+    """From the weights of one tap to those of the next."""
+    steps: tuple[tuple[int, int], ...]
+    """(y, x) steps of A, the leaves, the results."""
+    epilogue: Epilogue
 
 
 def depthwise(
@@ -55,68 +108,333 @@ def depthwise(
 
     Returns:
         A launch of A, the weights (see `pack_depthwise`), the leaves, the results.
+
+    Raises:
+        TooFewRegisters: the epilogue is too large.
     """
     lanes = lanes_of(instructions)
+    vectors = -(-channels // lanes)
     operands = [(*a, 1), *(access.strides for access in (*epilogue.leaves, *epilogue.results))]
-    tile_rows = min(12 if instructions is InstructionSet.AVX512 else 8, width)
-    tile_rows = -(-width // -(-width // tile_rows))
-    shape = tile_shape(
+    places = _tile_places(instructions, width, len(taps), epilogue)
+    shape = _Shape(
         instructions,
-        tile_rows=tile_rows,
-        width=width,
-        columns=channels,
-        panel=lanes,
-        taps=taps,
-        operands=[strides[1:3] for strides in operands],
-        epilogue=epilogue,
+        places,
+        width % places,
+        channels % lanes,
+        channels >= lanes,
+        tuple(4 * tap for tap in taps),
+        4 * lanes * vectors,
+        tuple((4 * strides[1], 4 * strides[2]) for strides in operands),
+        replace(epilogue, leaves=_last(epilogue.leaves), results=_last(epilogue.results)),
     )
-    seconds = len(taps) * SECONDS_PER_VECTOR
-    table = chunk_table(
-        shape,
-        batch=(images,),
-        height=height,
-        width=width,
-        columns=channels,
-        panel=lanes,
-        operands=operands,
-        panel_floats=lanes,
-        b=(0,),
-        row_seconds=seconds,
-        row_bytes=4 * lanes,
-        threads=threads,
+    each = len(taps) * SECONDS_PER_VECTOR * lanes / 16
+    total = images * height * width * vectors * each
+    goal = max(min(CHUNK_SECONDS, total / (4 * threads)), LEAST_CHUNK_SECONDS)
+    lines, span, group = _chunk(height, width, vectors, places, goal / each)
+    axes = [
+        np.arange(0, size, step)
+        for size, step in ((images, 1), (height, lines), (width, span), (vectors, group))
+    ]
+    n, y, x, v = (axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij"))
+    places_n = np.minimum(span, width - x)
+    vectors_n = np.minimum(group, vectors - v)
+    is_last = v + vectors_n == vectors
+    has_tail = is_last & (shape.tail_lanes > 0)
+
+    def offsets(strides: Sequence[int]) -> Array:
+        return 4 * (n * strides[0] + y * strides[1] + x * strides[2] + v * lanes * strides[3])
+
+    table = np.stack(
+        [
+            offsets(operands[0]),
+            4 * lanes * v,
+            *(offsets(strides) for strides in operands[1:]),
+            np.minimum(lines, height - y),
+            vectors_n - has_tail,
+            has_tail,
+            places_n // places,
+            places_n % places,
+        ],
+        1,
     )
-    vectors = images * height * width * -(-channels // lanes)
-    return Launch(_kernel(shape, -(-channels // lanes) * lanes * 4), table, vectors * seconds + 1e-7)
+    return Launch(_kernel(shape), np.ascontiguousarray(table, np.int64), total + 1e-7)
+
+
+def _last(accesses: Sequence[Access]) -> tuple[Access, ...]:
+    return tuple(replace(access, strides=access.strides[-1:]) for access in accesses)
+
+
+def _chunk(height: int, width: int, vectors: int, places: int, goal: float) -> tuple[int, int, int]:
+    """Lines, places of a line and vectors of channels of a chunk that has about `goal` vectors of results."""
+    pieces = math.ceil(height * width * vectors / goal)
+    if pieces <= 1:
+        return height, width, vectors
+    if height >= 2 * pieces:
+        return math.ceil(height / pieces), width, vectors
+    if vectors >= pieces:
+        return height, width, math.ceil(vectors / pieces)
+    if height >= pieces // 2:
+        return math.ceil(height / pieces), width, vectors
+    # Few lines and few channels: lines, channels, then pieces of a line.
+    parts = math.ceil(pieces / height)
+    if vectors >= parts:
+        return 1, width, math.ceil(vectors / parts)
+    span = math.ceil(width / math.ceil(parts / vectors) / places) * places
+    return 1, min(span, width), 1
+
+
+def _tile_places(instructions: InstructionSet, width: int, taps: int, epilogue: Epilogue) -> int:
+    """Places of a tile: as many as registers allow, so that what is loaded serves several of them."""
+    has_avx512 = instructions is InstructionSet.AVX512
+    most = 14 if has_avx512 else 8
+    registers = 32 if has_avx512 else 15
+    # Besides sums: what the epilogue needs, at least a weight and two values.
+    free = registers - max(3, registers_needed(epilogue.expression, 1, has_avx512=has_avx512))
+    if free < 1:
+        raise TooFewRegisters("the epilogue of a depthwise convolution")
+    most = max(1, min(most, free, max(4, MOST_WRITTEN_OUT // taps), width))
+    return -(-width // -(-width // most))
 
 
 @functools.lru_cache(maxsize=512)
-def _kernel(shape: TileShape, tap_bytes: int) -> Kernel:
-    return _DepthwiseCode(shape, tap_bytes).kernel()
+def _kernel(shape: _Shape) -> Kernel:
+    return _DepthwiseCode(shape).kernel()
 
 
-class _DepthwiseCode(TileCode):
-    """Tiles of places of one vector of channels."""
+class _DepthwiseCode:
+    """Writes the kernel: lines of vectors of channels of tiles of places.
 
-    label = "depthwise"
+    R8 points to A, R9 to the weights, RSI to the chunk's row; RBP counts lines, RBX vectors, RCX tiles.
+    """
 
-    def __init__(self, shape: TileShape, tap_bytes: int) -> None:
-        super().__init__(shape)
-        self.tap_bytes = tap_bytes
+    def __init__(self, shape: _Shape) -> None:
+        self.shape = shape
+        self.code = VectorCode(shape.instructions)
+        self.accesses = (*shape.epilogue.leaves, *shape.epilogue.results)
+        count = len(self.accesses)
+        # Places in scratch memory: pointers to a line, to a vector of it, and those that have no register.
+        self.line = 0
+        self.vector = 8 * (count + 2)
+        self.rest = 16 * (count + 2)
+        self.columns = 8 * (count + 2)
 
-    def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
-        code = self.code
-        step = self.shape.steps[0][1]
-        weight, value, mask = len(sums), len(sums) + 1, None
-        if lanes is not None:
-            mask = MASK if code.has_avx512 else len(sums) + 2
-            if not code.has_avx512:
-                code.set_mask(mask, lanes)
-        for number, tap in enumerate(self.shape.taps):
-            code.load(weight, Mem(R9, number * self.tap_bytes))
-            for row, [register] in enumerate(sums):
-                place = Mem(R8, tap + row * step)
-                if mask is None:
-                    code.multiply_add(register, weight, place)
+    def kernel(self) -> Kernel:
+        code, shape = self.code, self.shape
+        for number in range(len(self.accesses) + 2):
+            code.mov(RAX, Mem(RDI, 8 * number))
+            code.add(RAX, Mem(RSI, 8 * number))
+            code.mov(Mem(RDX, self.line + 8 * number), RAX)
+        code.mov(RBP, Mem(RSI, self.columns))
+        if shape.tail_lanes and code.has_avx512:
+            code.set_mask(MASK, shape.tail_lanes)
+        line = code.here()
+        for number in range(len(self.accesses) + 2):
+            code.mov(RAX, Mem(RDX, self.line + 8 * number))
+            code.mov(Mem(RDX, self.vector + 8 * number), RAX)
+        no_full, done = code.label(), code.label()
+        if shape.has_full_vectors:
+            code.mov(RBX, Mem(RSI, self.columns + 8))
+            code.test(RBX, RBX)
+            code.jump_if("z", no_full)
+            vector = code.here()
+            self._places(None)
+            for number in range(len(self.accesses) + 2):
+                if number < 2 or self.accesses[number - 2].strides[-1]:
+                    code.mov(RAX, Mem(RDX, self.vector + 8 * number))
+                    code.add_immediate(RAX, code.bytes)
+                    code.mov(Mem(RDX, self.vector + 8 * number), RAX)
+            code.decrement(RBX)
+            code.jump_if("nz", vector)
+        code.place(no_full)
+        if shape.tail_lanes:
+            code.mov(RAX, Mem(RSI, self.columns + 16))
+            code.test(RAX, RAX)
+            code.jump_if("z", done)
+            self._places(shape.tail_lanes)
+        code.place(done)
+        for number in range(len(self.accesses) + 2):
+            step = 0 if number == 1 else shape.steps[max(0, number - 1)][0]
+            if step:
+                code.mov(RAX, Mem(RDX, self.line + 8 * number))
+                code.add_immediate(RAX, step)
+                code.mov(Mem(RDX, self.line + 8 * number), RAX)
+        code.decrement(RBP)
+        code.jump_if("nz", line)
+        code.ret()
+        return Kernel("depthwise", code.finish(), self.rest + 8 * len(self.accesses))
+
+    def _places(self, lanes: int | None) -> None:
+        """All tiles of one vector of channels of a line."""
+        code, shape = self.code, self.shape
+        code.mov(R8, Mem(RDX, self.vector))
+        code.mov(R9, Mem(RDX, self.vector + 8))
+        for number in range(len(self.accesses)):
+            register = POINTERS[number] if number < len(POINTERS) else RAX
+            code.mov(register, Mem(RDX, self.vector + 8 * (number + 2)))
+            if number >= len(POINTERS):
+                code.mov(Mem(RDX, self.rest + 8 * number), RAX)
+        registers = _Registers(code, shape, lanes)
+        if lanes is not None and not code.has_avx512:
+            code.set_mask(registers.mask, lanes)
+        for operand, register in registers.kept.items():
+            self._load(operand, register, 0, registers.mask if lanes is not None else None)
+        for number, register in registers.constants.items():
+            code.load(register, code.constant(float.fromhex(number)))
+        for tap, register in registers.weights.items():
+            code.load(register, Mem(R9, tap * shape.tap_step))
+        rest, done = code.label(), code.label()
+        code.mov(RCX, Mem(RSI, self.columns + 24))
+        code.test(RCX, RCX)
+        code.jump_if("z", rest)
+        tile = code.here()
+        self._tile(shape.places, registers, lanes)
+        self._advance(shape.places, tile)
+        code.place(rest)
+        if shape.rest:
+            code.mov(RAX, Mem(RSI, self.columns + 32))
+            code.test(RAX, RAX)
+            code.jump_if("z", done)
+            self._tile(shape.rest, registers, lanes)
+        code.place(done)
+
+    def _advance(self, places: int, again: Label) -> None:
+        code, steps = self.code, self.shape.steps
+        code.add_immediate(R8, places * steps[0][1])
+        for number in range(len(self.accesses)):
+            step = places * steps[number + 1][1]
+            if step and number < len(POINTERS):
+                code.add_immediate(POINTERS[number], step)
+            elif step:
+                code.mov(RAX, Mem(RDX, self.rest + 8 * number))
+                code.add_immediate(RAX, step)
+                code.mov(Mem(RDX, self.rest + 8 * number), RAX)
+        code.decrement(RCX)
+        code.jump_if("nz", again)
+
+    def _tile(self, places: int, registers: _Registers, lanes: int | None) -> None:
+        code, shape = self.code, self.shape
+        mask = registers.mask if lanes is not None else None
+        uses: dict[int, list[tuple[int, int]]] = {}
+        for tap, offset in enumerate(shape.taps):
+            for place in range(places):
+                uses.setdefault(offset + place * shape.steps[0][1], []).append((place, tap))
+        order = [(offset, uses[offset]) for offset in sorted(uses)]
+        weights = registers.weight_plan([tap for _, entries in order for _, tap in entries])
+        begun: set[int] = set()
+        for turn, (offset, entries) in enumerate(order):
+            source = Mem(R8, offset)
+            value: int | Mem = source
+            if mask is not None or len(entries) > 1:
+                value = registers.values[turn % 2]
+                code.load(value, source, mask)
+            for place, tap in entries:
+                weight, is_loaded = next(weights)
+                in_memory = Mem(R9, tap * shape.tap_step)
+                operand = value
+                if weight is None:
+                    # Not worth a register: the weight is the operand in memory.
+                    if isinstance(value, Mem):
+                        code.load(registers.values[turn % 2], value)
+                        value = registers.values[turn % 2]
+                    weight, operand = value, in_memory
+                elif not is_loaded:
+                    code.load(weight, in_memory)
+                if place in begun:
+                    code.multiply_add(place, weight, operand)
                 else:
-                    code.load(value, place, mask)
-                    code.multiply_add(register, weight, value)
+                    begun.add(place)
+                    code.mul_vector(place, weight, operand)
+        self._finish(places, registers, mask)
+
+    def _finish(self, places: int, registers: _Registers, mask: int | None) -> None:
+        code, epilogue = self.code, self.shape.epilogue
+        for place in range(places):
+            made = emit(
+                code,
+                epilogue.expression,
+                bound={0: place},
+                load=lambda operand, target, place=place: self._load(operand, target, place, mask),  # type: ignore[misc]
+                free=[*registers.spare, *range(place)],
+                kept=registers.kept,
+                constants=registers.constants,
+            )
+            for number, register in enumerate(made):
+                code.store(self._place(len(epilogue.leaves) + number, place), register, mask)
+
+    def _load(self, operand: int, target: int, place: int, mask: int | None) -> None:
+        source = self._place(operand - 1, place)
+        if self.accesses[operand - 1].strides[-1] == 0:
+            self.code.broadcast(target, source)
+        else:
+            self.code.load(target, source, mask)
+
+    def _place(self, number: int, place: int) -> Mem:
+        """An operand of the epilogue at a place of the tile; may go through RAX."""
+        step = place * self.shape.steps[number + 1][1]
+        if number < len(POINTERS):
+            return Mem(POINTERS[number], step)
+        self.code.mov(RAX, Mem(RDX, self.rest + 8 * number))
+        return Mem(RAX, step)
+
+
+class _Registers:
+    """Who has which vector register while tiles are computed: sums have the first ones.
+
+    Attributes:
+        mask: of the last lanes: a mask register, or a vector with AVX2.
+        values: two that take turns with what is read of A.
+        kept: leaves that are the same at all places of a line.
+        constants: of the epilogue, by `float.hex`.
+        weights: tap → register, where all have one.
+        spare: what the epilogue may use.
+    """
+
+    def __init__(self, code: VectorCode, shape: _Shape, lanes: int | None) -> None:
+        expression = shape.epilogue.expression
+        free = list(range(shape.places, code.registers))
+        self.mask = MASK
+        if lanes is not None and not code.has_avx512:
+            self.mask = free.pop()
+        need = max(3, registers_needed(expression, 1, has_avx512=code.has_avx512))
+        self.kept: dict[int, int] = {}
+        self.constants: dict[str, int] = {}
+        for operand in range(1, expression.operands):
+            if shape.steps[operand][1] == 0 and len(free) > need:
+                self.kept[operand] = free.pop()
+        for number in numbers_of(expression):
+            if len(free) > max(need, 4):
+                self.constants[number] = free.pop()
+        self.weights: dict[int, int] = {}
+        if len(free) >= need + len(shape.taps):
+            self.weights = {tap: free.pop() for tap in range(len(shape.taps))}
+        self.spare = free
+        self.values = free[:2]
+        self._room = free[2:]
+
+    def weight_plan(self, taps: Sequence[int]) -> Iterator[tuple[int | None, bool]]:
+        """For each use in turn: the weight's register and whether it is there; None: leave it in memory.
+
+        A weight takes the register of the one that is needed latest, if that is later than itself again.
+        """
+        if self.weights:
+            yield from ((self.weights[tap], True) for tap in taps)
+            return
+        never = len(taps)
+        following, latest = [never] * len(taps), {}
+        for at in range(len(taps) - 1, -1, -1):
+            following[at] = latest.get(taps[at], never)
+            latest[taps[at]] = at
+        held: dict[int, int] = {}
+        coming: dict[int, int] = {}
+        room = list(self._room)
+        for at, tap in enumerate(taps):
+            is_there = tap in held
+            if not is_there and following[at] < never:
+                if room:
+                    held[tap] = room.pop()
+                else:
+                    victim = max(held, key=coming.__getitem__)
+                    if coming[victim] > following[at]:
+                        held[tap] = held.pop(victim)
+            coming[tap] = following[at]
+            yield held.get(tap), is_there

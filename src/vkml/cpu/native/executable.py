@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import mmap
 import os
@@ -11,12 +12,12 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-import cffi
+import _cffi_backend
 
 from vkml.cpu.native.assembler import R8, R9, RAX, RBX, RCX, RDI, RDX, Assembler, Mem
 
-ffi = cffi.FFI()
-ffi.cdef("int mprotect(void *address, size_t length, int protection);")
+ffi = _cffi_backend.FFI()
+"""cffi's core, which reads C types itself; `cffi.FFI` would import a parser for 20 ms."""
 _READ, _EXECUTE = 1, 4
 ALIGNMENT = 64
 
@@ -49,8 +50,8 @@ class Executable:
         for offset, part in zip(offsets, parts, strict=True):
             self._memory[offset : offset + len(part)] = part
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
-        if _library().mprotect(ffi.cast("void *", start), max(size, 1), _READ | _EXECUTE):
-            raise OSError(f"the system does not let memory be made executable (mprotect: {ffi.errno})")
+        if _protect()(start, max(size, 1), _READ | _EXECUTE):
+            raise OSError(f"the system does not let memory be made executable (errno {ctypes.get_errno()})")
         self.addresses = [start + offset for offset in offsets]
 
     def function(self, part: int, signature: str) -> Any:
@@ -59,8 +60,10 @@ class Executable:
 
 
 @functools.cache
-def _library() -> Any:
-    return ffi.dlopen(None)
+def _protect() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).mprotect
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function
 
 
 @functools.cache

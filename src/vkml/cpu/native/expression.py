@@ -76,6 +76,7 @@ class TooFewRegisters(Exception):
 
 
 _NOTHING: Mapping[int, int] = MappingProxyType({})
+_NO_CONSTANTS: Mapping[str, int] = MappingProxyType({})
 
 
 def emit(
@@ -86,6 +87,7 @@ def emit(
     load: Callable[[int, int], None],
     free: Sequence[int],
     kept: Mapping[int, int] = _NOTHING,
+    constants: Mapping[str, int] = _NO_CONSTANTS,
 ) -> list[int]:
     """Emits the code of an expression.
 
@@ -100,6 +102,7 @@ def emit(
             use; called again where the register had to be given up in between.
         free: registers that may be used.
         kept: operands that are in registers already, which stay as they are.
+        constants: numbers (see `numbers_of`) that are in all lanes of registers, which stay as they are.
 
     Returns:
         The register of each output. The same value listed twice is in the same register.
@@ -107,7 +110,14 @@ def emit(
     Raises:
         TooFewRegisters: nothing has been emitted then.
     """
-    plan = _plan(expression, _items(bound), tuple(free), code.has_avx512, _items(kept))
+    plan = _plan(
+        expression,
+        _items(bound),
+        tuple(free),
+        code.has_avx512,
+        _items(kept),
+        tuple(sorted(constants.items())),
+    )
     for action in plan.actions:
         if action.step is None:
             load(action.operand, action.target)
@@ -117,6 +127,14 @@ def emit(
             inputs = [code.constant(entry) if isinstance(entry, float) else entry for entry in action.inputs]
             OPERATIONS[action.step.operation].emit(code, action.target, inputs, action.spare)
     return list(plan.outputs)
+
+
+def numbers_of(expression: Expression) -> tuple[str, ...]:
+    """The constants that the code of an expression loads, each by its `float.hex`."""
+    simple = _simplified(expression)
+    needed = _needed(simple)
+    steps = [simple.steps[value - simple.operands] for value in needed]
+    return tuple(dict.fromkeys(step.number.hex() for step in steps if step.operation == "constant"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -166,12 +184,14 @@ def _plan(
     free: tuple[int, ...],
     has_avx512: bool,
     kept: tuple[tuple[int, int], ...] = (),
+    constants: tuple[tuple[str, int], ...] = (),
 ) -> _Plan:
     simple = _simplified(expression)
     failure = None
     for order in (_needed(simple), _depth_first(simple)):
         try:
-            return _Allocation(simple, dict(bound), dict(kept), free, has_avx512).run(order)
+            allocation = _Allocation(simple, dict(bound), dict(kept), free, has_avx512, dict(constants))
+            return allocation.run(order)
         except TooFewRegisters as error:
             failure = error
     raise TooFewRegisters(str(failure))
@@ -285,8 +305,10 @@ class _Allocation:
         kept: dict[int, int],
         free: Sequence[int],
         has_avx512: bool,
+        constants: dict[str, int],
     ) -> None:
         self.expression, self.has_avx512 = expression, has_avx512
+        kept = {**kept, **self._held_constants(constants)}
         self.bound = frozenset(bound) | frozenset(kept)
         self.registers = {**bound, **kept}
         """Where each value is that has a register."""
@@ -294,6 +316,14 @@ class _Allocation:
         # One use too many keeps a register to the end.
         self.uses = [int(value in kept) for value in range(expression.operands + len(expression.steps))]
         self.actions: list[_Action] = []
+
+    def _held_constants(self, constants: dict[str, int]) -> dict[int, int]:
+        found = {
+            self.expression.operands + at: constants.get(step.number.hex())
+            for at, step in enumerate(self.expression.steps)
+            if step.operation == "constant"
+        }
+        return {value: register for value, register in found.items() if register is not None}
 
     def run(self, order: Sequence[int]) -> _Plan:
         base = self.expression.operands
