@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -182,3 +184,24 @@ def test_a_closed_session_says_so(device_name: str) -> None:
     session.close()
     with pytest.raises(errors.Fail, match="closed"):
         session.run(None, {"x": np.zeros((2, 4), np.float32)})
+
+
+def test_a_profile_names_every_node(device_name: str, tmp_path: Path) -> None:
+    sketch = Sketch("net")
+    x = sketch.input("x", (4, 8))
+    product = sketch.node("MatMul", x, sketch.constant(np.ones((8, 8), np.float32)), name="first")
+    graph = sketch.finish(sketch.node("Softmax", product, name="second", axis=-1))
+    options = vkml.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
+    with vkml.InferenceSession(save_graph(graph), options, devices=device_name) as session:
+        for _ in range(2):
+            [found] = session.run(None, {"x": np.ones((4, 8), np.float32)})
+        path = session.end_profiling()
+    np.testing.assert_allclose(found, np.full((4, 8), 0.125), rtol=1e-6)
+    events = json.loads(Path(path).read_text(encoding="utf-8"))
+    assert [event["name"] for event in events if event["cat"] == "Session"] == ["run", "run"]
+    nodes = [event for event in events if event["cat"] == "Node"]
+    for name in ("first", "second"):
+        assert sum(name in event["name"] for event in nodes) >= 2
+    assert all(event["dur"] >= 0 and event["args"]["device"] == device_name for event in nodes)

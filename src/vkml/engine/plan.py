@@ -61,6 +61,16 @@ def _check_memory(nodes: Sequence[Node], types: Mapping[str, TensorType], share:
             )
 
 
+@dataclass(frozen=True)
+class Timing:
+    """How long a step took."""
+
+    device: str
+    nodes: str
+    """Labels of the nodes it computes."""
+    seconds: float
+
+
 class CpuBound:
     """A run of nodes on the CPU."""
 
@@ -75,11 +85,11 @@ class CpuBound:
         self._whole = program.whole(piece.inputs, piece.outputs)
         self.variants = program.variants
 
-    def run(self, feeds: Sequence[Array]) -> list[Array]:
+    def run(self, feeds: Sequence[Array], profile: list[tuple[str, float]] | None = None) -> list[Array]:
         try:
             if self._whole is not None:
-                return self._whole.run(feeds)
-            made = self._program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs)
+                return self._whole.run(feeds, profile)
+            made = self._program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs, profile)
         except MemoryError as error:
             raise out_of_memory(error) from error
         return [made[name] for name in self.outputs]
@@ -154,16 +164,26 @@ class Plan:
     users: int = 0
     """Runs under way that were given this plan by the session's cache; under the cache's lock."""
 
-    def run(self, feeds: Sequence[Array], wanted: Sequence[str]) -> list[Array]:
-        """Runs all programs; `feeds` in the order of `input_names`."""
+    def run(
+        self, feeds: Sequence[Array], wanted: Sequence[str], profile: list[Timing] | None = None
+    ) -> list[Array]:
+        """Runs all programs.
+
+        Args:
+            feeds: in the order of `input_names`.
+            wanted: names of the values to return.
+            profile: receives the time of every step: of each launch on the CPU, each level on a GPU (from a
+                second pass with timestamps).
+        """
         with self.lock:
             if self.is_closed:
                 raise PlanClosed("this plan has been closed")
-            if self._is_direct and wanted == self.outputs:
+            if self._is_direct and wanted == self.outputs and profile is None:
                 return self.programs[0].run(feeds)
             values: dict[str, Array] = dict(zip(self.input_names, feeds, strict=True))
             for program in self.programs:
-                results = program.run([values[name] for name in program.inputs])
+                given = [values[name] for name in program.inputs]
+                results = program.run(given) if profile is None else _timed(program, given, profile)
                 values.update(zip(program.outputs, results, strict=True))
         results = []
         shared = set(self.input_names)
@@ -195,6 +215,20 @@ class Plan:
             for program in self.programs:
                 program.close()
             self.programs.clear()
+
+
+def _timed(program: Bound, feeds: Sequence[Array], profile: list[Timing]) -> list[Array]:
+    if isinstance(program, CpuBound):
+        steps: list[tuple[str, float]] = []
+        results = program.run(feeds, steps)
+        profile += [Timing(program.device, label, seconds) for label, seconds in steps]
+        return results
+    results = program.run(feeds)
+    if isinstance(program, VulkanBound):
+        for level, nanoseconds in program.profile():
+            nodes = dict.fromkeys(node for dispatch in level for node in dispatch.nodes)
+            profile.append(Timing(program.device, ", ".join(nodes), nanoseconds * 1e-9))
+    return results
 
 
 def make_plan(

@@ -15,7 +15,7 @@ import numpy as np
 
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.ir import Constant
-from vkml.kernels.compiler import compile_slang
+from vkml.kernels.compiler import close_compiler, compile_slang
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View, constant_array
 from vkml.lowering.memory import ALIGNMENT
@@ -466,14 +466,18 @@ def compile_kernels(
     unique: dict[tuple[str, tuple[int, ...]], KernelSpec] = {(k.source, k.constants): k for k in kernels}
     made: dict[tuple[str, tuple[int, ...]], Pipeline] = {}
     workers = min(8, _cores(), -(-len(unique) // 2))
-    if workers > 1:
-        with ThreadPoolExecutor(workers, "vkml-compile") as pool:
-            for done, (key, pipeline) in enumerate(zip(unique, pool.map(make, unique.values()), strict=True)):
-                made[key] = pipeline
-                if progress:
-                    progress("compile", done + 1, len(unique))
-    else:
-        made = {key: make(kernel) for key, kernel in unique.items()}
+    try:
+        if workers > 1:
+            with ThreadPoolExecutor(workers, "vkml-compile") as pool:
+                pipelines = zip(unique, pool.map(make, unique.values()), strict=True)
+                for done, (key, pipeline) in enumerate(pipelines):
+                    made[key] = pipeline
+                    if progress:
+                        progress("compile", done + 1, len(unique))
+        else:
+            made = {key: make(kernel) for key, kernel in unique.items()}
+    finally:
+        close_compiler()
     return {id(kernel): made[kernel.source, kernel.constants] for kernel in kernels}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from vkml.engine import devices as device_registry
 from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions
-from vkml.engine.plan import Placement, Plan, PlanClosed, make_plan, out_of_memory, report
+from vkml.engine.plan import Placement, Plan, PlanClosed, Timing, make_plan, out_of_memory, report
 from vkml.engine.prepare import prepare
 from vkml.engine.programs import WeightStore
 from vkml.engine.report import PlanReport
@@ -245,13 +245,18 @@ class InferenceSession:
             except MemoryError as error:
                 raise out_of_memory(error, self._label) from error
         start = time.perf_counter()
+        steps: list[Timing] = []
         try:
-            return plan.run(feeds, wanted)
+            return plan.run(feeds, wanted, steps)
         finally:
-            took = time.perf_counter() - start
-            self._events.append(
-                {"name": "run", "ph": "X", "ts": start * 1e6, "dur": took * 1e6, "pid": 0, "tid": 0}
-            )
+            self._trace("run", "Session", start, time.perf_counter() - start)
+            for step in steps:
+                self._trace(step.nodes, "Node", start, step.seconds, device=step.device)
+                start += step.seconds
+
+    def _trace(self, name: str, category: str, start: float, seconds: float, **args: str) -> None:
+        event = {"name": name, "cat": category, "ph": "X", "ts": start * 1e6, "dur": seconds * 1e6}
+        self._events.append({**event, "pid": os.getpid(), "tid": threading.get_native_id(), "args": args})
 
     @contextmanager
     def _plan(self, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Iterator[Plan]:
@@ -326,7 +331,10 @@ class InferenceSession:
     # -- end ------------------------------------------------------------------------------------------------
 
     def end_profiling(self) -> str:
-        """Writes the trace of all runs (Chrome's trace format); returns the file's path."""
+        """Writes the trace of all runs and their steps (Chrome's trace format); returns the file's path.
+
+        Steps are launches on the CPU, and levels of launches that run at the same time on a GPU.
+        """
         import json
 
         path = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"

@@ -145,10 +145,14 @@ def _run_steps(schedule: _Schedule, slots: Slots, profile: Profile | None) -> No
             return
         for run, dead, label in schedule.steps:
             before = time.perf_counter()
-            run(slots)
+            replay = getattr(run, "replay_timed", None)
+            if replay is not None:
+                replay(slots, profile)
+            else:
+                run(slots)
+                profile.append((label, time.perf_counter() - before))
             for slot in dead:
                 slots[slot] = None
-            profile.append((label, time.perf_counter() - before))
     except Error:
         raise
     except MemoryError as error:

@@ -125,6 +125,7 @@ class NativeStep:
         ]
         self._operands, self._replay = self._recording.operands, self._recording.run
         self._labels = build.error_labels
+        self._names = [", ".join(dispatch.nodes) or dispatch.launch.kernel.label for dispatch in flat]
         self._lock = threading.Lock()
         self.report = NativeReport(len(flat), len(levels), size)
 
@@ -140,12 +141,21 @@ class NativeStep:
         return inside, np.array([at for at, _ in uses], np.intp), np.array([by for _, by in uses], np.int64)
 
     def __call__(self, slots: list[Any]) -> None:
-        made = self.run([slots[slot] for slot in self._input_slots])
+        self.replay_timed(slots, None)
+
+    def replay_timed(self, slots: list[Any], profile: list[tuple[str, float]] | None) -> None:
+        """As a call; `profile` receives the time of every launch."""
+        made = self.run([slots[slot] for slot in self._input_slots], profile)
         for slot, array in zip(self._output_slots, made, strict=True):
             slots[slot] = array
 
-    def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Runs once; takes the inputs and returns fresh outputs, each in the order given at the start."""
+    def run(self, arrays: Sequence[Array], profile: list[tuple[str, float]] | None = None) -> list[Array]:
+        """Runs once; takes the inputs and returns fresh outputs, each in the order given at the start.
+
+        Args:
+            arrays: one an input.
+            profile: receives (nodes, seconds) of every launch; the launches then run one by one.
+        """
         with self._lock:
             operands = self._operands
             held = []
@@ -165,7 +175,10 @@ class NativeStep:
                     made.append(array)
                 else:
                     made.append(inside)
-            self._replay()
+            if profile is None:
+                self._replay()
+            else:
+                profile += zip(self._names, self._recording.run_each(), strict=True)
             if self._labels and self._status[0]:
                 self._report_status()
             return [array if array.base is None else array.copy() for array in made]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,6 +104,9 @@ class Recording:
                            done.ctypes.data + 8 * _LINE * (len(levels) - 1), sum(totals[-1:]))  # fmt: skip
         self._address = self._block.ctypes.data
         self._is_empty = not entries
+        self._launches = [launch for _, launch, _ in entries]
+        self._parts: list[tuple[slice, Recording]] = []
+        """Each launch by itself, made when times are first asked for."""
         self._serial, self._lead, self._join = _drivers()
         self._tokens = collections.deque(range(self.threads - 1))
         """One for each thread that may be invited: those invited before that have not come hold theirs."""
@@ -118,6 +122,22 @@ class Recording:
             self._tokens.pop()
             self._pool.invite(self._help)
         self._lead(self._address, self._scratch_addresses[0])
+
+    def run_each(self) -> list[float]:
+        """Runs the launches one after another, each on all threads; the seconds that each took."""
+        if not self._parts:
+            stops = [*self.first_operand[1:], len(self.operands)]
+            self._parts = [
+                (slice(start, stop), Recording([[(launch, self.operands[start:stop].tolist())]], self._pool))
+                for launch, start, stop in zip(self._launches, self.first_operand, stops, strict=True)
+            ]
+        seconds = []
+        for place, part in self._parts:
+            part.operands[:] = self.operands[place]
+            before = time.perf_counter()
+            part.run()
+            seconds.append(time.perf_counter() - before)
+        return seconds
 
     def _help(self, worker: int) -> None:
         self._tokens.append(worker)
