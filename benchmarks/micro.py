@@ -1,7 +1,7 @@
-"""Micro-benchmarks through the public API: what a launch, a byte and a multiplication cost on one device.
+"""Micro-benchmarks: what a launch, a byte, a multiplication and a load cost on one device.
 
-``python -m benchmarks.micro [--device NAME]``. Everything but the launch is a slope: the same model with few
-and with many repetitions of one operator, fusion off, its big tensors made on the device from one number and
+``python -m benchmarks.micro [--device NAME]``. Operators' figures are slopes: the same model with few and
+with many repetitions of one operator, fusion off, its big tensors made on the device from one number and
 reduced to one number there, so that transfers and the launch cancel out.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,15 +21,17 @@ import numpy as np
 
 import vkml
 import vkml.onnx
-from benchmarks.models import chain_add
+from benchmarks.loading import loading
+from benchmarks.models import chain_add, model_file
 from benchmarks.report import machine
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, duration, show_table, size, table
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.ir.graph import Graph
 
 ELEMENTWISE_SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 MATMUL_SIZE = 4096
+COPIED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,16 @@ class Figure:
     """One result."""
 
     name: str
-    seconds: float
-    """Of one launch or one operator."""
-    rate: float = 0.0
-    unit: str = ""
+    value: float
+    """Seconds or bytes where `unit` is "s" or "B", else a rate."""
+    unit: str = "s"
+    note: str = ""
+
+    @property
+    def shown(self) -> str:
+        if self.unit == "s":
+            return duration(self.value)
+        return size(int(self.value)) if self.unit == "B" else f"{self.value:.3g} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -50,21 +60,18 @@ class Setting:
     seconds: float
 
 
-def median_run(graph: Graph, setting: Setting, *, fuses: bool = False) -> tuple[float, float]:
-    """Median seconds of a run, and seconds from nothing to the end of the first run."""
+def timed_runs(graph: Graph, setting: Setting, *, optimises: bool = False) -> list[float]:
+    """Seconds of each of many runs."""
     model = vkml.onnx.save_graph(graph)
     assert model is not None
     options = vkml.SessionOptions()
-    if not fuses:
+    if not optimises:
         options.graph_optimization_level = vkml.GraphOptimizationLevel.ORT_DISABLE_ALL
     feed = {value.name: np.zeros(value.type.dims, np.float32) for value in graph.inputs}
-    started = time.perf_counter()
     with vkml.InferenceSession(
         model, options, devices=setting.device, precision=setting.precision
     ) as session:
-        session.run(None, feed)
-        first = time.perf_counter() - started
-        for _ in range(3):
+        for _ in range(4):
             session.run(None, feed)
         taken: list[float] = []
         until = time.perf_counter() + setting.seconds
@@ -72,14 +79,17 @@ def median_run(graph: Graph, setting: Setting, *, fuses: bool = False) -> tuple[
             started = time.perf_counter()
             session.run(None, feed)
             taken.append(time.perf_counter() - started)
-    return float(np.median(taken)), first
+    return taken
+
+
+def median_run(graph: Graph, setting: Setting) -> float:
+    """Median seconds of a run without optimisation."""
+    return float(np.median(timed_runs(graph, setting)))
 
 
 def slope(build: Callable[[int], Graph], few: int, many: int, setting: Setting) -> float:
     """Seconds that one more repetition costs."""
-    return max(
-        1e-12, (median_run(build(many), setting)[0] - median_run(build(few), setting)[0]) / (many - few)
-    )
+    return max(1e-12, (median_run(build(many), setting) - median_run(build(few), setting)) / (many - few))
 
 
 def _between(
@@ -109,14 +119,13 @@ def elementwise(elements: int) -> Callable[[int], Graph]:
 
 
 def transposition(elements: int) -> Callable[[int], Graph]:
-    """Repetitions of transposing a square matrix: each a copy in another order."""
+    """Repetitions of adding to a square matrix transposed: it is read down its columns."""
     side = int(elements**0.5)
 
     def start(sketch: Sketch, x: str) -> str:
         return sketch.node("Add", sketch.constant(np.zeros((side, side), np.float32)), x)
 
     def repeat(sketch: Sketch, value: str, index: int) -> str:
-        # The addition keeps two transpositions from cancelling each other out.
         return sketch.node("Add", sketch.node("Transpose", value, perm=(1, 0)), "x")
 
     return lambda count: _between(start, repeat, count)
@@ -138,24 +147,102 @@ def products(size: int) -> Callable[[int], Graph]:
     return lambda count: _between(start, repeat, count)
 
 
+def copies(setting: Setting) -> float:
+    """Seconds that copying `COPIED_BYTES` from device memory to device memory takes."""
+    from vkml.engine import devices as device_registry
+    from vkml.vulkan import MemoryKind
+
+    info, _ = device_registry.resolve(setting.device, None)
+    if info is None:
+        return 0.0
+    device = device_registry.open_device(info)
+    source = device.allocate(COPIED_BYTES, MemoryKind.DEVICE, "source")
+    target = device.allocate(COPIED_BYTES, MemoryKind.DEVICE, "target")
+    medians = []
+    for count in (2, 22):
+        recorder = device.recorder("copies")
+        for _ in range(count):
+            recorder.copy(source, 0, target, 0, COPIED_BYTES)
+            recorder.barrier()
+        commands = recorder.finish()
+        submission = device.submission(commands)
+        taken = []
+        for _ in range(20):
+            started = time.perf_counter()
+            submission.run()
+            taken.append(time.perf_counter() - started)
+        medians.append(float(np.median(taken[2:])))
+        submission.free()
+        commands.free()
+    source.free()
+    target.free()
+    return (medians[1] - medians[0]) / 20
+
+
+def recording(setting: Setting) -> float:
+    """Seconds to record one dispatch and its barrier; 0 where nothing is recorded."""
+    from vkml.engine.programs import VulkanBound
+
+    model = vkml.onnx.save_graph(chain_add(1000))
+    assert model is not None
+    options = vkml.SessionOptions()
+    options.graph_optimization_level = vkml.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with vkml.InferenceSession(model, options, devices=setting.device) as session:
+        [plan] = session._plans.values()
+        bound = plan.programs[0]
+        if not isinstance(bound, VulkanBound):
+            return 0.0
+        taken = []
+        for _ in range(7):
+            started = time.perf_counter()
+            commands = bound._record()
+            taken.append(time.perf_counter() - started)
+            commands.free()
+        return float(np.median(taken)) / len(bound.program.dispatches)
+
+
+def loads(setting: Setting, large: str, mnist: Path | None) -> list[Figure]:
+    """Time and memory of fresh processes, the second of each with the caches that the first filled."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.fspath(model_file(large))
+        for state in ("cold", "warm"):
+            seen = loading(path, setting.device, Path(folder))
+            note = f"{size(seen.peak_bytes)} in all; load and first run {duration(seen.seconds)}"
+            found.append(Figure(f"loading {large}, {state} caches: memory", seen.grown_bytes, "B", note))
+        if mnist is not None:
+            loading(os.fspath(mnist), setting.device, Path(folder))
+            again = [loading(os.fspath(mnist), setting.device, Path(folder)) for _ in range(3)]
+            best = sorted(again, key=lambda seen: seen.seconds)[1]
+            note = f"with import vkml {duration(best.seconds_with_import)}; median of 3"
+            found.append(Figure(f"second process, {mnist.stem}: session, first run", best.seconds, note=note))
+    return found
+
+
 def figures(setting: Setting, matmul_size: int, sizes: tuple[int, ...]) -> list[Figure]:
-    """All micro-benchmarks, in the order of the table."""
-    launch, _ = median_run(chain_add(1), setting)
-    found = [Figure("one Add of one number, host to host", launch)]
-    short, first_short = median_run(chain_add(10), setting)
-    long, first_long = median_run(chain_add(1000), setting)
+    """The micro-benchmarks of one process, in the order of the table."""
+    launches = timed_runs(chain_add(1), setting, optimises=True)
+    note = f"p95 {duration(float(np.percentile(launches, 95)))}"
+    found = [Figure("chain_add_1, host to host", float(np.median(launches)), note=note)]
+    short, long = (median_run(chain_add(count), setting) for count in (10, 1000))
     found.append(Figure("one Add more in a chain, fusion off", (long - short) / 990))
-    # Kernels are in the cache by now, so what grows with the chain is planning and recording.
-    found.append(Figure("plan and record one Add, once", max(0.0, first_long - first_short) / 990))
+    found.append(Figure("chain_add_1000, fusion off, for each Add", long / 1000))
+    found.append(Figure("record one dispatch with its barrier, once", recording(setting)))
     for elements in sizes:
         taken = slope(elementwise(elements), 4, 24, setting)
-        found.append(Figure(f"Add, {elements:,} floats", taken, 8 * elements / taken / 1e9, "GB/s"))
-    taken = slope(transposition(sizes[-1]), 4, 12, setting) - slope(elementwise(sizes[-1]), 4, 12, setting)
-    taken = max(taken, 1e-12)
-    found.append(Figure(f"Transpose, {sizes[-1]:,} floats", taken, 8 * sizes[-1] / taken / 1e9, "GB/s"))
+        rate = 8 * elements / taken / 1e12
+        found.append(Figure(f"Add, {elements:,} floats", rate, "TB/s", duration(taken)))
+    taken = copies(setting)
+    if taken:
+        rate = 2 * COPIED_BYTES / taken / 1e12
+        found.append(Figure(f"copy, {COPIED_BYTES >> 20} MiB", rate, "TB/s", duration(taken)))
+    taken = slope(transposition(sizes[-1]), 4, 12, setting)
+    rate = 8 * sizes[-1] / taken / 1e12
+    found.append(Figure(f"Add to a transposed matrix, {sizes[-1]:,} floats", rate, "TB/s", duration(taken)))
     taken = slope(products(matmul_size), 1, 4, setting)
     rate = 2 * matmul_size**3 / taken / 1e12
-    found.append(Figure(f"MatMul {matmul_size}³ at precision {setting.precision}", taken, rate, "TFLOP/s"))
+    name = f"MatMul {matmul_size}³ at precision {setting.precision}"
+    found.append(Figure(name, rate, "TFLOP/s", duration(taken)))
     return found
 
 
@@ -168,16 +255,23 @@ def main() -> None:
     parser.add_argument(
         "--largest", type=int, default=ELEMENTWISE_SIZES[-1], metavar="N", help="most elements"
     )
+    parser.add_argument(
+        "--load",
+        default="matmul_1GB_16layers",
+        metavar="MODEL",
+        help="what fresh processes load; '' for none",
+    )
+    parser.add_argument("--mnist", type=Path, metavar="FILE", help="mnist-12.onnx, for the second process")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     setting = Setting(options.device, options.precision, options.seconds)
-    sizes = tuple(size for size in ELEMENTWISE_SIZES if size <= options.largest) or (options.largest,)
+    sizes = tuple(count for count in ELEMENTWISE_SIZES if count <= options.largest) or (options.largest,)
     found = figures(setting, options.matmul, sizes)
-    rows = table("what", "time", "rate", right=("time", "rate"))
+    if options.load:
+        found += loads(setting, options.load, options.mnist)
+    rows = table("what", "figure", "note", right=("figure",))
     for figure in found:
-        rows.add_row(
-            figure.name, duration(figure.seconds), f"{figure.rate:.3g} {figure.unit}" if figure.unit else ""
-        )
+        rows.add_row(figure.name, figure.shown, figure.note)
     show_table(console(), rows, f"device {options.device}")
     if options.json:
         content: dict[str, Any] = {"machine": machine(), "figures": [asdict(figure) for figure in found]}

@@ -1,25 +1,30 @@
-"""The Slang compiler behind its cache: sessions, which are large, outlive the threads that compile."""
+"""The Slang compiler behind its cache: one session, which is large, for all threads, closed after loading."""
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import vkml
+from vkml.engine.sketch import Sketch
 from vkml.errors import CompileError
 from vkml.kernels import compiler
+from vkml.onnx import save_graph
 
 SOURCE = """[shader("compute")] [numthreads({0}, 1, 1)]
 void main(uint3 thread : SV_DispatchThreadID) {{ }}"""
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
     """What happens to sessions, from none and an empty cache on."""
     monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiler, "_idle", [])
+    compiler.close_compiler()
     log: list[str] = []
 
     class Session(compiler._Session):
@@ -27,43 +32,69 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             super().__init__(library)
             log.append("made")
 
+        def compile(self, source: str, label: str) -> bytes:
+            log.append(label)
+            return super().compile(source, label)
+
         def close(self) -> None:
             super().close()
             log.append("closed")
 
     monkeypatch.setattr(compiler, "_Session", Session)
-    return log
+    yield log
+    compiler.close_compiler()
 
 
-def test_threads_one_after_another_share_a_session(made: list[str]) -> None:
-    for size in range(1, 6):
-        with ThreadPoolExecutor(1) as pool:
-            assert (
-                pool.submit(compiler.compile_slang, SOURCE.format(size)).result()[:4] == b"\x03\x02\x23\x07"
-            )
-    assert made == ["made"]
-
-
-def test_threads_at_once_have_one_each_and_few_are_kept(made: list[str]) -> None:
-    count = compiler._KEPT_SESSIONS + 1
-    together = threading.Barrier(count)
-
+def test_threads_share_a_session(made: list[str]) -> None:
     def work(size: int) -> bytes:
-        with compiler._session() as session:
-            together.wait(60)
-            code = session.compile(SOURCE.format(size), "kernel")
-            together.wait(60)
-        return code
+        return compiler.compile_slang(SOURCE.format(size))
 
-    with ThreadPoolExecutor(count) as pool:
-        assert len(set(pool.map(work, range(1, count + 1)))) == count
-    assert made == ["made"] * count + ["closed"]
-    assert len(compiler._idle) == compiler._KEPT_SESSIONS
+    with ThreadPoolExecutor(4) as pool:
+        codes = set(pool.map(work, range(1, 9)))
+    assert len(codes) == 8 and all(code[:4] == b"\x03\x02\x23\x07" for code in codes)
+    assert made == ["made"] + ["kernel"] * 8
 
 
-def test_a_failed_compile_gives_its_session_back(made: list[str]) -> None:
+def test_threads_that_need_the_same_source_compile_it_once(made: list[str]) -> None:
+    together = threading.Barrier(4)
+
+    def work(_: int) -> bytes:
+        together.wait(60)
+        return compiler.compile_slang(SOURCE.format(77))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(work, range(4)))) == 1
+    assert made == ["made", "kernel"]
+
+
+def test_closing_gives_the_memory_back(made: list[str]) -> None:
+    compiler.compile_slang(SOURCE.format(1))
+    before = anonymous_bytes()
+    compiler.close_compiler()
+    compiler.close_compiler()
+    assert made == ["made", "kernel", "closed"]
+    if before:
+        assert before - anonymous_bytes() > 100 << 20
+    compiler.compile_slang(SOURCE.format(2))
+    assert made == ["made", "kernel", "closed", "made", "kernel"]
+
+
+def anonymous_bytes() -> int:
+    """Resident memory that is no file's; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    found = re.search(r"RssAnon:\s+(\d+)", status.read_text()) if status.exists() else None
+    return int(found.group(1)) << 10 if found else 0
+
+
+def test_a_session_survives_a_failed_compile(made: list[str]) -> None:
     for _ in range(2):
         with pytest.raises(CompileError, match="kernel wrong did not compile"):
             compiler.compile_slang("nonsense", "wrong")
-    assert made == ["made"]
-    assert len(compiler._idle) == 1
+    assert made == ["made", "wrong", "wrong"]
+
+
+def test_planning_leaves_no_compiler_open(vulkan_device_name: str, made: list[str]) -> None:
+    sketch = Sketch("one")
+    graph = sketch.finish(sketch.node("Sin", sketch.input("x", (3,))))
+    with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name):
+        assert made[0] == "made" and made[-1] == "closed"

@@ -96,7 +96,8 @@ def test_products(instructions: InstructionSet, is_strided: bool) -> None:
     check(cases, instructions, is_strided=is_strided)
 
 
-def test_pools_rows_and_reductions(instructions: InstructionSet) -> None:
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_pools_rows_and_reductions(instructions: InstructionSet, is_strided: bool) -> None:
     cases = Cases(3)
     rng = cases.random
     for number in range(24):
@@ -125,7 +126,7 @@ def test_pools_rows_and_reductions(instructions: InstructionSet) -> None:
                 f"Reduce{op}", x, Fixed(np.array(axes, np.int64)), keepdims=int(rng.integers(0, 2)), atol=1e-4
             )
     cases.add("GlobalAveragePool", cases.array("float32", (2, 37, 7, 7)))
-    check(cases, instructions)
+    check(cases, instructions, is_strided=is_strided)
 
 
 def test_pointwise_functions_pass_nan_and_infinities(instructions: InstructionSet) -> None:
@@ -187,3 +188,35 @@ def test_one_session_runs_from_several_threads(instructions: InstructionSet) -> 
         for thread in threads:
             thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LayerNormalization", "ReduceMean", "MaxPool", "Conv", "MatMul"])
+def test_more_addends_than_registers(instructions: InstructionSet, op: str) -> None:
+    """What machine code has no registers for NumPy does: no model is refused for it."""
+    rng = np.random.default_rng(0)
+    sketch = Sketch("sum", 17)
+    x = sketch.input("x", (2, 6, 5, 19))
+    feed = {"x": rng.standard_normal((2, 6, 5, 19)).astype(np.float32)}
+    extra: tuple[object, ...] = ()
+    attributes: dict[str, object] = {}
+    shape = (2, 6, 5, 19)
+    if op == "LayerNormalization":
+        extra = tuple(sketch.constant(rng.standard_normal(19).astype(np.float32)) for _ in range(2))
+    elif op == "ReduceMean":
+        attributes, shape = {"axes": (-1,), "keepdims": 1}, (2, 6, 5, 1)
+    elif op == "MaxPool":
+        attributes, shape = {"kernel_shape": (2, 2)}, (2, 6, 4, 18)
+    elif op == "Conv":
+        weight = rng.standard_normal((6, 6, 1, 1)).astype(np.float32)
+        extra, attributes = (sketch.constant(weight),), {"kernel_shape": (1, 1)}
+    elif op == "MatMul":
+        extra = (sketch.constant(rng.standard_normal((19, 19)).astype(np.float32)),)
+    made = sketch.node(op, x, *extra, **attributes)
+    total = made
+    for number in range(16):
+        feed[f"addend{number}"] = rng.standard_normal(shape).astype(np.float32)
+        total = sketch.node("Add", total, sketch.input(f"addend{number}", shape))
+    with vkml.InferenceSession(save_graph(sketch.finish(total, made)), devices="cpu") as session:
+        found, alone = session.run(None, feed)
+    wanted = alone + sum(entry for name, entry in feed.items() if name != "x")
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -335,7 +335,7 @@ class VulkanBound:
             (name, view, view.shape, view.dtype)
             for name, view in zip(self.inputs, self._input_views, strict=True)
         )
-        outputs, run, count = self._output_views, self._run, len(entries)
+        copies, run, count = tuple(view.copy for view in self._output_views), self._run, len(entries)
         status, context = memoryview(self._status.data), self._context
 
         def call(feed: Mapping[str, Any]) -> list[Array] | None:
@@ -347,7 +347,8 @@ class VulkanBound:
                         return None
                     for name, view, shape, dtype in entries:
                         array = feed[name]
-                        if array.shape != shape or array.dtype != dtype:
+                        found = array.dtype
+                        if array.shape != shape or (found is not dtype and found != dtype):
                             return None
                         view[...] = array
                 except (KeyError, AttributeError, TypeError):
@@ -359,7 +360,7 @@ class VulkanBound:
                     raise
                 if status[0]:
                     self._report_status()
-                return [view.copy() for view in outputs]
+                return [copy() for copy in copies]
 
         return call
 

@@ -594,6 +594,10 @@ class NativeBuilder(Builder):
             epilogue = _scaled(epilogue, 1.0 / count)
         elif name == "L2":
             epilogue = _rooted(epilogue)
+        length = rows.cut_of_rows(math.prod(shape), count, self.threads)
+        if length:
+            rows_seen = self._reduced_parts(rows_seen, length, kind)
+            kind = kind if kind in ("max", "min", "prod") else "sum"
         launch = rows.reduce_rows(
             self.instructions,
             kind=kind,
@@ -603,6 +607,33 @@ class NativeBuilder(Builder):
             threads=self.threads,
         )
         return self._finish(launch, [rows_seen], ending)
+
+    def _reduced_parts(self, seen: View, length: int, kind: str) -> View:
+        """What parts of that length of each row, and a shorter last one, are reduced to."""
+        *lead, count = seen.shape
+        parts, rest = divmod(count, length)
+        made = self.scratch(TensorType(dtypes.FLOAT32, (*lead, parts + (rest > 0))))
+        for first, number, size in ((0, parts, length), (parts, 1, rest)):
+            if not size:
+                continue
+            source = replace(
+                seen,
+                shape=(*lead, number, size),
+                strides=(*seen.strides[:-1], length, 1),
+                offset=seen.offset + first * length,
+            )
+            corner = (*(0 for _ in lead), first)
+            target = made.slice(corner, (1,) * len(corner), (*lead, number))
+            launch = rows.reduce_rows(
+                self.instructions,
+                kind=kind,
+                shape=source.shape,
+                strides=source.strides,
+                epilogue=Epilogue(IDENTITY, (), (Access((*target.strides, 1)),)),
+                threads=self.threads,
+            )
+            self.enter(launch, [source], [target])
+        return made
 
     def _reduce_lanes(
         self, moved: View, shape: tuple[int, ...], lane_axis: int, kind: str, name: str

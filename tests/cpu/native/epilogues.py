@@ -13,9 +13,20 @@ from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, S
 from vkml.cpu.native.kernel import Launch
 
 Array = np.ndarray[Any, Any]
-KINDS = ("identity", "bias_relu", "residual", "scalar", "long", "two_results")
+KINDS = ("identity", "bias_relu", "residual", "clip", "scalar", "long", "two_results")
 _BIAS_RELU = Expression(2, (Step("add", (0, 1)), Step("relu", (2,))), (3,))
 _RESIDUAL = Expression(3, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
+_CLIP = Expression(
+    2,
+    (
+        Step("add", (0, 1)),
+        Step("constant", number=-1.0),
+        Step("max", (2, 3)),
+        Step("constant", number=2.0),
+        Step("min", (4, 5)),
+    ),
+    (6,),
+)
 _SCALAR = Expression(2, (Step("sub", (0, 1)),), (2,))
 _TWO = Expression(2, (Step("add", (0, 1)), Step("mul", (0, 0))), (2, 3))
 
@@ -116,6 +127,9 @@ def make_ending(kind: str, shape: Sequence[int], random: np.random.Generator) ->
     elif kind == "bias_relu":
         expression, leaves = _BIAS_RELU, [leaf(last)]
         evaluate = lambda value: [np.maximum(value + leaves[0], 0)]  # noqa: E731
+    elif kind == "clip":
+        expression, leaves = _CLIP, [leaf(last)]
+        evaluate = lambda value: [np.clip(value + leaves[0], -1, 2)]  # noqa: E731
     elif kind == "residual":
         memory, residual = _wide(shape, random)
         memories.append(memory)

@@ -18,8 +18,8 @@ ERROR = 77
 def check(instructions: InstructionSet, data: Array, indices: Array, *, threads: int = 2) -> None:
     """data [outer, size, …], indices of one axis; bad ones leave their block as it is."""
     outer, size = data.shape[:2]
-    memories = [guarded(data), guarded(indices), guarded(np.zeros((outer, len(indices), *data.shape[2:]), data.dtype)),
-                guarded(np.zeros(1, np.uint32))]  # fmt: skip
+    room = np.zeros((outer, len(indices), *data.shape[2:]), data.dtype)
+    memories = [guarded(array) for array in (data, indices, room, np.zeros(1, np.uint32))]
     launch = gather(
         instructions,
         outer=outer,

@@ -1,8 +1,8 @@
-"""Softmax and normalisation of rows against NumPy in float64: lengths, layouts, extremes, guarded memory."""
+"""Softmax, normalisation and reduction of rows against NumPy: lengths, layouts, extremes, guarded memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
 from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.rows import normalise, softmax
+from vkml.cpu.native.rows import normalise, reduce_rows, softmax
 
 Array = np.ndarray[Any, Any]
 LENGTHS = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 197, 768, 1000, 4097]
@@ -230,3 +230,128 @@ def test_a_bias_needs_a_scale() -> None:
     with pytest.raises(ValueError, match="without a scale"):
         normalise(InstructionSet.AVX2, shape=(2, 3), strides=(3, 1), is_centred=True, epsilon=0.0, scale=None,
                   bias=(0, 1), epilogue=ending.epilogue, threads=1)  # fmt: skip
+
+
+FOLDS: dict[str, Callable[[Array], Array]] = {
+    "sum": lambda x: x.sum(-1, keepdims=True),
+    "sum_square": lambda x: (x * x).sum(-1, keepdims=True),
+    "l1": lambda x: np.abs(x).sum(-1, keepdims=True),
+    "max": lambda x: x.max(-1, keepdims=True),
+    "min": lambda x: x.min(-1, keepdims=True),
+    "prod": lambda x: x.prod(-1, keepdims=True),
+}
+
+
+def check_reduction(
+    instructions: InstructionSet,
+    x: Array,
+    fold: str,
+    *,
+    kind: str = "identity",
+    threads: int = 2,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+) -> None:
+    """Sums are right to a millionth of what the sum of absolute values is: `atol` is in these units."""
+    ending = make_ending(kind, (*x.shape[:-1], 1), np.random.default_rng(7))
+    launch = reduce_rows(
+        instructions,
+        kind=fold,
+        shape=x.shape,
+        strides=strides_of(x),
+        epilogue=ending.epilogue,
+        threads=threads,
+    )
+    with np.errstate(all="ignore"):
+        expected = FOLDS[fold](x.astype(np.float64))
+    ending.check(launch, [x], expected, rtol=rtol, atol=atol)
+
+
+@instruction_sets
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("columns", LENGTHS)
+def test_reductions_of_every_length(instructions: InstructionSet, fold: str, columns: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(columns)
+    memory, x = strided(random, (3, 4, columns))
+    if fold == "prod":
+        # Factors near one, both signs: each rounding adds half a unit.
+        x[...] = np.where(x < 0, -1, 1) * (1 + 0.01 * x)
+    rtol = {"max": 0.0, "min": 0.0, "prod": columns * 2.0**-24}.get(fold, 1e-6)
+    check_reduction(instructions, x, fold, rtol=rtol, atol=1e-6 * columns if fold == "sum" else 0.0)
+    memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("seed", range(12))
+def test_reductions_of_layouts_and_epilogues(instructions: InstructionSet, fold: str, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+    shape = [int(size) for size in random.integers(1, 9, int(random.integers(0, 4)))]
+    memory, x = strided(random, [*shape, int(random.integers(1, 90))])
+    kind = KINDS[seed % len(KINDS)]
+    # "long" squares 45 times the value.
+    check_reduction(
+        instructions,
+        x,
+        fold,
+        kind=kind,
+        threads=int(random.integers(1, 9)),
+        rtol=2e-5,
+        atol=0.1 if kind == "long" else 3e-5,
+    )
+    memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("columns", [1, 3, 8, 16, 19, 64, 70, 200, 5000])
+def test_reductions_of_extremes(instructions: InstructionSet, fold: str, columns: int) -> None:
+    require(instructions)
+    places = sorted({*range(min(columns, 70)), columns - 1, columns // 2})
+    rows = np.ones((8 + len(places), columns), np.float32)
+    rows[0, -1], rows[1, 0], rows[2, columns // 2] = np.inf, -np.inf, np.inf
+    rows[3], rows[4], rows[5] = np.inf, -np.inf, -0.0
+    rows[6, 0], rows[6, -1] = np.inf, -np.inf
+    rows[7] = 0
+    rows[8 + np.arange(len(places)), places] = np.nan
+    memory, x = guarded(rows)
+    check_reduction(instructions, x, fold)
+    memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("fold", ["sum", "sum_square", "l1"])
+@pytest.mark.parametrize("values", ["equal", "uniform", "normal", "far from zero"])
+def test_long_sums_are_precise(instructions: InstructionSet, fold: str, values: str) -> None:
+    """A million equal numbers in one running sum for each lane are wrong by 2e-4."""
+    require(instructions)
+    random = np.random.default_rng(0)
+    for columns in (10_000, 1_000_003):
+        x = {
+            "equal": lambda size: np.full(size, 0.1),
+            "uniform": random.random,
+            "normal": random.standard_normal,
+            "far from zero": lambda size: 1e4 + random.standard_normal(size),
+        }[values]((1, columns)).astype(np.float32)
+        scale = FOLDS["l1" if fold == "sum" else fold](x.astype(np.float64)).item()
+        check_reduction(instructions, x, fold, atol=1e-6 * scale)
+
+
+@instruction_sets
+@pytest.mark.parametrize("is_logarithm", [False, True])
+def test_long_rows_of_softmax(instructions: InstructionSet, is_logarithm: bool) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    for x in (random.random((2, 300_001)), np.zeros((1, 300_001))):
+        check_softmax(instructions, x.astype(np.float32), is_logarithm=is_logarithm)
+
+
+@instruction_sets
+def test_long_rows_of_normalisation(instructions: InstructionSet) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    x = (random.standard_normal((2, 300_001)) + 3).astype(np.float32)
+    for is_centred in (False, True):
+        check_normalise(instructions, x, is_centred=is_centred)

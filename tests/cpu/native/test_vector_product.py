@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
-from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require
+from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require, run
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.vector_product import MOST_ROWS, fits, vector_product
+from vkml.cpu.native.partial_sums import sum_of_parts
+from vkml.cpu.native.vector_product import MOST_ROWS, fits, partial_products, pieces_of_inner, vector_product
 
 Array = np.ndarray[Any, Any]
 ORDERS = ("rows", "columns", "padded rows", "padded columns", "odd address")
@@ -146,3 +147,52 @@ def test_nan_and_infinity_stay_in_their_columns(instructions: InstructionSet, or
         sums = a.astype(np.float64) @ b.astype(np.float64)
     ending.check(launch, [a, b], sums, rtol=1e-4, atol=1e-5)
     memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", range(24))
+def test_parts_of_k(instructions: InstructionSet, order: str, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+    rows, pieces = 1 + seed % MOST_ROWS, int(random.integers(2, 9))
+    inner, columns = int(random.integers(1, 400)), int(random.choice([1, 3, 16, 40, 64, 333, 3000]))
+    memory, a = guarded(random.standard_normal((rows, inner)).astype(np.float32) / np.float32(inner**0.5))
+    b_memory, b = right_side(random, inner, columns, order)
+    parts_memory, parts = guarded(np.full((pieces, rows, columns), np.nan, np.float32))
+    launch = partial_products(
+        instructions,
+        rows=rows,
+        inner=inner,
+        columns=columns,
+        a=(inner, 1),
+        b=strides_of(b)[:2],  # type: ignore[arg-type]
+        pieces=pieces,
+    )
+    run(launch, [a, b, parts])
+    sums = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(parts.sum(0), sums, rtol=1e-4, atol=2e-5)
+    kind = KINDS[seed % len(KINDS)]
+    ending = make_ending(kind, (rows, columns), random)
+    launch = sum_of_parts(
+        instructions,
+        pieces=pieces,
+        rows=rows,
+        columns=columns,
+        epilogue=ending.epilogue,
+        threads=int(random.integers(1, 17)),
+    )
+    ending.check(launch, [parts], sums, rtol=1e-4, atol=0.1 if kind == "long" else 2e-5)
+    for entry in (memory, b_memory, parts_memory):
+        entry.check()
+
+
+def test_k_is_split_where_columns_are_few_for_the_threads() -> None:
+    def split(inner: int, columns: int, b: tuple[int, int], threads: int) -> int:
+        return pieces_of_inner(rows=1, inner=inner, columns=columns, b=b, threads=threads)
+
+    assert split(4096, 4096, (4096, 1), 2) > 1
+    assert split(4096, 4096, (4096, 1), 1) == 1
+    assert split(4096, 1 << 16, (1 << 16, 1), 2) == 1
+    assert split(4096, 4096, (1, 4096), 2) == 1
+    assert split(100, 100, (100, 1), 2) == 1

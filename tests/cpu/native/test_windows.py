@@ -1,4 +1,4 @@
-"""Folds over windows against NumPy: geometries, reductions with lanes along a kept axis, NaN, guarded memory."""
+"""Folds over windows against NumPy: geometries, batches, NaN, both instruction sets, guarded memory."""
 
 from __future__ import annotations
 
@@ -107,8 +107,18 @@ def test_one_window_of_an_image(
 ) -> None:
     require(instructions)
     random = np.random.default_rng(channels)
-    check(instructions, random, fold=fold, images=2, size=(1, 1), channels=channels, kernel=kernel, stride=(1, 1),
-          kind="scalar", has_nan=True)  # fmt: skip
+    check(
+        instructions,
+        random,
+        fold=fold,
+        images=2,
+        size=(1, 1),
+        channels=channels,
+        kernel=kernel,
+        stride=(1, 1),
+        kind="scalar",
+        has_nan=True,
+    )
 
 
 @instruction_sets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from vkml.cpu.native.assembler import (
     RDI,
     RDX,
     RSI,
-    Label,
     Mem,
 )
 from vkml.cpu.native.executable import InstructionSet
@@ -130,7 +129,7 @@ def depthwise(
     each = len(taps) * SECONDS_PER_VECTOR * lanes / 16
     total = images * height * width * vectors * each
     goal = max(min(CHUNK_SECONDS, total / (4 * threads)), LEAST_CHUNK_SECONDS)
-    lines, span, group = _chunk(height, width, vectors, places, goal / each)
+    lines, span, group = _chunk(images, height, width, vectors, places, goal / each, threads, 16 // lanes)
     axes = [
         np.arange(0, size, step)
         for size, step in ((images, 1), (height, lines), (width, span), (vectors, group))
@@ -164,23 +163,33 @@ def _last(accesses: Sequence[Access]) -> tuple[Access, ...]:
     return tuple(replace(access, strides=access.strides[-1:]) for access in accesses)
 
 
-def _chunk(height: int, width: int, vectors: int, places: int, goal: float) -> tuple[int, int, int]:
-    """Lines, places of a line and vectors of channels of a chunk that has about `goal` vectors of results."""
-    pieces = math.ceil(height * width * vectors / goal)
+def _chunk(
+    images: int, height: int, width: int, vectors: int, places: int, goal: float, threads: int, unit: int
+) -> tuple[int, int, int]:
+    """Lines, places of a line and vectors of channels of a chunk that has about `goal` vectors of results.
+
+    Channels are divided by multiples of `unit` vectors, a cache line.
+    """
+    pieces = math.ceil(images * height * width * vectors / goal)
     if pieces <= 1:
         return height, width, vectors
-    if height >= 2 * pieces:
-        return math.ceil(height / pieces), width, vectors
-    if vectors >= pieces:
-        return height, width, math.ceil(vectors / pieces)
-    if height >= pieces // 2:
-        return math.ceil(height / pieces), width, vectors
-    # Few lines and few channels: lines, channels, then pieces of a line.
-    parts = math.ceil(pieces / height)
-    if vectors >= parts:
-        return 1, width, math.ceil(vectors / parts)
-    span = math.ceil(width / math.ceil(parts / vectors) / places) * places
-    return 1, min(span, width), 1
+    parts = -(-pieces // threads) * threads // images or 1
+    best, least = (1, width, vectors), math.inf
+    for lines, group in (
+        (max(1, height // parts), vectors),
+        (height, max(unit, vectors // parts // unit * unit)),
+    ):
+        chunks = images * -(-height // lines) * -(-vectors // group)
+        # What the busiest thread gets; chunks of at least half the size wanted.
+        share = -(-chunks // threads) * lines * group
+        if share < least and lines * group * width >= goal / 2:
+            best, least = (lines, width, group), share
+    lines, _, group = best
+    if lines == 1 and group == vectors and width * vectors > 2 * goal:
+        # Long lines.
+        group = max(unit, vectors // 8)
+        return 1, min(width, math.ceil(goal / group / places) * places), group
+    return best
 
 
 def _tile_places(instructions: InstructionSet, width: int, taps: int, epilogue: Epilogue) -> int:
@@ -214,13 +223,14 @@ class _DepthwiseCode:
         count = len(self.accesses)
         # Places in scratch memory: pointers to a line, to a vector of it, and those that have no register.
         self.line = 0
-        self.vector = 8 * (count + 2)
+        self.tile = 8 * (count + 2)
         self.rest = 16 * (count + 2)
         self.columns = 8 * (count + 2)
 
     def kernel(self) -> Kernel:
         code, shape = self.code, self.shape
-        for number in range(len(self.accesses) + 2):
+        pointers = range(len(self.accesses) + 2)
+        for number in pointers:
             code.mov(RAX, Mem(RDI, 8 * number))
             code.add(RAX, Mem(RSI, 8 * number))
             code.mov(Mem(RDX, self.line + 8 * number), RAX)
@@ -228,21 +238,71 @@ class _DepthwiseCode:
         if shape.tail_lanes and code.has_avx512:
             code.set_mask(MASK, shape.tail_lanes)
         line = code.here()
-        for number in range(len(self.accesses) + 2):
+        for number in pointers:
             code.mov(RAX, Mem(RDX, self.line + 8 * number))
-            code.mov(Mem(RDX, self.vector + 8 * number), RAX)
+            code.mov(Mem(RDX, self.tile + 8 * number), RAX)
+        rest, done = code.label(), code.label()
+        code.mov(RCX, Mem(RSI, self.columns + 24))
+        code.test(RCX, RCX)
+        code.jump_if("z", rest)
+        tile = code.here()
+        self._vectors(shape.places)
+        for number, step in self._steps(1):
+            self._advance(self.tile + 8 * number, shape.places * step)
+        code.decrement(RCX)
+        code.jump_if("nz", tile)
+        code.place(rest)
+        if shape.rest:
+            code.mov(RAX, Mem(RSI, self.columns + 32))
+            code.test(RAX, RAX)
+            code.jump_if("z", done)
+            self._vectors(shape.rest)
+        code.place(done)
+        for number, step in self._steps(0):
+            self._advance(self.line + 8 * number, step)
+        code.decrement(RBP)
+        code.jump_if("nz", line)
+        code.ret()
+        return Kernel("depthwise", code.finish(), self.rest + 8 * len(self.accesses))
+
+    def _steps(self, axis: int) -> list[tuple[int, int]]:
+        """Numbers of pointers (A, the weights, operands) and their steps along y or x."""
+        steps = [entry[axis] for entry in self.shape.steps]
+        return list(enumerate([steps[0], 0, *steps[1:]]))
+
+    def _advance(self, place: int, step: int) -> None:
+        if step:
+            self.code.mov(RAX, Mem(RDX, place))
+            self.code.add_immediate(RAX, step)
+            self.code.mov(Mem(RDX, place), RAX)
+
+    def _vectors(self, places: int) -> None:
+        """All vectors of channels of a tile."""
+        code, shape = self.code, self.shape
+        code.mov(R8, Mem(RDX, self.tile))
+        code.mov(R9, Mem(RDX, self.tile + 8))
+        for number in range(len(self.accesses)):
+            register = POINTERS[number] if number < len(POINTERS) else RAX
+            code.mov(register, Mem(RDX, self.tile + 8 * (number + 2)))
+            if number >= len(POINTERS):
+                code.mov(Mem(RDX, self.rest + 8 * number), RAX)
         no_full, done = code.label(), code.label()
         if shape.has_full_vectors:
             code.mov(RBX, Mem(RSI, self.columns + 8))
             code.test(RBX, RBX)
             code.jump_if("z", no_full)
+            registers = _Registers(code, shape, None)
+            self._hold(registers, None, registers.constants)
             vector = code.here()
-            self._places(None)
-            for number in range(len(self.accesses) + 2):
-                if number < 2 or self.accesses[number - 2].strides[-1]:
-                    code.mov(RAX, Mem(RDX, self.vector + 8 * number))
-                    code.add_immediate(RAX, code.bytes)
-                    code.mov(Mem(RDX, self.vector + 8 * number), RAX)
+            self._hold(registers, None, ())
+            self._tile(places, registers, None)
+            code.add_immediate(R8, code.bytes)
+            code.add_immediate(R9, code.bytes)
+            for number, access in enumerate(self.accesses):
+                if access.strides[-1] and number < len(POINTERS):
+                    code.add_immediate(POINTERS[number], code.bytes)
+                elif access.strides[-1]:
+                    self._advance(self.rest + 8 * number, code.bytes)
             code.decrement(RBX)
             code.jump_if("nz", vector)
         code.place(no_full)
@@ -250,66 +310,25 @@ class _DepthwiseCode:
             code.mov(RAX, Mem(RSI, self.columns + 16))
             code.test(RAX, RAX)
             code.jump_if("z", done)
-            self._places(shape.tail_lanes)
+            registers = _Registers(code, shape, shape.tail_lanes)
+            if not code.has_avx512:
+                code.set_mask(registers.mask, shape.tail_lanes)
+            self._hold(registers, shape.tail_lanes, registers.constants)
+            self._hold(registers, shape.tail_lanes, ())
+            self._tile(places, registers, shape.tail_lanes)
         code.place(done)
-        for number in range(len(self.accesses) + 2):
-            step = 0 if number == 1 else shape.steps[max(0, number - 1)][0]
-            if step:
-                code.mov(RAX, Mem(RDX, self.line + 8 * number))
-                code.add_immediate(RAX, step)
-                code.mov(Mem(RDX, self.line + 8 * number), RAX)
-        code.decrement(RBP)
-        code.jump_if("nz", line)
-        code.ret()
-        return Kernel("depthwise", code.finish(), self.rest + 8 * len(self.accesses))
 
-    def _places(self, lanes: int | None) -> None:
-        """All tiles of one vector of channels of a line."""
-        code, shape = self.code, self.shape
-        code.mov(R8, Mem(RDX, self.vector))
-        code.mov(R9, Mem(RDX, self.vector + 8))
-        for number in range(len(self.accesses)):
-            register = POINTERS[number] if number < len(POINTERS) else RAX
-            code.mov(register, Mem(RDX, self.vector + 8 * (number + 2)))
-            if number >= len(POINTERS):
-                code.mov(Mem(RDX, self.rest + 8 * number), RAX)
-        registers = _Registers(code, shape, lanes)
-        if lanes is not None and not code.has_avx512:
-            code.set_mask(registers.mask, lanes)
+    def _hold(self, registers: _Registers, lanes: int | None, constants: Collection[str]) -> None:
+        """Loads constants; none: what is kept while a vector of channels is worked on."""
+        code = self.code
+        for number in constants:
+            code.load(registers.constants[number], code.constant(float.fromhex(number)))
+        if constants:
+            return
         for operand, register in registers.kept.items():
             self._load(operand, register, 0, registers.mask if lanes is not None else None)
-        for number, register in registers.constants.items():
-            code.load(register, code.constant(float.fromhex(number)))
         for tap, register in registers.weights.items():
-            code.load(register, Mem(R9, tap * shape.tap_step))
-        rest, done = code.label(), code.label()
-        code.mov(RCX, Mem(RSI, self.columns + 24))
-        code.test(RCX, RCX)
-        code.jump_if("z", rest)
-        tile = code.here()
-        self._tile(shape.places, registers, lanes)
-        self._advance(shape.places, tile)
-        code.place(rest)
-        if shape.rest:
-            code.mov(RAX, Mem(RSI, self.columns + 32))
-            code.test(RAX, RAX)
-            code.jump_if("z", done)
-            self._tile(shape.rest, registers, lanes)
-        code.place(done)
-
-    def _advance(self, places: int, again: Label) -> None:
-        code, steps = self.code, self.shape.steps
-        code.add_immediate(R8, places * steps[0][1])
-        for number in range(len(self.accesses)):
-            step = places * steps[number + 1][1]
-            if step and number < len(POINTERS):
-                code.add_immediate(POINTERS[number], step)
-            elif step:
-                code.mov(RAX, Mem(RDX, self.rest + 8 * number))
-                code.add_immediate(RAX, step)
-                code.mov(Mem(RDX, self.rest + 8 * number), RAX)
-        code.decrement(RCX)
-        code.jump_if("nz", again)
+            code.load(register, Mem(R9, tap * self.shape.tap_step))
 
     def _tile(self, places: int, registers: _Registers, lanes: int | None) -> None:
         code, shape = self.code, self.shape
@@ -420,7 +439,8 @@ class _Registers:
             yield from ((self.weights[tap], True) for tap in taps)
             return
         never = len(taps)
-        following, latest = [never] * len(taps), {}
+        following = [never] * len(taps)
+        latest: dict[int, int] = {}
         for at in range(len(taps) - 1, -1, -1):
             following[at] = latest.get(taps[at], never)
             latest[taps[at]] = at

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBX, RCX, RDI, RDX, RSI, Mem
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import MASK, lanes_of
@@ -19,9 +20,15 @@ from vkml.cpu.native.vectors import VectorCode
 MOST_ROWS = 4
 LEAST_BYTES = 1 << 20
 """Smaller matrices are packed, if they are constant: `product` is faster then."""
-SECONDS_PER_BYTE = 1 / 12e9
-STRIP = 1024
-"""Columns of a chunk at most: four rows of sums then stay in the first-level cache."""
+SECONDS_PER_BYTE = 1 / 25e9
+SUM_FLOATS = 4096
+"""Of all rows of a chunk: half the first-level cache."""
+PIECE_BYTES = 512 * 1024
+"""Of the matrix that a chunk reads at least, where k is split."""
+SUM_ROOM = 320
+"""Bytes between the sums of two rows, lest stores to one seem to meet loads of another 4096 bytes away."""
+LEVEL = 2
+"""Of the caches that the rows to come are asked into: in the first they drive out sums and one another."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,10 @@ class _Shape:
 
     instructions: InstructionSet
     rows: int
-    inner: int
+    unit: int
+    """Places of k that are worked on at once."""
+    left: int
+    """Places of k that remain in the last chunk along k."""
     strip: int
     """Columns of every chunk but the last."""
     last: int
@@ -48,6 +58,26 @@ def fits(*, m: int, k: int, n: int, b_strides: Sequence[int], is_constant: bool)
     """Whether a product is worth doing here."""
     is_thin = m <= MOST_ROWS and (b_strides[1] == 1 or n == 1 or b_strides[0] == 1)
     return is_thin and 4 * k * n >= (LEAST_BYTES if is_constant else 4096) and k >= 16
+
+
+def pieces_of_inner(
+    *, rows: int, inner: int, columns: int, b: tuple[int, int], threads: int
+) -> int:
+    """Into how many parts k is best split; with more than one, `partial_products` comes before `sum_of_parts`.
+
+    Long contiguous runs of the matrix stream best: 4096 x 4096 floats went at 36 GB/s in strips of 1024
+    columns, at 57 in parts of k with all columns (two cores of a Zen 4).
+    """
+    is_transposed = b[0] == 1 and (b[1] != 1 or columns == 1)
+    chunks = -(-columns // 4) if is_transposed else _strips(rows, columns)
+    if chunks >= 2 * threads or threads == 1:
+        return 1
+    most = 4 * inner * columns // PIECE_BYTES
+    return max(1, min(-(-4 * threads // chunks), most, inner // 64))
+
+
+def _strips(rows: int, columns: int) -> int:
+    return -(-columns * rows // SUM_FLOATS)
 
 
 def vector_product(
@@ -69,29 +99,83 @@ def vector_product(
         inner: columns of A, rows of B.
         columns: of B.
         a: element strides of A.
-        b: element strides of B, one of which is 1; B may begin at any address.
+        b: element strides of B, one of which is 1 (any where there is one column); B may begin at any address.
         epilogue: over (row, column), float32; leaves walk columns by 0 or 1, results by 1.
         threads: that will share the work.
 
     Returns:
         A launch of A, B, the leaves, the results.
     """
+    shares = 2 * threads if threads > 1 else 1
+    strips = max(_strips(rows, columns), min(shares, inner * columns // 4096, -(-columns // 64)), 1)
+    return _launch(instructions, rows, inner, columns, a, b, epilogue, strips, 1, 0)
+
+
+def partial_products(
+    instructions: InstructionSet,
+    *,
+    rows: int,
+    inner: int,
+    columns: int,
+    a: tuple[int, int],
+    b: tuple[int, int],
+    pieces: int,
+) -> Launch:
+    """Sums over parts of k: the first of two launches where `pieces_of_inner` is more than one.
+
+    Args:
+        instructions: the set that code may use.
+        rows: at most `MOST_ROWS`.
+        inner: columns of A, rows of B.
+        columns: of B.
+        a: element strides of A.
+        b: element strides of B, as for `vector_product`.
+        pieces: parts of k.
+
+    Returns:
+        A launch of A, B, the sums [pieces, rows, columns], float32 and contiguous.
+    """
+    whole = Epilogue(IDENTITY, (), (Access((columns, 1)),))
+    strips = _strips(rows, columns)
+    return _launch(instructions, rows, inner, columns, a, b, whole, strips, pieces, rows * columns)
+
+
+def _launch(
+    instructions: InstructionSet,
+    rows: int,
+    inner: int,
+    columns: int,
+    a: tuple[int, int],
+    b: tuple[int, int],
+    epilogue: Epilogue,
+    strips: int,
+    pieces: int,
+    piece_step: int,
+) -> Launch:
     lanes = lanes_of(instructions)
     is_transposed = b[0] == 1 and (b[1] != 1 or columns == 1)
-    strip = min(STRIP, -(-columns // (2 * threads)))
-    strip = max(lanes, -(-strip // lanes) * lanes)
+    strip = -(-columns // (strips * lanes)) * lanes
     starts = np.arange(0, columns, strip)
-    last = columns - int(starts[-1])
+    unit = _unit(instructions, rows, inner, a[1], is_transposed)
+    piece = -(-inner // (pieces * unit)) * unit
+    begins = np.arange(pieces) * piece
+    ends = np.clip(begins + piece, 0, inner)
+    grid_k, grid_c = (axis.reshape(-1) for axis in np.meshgrid(range(pieces), range(len(starts)), indexing="ij"))
+    from_k, from_c = np.minimum(begins, inner)[grid_k], starts[grid_c]
     accesses = (*epilogue.leaves, *epilogue.results)
-    made = [np.zeros_like(starts), starts * (b[1] if is_transposed else 1)]
-    made += [starts * access.strides[1] for access in accesses]
-    table = np.stack([*(4 * part for part in made), starts == starts[-1]], 1)
+    made = [from_k * a[1], from_k * b[0] + from_c * b[1]]
+    made += [from_c * access.strides[1] + grid_k * piece_step for access in accesses]
+    counts = np.maximum(ends - begins, 0)[grid_k]
+    table = np.stack(
+        [*(4 * part for part in made), from_c == starts[-1], counts // unit, counts % unit != 0], 1
+    )
     shape = _Shape(
         instructions,
         rows,
-        inner,
+        unit,
+        inner % unit,
         strip,
-        last,
+        columns - int(starts[-1]),
         4 * a[0],
         4 * a[1],
         4 * (b[1] if is_transposed else b[0]),
@@ -107,6 +191,15 @@ def vector_product(
     return Launch(_kernel(shape), np.ascontiguousarray(table, np.int64), seconds + 1e-7)
 
 
+def _unit(instructions: InstructionSet, rows: int, inner: int, step: int, is_transposed: bool) -> int:
+    """Places of k that the loop takes at once."""
+    if is_transposed:
+        return lanes_of(instructions) if step == 1 else 1
+    # Registers for a float of each row of A at each place, for the sums, the matrix and a mask.
+    registers = 32 if instructions is InstructionSet.AVX512 else 15
+    return min(8, (registers - rows - 1) // rows, inner)
+
+
 @functools.lru_cache(maxsize=256)
 def _kernel(shape: _Shape) -> Kernel:
     return _Code(shape).kernel()
@@ -119,17 +212,19 @@ class _Code:
         self.shape = shape
         self.code = VectorCode(shape.instructions)
         width = self.code.width
-        self.sum_bytes = -(-max(shape.strip, shape.last) // width) * self.code.bytes
+        self.sum_bytes = -(-max(shape.strip, shape.last) // width) * self.code.bytes + SUM_ROOM
+        self.flags = 8 * (2 + len(shape.steps))
+        """Where a row of the table says: last strip, units of k, whether places of k remain."""
 
     def kernel(self) -> Kernel:
         code, shape = self.code, self.shape
-        operands = 2 + len(shape.steps)
         code.mov(R8, Mem(RDI))
+        code.add(R8, Mem(RSI))
         code.mov(R9, Mem(RDI, 8))
         code.add(R9, Mem(RSI, 8))
         if shape.last != shape.strip:
             narrow = code.label()
-            code.mov(RAX, Mem(RSI, 8 * operands))
+            code.mov(RAX, Mem(RSI, self.flags))
             code.test(RAX, RAX)
             code.jump_if("nz", narrow)
             self._strip(shape.strip)
@@ -155,28 +250,44 @@ class _Code:
 
     def _streams(self, vectors: int) -> None:
         """Several rows of the matrix at a time pass over the strip: as many streams of memory."""
-        code, shape = self.code, self.shape
-        self._clear(vectors)
-        at_once = min(8 if code.has_avx512 else 4, shape.inner)
-        if shape.rows > 1:
-            at_once = min(4 if code.has_avx512 else 2, shape.inner)
-        times, left = divmod(shape.inner, at_once)
+        code = self.code
+        self._clear()
         code.mov(R10, R9)
         code.mov(R11, R8)
-        if times:
-            code.move_immediate(R12, times)
-            again = code.here()
-            self._ranks(at_once, vectors)
-            code.decrement(R12)
-            code.jump_if("nz", again)
-        if left:
-            self._ranks(left, vectors)
+        with self._units():
+            self._ranks(self.shape.unit, vectors)
+        if self.shape.left:
+            with self._rest():
+                self._ranks(self.shape.left, vectors)
 
-    def _clear(self, vectors: int) -> None:
+    @contextmanager
+    def _units(self) -> Iterator[None]:
+        """Repeats what is inside for every unit of k, which may be none; R12 counts."""
+        code = self.code
+        end = code.label()
+        code.mov(R12, Mem(RSI, self.flags + 8))
+        code.test(R12, R12)
+        code.jump_if("z", end)
+        with code.loop(R12):
+            yield
+        code.place(end)
+
+    @contextmanager
+    def _rest(self) -> Iterator[None]:
+        """What is inside is for the places of k that remain, where any do."""
+        code = self.code
+        end = code.label()
+        code.mov(RAX, Mem(RSI, self.flags + 16))
+        code.test(RAX, RAX)
+        code.jump_if("z", end)
+        yield
+        code.place(end)
+
+    def _clear(self) -> None:
         code = self.code
         code.zero(0)
         code.mov(R13, RDX)
-        with code.loop(RCX, self.shape.rows * (self.sum_bytes // code.bytes)):
+        with code.loop(RCX, self.shape.rows * self.sum_bytes // code.bytes):
             code.store(Mem(R13), 0)
             code.add_immediate(R13, code.bytes)
 
@@ -198,6 +309,9 @@ class _Code:
                 code.load(register, Mem(R14, row * self.sum_bytes))
             for k in range(count):
                 place = Mem(R13, k * shape.matrix_step)
+                if mask is None:
+                    # The rows to come, right behind: the processor's own prefetching ends with each page.
+                    code.prefetch(place.plus(count * shape.matrix_step), LEVEL)
                 if shape.rows == 1 and mask is None:
                     code.multiply_add(sums[0], factors[0][k], place)
                     continue
@@ -220,61 +334,60 @@ class _Code:
     def _dots(self, columns: int) -> None:
         """Each column of the matrix lies in one piece: lanes along k, a few columns at a time."""
         code, shape = self.code, self.shape
+        top = self.top
+        self.rest_mask: int | None = None
+        if shape.left:
+            if not code.has_avx512:
+                top -= 1
+            self.rest_mask = MASK + 1 if code.has_avx512 else top
+            code.set_mask(self.rest_mask, shape.left)
         # Besides the sums a vector of A and one of the matrix need registers.
-        at_once = min(4, (self.top - 2) // shape.rows)
+        at_once = min(4, (top - 2) // shape.rows)
         times, left = divmod(columns, at_once)
         code.mov(R10, R9)
         code.mov(R14, RDX)
         if times:
-            code.move_immediate(R12, times)
-            again = code.here()
-            self._dot(at_once)
-            code.decrement(R12)
-            code.jump_if("nz", again)
+            with code.loop(RBX, times):
+                self._dot(at_once)
         for _ in range(left):
             self._dot(1)
 
     def _dot(self, count: int) -> None:
         code, shape = self.code, self.shape
-        full, rest = divmod(shape.inner, code.width)
         sums = [[row * count + c for c in range(count)] for row in range(shape.rows)]
-        value, single = shape.rows * count, shape.rows * count + 1
+        value, other = shape.rows * count, shape.rows * count + 1
         for registers in sums:
             for register in registers:
                 code.zero(register)
         code.mov(R11, R8)
         code.mov(R13, R10)
-
-        def add(width: int) -> None:
+        # A's floats that are no neighbours are taken one by one.
+        is_single = shape.unit == 1
+        with self._units():
+            for c in range(count):
+                code.prefetch(Mem(R13, (count + c) * shape.matrix_step), LEVEL)
             for row, registers in enumerate(sums):
-                if width:
-                    code.load(value, Mem(R11, row * shape.row_step))
+                source = Mem(R11, row * shape.row_step)
+                if is_single:
+                    code.load_float(value, source)
                 else:
-                    code.load_float(value, Mem(R11, row * shape.row_step))
+                    code.load(value, source)
                 for c, register in enumerate(registers):
-                    if width:
-                        code.multiply_add(register, value, Mem(R13, c * shape.matrix_step))
+                    place = Mem(R13, c * shape.matrix_step)
+                    if is_single:
+                        code.load_float(other, place)
+                        code.multiply_add(register, value, other)
                     else:
-                        code.load_float(single, Mem(R13, c * shape.matrix_step))
-                        code.multiply_add(register, value, single)
-
-        if shape.k_step != 4:
-            # A's floats are not neighbours: every one by itself.
-            with code.loop(RCX, shape.inner):
-                add(0)
-                code.add_immediate(R11, shape.k_step)
-                code.add_immediate(R13, 4)
-        else:
-            if full:
-                with code.loop(RCX, full):
-                    add(1)
-                    code.add_immediate(R11, code.bytes)
-                    code.add_immediate(R13, code.bytes)
-            if rest:
-                with code.loop(RCX, rest):
-                    add(0)
-                    code.add_immediate(R11, 4)
-                    code.add_immediate(R13, 4)
+                        code.multiply_add(register, value, place)
+            code.add_immediate(R11, shape.unit * shape.k_step)
+            code.add_immediate(R13, shape.unit * 4)
+        if self.rest_mask is not None:
+            with self._rest():
+                for row, registers in enumerate(sums):
+                    code.load(value, Mem(R11, row * shape.row_step), self.rest_mask)
+                    for c, register in enumerate(registers):
+                        code.load(other, Mem(R13, c * shape.matrix_step), self.rest_mask)
+                        code.multiply_add(register, value, other)
         for row, registers in enumerate(sums):
             for c, register in enumerate(registers):
                 code.reduce_lanes("addps", register, value)
