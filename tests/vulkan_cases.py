@@ -1,4 +1,4 @@
-"""Many small nodes in one model, run on a Vulkan device and compared with the operators' own evaluation.
+"""Many small nodes in one model, run on a device and compared with the operators' own evaluation.
 
 Every kernel costs some 50 ms of compiling, so a test puts all its cases into one model of independent nodes
 and runs that once. Inputs may reach the node through a Transpose and a Slice, so that kernels meet strided
@@ -11,11 +11,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import vkml
 import vkml.ops
+from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine import devices as device_registry
 from vkml.engine.options import GraphOptimizationLevel, SessionOptions
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find, static
@@ -123,13 +125,24 @@ class Cases:
         """Runs all cases in one session and compares them.
 
         Args:
-            device: name of the Vulkan device.
+            device: name of the device; on the CPU all runs with each instruction set, then with NumPy alone.
             is_strided: feeds inputs transposed and with unused elements between, which the model undoes.
             level: graph optimisation level.
 
         Returns:
             The closed session, for looks at its report.
         """
+        if device != "cpu":
+            return self.check_once(device, is_strided, level)
+        for instructions in cpu_variants():
+            with patch("vkml.lowering.cpu.instruction_set", lambda chosen=instructions: chosen):
+                session = self.check_once(device, is_strided, level, f", {instructions or 'NumPy'}")
+        return session
+
+    def check_once(
+        self, device: str, is_strided: bool, level: int, variant: str = ""
+    ) -> vkml.InferenceSession:
+        """As `check`, without a choice of instruction sets; `variant` is put into messages."""
         graph, feed, wanted = self.graph(is_strided)
         options = SessionOptions(
             graph_optimization_level=GraphOptimizationLevel(level), guard_bytes=GUARD_BYTES
@@ -140,7 +153,7 @@ class Cases:
             misplaced = self._misplaced(session, device)
         results = dict(zip(wanted, found, strict=True))
         wrong = [*misplaced, *(text for case in self.cases for text in differences(case, results))]
-        assert not wrong, "\n\n".join([f"{len(wrong)} of {len(self.cases)} cases", *wrong])
+        assert not wrong, "\n\n".join([f"{len(wrong)} of {len(self.cases)} cases{variant}", *wrong])
         return session
 
     def _misplaced(self, session: vkml.InferenceSession, device: str) -> list[str]:
@@ -251,6 +264,12 @@ def differences(case: Case, results: Mapping[str, Array]) -> list[str]:
         except AssertionError as error:
             found.append(str(error).strip())
     return found
+
+
+def cpu_variants() -> list[InstructionSet | None]:
+    """The instruction sets that machine code may use here, the best first; None, at the end, for NumPy."""
+    best = instruction_set()
+    return [*dict.fromkeys(chosen for chosen in (best, InstructionSet.AVX2) if best is not None), None]
 
 
 def target(device: str) -> Any:

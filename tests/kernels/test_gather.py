@@ -18,7 +18,7 @@ def indices(cases: Cases, size: int, shape: tuple[int, ...], name: str) -> Array
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_gather(vulkan_device_name: str, is_strided: bool) -> None:
+def test_gather(device_name: str, is_strided: bool) -> None:
     cases = Cases(51)
     for name in TYPES:
         for kind in ("int32", "int64"):
@@ -28,11 +28,11 @@ def test_gather(vulkan_device_name: str, is_strided: bool) -> None:
             cases.add("Gather", cases.array(name, shape), chosen, axis=axis)
     cases.add("Gather", cases.array("float32", (5,)), np.array(-2, np.int64))
     cases.add("Gather", cases.array("float32", (5, 3)), np.zeros((0, 2), np.int64))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_gather_elements_and_tuples(vulkan_device_name: str, is_strided: bool) -> None:
+def test_gather_elements_and_tuples(device_name: str, is_strided: bool) -> None:
     cases = Cases(52)
     for name in TYPES:
         for kind in ("int32", "int64"):
@@ -53,7 +53,7 @@ def test_gather_elements_and_tuples(vulkan_device_name: str, is_strided: bool) -
                     axis=-1,
                 )
                 cases.add("GatherND", cases.array(name, shape), tuples, batch_dims=batch)
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 def distinct(cases: Cases, shape: tuple[int, ...], count: int, length: int, kind: str) -> Array:
@@ -65,7 +65,7 @@ def distinct(cases: Cases, shape: tuple[int, ...], count: int, length: int, kind
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_scatter(vulkan_device_name: str, is_strided: bool) -> None:
+def test_scatter(device_name: str, is_strided: bool) -> None:
     cases = Cases(53)
     for name in TYPES:
         for kind in ("int32", "int64"):
@@ -85,10 +85,10 @@ def test_scatter(vulkan_device_name: str, is_strided: bool) -> None:
                 cases.array(name, lanes[cut].shape),
                 axis=axis,
             )
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
-def test_scatter_of_repeated_indices(vulkan_device_name: str) -> None:
+def test_scatter_of_repeated_indices(device_name: str) -> None:
     cases = Cases(54)
     for reduction in ("add", "mul", "max", "min"):
         for name in ("float32", "float16", "int32", "int64"):
@@ -106,30 +106,30 @@ def test_scatter_of_repeated_indices(vulkan_device_name: str) -> None:
                 reduction=reduction,
                 may_fall_back=True,
             )
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_one_hot(vulkan_device_name: str, is_strided: bool) -> None:
+def test_one_hot(device_name: str, is_strided: bool) -> None:
     cases = Cases(55)
     for kind in ("int32", "int64", "float32"):
         for axis in (-1, 0, 1):
             chosen = cases.random.integers(-6, 7, (3, 4)).astype(kind)
             values = Fixed(np.array([0.5, 2], np.float32))
             cases.add("OneHot", chosen, Fixed(np.array(5, np.int64)), values, axis=axis)
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"])
 @pytest.mark.parametrize("wrong", [5, -6, 2**31 - 1, 2**40, -(2**33)])
-def test_an_index_out_of_range_is_an_error(vulkan_device_name: str, op: str, wrong: int) -> None:
+def test_an_index_out_of_range_is_an_error(device_name: str, op: str, wrong: int) -> None:
     cases = Cases(56)
     x = cases.array("float32", (5, 3))
     good = np.zeros((2, 3) if op.endswith("Elements") else (2, 1), np.int64)
     updates = [] if op.startswith("Gather") else [np.zeros((2, 3), np.float32)]
     cases.add(op, x, good, *updates)
     graph, feed, wanted = cases.graph()
-    with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name) as session:
+    with vkml.InferenceSession(save_graph(graph), devices=device_name) as session:
         [before] = session.run(wanted, feed)
         bad = good.copy()
         bad[1, 0] = wrong

@@ -54,16 +54,16 @@ def two(cases: Cases, name: str, other: str = "") -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_arithmetic(vulkan_device_name: str, is_strided: bool) -> None:
+def test_arithmetic(device_name: str, is_strided: bool) -> None:
     cases = Cases(1)
     for op in BINARY:
         for name in NUMBERS:
             if allows(op, name):
                 cases.add(op, *two(cases, name))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
-def test_functions_of_one_number(vulkan_device_name: str) -> None:
+def test_functions_of_one_number(device_name: str) -> None:
     cases = Cases(2)
     for op in UNARY:
         for name in FLOATS:
@@ -79,19 +79,19 @@ def test_functions_of_one_number(vulkan_device_name: str) -> None:
     cases.add("Shrink", cases.array("float32", (37,)), lambd=1.0, bias=0.5)
     cases.add("IsInf", cases.array("float32", (37,), special=True), detect_negative=0)
     cases.add("IsInf", cases.array("float32", (37,), special=True), detect_positive=0)
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_functions_of_one_integer(vulkan_device_name: str) -> None:
+def test_functions_of_one_integer(device_name: str) -> None:
     cases = Cases(3)
     for op in ("Abs", "Neg", "Sign", "Relu", "BitwiseNot", "Identity", "Shrink"):
         for name in NUMBERS[2:]:
             if allows(op, name):
                 cases.add(op, cases.array(name, cases.shape(), special=True))
-    cases.check(vulkan_device_name, is_strided=True)
+    cases.check(device_name, is_strided=True)
 
 
-def test_comparisons_and_logic(vulkan_device_name: str) -> None:
+def test_comparisons_and_logic(device_name: str) -> None:
     cases = Cases(4)
     for op in COMPARISONS:
         for name in NUMBERS:
@@ -102,10 +102,10 @@ def test_comparisons_and_logic(vulkan_device_name: str) -> None:
     for op in ("And", "Or", "Xor", "Equal"):
         cases.add(op, *two(cases, "bool"))
     cases.add("Not", cases.array("bool", (3, 5, 7)))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_bits(vulkan_device_name: str) -> None:
+def test_bits(device_name: str) -> None:
     cases = Cases(5)
     for name in NUMBERS[2:]:
         for op in BITWISE:
@@ -113,10 +113,10 @@ def test_bits(vulkan_device_name: str) -> None:
         for direction in ("LEFT", "RIGHT"):
             shift = cases.random.integers(0, np.dtype(name).itemsize * 8 + 2, (5, 6)).astype(name)
             cases.add("BitShift", cases.array(name, (5, 6), special=True), shift, direction=direction)
-    cases.check(vulkan_device_name, is_strided=True)
+    cases.check(device_name, is_strided=True)
 
 
-def test_powers_and_remainders(vulkan_device_name: str) -> None:
+def test_powers_and_remainders(device_name: str) -> None:
     cases = Cases(6)
     for name in FLOATS:
         cases.add("Pow", *two(cases, name))
@@ -133,10 +133,10 @@ def test_powers_and_remainders(vulkan_device_name: str) -> None:
         cases.add("Mod", *two(cases, name))
         if np.dtype(name).kind == "i":
             cases.add("Mod", *two(cases, name), fmod=1)
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_selection_and_limits(vulkan_device_name: str) -> None:
+def test_selection_and_limits(device_name: str) -> None:
     cases = Cases(7)
     for name in (*NUMBERS, "bool"):
         shape = cases.shape(3)
@@ -154,11 +154,11 @@ def test_selection_and_limits(vulkan_device_name: str) -> None:
     cases.add("Clip", cases.array("int32", (4, 5)))
     for name in FLOATS:
         cases.add("PRelu", cases.array(name, (2, 3, 4), special=True), cases.array(name, (3, 1)))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
 @pytest.mark.parametrize("source", [*NUMBERS, "bool"])
-def test_casts(vulkan_device_name: str, source: str) -> None:
+def test_casts(device_name: str, source: str) -> None:
     cases = Cases(8)
     for dtype in _castable():
         shape = cases.shape(2)
@@ -170,7 +170,7 @@ def test_casts(vulkan_device_name: str, source: str) -> None:
                 x = np.abs(x)
         cases.add("Cast", x, to=dtype.code)
     cases.add("CastLike", cases.array(source, (4, 3)), np.zeros((2,), np.float32))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
 def _castable() -> list[DType]:
@@ -179,7 +179,7 @@ def _castable() -> list[DType]:
     return [dtypes.from_numpy(np.dtype(name)) for name in (*NUMBERS, "bool")]
 
 
-def test_empty_scalar_and_single_tensors(vulkan_device_name: str) -> None:
+def test_empty_scalar_and_single_tensors(device_name: str) -> None:
     cases = Cases(9)
     for name in ("float32", "int32", "int64", "float16"):
         cases.add("Add", cases.array(name, (0, 3)), cases.array(name, (3,)))
@@ -191,10 +191,10 @@ def test_empty_scalar_and_single_tensors(vulkan_device_name: str) -> None:
     cases.add(
         "Sum", *(cases.array("float32", shape) for shape in ((3, 4), (4,), (1, 1), (), (3, 1), (2, 1, 4)))
     )
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_vector_widths_and_many_dimensions(vulkan_device_name: str) -> None:
+def test_vector_widths_and_many_dimensions(device_name: str) -> None:
     """Sizes round the widths of vector accesses; ranks up to 6 that do not collapse."""
     cases = Cases(10)
     for name in ("float32", "float16", "int8", "int64"):
@@ -207,4 +207,4 @@ def test_vector_widths_and_many_dimensions(vulkan_device_name: str) -> None:
         cases.add("Mul", cases.array(name, (5, 1, 8)), cases.array(name, (1, 3, 1)))
         cases.add("Sub", cases.array(name, (5, 6, 16)), cases.array(name, (6, 1)))
     cases.add("Add", cases.array("float32", (300, 1)), cases.array("float32", (1, 500)))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)

@@ -29,7 +29,7 @@ def geometry(cases: Cases, rank: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_windows(vulkan_device_name: str, rank: int, is_strided: bool) -> None:
+def test_windows(device_name: str, rank: int, is_strided: bool) -> None:
     cases = Cases(40 + rank)
     for index in range(5):
         name = "float16" if index == 4 else "float32"
@@ -42,11 +42,11 @@ def test_windows(vulkan_device_name: str, rank: int, is_strided: bool) -> None:
     cases.add("MaxPool", x, **geometry(cases, rank))
     for name in ("int8", "uint8"):
         cases.add("MaxPool", cases.array(name, (1, 2, *(7,) * rank)), **geometry(cases, rank))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_global(vulkan_device_name: str, is_strided: bool) -> None:
+def test_global(device_name: str, is_strided: bool) -> None:
     cases = Cases(44)
     for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"):
         for name in ("float32", "float16"):
@@ -54,13 +54,13 @@ def test_global(vulkan_device_name: str, is_strided: bool) -> None:
                 x = cases.array(name, (2, 3, *cases.shape(rank, 1, 6)))
                 cases.add(op, x, **({"p": 3} if op == "GlobalLpPool" and rank == 2 else {}))
     cases.add("GlobalMaxPool", cases.array("float32", (1, 2, 40, 50), special=True))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
-def test_indices_and_four_axes_fall_back_rightly(vulkan_device_name: str) -> None:
+def test_indices_and_four_axes_fall_back_rightly(device_name: str) -> None:
     cases = Cases(45)
     x = cases.array("float32", (1, 2, 6, 7))
     cases.add("MaxPool", x, kernel_shape=(2, 2), outputs=2, may_fall_back=True)
     cases.add("MaxPool", np.zeros((1, 1, 3, 3, 3, 3), np.float32), kernel_shape=(2,) * 4, may_fall_back=True)
     cases.add("MaxPool", np.zeros((0, 2, 6, 7), np.float32), kernel_shape=(2, 2))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)

@@ -25,7 +25,7 @@ def normal(cases: Cases, name: str, shape: tuple[int, ...]) -> Array:
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_matmul_of_odd_shapes(vulkan_device_name: str, is_strided: bool) -> None:
+def test_matmul_of_odd_shapes(device_name: str, is_strided: bool) -> None:
     cases = Cases(61)
     for name in ("float32", "float16"):
         for _ in range(6):
@@ -48,27 +48,27 @@ def test_matmul_of_odd_shapes(vulkan_device_name: str, is_strided: bool) -> None
         )
     for name in ("int32", "uint32", "int64"):
         cases.add("MatMul", cases.array(name, (9, 17)), cases.array(name, (17, 12)))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
-def test_matmul_with_constant_weights_and_long_sums(vulkan_device_name: str) -> None:
+def test_matmul_with_constant_weights_and_long_sums(device_name: str) -> None:
     cases = Cases(62)
     for m, n, k in ((1, 64, 300), (1, 10, 2000), (64, 64, 64), (33, 130, 96), (128, 1, 40), (200, 7, 5)):
         for name in ("float32", "float16"):
             x, weight = normal(cases, name, (m, k)), normal(cases, name, (k, n))
             cases.add("MatMul", x, Fixed(weight), **tolerance(name, k))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_an_empty_inner_axis_gives_zeros(vulkan_device_name: str) -> None:
+def test_an_empty_inner_axis_gives_zeros(device_name: str) -> None:
     cases = Cases(63)
     cases.add("MatMul", np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32), may_fall_back=True)
     cases.add("Gemm", np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32), may_fall_back=True)
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_gemm(vulkan_device_name: str, is_strided: bool) -> None:
+def test_gemm(device_name: str, is_strided: bool) -> None:
     cases = Cases(64)
     for name in ("float32", "float16"):
         for flags in range(4):
@@ -87,7 +87,7 @@ def test_gemm(vulkan_device_name: str, is_strided: bool) -> None:
     a, b = normal(cases, "float32", (4, 5)), normal(cases, "float32", (5, 6))
     cases.add("Gemm", a, b, c, beta=0.0, **tolerance("float32", 5))
     cases.add("Gemm", cases.array("int32", (4, 5)), cases.array("int32", (5, 6)), cases.array("int32", (6,)))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 def geometry(cases: Cases, rank: int, kernel: tuple[int, ...]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def geometry(cases: Cases, rank: int, kernel: tuple[int, ...]) -> dict[str, Any]
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_convolutions(vulkan_device_name: str, rank: int, is_strided: bool) -> None:
+def test_convolutions(device_name: str, rank: int, is_strided: bool) -> None:
     cases = Cases(65 + rank)
     for index, (group, inner, per_group) in enumerate(
         [(1, 3, 5), (1, 16, 8), (2, 4, 3), (4, 1, 1), (6, 1, 2), (1, 1, 4), (3, 2, 1)]
@@ -124,12 +124,12 @@ def test_convolutions(vulkan_device_name: str, rank: int, is_strided: bool) -> N
     cases.add("Conv", x, Fixed(weight), strides=(2,) * rank, **tolerance("float32", 8))
     cases.add("Conv", x, Fixed(weight), pads=(1,) * (2 * rank), **tolerance("float32", 8))
     cases.add("Conv", x[:0], Fixed(weight))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_transposed_convolutions(vulkan_device_name: str, rank: int, is_strided: bool) -> None:
+def test_transposed_convolutions(device_name: str, rank: int, is_strided: bool) -> None:
     cases = Cases(70 + rank)
     for index, (group, inner, per_group) in enumerate(
         [(1, 3, 5), (2, 4, 3), (4, 1, 1), (1, 1, 2), (3, 2, 2)]
@@ -147,4 +147,4 @@ def test_transposed_convolutions(vulkan_device_name: str, rank: int, is_strided:
         bias = normal(cases, name, (group * per_group,)) if index % 2 else None
         length = inner * int(np.prod(kernel))
         cases.add("ConvTranspose", x, weight, bias, group=group, **extra, **tolerance(name, length))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)

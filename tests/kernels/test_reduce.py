@@ -24,7 +24,7 @@ def data(cases: Cases, op: str, name: str, shape: tuple[int, ...]) -> Array:
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_reductions_of_floats(vulkan_device_name: str, is_strided: bool) -> None:
+def test_reductions_of_floats(device_name: str, is_strided: bool) -> None:
     cases = Cases(21)
     for op in REDUCTIONS:
         for index, name in enumerate(("float32", "float16")):
@@ -33,10 +33,10 @@ def test_reductions_of_floats(vulkan_device_name: str, is_strided: bool) -> None
                 keepdims = int(cases.random.integers(0, 2))
                 # A float16 square or sum rounds once at the end; the default allows for that.
                 cases.add(f"Reduce{op}", data(cases, op, name, shape), fixed(axes), keepdims=keepdims)
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
-def test_reductions_of_integers(vulkan_device_name: str) -> None:
+def test_reductions_of_integers(device_name: str) -> None:
     cases = Cases(22)
     for op in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "SumSquare"):
         for name in ("int32", "int64", "uint32", "uint64"):
@@ -46,10 +46,10 @@ def test_reductions_of_integers(vulkan_device_name: str) -> None:
         for name in ("int8", "uint8", "bool"):
             cases.add(f"Reduce{op}", cases.array(name, (3, 4, 5)), fixed((0, 2)))
     cases.add("ReduceL2", cases.array("int32", (3, 4)), fixed((1,)), may_fall_back=True)
-    cases.check(vulkan_device_name, is_strided=True)
+    cases.check(device_name, is_strided=True)
 
 
-def test_integer_extremes_and_wrapping(vulkan_device_name: str) -> None:
+def test_integer_extremes_and_wrapping(device_name: str) -> None:
     cases = Cases(23)
     for name in ("int32", "int64", "uint32"):
         info = np.iinfo(name)
@@ -59,30 +59,30 @@ def test_integer_extremes_and_wrapping(vulkan_device_name: str) -> None:
                 cases.add(f"Reduce{op}", extreme, fixed((1,)))
         means = np.array([[-7, -6, -6], [1, 2, 4]]).astype(name)
         cases.add("ReduceMean", means, fixed((1,)), may_fall_back=name != "int64")
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_special_values(vulkan_device_name: str) -> None:
+def test_special_values(device_name: str) -> None:
     cases = Cases(24)
     rows = np.array([[1, np.nan, 3], [np.inf, -np.inf, 0], [np.inf, 1, 2], [-np.inf, -np.inf, -np.inf]])
     for name in ("float32", "float16"):
         for op in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp"):
             cases.add(f"Reduce{op}", rows.astype(name), fixed((1,)))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
 @pytest.mark.parametrize("shape", [(2, 5000), (5000, 3), (1, 20001), (1500, 40), (3, 257, 5)])
-def test_long_rows(vulkan_device_name: str, shape: tuple[int, ...]) -> None:
+def test_long_rows(device_name: str, shape: tuple[int, ...]) -> None:
     cases = Cases(25)
     x = np.abs(cases.array("float32", shape))
     for axis in range(len(shape)):
         for op in ("Sum", "Max"):
             cases.add(f"Reduce{op}", x, fixed((axis,)), rtol=1e-5)
     cases.add("ReduceMean", x, None)
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_scalars_single_elements_and_no_axes(vulkan_device_name: str) -> None:
+def test_scalars_single_elements_and_no_axes(device_name: str) -> None:
     cases = Cases(26)
     for op in REDUCTIONS:
         x = np.abs(cases.array("float32", (2, 3))) + np.float32(0.5)
@@ -90,10 +90,10 @@ def test_scalars_single_elements_and_no_axes(vulkan_device_name: str) -> None:
         cases.add(f"Reduce{op}", x, None, noop_with_empty_axes=1)
         cases.add(f"Reduce{op}", x[:, :1], fixed((1,)), keepdims=0)
         cases.add(f"Reduce{op}", np.zeros((2, 0, 3), np.float32), fixed((1,)), may_fall_back=True)
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_positions_of_extremes(vulkan_device_name: str) -> None:
+def test_positions_of_extremes(device_name: str) -> None:
     cases = Cases(27)
     for op in ("ArgMax", "ArgMin"):
         for name in ("float32", "float16", "int32", "int64", "uint8"):
@@ -108,10 +108,10 @@ def test_positions_of_extremes(vulkan_device_name: str) -> None:
         cases.add(op, cases.array("float32", (3, 2000)), axis=1)
         cases.add(op, np.full((2, 3), np.iinfo(np.int32).min, np.int32), axis=1)
         cases.add(op, np.full((2, 3), -np.inf, np.float32), axis=1, select_last_index=1)
-    cases.check(vulkan_device_name, is_strided=True)
+    cases.check(device_name, is_strided=True)
 
 
-def test_running_totals(vulkan_device_name: str) -> None:
+def test_running_totals(device_name: str) -> None:
     cases = Cases(28)
     for op in ("CumSum", "CumProd"):
         for name in ("float32", "float16", "int32", "int64"):
@@ -125,4 +125,4 @@ def test_running_totals(vulkan_device_name: str) -> None:
                 cases.add(op, x.astype(name), fixed((axis,)), exclusive=exclusive, reverse=reverse)
     cases.add("CumSum", np.abs(cases.array("float32", (3, 3000))), fixed((1,)), rtol=3e-5)
     cases.add("CumSum", cases.array("int32", (2, 1000, 3)), fixed((1,)), exclusive=1, reverse=1)
-    cases.check(vulkan_device_name, is_strided=True)
+    cases.check(device_name, is_strided=True)

@@ -10,7 +10,7 @@ from vkml.ops.image import COORDINATE_MODES, NEAREST_MODES
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_modes(vulkan_device_name: str, is_strided: bool) -> None:
+def test_modes(device_name: str, is_strided: bool) -> None:
     cases = Cases(81)
     transformations = [mode for mode in COORDINATE_MODES if mode != "tf_crop_and_resize"]
     for index, transformation in enumerate(transformations):
@@ -32,10 +32,10 @@ def test_modes(vulkan_device_name: str, is_strided: bool) -> None:
         sizes = Fixed(np.array([1, 2, 9, 4], np.int64))
         x = cases.array("int32", (1, 2, 5, 6))
         cases.add("Resize", x, None, None, sizes, mode="nearest", nearest_mode=nearest)
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
-def test_other_ranks_and_axes(vulkan_device_name: str) -> None:
+def test_other_ranks_and_axes(device_name: str) -> None:
     cases = Cases(82)
     for rank in (1, 2, 3, 5):
         x = cases.array("float32", cases.shape(rank, 2, 5))
@@ -62,4 +62,4 @@ def test_other_ranks_and_axes(vulkan_device_name: str) -> None:
         coordinate_transformation_mode="tf_crop_and_resize",
         may_fall_back=True,
     )
-    cases.check(vulkan_device_name)
+    cases.check(device_name)

@@ -11,7 +11,7 @@ FLOATS = ("float32", "float16")
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_softmax(vulkan_device_name: str, is_strided: bool) -> None:
+def test_softmax(device_name: str, is_strided: bool) -> None:
     cases = Cases(31)
     for op in ("Softmax", "LogSoftmax", "Hardmax"):
         for name in FLOATS:
@@ -20,27 +20,27 @@ def test_softmax(vulkan_device_name: str, is_strided: bool) -> None:
                     op, cases.array(name, cases.shape(3)), axis=axis, atol=1e-6 if name == "float32" else None
                 )
     cases.add("Softmax", cases.array("float32", ()))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
-def test_softmax_over_all_axes_from_one_on(vulkan_device_name: str) -> None:
+def test_softmax_over_all_axes_from_one_on(device_name: str) -> None:
     """As opsets before 13 have it."""
     cases = Cases(36, opset=11)
     for op in ("Softmax", "LogSoftmax", "Hardmax"):
         for axis in (0, 1, -1):
             cases.add(op, cases.array("float32", (2, 3, 4)), axis=axis, atol=1e-6)
-    cases.check(vulkan_device_name, is_strided=True)
+    cases.check(device_name, is_strided=True)
 
 
 @pytest.mark.parametrize("length", [1, 5, 63, 64, 65, 1000, 4097, 10000])
-def test_softmax_of_long_rows(vulkan_device_name: str, length: int) -> None:
+def test_softmax_of_long_rows(device_name: str, length: int) -> None:
     cases = Cases(32)
     cases.add("Softmax", cases.array("float32", (3, length)))
     cases.add("LogSoftmax", cases.array("float32", (3, length)))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
-def test_softmax_of_special_values(vulkan_device_name: str) -> None:
+def test_softmax_of_special_values(device_name: str) -> None:
     cases = Cases(33)
     rows = np.array(
         [[1e4, 1, -1e4], [np.nan, 1, 2], [np.inf, 1, 2], [-np.inf, 0, 1], [-np.inf] * 3], np.float32
@@ -49,11 +49,11 @@ def test_softmax_of_special_values(vulkan_device_name: str) -> None:
         cases.add(op, rows)
     cases.add("Hardmax", rows[[0, 2, 3]])
     cases.add("Softmax", np.zeros((3, 0), np.float32))
-    cases.check(vulkan_device_name)
+    cases.check(device_name)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_row_normalisations(vulkan_device_name: str, is_strided: bool) -> None:
+def test_row_normalisations(device_name: str, is_strided: bool) -> None:
     cases = Cases(34)
     for name in FLOATS:
         for axis in (-1, 1, 0):
@@ -73,11 +73,11 @@ def test_row_normalisations(vulkan_device_name: str, is_strided: bool) -> None:
         cases.array("float32", (4096,)),
         atol=2e-4,
     )
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_channel_normalisations(vulkan_device_name: str, is_strided: bool) -> None:
+def test_channel_normalisations(device_name: str, is_strided: bool) -> None:
     cases = Cases(35)
     for name in FLOATS:
         tolerance = 2e-5 if name == "float32" else 8e-3
@@ -103,4 +103,4 @@ def test_channel_normalisations(vulkan_device_name: str, is_strided: bool) -> No
     cases.add("BatchNormalization", x, *vectors, np.ones(4, np.float32))
     training = [cases.array("float32", (2, 3, 4)), *(np.ones(3, np.float32) for _ in range(4))]
     cases.add("BatchNormalization", *training, training_mode=1, outputs=3, may_fall_back=True, atol=1e-5)
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)

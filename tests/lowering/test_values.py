@@ -11,16 +11,16 @@ from vkml.ir import Graph, Node, TensorType, Value, dtypes
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 11
 
 
-def test_concat_is_written_in_place(vulkan_device_name: str) -> None:
+def test_concat_is_written_in_place(device_name: str) -> None:
     sketch = Sketch("concat")
     x = sketch.input("x", X.shape)
     parts = [sketch.node("Tanh", x), sketch.node("Softmax", x), sketch.node("Relu", x)]
     outputs = [sketch.node("Concat", *parts, axis=axis) for axis in (0,)]
-    session = check(vulkan_device_name, sketch.finish(*outputs), {"x": X})
+    session = check(device_name, sketch.finish(*outputs), {"x": X})
     del session
 
 
-def test_concats_along_every_axis_of_a_batch(vulkan_device_name: str) -> None:
+def test_concats_along_every_axis_of_a_batch(device_name: str) -> None:
     for axis in (0, 1, 2):
         sketch = Sketch("concat")
         x = sketch.input("x", X.shape)
@@ -31,20 +31,20 @@ def test_concats_along_every_axis_of_a_batch(vulkan_device_name: str) -> None:
         ]
         whole = sketch.node("Concat", *parts, axis=axis)
         outputs = [whole, sketch.node("Relu", whole), parts[0]]
-        check(vulkan_device_name, sketch.finish(*outputs), {"x": X})
+        check(device_name, sketch.finish(*outputs), {"x": X})
 
 
-def test_a_value_twice_in_a_concat_and_in_two_concats(vulkan_device_name: str) -> None:
+def test_a_value_twice_in_a_concat_and_in_two_concats(device_name: str) -> None:
     sketch = Sketch("twice")
     x = sketch.input("x", X.shape)
     value, other = sketch.node("Tanh", x), sketch.node("Exp", x)
     first = sketch.node("Concat", value, other, value, axis=1)
     second = sketch.node("Concat", other, value, x, sketch.constant(X * 2), axis=1)
     nested = sketch.node("Concat", first, second, axis=1)
-    check(vulkan_device_name, sketch.finish(nested, sketch.node("Abs", second)), {"x": X}, atol=1e-3)
+    check(device_name, sketch.finish(nested, sketch.node("Abs", second)), {"x": X}, atol=1e-3)
 
 
-def test_a_concat_of_views_of_one_tensor(vulkan_device_name: str) -> None:
+def test_a_concat_of_views_of_one_tensor(device_name: str) -> None:
     sketch = Sketch("views")
     x = sketch.input("x", X.shape)
     value = sketch.node("Neg", x)
@@ -55,10 +55,10 @@ def test_a_concat_of_views_of_one_tensor(vulkan_device_name: str) -> None:
     )
     whole = sketch.node("Concat", right, left, axis=2)
     moved = sketch.node("Transpose", whole, perm=(2, 0, 1))
-    check(vulkan_device_name, sketch.finish(moved, whole, value), {"x": X})
+    check(device_name, sketch.finish(moved, whole, value), {"x": X})
 
 
-def test_concat_of_reduced_and_pooled_values(vulkan_device_name: str) -> None:
+def test_concat_of_reduced_and_pooled_values(device_name: str) -> None:
     """Kernels that may not be able to write into a part of the result."""
     sketch = Sketch("reduced")
     feed = {"x": np.random.default_rng(1).standard_normal((2, 4, 6, 6)).astype(np.float32)}
@@ -77,10 +77,10 @@ def test_concat_of_reduced_and_pooled_values(vulkan_device_name: str) -> None:
         sketch.node("ReduceMax", x, sketch.constant(np.array([1], np.int64))),
     ]
     for axis in (1,):
-        check(vulkan_device_name, sketch.finish(sketch.node("Concat", *parts, axis=axis)), feed, atol=1e-4)
+        check(device_name, sketch.finish(sketch.node("Concat", *parts, axis=axis)), feed, atol=1e-4)
 
 
-def test_outputs_that_are_inputs_constants_views_and_duplicates(vulkan_device_name: str) -> None:
+def test_outputs_that_are_inputs_constants_views_and_duplicates(device_name: str) -> None:
     kind = TensorType(dtypes.FLOAT32, (2, 3, 4))
     moved = TensorType(dtypes.FLOAT32, (4, 3, 2))
     from vkml.ir import Constant
@@ -107,12 +107,12 @@ def test_outputs_that_are_inputs_constants_views_and_duplicates(vulkan_device_na
         },
         opsets={"": 20},
     )
-    check(vulkan_device_name, graph, {"x": X})
+    check(device_name, graph, {"x": X})
 
 
-def test_a_graph_of_no_launches(vulkan_device_name: str) -> None:
+def test_a_graph_of_no_launches(device_name: str) -> None:
     sketch = Sketch("views")
     x = sketch.input("x", X.shape)
     check(
-        vulkan_device_name, sketch.finish(sketch.node("Transpose", x), sketch.node("Identity", x)), {"x": X}
+        device_name, sketch.finish(sketch.node("Transpose", x), sketch.node("Identity", x)), {"x": X}
     )

@@ -15,7 +15,7 @@ def ints(*values: int) -> Fixed:
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_shapes(vulkan_device_name: str, is_strided: bool) -> None:
+def test_shapes(device_name: str, is_strided: bool) -> None:
     cases = Cases(91)
     for name in TYPES:
         x = cases.array(name, (2, 3, 4, 5))
@@ -32,11 +32,11 @@ def test_shapes(vulkan_device_name: str, is_strided: bool) -> None:
     cases.add("Reshape", cases.array("float32", (1, 1)), Fixed(np.zeros(0, np.int64)))
     cases.add("Reshape", cases.array("float32", (0, 4)), ints(2, 0, 3), allowzero=1)
     cases.add("Expand", cases.array("float32", (0, 1)), ints(0, 5))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_cuts(vulkan_device_name: str, is_strided: bool) -> None:
+def test_cuts(device_name: str, is_strided: bool) -> None:
     cases = Cases(92)
     for name in TYPES:
         x = cases.array(name, (4, 6, 5))
@@ -48,11 +48,11 @@ def test_cuts(vulkan_device_name: str, is_strided: bool) -> None:
         cases.add("DepthToSpace", cases.array(name, (2, 8, 3, 2)), blocksize=2, mode="DCR")
         cases.add("DepthToSpace", cases.array(name, (2, 8, 3, 2)), blocksize=2, mode="CRD")
         cases.add("SpaceToDepth", cases.array(name, (2, 3, 4, 6)), blocksize=2)
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_larger_tensors(vulkan_device_name: str, is_strided: bool) -> None:
+def test_larger_tensors(device_name: str, is_strided: bool) -> None:
     cases = Cases(93)
     for name in TYPES:
         x = cases.array(name, (3, 4, 5))
@@ -69,11 +69,11 @@ def test_larger_tensors(vulkan_device_name: str, is_strided: bool) -> None:
     cases.add("Pad", np.zeros((0, 3), np.float32), ints(1, 0, 1, 0), Fixed(np.array(7, np.float32)))
     cases.add("Pad", cases.array("float32", (1, 3)), ints(2, 0, 2, 0), mode="reflect")
     cases.add("Trilu", cases.array("float32", (3, 4)))
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
-def test_concatenations(vulkan_device_name: str, is_strided: bool) -> None:
+def test_concatenations(device_name: str, is_strided: bool) -> None:
     cases = Cases(94)
     for name in TYPES:
         for axis in (0, 1, -1):
@@ -84,4 +84,4 @@ def test_concatenations(vulkan_device_name: str, is_strided: bool) -> None:
                 parts.append(cases.array(name, shape))
             cases.add("Concat", *parts, axis=axis)
     cases.add("Concat", cases.array("float32", (3, 4)), axis=0)
-    cases.check(vulkan_device_name, is_strided=is_strided)
+    cases.check(device_name, is_strided=is_strided)

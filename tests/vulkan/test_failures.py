@@ -7,6 +7,7 @@ from tests.vulkan.helpers import GROUP, Adder, every_device, floats
 from tests.vulkan.kernels import ADD, ADD_PUSH_BYTES
 from vkml.errors import CompileError, DeviceError, DeviceLost
 from vkml.vulkan import Device, cache, live_objects
+from vkml.vulkan.instance import get_instance
 from vkml.vulkan.structures import constants
 
 LOST = constants.VK_ERROR_DEVICE_LOST
@@ -37,6 +38,30 @@ def test_lost_on_submission(info, monkeypatch):
         assert "page fault at 0x10" in str(caught.value) and info.title in str(caught.value)
         monkeypatch.undo()
         assert broken.timeline.value == 0
+    assert live_objects() == {}
+
+
+@every_device
+def test_an_interrupt_while_the_device_is_made(info, monkeypatch):
+    """The device is destroyed: NVIDIA's driver crashes when its instance is destroyed first, at exit."""
+    functions = get_instance().functions
+    create, look_up = functions.vkCreateDevice, functions.vkGetDeviceProcAddr
+    made, names = [], []
+
+    def interrupted(*arguments):
+        create(*arguments)
+        made.append(arguments[-1][0])
+        raise KeyboardInterrupt
+
+    def noted(device, name):
+        names.append((device, name))
+        return look_up(device, name)
+
+    monkeypatch.setitem(vars(functions), "vkCreateDevice", interrupted)
+    monkeypatch.setitem(vars(functions), "vkGetDeviceProcAddr", noted)
+    with pytest.raises(KeyboardInterrupt):
+        Device(info)
+    assert names == [(made[0], b"vkDestroyDevice")]
     assert live_objects() == {}
 
 

@@ -335,7 +335,7 @@ class VulkanBound:
             (name, view, view.shape, view.dtype)
             for name, view in zip(self.inputs, self._input_views, strict=True)
         )
-        copies, run, count = tuple(view.copy for view in self._output_views), self._run, len(entries)
+        outputs, run, count = self._output_views, self._run, len(entries)
         status, context = memoryview(self._status.data), self._context
 
         def call(feed: Mapping[str, Any]) -> list[Array] | None:
@@ -347,8 +347,7 @@ class VulkanBound:
                         return None
                     for name, view, shape, dtype in entries:
                         array = feed[name]
-                        found = array.dtype
-                        if array.shape != shape or (found is not dtype and found != dtype):
+                        if array.shape != shape or array.dtype != dtype:
                             return None
                         view[...] = array
                 except (KeyError, AttributeError, TypeError):
@@ -360,7 +359,7 @@ class VulkanBound:
                     raise
                 if status[0]:
                     self._report_status()
-                return [copy() for copy in copies]
+                return [view.copy() for view in outputs]
 
         return call
 

@@ -214,9 +214,10 @@ def _gelu(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -
         if result != np.float32:
             return None
         value = _erf_steps(build, build.step(np.multiply, x, build.scalar(0.7071067811865476, result)))
+    # Halved before it meets x, whose double may overflow.
     value = build.step(np.add, value, one)
-    value = build.step(np.multiply, value, x)
-    return build.step(np.multiply, value, half)
+    value = build.step(np.multiply, value, half)
+    return build.step(np.multiply, value, x)
 
 
 def _power(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vkml.cpu.native.executable import InstructionSet, ffi
+from vkml.cpu.native.expression import TooFewRegisters
 from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import WorkerPool
 from vkml.errors import IndexOutOfRange
@@ -235,7 +236,7 @@ def compile_native(
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
         try:
             made = lower_one(build, node, given, [types[name] for name in node.outputs if name])
-        except (CannotLower, struct.error) as reason:
+        except (CannotLower, TooFewRegisters, struct.error) as reason:
             # struct.error: a stride or size that no instruction can state.
             raise Refused(position, str(reason)) from reason
         views.update((name, view) for name, view in zip(node.outputs, made, strict=False) if name)

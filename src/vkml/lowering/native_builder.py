@@ -506,7 +506,8 @@ class NativeBuilder(Builder):
                 for axis in (0, 2, 3)
             )
             if same and 0 <= image.offset - inside.offset <= inside.shape[1] - channels:
-                return image
+                # A reshape may have forgotten the stride of an axis of size 1, along which the border lies.
+                return replace(image, strides=inside.strides)
         made = self.channels_last(image.type, "", need)
         self.copy(image, made)
         return made
@@ -534,10 +535,12 @@ class NativeBuilder(Builder):
         epilogue, others = ending.epilogue, list[View]()
         if how == "average":
             counts = _window_counts(x.shape[3:], size, kernel, strides, dilations, pads, geometry)
-            if (counts == counts.flat[0]).all():
-                epilogue = _scaled(epilogue, 1.0 / float(counts.flat[0]))
-            else:
+            with np.errstate(divide="ignore"):
+                # A window with nothing in it: zero times infinity, NaN as everywhere.
                 shares = (1.0 / counts).astype(np.float32)
+            if (shares == shares.flat[0]).all():
+                epilogue = _scaled(epilogue, float(shares.flat[0]))
+            else:
                 constant = Constant(dtypes.FLOAT32, shares.shape, shares)
                 share = self.constant(constant, "window shares")
                 epilogue = _scaled(epilogue, Access((0, share.strides[0], share.strides[1], 0)))
@@ -572,9 +575,15 @@ class NativeBuilder(Builder):
         moved = x.transpose([*kept, *reduced])
         count = math.prod(x.shape[axis] for axis in reduced)
         shape = moved.shape[: len(kept)]
-        # Lanes lie along a kept axis whose elements are neighbours, where the reduced places are few.
+        # Lanes lie along a kept axis whose elements are neighbours, in the result, too; where the reduced
+        # places are few.
         lane_axis = next(
-            (axis for axis in range(len(kept)) if moved.strides[axis] == 1 and shape[axis] > 1), None
+            (
+                axis
+                for axis in range(len(kept))
+                if moved.strides[axis] == 1 and shape[axis] > 1 and math.prod(shape[axis + 1 :]) == 1
+            ),
+            None,
         )
         if kind in ("sum", "max", "min") and lane_axis is not None and count <= MOST_PLACES:
             return self._reduce_lanes(moved, shape, lane_axis, kind, name)
@@ -719,6 +728,13 @@ class NativeBuilder(Builder):
         if columns > 1 and seen.strides[-1] != 1:
             seen = self.contiguous(seen)
         factors = [None if view is None else self.reshape(view, shape) for view in (scale, bias)]
+        # The kernel walks them by 0 or 1.
+        factors = [
+            self.contiguous(view)
+            if view is not None and columns > 1 and view.strides[-1] not in (0, 1)
+            else view
+            for view in factors
+        ]
         ending = self._ending(
             self.result(),
             lambda view: view.reshape(shape),
@@ -742,8 +758,8 @@ class NativeBuilder(Builder):
             raise CannotLower(f"indices of {indices.dtype.name} have no machine code")
         result = self.result()
         block = math.prod(data.shape[axis + 1 :]) * data.itemsize
-        if block % 4 or not indices.elements or not data.elements:
-            raise CannotLower("blocks that are no multiple of four bytes have no machine code")
+        if not indices.elements or not data.elements:
+            raise CannotLower("nothing to gather")
         data, indices = self.contiguous(data), self.contiguous(indices)
         target = self.output(result)
         made = target if target.is_contiguous else self.scratch(result)

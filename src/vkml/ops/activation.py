@@ -109,6 +109,10 @@ def _shrink_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[st
             return None
         below, above, step = (slang_literal(value, dtype) for value in (low, high, integral))
         zero = slang_literal(0, dtype)
+        if dtype.kind == "u" and low <= 0 and integral == high + 1:
+            # A subtraction that saturates. NVIDIA's compiler sees one in the form below, too, and gets its
+            # upper word wrong in kernels that also divide 64-bit numbers.
+            return f"({x} - min({x}, {step}))"
     return f"({x} < {below} ? {x} + {step} : ({x} > {above} ? {x} - {step} : {zero}))"
 
 

@@ -50,14 +50,22 @@ class Context:
             ppEnabledExtensionNames=extensions or NULL,
         )
         handle = ffi.new("VkDevice *")
-        result = instance.functions.vkCreateDevice(info.handle, chain(create, features), NULL, handle)
-        if result:
-            Functions(lambda name: NULL, self.title).fail("vkCreateDevice", result)
-        created("Device")
         self.instance_functions = instance.functions
+        get = instance.functions.vkGetDeviceProcAddr
+        self.functions = Functions(lambda name: get(handle[0], name), self.title)
+        try:
+            result = instance.functions.vkCreateDevice(info.handle, chain(create, features), NULL, handle)
+            created("Device")
+        except BaseException:
+            # An interrupt during the call, which takes half a second on an H200; NVIDIA's driver crashes at
+            # the exit of a process whose instance goes before its device.
+            if handle[0]:
+                self.functions.vkDestroyDevice(handle[0], NULL)
+            raise
+        if result:
+            destroyed("Device")
+            Functions(lambda name: NULL, self.title).fail("vkCreateDevice", result)
         self.handle: Any = handle[0]
-        device, get = handle[0], instance.functions.vkGetDeviceProcAddr
-        self.functions = Functions(lambda name: get(device, name), self.title)
         if info.capabilities.device_fault:
             self.functions.fault_report = self._fault_report
         self.families = indices

@@ -180,7 +180,6 @@ def _make_submit(
 
     get_value, device, semaphore = context.functions.vkGetSemaphoreCounterValue, context.handle, own.handle
     wait_for, spins = own._wait, range(_RUN_SPINS)
-    out = ffi.new("uint64_t *")  # of this submission, of which one replay at a time is under way
 
     def run() -> None:
         value = current[0] + 1
@@ -194,6 +193,7 @@ def _make_submit(
         if result:
             current[0] = value - 1
             fail("vkQueueSubmit2", result)
+        out = ffi.new("uint64_t *")
         for _ in spins:
             if get_value(device, semaphore, out):
                 break

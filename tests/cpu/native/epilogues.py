@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, S
 from vkml.cpu.native.kernel import Launch
 
 Array = np.ndarray[Any, Any]
-KINDS = ("identity", "bias_relu", "residual", "clip", "scalar", "long", "two_results")
+KINDS = ("identity", "bias_relu", "residual", "clip", "scalar", "long", "two_results", "gelu")
 _BIAS_RELU = Expression(2, (Step("add", (0, 1)), Step("relu", (2,))), (3,))
 _RESIDUAL = Expression(3, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
 _CLIP = Expression(
@@ -26,6 +27,21 @@ _CLIP = Expression(
         Step("min", (4, 5)),
     ),
     (6,),
+)
+_GELU = Expression(
+    2,
+    (
+        Step("add", (0, 1)),
+        Step("constant", number=0.5**0.5),
+        Step("mul", (2, 3)),
+        Step("erf", (4,)),
+        Step("constant", number=1.0),
+        Step("add", (5, 6)),
+        Step("constant", number=0.5),
+        Step("mul", (2, 8)),
+        Step("mul", (9, 7)),
+    ),
+    (10,),
 )
 _SCALAR = Expression(2, (Step("sub", (0, 1)),), (2,))
 _TWO = Expression(2, (Step("add", (0, 1)), Step("mul", (0, 0))), (2, 3))
@@ -51,6 +67,11 @@ def _long() -> Expression:
 
 
 _LONG = _long()
+
+
+def _gelu(x: Array) -> Array:
+    made: Array = 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x * 0.5**0.5))
+    return made
 
 
 def strides_of(array: Array) -> tuple[int, ...]:
@@ -91,6 +112,46 @@ class Ending:
             for memory in self.memories:
                 memory.check()
 
+    def check_within(self, launch: Launch, inputs: Sequence[Array], value: Array, error: Array) -> None:
+        """As `check`, with the bound of the kernel's own error given and the epilogue's derived.
+
+        What the epilogue makes of a value that is wrong by as much as `error` allows, either way, and 6
+        roundings of its own (32 of long ones, which have some 20) of what goes in or comes out.
+        """
+        value = value.astype(np.float64)
+        with np.errstate(all="ignore"):
+            expected, low, high = (self.evaluate(value + change) for change in (0, -error, error))
+        size = np.abs(value) + sum(np.abs(leaf) for leaf in self.leaves)
+        roundings = 32 if len(self.epilogue.expression.steps) > 20 else 6
+        for serial in (True, False):
+            for result in self.results:
+                result[...] = 12345.0
+            run(launch, [*inputs, *self.leaves, *self.results], serial=serial, parallel=not serial)
+            for result, wanted, *ends in zip(self.results, expected, low, high, strict=True):
+                with np.errstate(all="ignore"):
+                    bound = np.maximum(*(np.abs(end - wanted) for end in ends))
+                    bound += roundings * 2.0**-24 * (np.abs(wanted) + size)
+                    difference = np.abs(result - wanted)
+                # Infinities and NaN must be where they are expected: no bound covers them.
+                is_same = (result == wanted) | (np.isnan(result) & np.isnan(wanted))
+                wrong = ~is_same & ~(np.isfinite(wanted) & (difference <= bound))
+                worst = np.max(difference[wrong] / bound[wrong], initial=0)
+                assert not wrong.any(), f"{wrong.sum()} of {wrong.size}, {worst:.2f} times the bound"
+            for memory in self.memories:
+                memory.check()
+
+
+def rounding_of_sums(a: Array, b: Array) -> Array:
+    """What a product of matrices in float32 may be wrong by: 6 eps √k times what its sums are like.
+
+    Sums of k terms of either sign are like √(Σ a² b²), and each of k roundings is of half a unit of that at
+    most; they add up like a random walk: six times its spread.
+    """
+    inner = a.shape[-1]
+    size = np.sqrt(np.square(a, dtype=np.float64) @ np.square(b, dtype=np.float64))
+    made: Array = 6 * 2.0**-24 * (inner**0.5 + 2) * size
+    return made
+
 
 def _wide(shape: Sequence[int], random: np.random.Generator) -> tuple[Guarded, Array]:
     """A view whose last axis is contiguous, its other axes now and then with room between."""
@@ -127,6 +188,9 @@ def make_ending(kind: str, shape: Sequence[int], random: np.random.Generator) ->
     elif kind == "bias_relu":
         expression, leaves = _BIAS_RELU, [leaf(last)]
         evaluate = lambda value: [np.maximum(value + leaves[0], 0)]  # noqa: E731
+    elif kind == "gelu":
+        expression, leaves = _GELU, [leaf(last)]
+        evaluate = lambda value: [_gelu(value + leaves[0])]  # noqa: E731
     elif kind == "clip":
         expression, leaves = _CLIP, [leaf(last)]
         evaluate = lambda value: [np.clip(value + leaves[0], -1, 2)]  # noqa: E731

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
-from tests.cpu.native.harness import guarded, instruction_sets, require
+from tests.cpu.native.harness import guarded, instruction_sets, require, run
 from vkml.cpu.native.depthwise import depthwise, pack_depthwise
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import Access, Epilogue, Expression, Step
 
 Array = np.ndarray[Any, Any]
 
@@ -69,7 +70,10 @@ def check(
         threads=threads,
     )
     expected = reference(x, weight, size, stride, dilation)
-    ending.check(launch, [x, packed], expected, rtol=1e-4, atol=1e-3 if kind == "long" else 2e-5)
+    # As `rounding_of_sums`.
+    squares = reference(np.square(x), np.square(weight), size, stride, dilation)
+    error = 6 * 2.0**-24 * ((kernel[0] * kernel[1]) ** 0.5 + 2) * np.sqrt(squares)
+    ending.check_within(launch, [x, packed], expected, error)
     memory.check()
 
 
@@ -137,3 +141,91 @@ def test_nan_and_infinity_pass(instructions: InstructionSet) -> None:
     ending.check(launch, [x, pack_depthwise(instructions, weight)], reference(x, weight, (4, 5), (1, 1), 1),
                  rtol=1e-4, atol=1e-5)  # fmt: skip
     memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("channels", range(1, 101))
+def test_every_number_of_channels(instructions: InstructionSet, channels: int) -> None:
+    require(instructions)
+    check(
+        instructions,
+        np.random.default_rng(channels),
+        images=1,
+        size=(2, 1 + channels % 23),
+        channels=channels,
+        kernel=(2, 3),
+        stride=(1, 1 + channels % 2),
+        kind=KINDS[channels % len(KINDS)],
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize("kernel", [(7, 7), (31, 1), (1, 31), (1, 1), (13, 13)], ids=str)
+@pytest.mark.parametrize("channels", [5, 40])
+def test_large_windows(instructions: InstructionSet, kernel: tuple[int, int], channels: int) -> None:
+    require(instructions)
+    for kind in ("bias_relu", "gelu"):
+        check(
+            instructions,
+            np.random.default_rng(channels),
+            images=1,
+            size=(3, 15),
+            channels=channels,
+            kernel=kernel,
+            stride=(1, 1),
+            kind=kind,
+        )
+
+
+@instruction_sets
+@pytest.mark.parametrize("width", range(1, 61))
+def test_every_width(instructions: InstructionSet, width: int) -> None:
+    require(instructions)
+    check(
+        instructions,
+        np.random.default_rng(width),
+        images=1,
+        size=(2, width),
+        channels=19,
+        kernel=(3, 3),
+        stride=(1, 1 + width % 2),
+        kind=KINDS[width % len(KINDS)],
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize("channels", [5, 16, 43])
+def test_more_operands_than_pointers(instructions: InstructionSet, channels: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(channels)
+    shape, count = (2, 3, 17, channels), 9
+    kinds = ((1, 1, 1, channels), (1, 1, 1, 1), shape)
+    memories = [
+        guarded(random.standard_normal(kinds[number % 3]).astype(np.float32)) for number in range(count)
+    ]
+    leaves = [np.broadcast_to(array, shape) for _, array in memories]
+    steps = [Step("add", (0, 1))]
+    for operand in range(2, count + 1):
+        steps.append(Step("add", (count + len(steps), operand)))
+    memory, result = guarded(np.zeros(shape, np.float32))
+    x = random.standard_normal(shape).astype(np.float32)
+    launch = depthwise(
+        instructions,
+        images=2,
+        height=3,
+        width=17,
+        channels=channels,
+        taps=(0,),
+        a=(51 * channels, 17 * channels, channels),
+        epilogue=Epilogue(
+            Expression(count + 1, tuple(steps), (count + len(steps),)),
+            tuple(Access(strides_of(leaf)) for leaf in leaves),
+            (Access(strides_of(result)),),
+        ),
+        threads=2,
+    )
+    packed = pack_depthwise(instructions, np.ones((channels, 1, 1, 1), np.float32))
+    run(launch, [x, packed, *leaves, result])
+    np.testing.assert_allclose(result, x + np.sum(leaves, axis=0), rtol=1e-5, atol=1e-5)
+    for entry in (memory, *(entry for entry, _ in memories)):
+        entry.check()

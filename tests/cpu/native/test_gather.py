@@ -69,8 +69,17 @@ def test_bad_indices_are_reported(instructions: InstructionSet, dtype: Any) -> N
         check(instructions, data, np.array([1, bad, -10, 9], dtype))
     if dtype == np.int64:
         # Their low halves are good indices.
-        for bad in (1 << 32, (1 << 32) + 3, -(1 << 32), (1 << 63) - 8):
+        for bad in (1 << 32, (1 << 32) + 3, -(1 << 32), 1 << 40, -(1 << 40), (1 << 63) - 8):
             check(instructions, data, np.array([bad, 2], dtype))
+
+
+@instruction_sets
+@pytest.mark.parametrize("block", [*range(1, 70), 127, 129, 255, 513, 600, 1025])
+def test_blocks_of_any_bytes(instructions: InstructionSet, block: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(block)
+    data = random.integers(0, 256, (2, 9, block)).astype(np.uint8)
+    check(instructions, data, random.integers(-9, 9, 7))
 
 
 @instruction_sets
@@ -80,3 +89,25 @@ def test_many_indices_share_threads(instructions: InstructionSet) -> None:
     for block in (1, 96, 768):
         data = random.standard_normal((1, 1000, block)).astype(np.float32)
         check(instructions, data, random.integers(-1000, 1000, 5000), threads=4)
+
+
+@instruction_sets
+@pytest.mark.parametrize("first", range(1, 251, 25))
+def test_every_block_of_up_to_a_thousand_bytes(instructions: InstructionSet, first: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(first)
+    for block in range(first, first + 25):
+        data = random.integers(0, 1 << 32, (2, 3, block), np.uint32)
+        check(instructions, data, np.array([2, -3, 1, 0, -1], [np.int32, np.int64][block % 2]))
+
+
+@instruction_sets
+def test_blocks_are_bytes(instructions: InstructionSet) -> None:
+    """Patterns of NaN stay as they are; elements may have any size."""
+    require(instructions)
+    random = np.random.default_rng(0)
+    indices = np.array([1, 0, -1, 4])
+    for dtype in (np.uint8, np.float16, np.int64):
+        data = random.integers(0, 256, (2, 5, 40), np.uint8).view(dtype)
+        check(instructions, data, indices)
+    check(instructions, np.full((1, 5, 40), 0x7F800001, np.uint32).view(np.float32), indices)

@@ -68,8 +68,13 @@ def check(
     )
     with np.errstate(invalid="ignore"):
         expected = FOLDS[fold](seen_windows(x, size, kernel, stride).astype(np.float64), axis=-1)
-    exact = fold != "sum" and kind == "identity"
-    ending.check(launch, [x, x], expected, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-4)
+    if fold != "sum" and kind == "identity":
+        ending.check(launch, [x, x], expected, rtol=0)
+    else:
+        # As `rounding_of_sums`; extremes are exact.
+        squares = np.square(seen_windows(x, size, kernel, stride).astype(np.float64)).sum(-1)
+        error = 6 * 2.0**-24 * ((kernel[0] * kernel[1]) ** 0.5 + 2) * np.sqrt(squares)
+        ending.check_within(launch, [x, x], expected, error if fold == "sum" else np.zeros_like(error))
     memory.check()
 
 
@@ -167,4 +172,79 @@ def test_batches_of_several_axes(instructions: InstructionSet) -> None:
         threads=2,
     )
     ending.check(launch, [x, x], view.astype(np.float64).sum(-1), rtol=1e-5, atol=1e-5)
+    memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("columns", range(1, 101))
+def test_every_number_of_channels(instructions: InstructionSet, columns: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(columns)
+    fold = list(FOLDS)[columns % 3]
+    size = (1, 1) if columns % 2 else (2, 1 + columns % 19)
+    check(
+        instructions,
+        random,
+        fold=fold,
+        images=1,
+        size=size,
+        channels=columns,
+        kernel=(2, 2),
+        stride=(1, 2),
+        kind=KINDS[columns % len(KINDS)],
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("count", [9, 1024])
+@pytest.mark.parametrize("width", [1, 11])
+def test_infinities(instructions: InstructionSet, fold: str, count: int, width: int) -> None:
+    """Windows of one infinity, of nothing else, of both signs, with NaN; written out and in a loop."""
+    require(instructions)
+    x = np.ones((count, width, 70), np.float32)
+    x[-1, :, 0], x[0, :, 1], x[:, :, 2], x[:, :, 3] = np.inf, -np.inf, np.inf, -np.inf
+    x[0, :, 4], x[-1, :, 4], x[0, :, 5], x[1, :, 5] = np.inf, -np.inf, np.nan, np.inf
+    x[0, :, 6], x[1, :, 6], x[:, :, 69] = np.inf, np.nan, np.nan
+    memory, held = guarded(x)
+    ending = make_ending("identity", (1, 1, width, 70), np.random.default_rng(0))
+    launch = windows(
+        instructions,
+        kind=fold,
+        batch=(1,),
+        height=1,
+        width=width,
+        columns=70,
+        taps=tuple(range(0, count * width * 70, width * 70)),
+        a=(0, 0, 70),
+        epilogue=ending.epilogue,
+        threads=2,
+    )
+    with np.errstate(invalid="ignore"):
+        expected = FOLDS[fold](x.astype(np.float64), axis=0)
+    ending.check(launch, [held, held], expected[None, None], rtol=0)
+    memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("value", [0.1, 1000.1])
+def test_sum_of_many_places(instructions: InstructionSet, value: float) -> None:
+    """One running sum of 1024 equal numbers, the worst there are: 1024 halves of a unit at most."""
+    require(instructions)
+    memory, x = guarded(np.full((1024, 20), value, np.float32))
+    ending = make_ending("identity", (1, 1, 1, 20), np.random.default_rng(0))
+    launch = windows(
+        instructions,
+        kind="sum",
+        batch=(1,),
+        height=1,
+        width=1,
+        columns=20,
+        taps=tuple(range(0, 1024 * 20, 20)),
+        a=(0, 0, 0),
+        epilogue=ending.epilogue,
+        threads=2,
+    )
+    expected = x.astype(np.float64).sum(0)[None, None, None]
+    ending.check(launch, [x, x], expected, rtol=1024 * 2.0**-24)
     memory.check()

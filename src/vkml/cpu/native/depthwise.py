@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,15 +28,9 @@ from vkml.cpu.native.assembler import (
     RSI,
     Mem,
 )
+from vkml.cpu.native.depthwise_registers import Registers
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import (
-    Access,
-    Epilogue,
-    TooFewRegisters,
-    emit,
-    numbers_of,
-    registers_needed,
-)
+from vkml.cpu.native.expression import Access, Epilogue, TooFewRegisters, emit, registers_needed
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tiles import CHUNK_SECONDS, MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
@@ -221,7 +215,7 @@ class _DepthwiseCode:
         self.code = VectorCode(shape.instructions)
         self.accesses = (*shape.epilogue.leaves, *shape.epilogue.results)
         count = len(self.accesses)
-        # Places in scratch memory: pointers to a line, to a vector of it, and those that have no register.
+        # Places in scratch memory: pointers to a line, to a tile of it, and those that have no register.
         self.line = 0
         self.tile = 8 * (count + 2)
         self.rest = 16 * (count + 2)
@@ -291,10 +285,10 @@ class _DepthwiseCode:
             code.mov(RBX, Mem(RSI, self.columns + 8))
             code.test(RBX, RBX)
             code.jump_if("z", no_full)
-            registers = _Registers(code, shape, None)
-            self._hold(registers, None, registers.constants)
+            registers = self._registers(False)
+            self._load_constants(registers)
             vector = code.here()
-            self._hold(registers, None, ())
+            self._load_kept(registers, None)
             self._tile(places, registers, None)
             code.add_immediate(R8, code.bytes)
             code.add_immediate(R9, code.bytes)
@@ -310,29 +304,38 @@ class _DepthwiseCode:
             code.mov(RAX, Mem(RSI, self.columns + 16))
             code.test(RAX, RAX)
             code.jump_if("z", done)
-            registers = _Registers(code, shape, shape.tail_lanes)
+            registers = self._registers(True)
             if not code.has_avx512:
                 code.set_mask(registers.mask, shape.tail_lanes)
-            self._hold(registers, shape.tail_lanes, registers.constants)
-            self._hold(registers, shape.tail_lanes, ())
-            self._tile(places, registers, shape.tail_lanes)
+            self._load_constants(registers)
+            self._load_kept(registers, registers.mask)
+            self._tile(places, registers, registers.mask)
         code.place(done)
 
-    def _hold(self, registers: _Registers, lanes: int | None, constants: Collection[str]) -> None:
-        """Loads constants; none: what is kept while a vector of channels is worked on."""
-        code = self.code
-        for number in constants:
-            code.load(registers.constants[number], code.constant(float.fromhex(number)))
-        if constants:
-            return
-        for operand, register in registers.kept.items():
-            self._load(operand, register, 0, registers.mask if lanes is not None else None)
-        for tap, register in registers.weights.items():
-            code.load(register, Mem(R9, tap * self.shape.tap_step))
+    def _registers(self, is_partial: bool) -> Registers:
+        shape, epilogue = self.shape, self.shape.epilogue
+        return Registers(
+            self.code,
+            places=shape.places,
+            taps=len(shape.taps),
+            expression=epilogue.expression,
+            steps=[step for _, step in shape.steps[1 : 1 + len(epilogue.leaves)]],
+            is_partial=is_partial,
+        )
 
-    def _tile(self, places: int, registers: _Registers, lanes: int | None) -> None:
+    def _load_constants(self, registers: Registers) -> None:
+        for number, register in registers.constants.items():
+            self.code.load(register, self.code.constant(float.fromhex(number)))
+
+    def _load_kept(self, registers: Registers, mask: int | None) -> None:
+        """What is the same at all places of a vector of channels."""
+        for operand, register in registers.kept.items():
+            self._load(operand, register, 0, mask)
+        for tap, register in registers.weights.items():
+            self.code.load(register, Mem(R9, tap * self.shape.tap_step))
+
+    def _tile(self, places: int, registers: Registers, mask: int | None) -> None:
         code, shape = self.code, self.shape
-        mask = registers.mask if lanes is not None else None
         uses: dict[int, list[tuple[int, int]]] = {}
         for tap, offset in enumerate(shape.taps):
             for place in range(places):
@@ -365,7 +368,7 @@ class _DepthwiseCode:
                     code.mul_vector(place, weight, operand)
         self._finish(places, registers, mask)
 
-    def _finish(self, places: int, registers: _Registers, mask: int | None) -> None:
+    def _finish(self, places: int, registers: Registers, mask: int | None) -> None:
         code, epilogue = self.code, self.shape.epilogue
         for place in range(places):
             made = emit(
@@ -394,67 +397,3 @@ class _DepthwiseCode:
             return Mem(POINTERS[number], step)
         self.code.mov(RAX, Mem(RDX, self.rest + 8 * number))
         return Mem(RAX, step)
-
-
-class _Registers:
-    """Who has which vector register while tiles are computed: sums have the first ones.
-
-    Attributes:
-        mask: of the last lanes: a mask register, or a vector with AVX2.
-        values: two that take turns with what is read of A.
-        kept: leaves that are the same at all places of a line.
-        constants: of the epilogue, by `float.hex`.
-        weights: tap → register, where all have one.
-        spare: what the epilogue may use.
-    """
-
-    def __init__(self, code: VectorCode, shape: _Shape, lanes: int | None) -> None:
-        expression = shape.epilogue.expression
-        free = list(range(shape.places, code.registers))
-        self.mask = MASK
-        if lanes is not None and not code.has_avx512:
-            self.mask = free.pop()
-        need = max(3, registers_needed(expression, 1, has_avx512=code.has_avx512))
-        self.kept: dict[int, int] = {}
-        self.constants: dict[str, int] = {}
-        for operand in range(1, expression.operands):
-            if shape.steps[operand][1] == 0 and len(free) > need:
-                self.kept[operand] = free.pop()
-        for number in numbers_of(expression):
-            if len(free) > max(need, 4):
-                self.constants[number] = free.pop()
-        self.weights: dict[int, int] = {}
-        if len(free) >= need + len(shape.taps):
-            self.weights = {tap: free.pop() for tap in range(len(shape.taps))}
-        self.spare = free
-        self.values = free[:2]
-        self._room = free[2:]
-
-    def weight_plan(self, taps: Sequence[int]) -> Iterator[tuple[int | None, bool]]:
-        """For each use in turn: the weight's register and whether it is there; None: leave it in memory.
-
-        A weight takes the register of the one that is needed latest, if that is later than itself again.
-        """
-        if self.weights:
-            yield from ((self.weights[tap], True) for tap in taps)
-            return
-        never = len(taps)
-        following = [never] * len(taps)
-        latest: dict[int, int] = {}
-        for at in range(len(taps) - 1, -1, -1):
-            following[at] = latest.get(taps[at], never)
-            latest[taps[at]] = at
-        held: dict[int, int] = {}
-        coming: dict[int, int] = {}
-        room = list(self._room)
-        for at, tap in enumerate(taps):
-            is_there = tap in held
-            if not is_there and following[at] < never:
-                if room:
-                    held[tap] = room.pop()
-                else:
-                    victim = max(held, key=coming.__getitem__)
-                    if coming[victim] > following[at]:
-                        held[tap] = held.pop(victim)
-            coming[tap] = following[at]
-            yield held.get(tap), is_there

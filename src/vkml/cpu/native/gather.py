@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, RAX, RBX, RCX, RDI, RSI, Mem
+from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, R14, RAX, RBX, RCX, RDI, RDX, RSI, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.vectors import VectorCode
@@ -36,7 +36,7 @@ def gather(
         outer: leading size of data and result.
         size: of the axis that is indexed.
         count: of the indices.
-        block_bytes: of a block, a multiple of 4.
+        block_bytes: of a block.
         is_wide: whether indices are int64, else int32.
         error_code: what a bad index is reported by.
         threads: that will share the work.
@@ -45,12 +45,21 @@ def gather(
         A launch of data [outer, size, block], indices [count], result [outer, count, block], the status word.
     """
     each = SECONDS_PER_INDEX + block_bytes * SECONDS_PER_BYTE
-    span = int(max(1, min(count, CHUNK_SECONDS / each, -(-count * outer // threads))))
-    starts = np.arange(0, count, span)
-    o, i = (axis.reshape(-1) for axis in np.meshgrid(np.arange(outer), starts, indexing="ij"))
+    blocks = int(max(1, min(CHUNK_SECONDS / each, -(-count * outer // threads))))
+    # Some indices of one place of the leading axes, or all of some places.
+    span, group = min(count, blocks), max(1, blocks // count)
+    starts = (np.arange(0, outer, group), np.arange(0, count, span))
+    o, i = (axis.reshape(-1) for axis in np.meshgrid(*starts, indexing="ij"))
     width = 8 if is_wide else 4
     table = np.stack(
-        [o * size * block_bytes, i * width, (o * count + i) * block_bytes, np.minimum(span, count - i)], 1
+        [
+            o * size * block_bytes,
+            i * width,
+            (o * count + i) * block_bytes,
+            np.minimum(span, count - i),
+            np.minimum(group, outer - o),
+        ],
+        1,
     )
     kernel = _kernel(instructions, size, block_bytes, is_wide, error_code)
     return Launch(kernel, np.ascontiguousarray(table, np.int64), outer * count * each + 1e-7)
@@ -66,8 +75,11 @@ def _kernel(
         code.mov(register, Mem(RDI, 8 * operand))
         code.add(register, Mem(RSI, 8 * operand))
     code.mov(status, Mem(RDI, 24))
-    code.mov(RSI, Mem(RSI, 24))
+    code.mov(RDX, Mem(RSI, 32))
     code.move_immediate(R12, size)
+    place = code.here()
+    code.mov(RDI, Mem(RSI, 24))
+    code.mov(R14, index)
     again, inside, wrong, following = code.here(), code.label(), code.label(), code.label()
     if is_wide:
         code.mov(RAX, Mem(index))
@@ -93,16 +105,21 @@ def _kernel(
     code.place(following)
     code.add_immediate(index, 8 if is_wide else 4)
     code.add_immediate(result, block_bytes)
-    code.decrement(RSI)
+    code.decrement(RDI)
     code.jump_if("nz", again)
+    # The same indices at the next place of the leading axes.
+    code.mov(index, R14)
+    code.move_immediate(RAX, size * block_bytes)
+    code.add(data, RAX)
+    code.decrement(RDX)
+    code.jump_if("nz", place)
     code.ret()
     return Kernel("gather", code.finish())
 
 
 def _copy(code: VectorCode, block_bytes: int) -> None:
-    """Copies a block from RAX to R10; changes R13, RBX, RCX and vector register 0."""
+    """Copies a block from RAX to R10; changes RAX, R13, RBX, RCX and vector register 0."""
     vectors, rest = divmod(block_bytes, code.bytes)
-    done = 0
     if vectors > 8:
         code.mov(R13, R10)
         with code.loop(RCX, vectors):
@@ -110,19 +127,30 @@ def _copy(code: VectorCode, block_bytes: int) -> None:
             code.store(Mem(R13), 0)
             code.add_immediate(RAX, code.bytes)
             code.add_immediate(R13, code.bytes)
-        target = R13
-    else:
-        target = R10
-        for _ in range(vectors):
-            code.load(0, Mem(RAX, done))
-            code.store(Mem(target, done), 0)
-            done += code.bytes
-    if rest and vectors:
-        # The last vector overlaps what is there already.
-        back = done + rest - code.bytes
-        code.load(0, Mem(RAX, back))
-        code.store(Mem(target, back), 0)
+        if rest:
+            # The last vector overlaps what is there already.
+            code.load(0, Mem(RAX, rest - code.bytes))
+            code.store(Mem(R13, rest - code.bytes), 0)
         return
-    for at in range(done, done + rest, 4):
-        code.mov32(RBX, Mem(RAX, at))
-        code.mov32(Mem(target, at), RBX)
+    size = next(size for size in (64, 32, 16, 8, 4, 2, 1) if size <= min(block_bytes, code.bytes))
+    for at in range(0, block_bytes - size + 1, size):
+        _move(code, Mem(R10, at), Mem(RAX, at), size)
+    if block_bytes % size and size == 2:
+        _move(code, Mem(R10, 2), Mem(RAX, 2), 1)
+    elif block_bytes % size:
+        _move(code, Mem(R10, block_bytes - size), Mem(RAX, block_bytes - size), size)
+
+
+def _move(code: VectorCode, target: Mem, source: Mem, size: int) -> None:
+    if size >= 16:
+        code.unary("movups", 0, source, bits=8 * size)
+        code.store_vector(target, 0, bits=8 * size)
+    elif size == 8:
+        code.mov(RBX, source)
+        code.mov(target, RBX)
+    elif size == 4:
+        code.mov32(RBX, source)
+        code.mov32(target, RBX)
+    else:
+        code.unary("pbroadcastw" if size == 2 else "pbroadcastb", 0, source, bits=128)
+        code.store_low(target, 0, size)

@@ -53,8 +53,11 @@ def windows(
     lanes = lanes_of(instructions)
     operands = [(*a, 1), *(access.strides for access in (*epilogue.leaves, *epilogue.results))]
     rank = len(batch)
-    panel = lanes * (4 if width == 1 and columns >= 4 * lanes else 1)
-    tile_rows = min(8 if panel == lanes else 1, width)
+    # A panel is a whole cache line at least: with half of one every line would be read twice.
+    panel = min(16, -(-columns // lanes) * lanes)
+    if width == 1 and columns >= 4 * lanes:
+        panel = 4 * lanes
+    tile_rows = min(8 * lanes // panel if panel <= 16 else 1, width)
     tile_rows = -(-width // -(-width // tile_rows))
     shape = tile_shape(
         instructions,
