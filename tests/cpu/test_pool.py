@@ -97,3 +97,33 @@ def test_a_process_with_busy_pools_ends_cleanly() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_threads_that_cannot_start(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+    """A system's limit of threads makes work slower, not fail; the pool closes as ever."""
+    start = threading.Thread.start
+    left = [allowed]
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("vkml-cpu"):
+            if not left[0]:
+                raise RuntimeError("can't start new thread")
+            left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    done: list[int] = []
+
+    def body(first: int, last: int) -> None:
+        assert last - first <= 2
+        done.extend(range(first, last))
+
+    with WorkerPool(3) as pool:
+        for _ in range(2):
+            pool.parallel_for(8, body, 2)
+        assert pool.invite(lambda worker: None) is bool(allowed)
+        assert not allowed or left == [0]
+        left[0] = 2
+        assert pool.invite(lambda worker: None)
+    assert sorted(done) == sorted([*range(8)] * 2)

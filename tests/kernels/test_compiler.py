@@ -1,4 +1,4 @@
-"""The Slang compiler behind its cache: one session, which is large, for all threads, closed after loading."""
+"""The Slang compiler behind its cache: few sessions, which are large, closed after loading."""
 
 from __future__ import annotations
 
@@ -53,6 +53,15 @@ def test_threads_share_a_session(made: list[str]) -> None:
         codes = set(pool.map(work, range(1, 9)))
     assert len(codes) == 8 and all(code[:4] == b"\x03\x02\x23\x07" for code in codes)
     assert made == ["made"] + ["kernel"] * 8
+
+
+def test_no_more_sessions_than_asked_for(made: list[str]) -> None:
+    def work(size: int) -> bytes:
+        return compiler.compile_slang(SOURCE.format(size), sessions=2)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(work, range(20, 32)))) == 12
+    assert made.count("made") in (1, 2)
 
 
 def test_threads_that_need_the_same_source_compile_it_once(made: list[str]) -> None:

@@ -198,8 +198,6 @@ class RandomGraph:
             self.shapes[parts[-1]] = shape
         self.rng.shuffle(parts)
         total = sum(self.shapes[part][axis] for part in parts)
-        if parts[-1].startswith("constant"):
-            pass
         self.node(
             "Concat", *parts, shape=(*shape[:axis], total, *shape[axis + 1 :]),
             axis=axis if self.rng.random() < 0.5 else axis - len(shape),
@@ -258,7 +256,13 @@ class RandomGraph:
             shape.append(len(range(size)[slice(start, stop if stop > -(2**31) else None, step)]))
         axes = self.integers(*range(len(shape)))
         self.node(
-            "Slice", x, self.integers(*starts), self.integers(*stops), axes, self.integers(*steps), shape=shape
+            "Slice",
+            x,
+            self.integers(*starts),
+            self.integers(*stops),
+            axes,
+            self.integers(*steps),
+            shape=shape,
         )
 
     def expand(self) -> None:
@@ -406,13 +410,18 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     variants: set[str] = set()
     for instructions in SETS:
         for level in (0, 99):
-            (first, _, second), seen = run(graph, [feed, poison, again], instructions, level, monkeypatch)
+            (first, _, second, third), seen = run(
+                graph, [feed, poison, feed, again], instructions, level, monkeypatch
+            )
             variants |= seen
             for number, value in enumerate(wanted):
                 bound = (3e-3 if random.rounds else 2e-4) * max(1.0, float(np.abs(value).max()))
                 label = f"seed {seed}, {instructions.value}, level {level}, output {number}"
                 np.testing.assert_allclose(first[number], value, rtol=0, atol=bound, err_msg=label)
-                np.testing.assert_array_equal(second[number], first[number], err_msg=label + ", second run")
+                np.testing.assert_array_equal(second[number], first[number], err_msg=f"{label}, again")
+                # NumPy's own sums (LogSoftmax) differ in the last place with the order of the memory.
+                other = f"{label}, other memory"
+                np.testing.assert_allclose(third[number], value, rtol=0, atol=bound, err_msg=other)
     return variants
 
 

@@ -113,6 +113,4 @@ def test_outputs_that_are_inputs_constants_views_and_duplicates(device_name: str
 def test_a_graph_of_no_launches(device_name: str) -> None:
     sketch = Sketch("views")
     x = sketch.input("x", X.shape)
-    check(
-        device_name, sketch.finish(sketch.node("Transpose", x), sketch.node("Identity", x)), {"x": X}
-    )
+    check(device_name, sketch.finish(sketch.node("Transpose", x), sketch.node("Identity", x)), {"x": X})

@@ -88,12 +88,11 @@ class WorkerPool:
         A call from inside a body, on a pool of size 1, or with a single chunk runs inline. The first
         exception of a body is raised here, after every running chunk has ended; the others are skipped.
         """
-        if count <= grain or self.size == 1 or self._closed or getattr(self._busy, "value", False):
+        is_small = count <= grain or self.size == 1 or self._closed or getattr(self._busy, "value", False)
+        if is_small or not (self._threads or self._start()):
             for start in range(0, count, grain):
                 body(start, min(start + grain, count))
             return
-        if not self._threads:
-            self._start()
         loop = _Loop(count, body, grain)
         self._make_room()
         for _ in range(min(self.size - 1, loop.chunks - 1)):
@@ -107,17 +106,19 @@ class WorkerPool:
         if loop.error is not None:
             raise loop.error
 
-    def invite(self, work: Callable[[int], None]) -> None:
+    def invite(self, work: Callable[[int], None]) -> bool:
         """Has one of the other threads call `work` with its number, from 1 to size - 1, when it is free.
 
         Does not wait. `work` must not raise.
+
+        Returns:
+            Whether there is another thread.
         """
-        if self.size == 1 or self._closed:
-            return
-        if not self._threads:
-            self._start()
+        if self.size == 1 or self._closed or not (self._threads or self._start()):
+            return False
         self._make_room()
         self._loops.put(_Invitation(work))
+        return True
 
     def close(self) -> None:
         """Ends the threads and waits for them; the pool then runs loops inline."""
@@ -135,17 +136,25 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Starts as many threads as the system allows; whether there are any."""
         with self._lock:
             if self._threads or self._closed:
-                return
+                return bool(self._threads)
             self._native_ids.clear()
-            self._threads = [
-                threading.Thread(target=self._serve, args=(i,), name=f"vkml-cpu-{i}", daemon=True)
-                for i in range(1, self.size)
-            ]
-            for thread in self._threads:
-                thread.start()
+            started = []
+            for number in range(1, self.size):
+                thread = threading.Thread(
+                    target=self._serve, args=(number,), name=f"vkml-cpu-{number}", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # A limit of the system's, or the interpreter ends: the others do it all, or the caller.
+                    break
+                started.append(thread)
+            self._threads = started
+            return bool(started)
 
     def _serve(self, worker: int) -> None:
         self._busy.value = True

@@ -29,10 +29,15 @@ _ADVICE = (
 _CACHE_FORMAT = "spirv-1"
 
 
-def compile_slang(source: str, label: str = "kernel") -> bytes:
+def compile_slang(source: str, label: str = "kernel", sessions: int = 1) -> bytes:
     """SPIR-V of the entry point ``main`` of a Slang source, from the disk cache where it was compiled before.
 
     The cache key is source and options, not the compiler: a machine with a filled cache needs none.
+
+    Args:
+        source: complete.
+        label: for messages.
+        sessions: how many sources threads may compile at once; each takes 150 MiB and more.
 
     Raises:
         CompileError: with the compiler's diagnostics, or because there is no compiler.
@@ -40,27 +45,41 @@ def compile_slang(source: str, label: str = "kernel") -> bytes:
     key = hashlib.sha256("\0".join((_CACHE_FORMAT, *_OPTIONS, source)).encode()).hexdigest()
     name = f"spirv/{key[:2]}/{key}"
     found = cache.read(name)
-    if found is None:
-        with _lock:
-            # Kernels differ in their constants more than in their sources (resnet50 has 31 kernels of 13):
-            # whoever waited here often finds its own compiled.
-            found = cache.read(name)
-            if found is None:
-                found = _open_session().compile(source, label)
-                cache.write(name, found)
+    if found is not None:
+        return found
+    with _changed:
+        # Kernels differ in their constants more than in their sources: who waits for a thread that compiles
+        # the same source finds it in the cache.
+        while key in _under_way or len(_under_way) >= sessions:
+            _changed.wait()
+        found = cache.read(name)
+        if found is not None:
+            return found
+        _under_way.add(key)
+        session = _idle.pop() if _idle else None
+    try:
+        if session is None:
+            session = _Session(_open_library())
+        found = session.compile(source, label)
+        cache.write(name, found)
+    finally:
+        with _changed:
+            _under_way.discard(key)
+            if session is not None:
+                _idle.append(session)
+            _changed.notify_all()
     return found
 
 
 def close_compiler() -> None:
-    """Gives back the compiler's memory (150 MiB) until the next cache miss; idempotent."""
-    global _session
-    with _lock:
-        if _session is None:
-            return
-        _session.close()
-        _session = None
+    """Gives back the memory of sessions that are not at work, until the next cache miss; idempotent."""
+    with _changed:
+        sessions = list(_idle)
+        _idle.clear()
+    for session in sessions:
+        session.close()
     # glibc keeps what was freed in small pieces, here nearly all of it, until asked.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sessions and sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
@@ -168,17 +187,18 @@ class _Session:
             library.destroy_request(request)
 
 
-_lock = threading.Lock()
+_changed = threading.Condition()
+"""Guards the three below."""
 _library: _Library | None = None
-_session: _Session | None = None
-"""One for all threads: each takes 0.2 s and 180 MiB to make and holds 150 MiB, a kernel compiles in 30 ms."""
+_idle: list[_Session] = []
+"""Sessions, kept until `close_compiler`: one takes 0.2 s and 180 MiB to make and holds 150 MiB."""
+_under_way: set[str] = set()
+"""Cache keys of the sources that threads are compiling."""
 
 
-def _open_session() -> _Session:
-    """The session, under the lock."""
-    global _library, _session
-    if _library is None:
-        _library = _Library()
-    if _session is None:
-        _session = _Session(_library)
-    return _session
+def _open_library() -> _Library:
+    global _library
+    with _changed:
+        if _library is None:
+            _library = _Library()
+        return _library

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import ChainMap, Counter
@@ -188,11 +189,11 @@ def compile_cpu(
                 slots.setdefault(name, len(slots))
     scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool())
     instructions = instruction_set() if outputs is not None else None
-    if instructions is None:
-        runs: list[_Run] = [_Run((node,)) for node in nodes]
-    else:
-        assert outputs is not None
-        runs = _native_runs(scope, nodes, inputs, outputs, instructions)
+    runs = [_Run((node,)) for node in nodes]
+    if instructions is not None and outputs is not None:
+        # Where the system refuses executable memory after all (a limit, a policy), NumPy does it all.
+        with contextlib.suppress(OSError):
+            runs = _native_runs(scope, nodes, inputs, outputs, instructions)
     steps, reordered = [], []
     for run in runs:
         reordered.append(run.nodes[0] if run.step is None else run.as_node())
@@ -232,6 +233,10 @@ def _native_step(scope: Scope, run: _Run) -> _Step:
     )
 
 
+_FIRST_STRETCH = 32
+"""Nodes tried together after a refusal."""
+
+
 def _native_runs(
     scope: Scope,
     nodes: Sequence[Node],
@@ -239,16 +244,22 @@ def _native_runs(
     wanted: Sequence[str],
     instructions: InstructionSet,
 ) -> list[_Run]:
-    """Cuts nodes into runs, the longest possible for machine code."""
+    """Cuts nodes into runs, the longest possible for machine code.
+
+    A refusal is found by trying. After the first one, stretches are tried that double in length as long as
+    none is refused: to try all that is left each time took 6 s for 1200 nodes, every second one refused.
+    """
     from vkml.lowering.native import Refused, compile_native  # not for sessions on a GPU: 50 ms
 
     runs: list[_Run] = []
     waiting = [tuple(nodes)]
     uses = Counter(name for node in nodes for name in {*node.inputs})
+    length = len(nodes)
     while waiting:
-        part = waiting.pop(0)
-        if not part:
+        whole = waiting.pop(0)
+        if not whole:
             continue
+        part = whole[:length]
         made = dict.fromkeys(name for node in part for name in node.outputs if name)
         inside = Counter(name for node in part for name in {*node.inputs})
         read = {name for name in inside if name and name not in made and name not in scope.constants}
@@ -261,15 +272,20 @@ def _native_runs(
                 step = compile_native(
                     part, inputs, outputs, scope.types, scope.constants, scope.slots, instructions, scope.pool
                 )
-                runs.append(_Run(part, step, inputs, outputs))
+                if len(part) < len(whole):
+                    waiting.insert(0, whole)
+                    length *= 2
+                else:
+                    runs.append(_Run(part, step, inputs, outputs))
                 continue
             except Refused as refusal:
                 first = refusal.position
+        length = max(first, _FIRST_STRETCH)
         if first:
-            waiting[:0] = [part[:first], part[first:]]
+            waiting[:0] = [whole[:first], whole[first:]]
             continue
-        runs.append(_Run(part[:1]))
-        waiting.insert(0, part[1:])
+        runs.append(_Run(whole[:1]))
+        waiting.insert(0, whole[1:])
     return runs
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml.cpu.memory import amount, free_memory
 from vkml.cpu.native.executable import InstructionSet, ffi
 from vkml.cpu.native.expression import TooFewRegisters
 from vkml.cpu.native.replay import Recording
@@ -30,6 +31,8 @@ Array = np.ndarray[Any, Any]
 
 SPATIAL = frozenset({"AveragePool", "Conv", "MaxPool"})
 """Operators whose results lie channels-last."""
+_CHECKED_BYTES = 1 << 26
+"""Arenas from here on are checked against free memory, which costs 0.1 ms."""
 COPIED_BYTES = 16384
 """Inputs and outputs up to here have a place in the arena and are copied; larger ones are used in place."""
 
@@ -72,6 +75,7 @@ class NativeStep:
             if view.buffer.bytes <= COPIED_BYTES:
                 places[view.buffer] = size
                 size += -(-max(1, view.buffer.bytes) // 64) * 64
+        _check_memory(size)
         whole = np.zeros(size + 128, np.uint8)
         skip = -whole.ctypes.data % 64
         self._arena = whole[skip : skip + size + 64]
@@ -193,6 +197,13 @@ class NativeStep:
         )
 
 
+def _check_memory(size: int) -> None:
+    """Raises MemoryError for an arena that the system would grant and then end the process for using."""
+    free = free_memory() if size >= _CHECKED_BYTES else None
+    if free is not None and size > free:
+        raise MemoryError(f"what is kept between steps takes {amount(size)}, {amount(free)} are free")
+
+
 def _address(array: Array) -> int:
     return int(ffi.cast("uintptr_t", ffi.from_buffer(array)))
 
@@ -245,7 +256,7 @@ def compile_native(
             continue
         try:
             build.copy(views[name], target)
-        except CannotLower as reason:
+        except (CannotLower, TooFewRegisters, struct.error) as reason:
             maker = next(at for at, node in enumerate(nodes) if name in node.outputs)
             raise Refused(maker, str(reason)) from reason
     levels = schedule(build.launches)

@@ -148,6 +148,9 @@ def _cast(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
         return build.step("select", inputs[0], build.constant(1.0), build.constant(0.0))
     if target == dtypes.BOOL and source != dtypes.BOOL:
         return build.step("not_equal", inputs[0], build.constant(0.0))
+    if target == dtypes.FLOAT16 and source == dtypes.FLOAT32:
+        # Also where the value stays in registers: a model may cast there and back to round.
+        return build.step("half", inputs[0])
     return inputs[0]
 
 

@@ -392,6 +392,8 @@ class NativeBuilder(Builder):
         result = self.result()
         if len(result.dims) == 5 or x.shape[2] != 1 or weight.shape[2] != 1:
             raise CannotLower("three-dimensional convolutions have no machine code")
+        if not x.elements:
+            raise CannotLower("a convolution of nothing has no machine code")
         images, filters = result.dims[:2]
         height, width = (1, *result.dims[2:]) if len(result.dims) == 3 else result.dims[2:]
         if bias is not None:
@@ -574,6 +576,8 @@ class NativeBuilder(Builder):
         kept = [axis for axis in range(len(x.shape)) if axis not in reduced]
         moved = x.transpose([*kept, *reduced])
         count = math.prod(x.shape[axis] for axis in reduced)
+        if not count:
+            raise CannotLower("a reduction of nothing has no machine code")
         shape = moved.shape[: len(kept)]
         # Lanes lie along a kept axis whose elements are neighbours, in the result, too; where the reduced
         # places are few.

@@ -154,6 +154,28 @@ def test_several_recordings_share_a_pool() -> None:
     assert all((array == 300).all() for array in arrays)
 
 
+def test_a_visitor_between_two_runs_is_waited_for() -> None:
+    """A worker that finds the gate closed has counted itself in for a moment; a run may begin just then."""
+    x = np.zeros(CHUNK * 4, np.float32)
+    launch = Launch(axpy(instruction_set(), 1.0, 1.0), table(4), 1.0)
+    with WorkerPool(2) as pool:
+        recording = Recording([[(launch, [x.ctypes.data])]], pool)
+        recording._tokens.clear()  # no other worker
+        gate = recording._block[8:9]
+        gate += 2
+        run = threading.Thread(target=recording.run, daemon=True)
+        run.start()
+        run.join(0.2)
+        assert run.is_alive()
+        assert gate[0] == 2
+        gate -= 2
+        run.join(10)
+        assert not run.is_alive()
+        assert gate[0] == 0
+        recording.run()
+    assert (x == 2).all()
+
+
 def test_unplaced_labels_are_found() -> None:
     code = VectorCode(InstructionSet.AVX2)
     code.jump(code.label())

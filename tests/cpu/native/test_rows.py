@@ -268,57 +268,57 @@ def check_reduction(
 
 
 @instruction_sets
-@pytest.mark.parametrize("fold", FOLDS)
 @pytest.mark.parametrize("columns", LENGTHS)
-def test_reductions_of_every_length(instructions: InstructionSet, fold: str, columns: int) -> None:
+def test_reductions_of_every_length(instructions: InstructionSet, columns: int) -> None:
     require(instructions)
-    random = np.random.default_rng(columns)
-    memory, x = strided(random, (3, 4, columns))
-    if fold == "prod":
-        # Factors near one, both signs: each rounding adds half a unit.
-        x[...] = np.where(x < 0, -1, 1) * (1 + 0.01 * x)
-    rtol = {"max": 0.0, "min": 0.0, "prod": columns * 2.0**-24}.get(fold, 1e-6)
-    check_reduction(instructions, x, fold, rtol=rtol, atol=1e-6 * columns if fold == "sum" else 0.0)
-    memory.check()
+    for fold in FOLDS:
+        random = np.random.default_rng(columns)
+        memory, x = strided(random, (3, 4, columns))
+        if fold == "prod":
+            # Factors near one, both signs: each rounding adds half a unit.
+            x[...] = np.where(x < 0, -1, 1) * (1 + 0.01 * x)
+        rtol = {"max": 0.0, "min": 0.0, "prod": columns * 2.0**-24}.get(fold, 1e-6)
+        check_reduction(instructions, x, fold, rtol=rtol, atol=1e-6 * columns if fold == "sum" else 0.0)
+        memory.check()
 
 
 @instruction_sets
-@pytest.mark.parametrize("fold", FOLDS)
 @pytest.mark.parametrize("seed", range(12))
-def test_reductions_of_layouts_and_epilogues(instructions: InstructionSet, fold: str, seed: int) -> None:
+def test_reductions_of_layouts_and_epilogues(instructions: InstructionSet, seed: int) -> None:
     require(instructions)
-    random = np.random.default_rng(seed)
-    shape = [int(size) for size in random.integers(1, 9, int(random.integers(0, 4)))]
-    memory, x = strided(random, [*shape, int(random.integers(1, 90))])
-    kind = KINDS[seed % len(KINDS)]
-    # "long" squares 45 times the value.
-    check_reduction(
-        instructions,
-        x,
-        fold,
-        kind=kind,
-        threads=int(random.integers(1, 9)),
-        rtol=2e-5,
-        atol=0.1 if kind == "long" else 3e-5,
-    )
-    memory.check()
+    for fold in FOLDS:
+        random = np.random.default_rng(seed)
+        shape = [int(size) for size in random.integers(1, 9, int(random.integers(0, 4)))]
+        memory, x = strided(random, [*shape, int(random.integers(1, 90))])
+        kind = KINDS[seed % len(KINDS)]
+        # "long" squares 45 times the value.
+        check_reduction(
+            instructions,
+            x,
+            fold,
+            kind=kind,
+            threads=int(random.integers(1, 9)),
+            rtol=2e-5,
+            atol=0.1 if kind == "long" else 3e-5,
+        )
+        memory.check()
 
 
 @instruction_sets
-@pytest.mark.parametrize("fold", FOLDS)
 @pytest.mark.parametrize("columns", [1, 3, 8, 16, 19, 64, 70, 200, 5000])
-def test_reductions_of_extremes(instructions: InstructionSet, fold: str, columns: int) -> None:
+def test_reductions_of_extremes(instructions: InstructionSet, columns: int) -> None:
     require(instructions)
-    places = sorted({*range(min(columns, 70)), columns - 1, columns // 2})
-    rows = np.ones((8 + len(places), columns), np.float32)
-    rows[0, -1], rows[1, 0], rows[2, columns // 2] = np.inf, -np.inf, np.inf
-    rows[3], rows[4], rows[5] = np.inf, -np.inf, -0.0
-    rows[6, 0], rows[6, -1] = np.inf, -np.inf
-    rows[7] = 0
-    rows[8 + np.arange(len(places)), places] = np.nan
-    memory, x = guarded(rows)
-    check_reduction(instructions, x, fold)
-    memory.check()
+    for fold in FOLDS:
+        places = sorted({*range(min(columns, 70)), columns - 1, columns // 2})
+        rows = np.ones((8 + len(places), columns), np.float32)
+        rows[0, -1], rows[1, 0], rows[2, columns // 2] = np.inf, -np.inf, np.inf
+        rows[3], rows[4], rows[5] = np.inf, -np.inf, -0.0
+        rows[6, 0], rows[6, -1] = np.inf, -np.inf
+        rows[7] = 0
+        rows[8 + np.arange(len(places)), places] = np.nan
+        memory, x = guarded(rows)
+        check_reduction(instructions, x, fold)
+        memory.check()
 
 
 @instruction_sets

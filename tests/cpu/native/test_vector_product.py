@@ -71,7 +71,7 @@ def check(
 
 @instruction_sets
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(16))
 def test_random_products(instructions: InstructionSet, order: str, seed: int) -> None:
     require(instructions)
     random = np.random.default_rng(seed)
@@ -152,7 +152,7 @@ def test_nan_and_infinity_stay_in_their_columns(instructions: InstructionSet, or
 
 
 @instruction_sets
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ORDERS[:5])
 @pytest.mark.parametrize("seed", range(24))
 def test_parts_of_k(instructions: InstructionSet, order: str, seed: int) -> None:
     require(instructions)

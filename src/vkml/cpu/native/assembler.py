@@ -392,9 +392,9 @@ class Assembler:
             code = _Vector(1, 3, 0x4A)
             self._emit_vector(code, target, if_clear, if_set, 0, False, 0, bytes([mask << 4]))
 
-    def to_half(self, target: int, source: int) -> None:
-        """The lowest four lanes as float16, in a register."""
-        self._emit_vector(_Vector(1, 3, 0x1D), source, 0, target, 0, False, 128, b"\x00")
+    def to_half(self, target: int, source: int, *, bits: int = 128) -> None:
+        """Lanes as float16, rounded to nearest even, in a register: of `bits` (0: all) of the source."""
+        self._emit_vector(_Vector(1, 3, 0x1D), source, 0, target, 0, False, bits, b"\x00")
 
     def store_low(self, target: Mem, source: int, size: int) -> None:
         """Stores the lowest 1, 2 or 8 bytes of a register (vpextrb, vpextrw, vmovq)."""

@@ -388,8 +388,8 @@ class _Elementwise:
         code.gather(register, source, self.index, self.gathered)
 
     def _truth(self, register: int) -> None:
-        """Lanes 0 or 1 become truth values."""
-        self.code.shift("pslld", register, register, 31)
+        """Bytes in lanes become truth values; a caller's true may be any number but zero, as in NumPy."""
+        self.code.vector("paddd", register, register, self.code.bits(0x7FFFFFFF))
         self.code.shift("psrad", register, register, 31)
 
     def _broadcast(self, operand: int, register: int, source: Mem) -> None:

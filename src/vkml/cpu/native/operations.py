@@ -86,6 +86,11 @@ def _square_root(code: VectorCode, target: int, inputs: Inputs, spare: Registers
     code.unary("sqrtps", target, inputs[0])
 
 
+def _half(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
+    code.to_half(target, _register(inputs[0]), bits=0)
+    code.unary("cvtph2ps", target, target)
+
+
 def _reciprocal(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
     code.load(spare[0], code.constant(1.0))
     code.vector("divps", target, spare[0], inputs[0])
@@ -207,6 +212,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "floor": _rounding(1),
     "ceil": _rounding(2),
     "truncate": _rounding(3),
+    "half": Operation(_half, 1, cost=2),
     "sign": Operation(_sign, 1, (2, 2)),
     "exp": _function(mathematics.exp, 18),
     "log": _function(mathematics.log, 22),
@@ -232,6 +238,7 @@ OPERATIONS: Mapping[str, Operation] = {
 """What steps may be.
 
 min, max and relu give NaN where an input is NaN; limit_above and limit_below are min and max whose
-second input is not NaN. round goes to even. Comparisons with NaN are false, except not_equal. select takes
-condition, value if true, value if false. fma, fms and fnma are a b + c, a b - c and c - a b.
+second input is not NaN. round goes to even; half rounds to a number that float16 has. Comparisons with NaN
+are false, except not_equal. select takes condition, value if true, value if false. fma, fms and fnma are
+a b + c, a b - c and c - a b.
 """

@@ -1,4 +1,4 @@
-"""Adds up sums over parts of k, and applies an epilogue: the second of two launches of a product split along k."""
+"""Sums over parts of k added up, then an epilogue: the second launch of a product that is split along k."""
 
 from __future__ import annotations
 

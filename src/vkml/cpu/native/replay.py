@@ -119,8 +119,10 @@ class Recording:
             self._serial(self._address, self._scratch_addresses[0])
             return
         while self._tokens:
-            self._tokens.pop()
-            self._pool.invite(self._help)
+            token = self._tokens.pop()
+            if not self._pool.invite(self._help):
+                self._tokens.append(token)
+                break
         self._lead(self._address, self._scratch_addresses[0])
 
     def run_each(self) -> list[float]:
@@ -238,8 +240,8 @@ def _parallel_driver(is_leader: bool) -> bytes:
     if is_leader:
         _reset(code)
         code.mov(R8, Mem(RSP, _BLOCK))
-        code.move_immediate(RAX, 1)
-        code.mov(Mem(R8, _GATE), RAX)
+        # Added, not set: who came between two runs may not have taken back its count yet.
+        code.atomic_add_immediate(Mem(R8, _GATE), 1)
     else:
         _join_run(code, leave)
     _start_records(code)

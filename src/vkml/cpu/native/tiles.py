@@ -135,8 +135,8 @@ def chunk_table(
     """
     rank, panels = len(batch), -(-columns // panel)
     total = row_seconds * panels * height * width * math.prod(batch)
-    # With half as many chunks 112² pixels of 16 → 96 and 56² of 24 → 144 channels came to 15 and 9 chunks, which two
-    # threads shared unevenly (187 and 188 GFLOP/s; so 194 and 201).
+    # With half as many, 112² pixels of 16 → 96 and 56² of 24 → 144 channels came to 15 and 9 chunks, which
+    # two threads shared unevenly (187 and 188 GFLOP/s; so 194 and 201).
     goal = max(min(CHUNK_SECONDS, total / (8 * threads)), LEAST_CHUNK_SECONDS)
     rows = max(1.0, min(goal / row_seconds, BLOCK_BYTES / row_bytes))
     if height > 1 and rows >= width:

@@ -60,10 +60,8 @@ def fits(*, m: int, k: int, n: int, b_strides: Sequence[int], is_constant: bool)
     return is_thin and 4 * k * n >= (LEAST_BYTES if is_constant else 4096) and k >= 16
 
 
-def pieces_of_inner(
-    *, rows: int, inner: int, columns: int, b: tuple[int, int], threads: int
-) -> int:
-    """Into how many parts k is best split; with more than one, `partial_products` comes before `sum_of_parts`.
+def pieces_of_inner(*, rows: int, inner: int, columns: int, b: tuple[int, int], threads: int) -> int:
+    """Into how many parts k is best split; if several, `partial_products` and `sum_of_parts` do the work.
 
     Long contiguous runs of the matrix stream best: 4096 x 4096 floats went at 36 GB/s in strips of 1024
     columns, at 57 in parts of k with all columns (two cores of a Zen 4).
@@ -99,7 +97,7 @@ def vector_product(
         inner: columns of A, rows of B.
         columns: of B.
         a: element strides of A.
-        b: element strides of B, one of which is 1 (any where there is one column); B may begin at any address.
+        b: element strides of B, one of which is 1 (any where there is one column); B may lie at any address.
         epilogue: over (row, column), float32; leaves walk columns by 0 or 1, results by 1.
         threads: that will share the work.
 
@@ -160,7 +158,9 @@ def _launch(
     piece = -(-inner // (pieces * unit)) * unit
     begins = np.arange(pieces) * piece
     ends = np.clip(begins + piece, 0, inner)
-    grid_k, grid_c = (axis.reshape(-1) for axis in np.meshgrid(range(pieces), range(len(starts)), indexing="ij"))
+    grid_k, grid_c = (
+        axis.reshape(-1) for axis in np.meshgrid(range(pieces), range(len(starts)), indexing="ij")
+    )
     from_k, from_c = np.minimum(begins, inner)[grid_k], starts[grid_c]
     accesses = (*epilogue.leaves, *epilogue.results)
     made = [from_k * a[1], from_k * b[0] + from_c * b[1]]

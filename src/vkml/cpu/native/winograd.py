@@ -1,0 +1,254 @@
+"""Winograd's convolution of 3 x 3 windows: a quarter of the products, for some additions around them.
+
+Tiles of 4 x 4 results come from 6 x 6 inputs. A chunk takes some tiles and some filters: it transforms its
+inputs, multiplies each of the 36 places of a tile by a matrix [channels, filters] of its own, and transforms
+back; all in the scratch memory of its thread, which the second-level cache holds (Lavin and Gray, "Fast
+Algorithms for Convolutional Neural Networks"). The polynomials are taken at 0, ±3/4, ±3/2 and infinity: the
+factors of the transforms of data are exact in float32, and errors are a fourth of those with 0, ±1, ±2: 2e-6
+of the largest result (256 channels), where adding up directly gives 3e-7.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kernel import Kernel, Launch
+from vkml.cpu.native.product import SECONDS_PER_FLOP, tile_of
+from vkml.cpu.native.tiles import lanes_of
+from vkml.cpu.native.winograd_code import FAR, HEADER, NEAR, PLACES, TILE, WinogradCode, WinogradShape
+
+Array = np.ndarray[Any, Any]
+LEAST_CHANNELS = 16
+LEAST_TILES = 12
+"""With fewer the matrices, four times the weights, take longer to read than the products they save."""
+MOST_TILES = 32
+"""Of a chunk."""
+MOST_BYTES = 1 << 27
+"""Of transformed weights."""
+SCRATCH_BYTES = 768 * 1024
+CACHE_BYTES = 400 * 1024
+"""Of scratch memory that stays in the second-level cache beside weights."""
+BYTES_PER_SECOND = 20e9
+"""At which all threads together read weights."""
+TRANSFORM_SECONDS = 60e-9
+"""Of a tile of one vector of channels, there or back."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work is cut: a function of the shape alone, so that packing and code agree.
+
+    Attributes:
+        tiles: of a chunk.
+        rows: tiles that are multiplied at once.
+        vectors: of filters that are multiplied at once.
+        panels: so many vectors each, of a chunk.
+        seconds: estimated for one core.
+    """
+
+    tiles: int
+    rows: int
+    vectors: int
+    panels: int
+    seconds: float
+
+    @property
+    def key(self) -> str:
+        """Names the arrangement of weights."""
+        return f"winograd{self.vectors}:{self.panels}"
+
+
+@functools.lru_cache(maxsize=1024)
+def plan(
+    instructions: InstructionSet,
+    *,
+    images: int,
+    height: int,
+    width: int,
+    channels: int,
+    filters: int,
+    threads: int,
+) -> Plan | None:
+    """How to compute a 3 x 3 convolution of stride 1; None where adding up directly is faster.
+
+    Args:
+        instructions: the set that code may use.
+        images: batch.
+        height: of the result.
+        width: of the result.
+        channels: of the input.
+        filters: channels of the result.
+        threads: that will share the work.
+    """
+    if min(channels, filters) < LEAST_CHANNELS or min(height, width) < TILE:
+        return None
+    total = images * -(-height // TILE) * -(-width // TILE)
+    if total < LEAST_TILES or 4 * PLACES * channels * filters > MOST_BYTES:
+        return None
+    lanes = lanes_of(instructions)
+    best: Plan | None = None
+    best_time = math.inf
+    for tiles in range(min(8, total), min(MOST_TILES, total) + 1):
+        rows, vectors = tile_of(instructions, columns=filters, rows=tiles, row_bytes=4 * channels + 64)
+        all_panels = -(-filters // (vectors * lanes))
+        for panels in {-(-all_panels // parts) for parts in (1, 2, 3, 4, 6, 8, 16)}:
+            parts = -(-all_panels // panels)
+            columns = panels * vectors * lanes
+            if parts > 1 and 4 * PLACES * tiles * (channels + columns) > SCRATCH_BYTES and panels > 1:
+                continue
+            flops = 2.0 * PLACES * tiles * channels * columns
+            transforms = tiles * (-(-channels // lanes) + panels * vectors) * TRANSFORM_SECONDS * 16 / lanes
+            # Rows that are left over take as long as some more.
+            waste = 1 + 0.02 * (tiles % rows > 0)
+            # 256² pixels of 64 channels: 296 GFLOP/s (counted as if added up directly) with 592 KiB, 315
+            # with 322.
+            waste += 0.03 * (4 * PLACES * tiles * (channels + columns) > CACHE_BYTES)
+            chunk = flops * waste * SECONDS_PER_FLOP + transforms + 1e-6
+            chunks = parts * -(-total // tiles)
+            read = 4.0 * PLACES * channels * columns / BYTES_PER_SECOND
+            # Weights that one chunk has read the next ones find in a cache.
+            time = max(-(-chunks // threads) * chunk, read * parts * (1 + 0.25 * (chunks / parts - 1)))
+            # A thread's last chunk keeps the others waiting.
+            time += 0.05 * chunk * (threads > 1)
+            if time < best_time * 0.999:
+                best, best_time = Plan(tiles, rows, vectors, panels, chunks * chunk), time
+    direct = 18.0 * images * height * width * channels * filters * SECONDS_PER_FLOP
+    return best if best is not None and best_time < 0.85 * direct / threads else None
+
+
+def pack(instructions: InstructionSet, weight: Array, arrangement: Plan) -> Array:
+    """Weights [filters, channels, 3, 3] as [chunk of filters][place][panel][channel][filter], with zeros."""
+    filters, channels = weight.shape[:2]
+    lanes = arrangement.vectors * lanes_of(instructions)
+    all_panels = -(-filters // lanes)
+    transform = np.kron(_kernel_transform(), _kernel_transform()).astype(np.float32)
+    packed = np.zeros((all_panels, PLACES, channels, lanes), np.float32)
+    for panel in range(all_panels):
+        part = weight[panel * lanes : (panel + 1) * lanes]
+        taps = part.transpose(2, 3, 1, 0).reshape(9, -1)
+        packed[panel, :, :, : len(part)] = (transform @ taps).reshape(PLACES, channels, len(part))
+    chunks = []
+    for first in range(0, all_panels, arrangement.panels):
+        chunks.append(packed[first : first + arrangement.panels].swapaxes(0, 1).reshape(-1))
+    return np.concatenate(chunks)
+
+
+def _kernel_transform() -> Array:
+    """Turns three taps into values of their polynomial, over the product of the point's differences."""
+    points = [0.0, NEAR, -NEAR, FAR, -FAR]
+    rows = []
+    for at, point in enumerate(points):
+        scale = math.prod(point - other for position, other in enumerate(points) if position != at)
+        rows.append([1 / scale, point / scale, point * point / scale])
+    return np.array([*rows, [0.0, 0.0, 1.0]])
+
+
+def winograd(
+    instructions: InstructionSet,
+    *,
+    images: int,
+    height: int,
+    width: int,
+    channels: int,
+    filters: int,
+    a: tuple[int, int, int],
+    arrangement: Plan,
+    epilogue: Epilogue,
+) -> Launch:
+    """A 3 x 3 convolution of stride 1 over channels-last images that have room for every window.
+
+    Args:
+        instructions: the set that code may use.
+        images: batch.
+        height: of the result.
+        width: of the result.
+        channels: of the input, whose elements are neighbours.
+        filters: channels of the result.
+        a: element strides of A: image, y, x; A begins at the first window's first place.
+        arrangement: from `plan`.
+        epilogue: over (image, y, x, filter), float32; leaves walk filters by 0 or 1, results by 1.
+
+    Returns:
+        A launch of A, the packed weights, the leaves, the results.
+    """
+    lanes = lanes_of(instructions)
+    accesses = (*epilogue.leaves, *epilogue.results)
+    shape = WinogradShape(
+        instructions,
+        arrangement.tiles,
+        arrangement.rows,
+        arrangement.vectors,
+        arrangement.panels,
+        channels,
+        filters % lanes,
+        (4 * a[1], 4 * a[2]),
+        tuple((4 * access.strides[1], 4 * access.strides[2]) for access in accesses),
+        replace(
+            epilogue,
+            leaves=tuple(replace(access, strides=access.strides[-1:]) for access in epilogue.leaves),
+            results=tuple(replace(access, strides=access.strides[-1:]) for access in epilogue.results),
+        ),
+    )
+    columns = arrangement.panels * arrangement.vectors * lanes
+    table = _table(
+        shape,
+        sizes=(images, height, width),
+        filters=filters,
+        columns=columns,
+        operands=[(*a, 0), *(access.strides for access in accesses)],
+    )
+    return Launch(_kernel(shape), table, arrangement.seconds + 1e-7)
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel(shape: WinogradShape) -> Kernel:
+    return WinogradCode(shape).kernel()
+
+
+def _table(
+    shape: WinogradShape,
+    *,
+    sizes: tuple[int, int, int],
+    filters: int,
+    columns: int,
+    operands: Sequence[Sequence[int]],
+) -> Array:
+    """A row a chunk; see `winograd_code`. Last tiles begin earlier, and skip what the one before stores."""
+    lanes = lanes_of(shape.instructions)
+    images, height, width = sizes
+    wanted_y, wanted_x = np.arange(0, height, TILE), np.arange(0, width, TILE)
+    starts_y, starts_x = np.minimum(wanted_y, height - TILE), np.minimum(wanted_x, width - TILE)
+    image, y, x = (
+        axis.reshape(-1)
+        for axis in np.meshgrid(range(images), range(len(starts_y)), range(len(starts_x)), indexing="ij")
+    )
+    made = [image * n + starts_y[y] * row + starts_x[x] * place for n, row, place, _ in operands]
+    skips = [(wanted_y - starts_y)[y], (wanted_x - starts_x)[x]]
+    tiles = np.stack([4 * made[0], *skips, *(4 * part for part in made[1:])], 1)
+    firsts = np.arange(0, filters, columns)
+    chunks = -(-len(tiles) // shape.tiles)
+    table = np.zeros((chunks, len(firsts), HEADER + shape.tiles * tiles.shape[1]), np.int64)
+    panel = shape.vectors * lanes
+    for at, first in enumerate(firsts.tolist()):
+        count = min(columns, filters - first)
+        steps = np.array([0, 0, 0, *(4 * first * strides[-1] for strides in operands[1:])])
+        whole = np.zeros((chunks * shape.tiles, tiles.shape[1]), np.int64)
+        whole[: len(tiles)] = tiles + steps
+        table[:, at, HEADER:] = whole.reshape(chunks, -1)
+        table[:, at, 0] = 4 * PLACES * first * shape.channels
+        table[:, at, 1] = -(-count // panel)
+        table[:, at, 2] = count // lanes
+        table[:, at, 3] = count % lanes > 0
+        table[:, at, 4] = np.minimum(shape.tiles, len(tiles) - np.arange(chunks) * shape.tiles)
+    if PLACES * filters > images * height * width:
+        # Weights are larger than the image: chunks that use the same ones follow one another.
+        table = table.swapaxes(0, 1)
+    return np.ascontiguousarray(table.reshape(-1, table.shape[2]))

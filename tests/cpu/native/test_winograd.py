@@ -1,0 +1,187 @@
+"""Winograd's convolution against NumPy: geometries, epilogues, both instruction sets, guarded memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
+from tests.cpu.native.harness import guarded, instruction_sets, require
+from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.winograd import Plan, pack, plan, winograd
+
+Array = np.ndarray[Any, Any]
+
+
+def reference(x: Array, weight: Array, height: int, width: int) -> Array:
+    total = np.zeros((x.shape[0], height, width, weight.shape[0]))
+    for y in range(3):
+        for x_ in range(3):
+            part = x[:, y : y + height, x_ : x_ + width].astype(np.float64)
+            total += part @ weight[:, :, y, x_].T.astype(np.float64)
+    return total
+
+
+def check(
+    instructions: InstructionSet,
+    random: np.random.Generator,
+    arrangement: Plan,
+    *,
+    images: int,
+    height: int,
+    width: int,
+    channels: int,
+    filters: int,
+    kind: str = "identity",
+) -> None:
+    extra = int(random.integers(2)) * 3
+    memory, whole = guarded(
+        random.standard_normal((images, height + 2, width + 2, channels + extra)).astype(np.float32),
+        at_start=bool(random.integers(2)),
+    )
+    x = whole[..., extra:]
+    weight = random.standard_normal((filters, channels, 3, 3)).astype(np.float32)
+    weight /= np.float32(3 * channels**0.5)
+    packed_memory, packed = guarded(pack(instructions, weight, arrangement))
+    ending = make_ending(kind, (images, height, width, filters), random)
+    launch = winograd(
+        instructions,
+        images=images,
+        height=height,
+        width=width,
+        channels=channels,
+        filters=filters,
+        a=strides_of(x)[:3],  # type: ignore[arg-type]
+        arrangement=arrangement,
+        epilogue=ending.epilogue,
+    )
+    # Results are of the order of one, errors of 2e-6 of the largest; "long" makes (45 x)² of them.
+    atol = 0.3 if kind == "long" else 4e-5
+    ending.check(launch, [x, packed], reference(x, weight, height, width), rtol=1e-4, atol=atol)
+    memory.check()
+    packed_memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("seed", range(60))
+def test_random_geometries(instructions: InstructionSet, seed: int) -> None:
+    require(instructions)
+    random = np.random.default_rng(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(random.integers(low, high))
+
+    is_wide = instructions is InstructionSet.AVX512
+    vectors = draw(1, 4)
+    most = (31 - vectors) // vectors if is_wide else (15 - vectors) // vectors
+    tiles = draw(1, 20)
+    arrangement = Plan(tiles, draw(1, min(most, tiles) + 1), vectors, draw(1, 4), 0.0)
+    check(
+        instructions,
+        random,
+        arrangement,
+        images=draw(1, 3),
+        height=draw(4, 20),
+        width=draw(4, 20),
+        channels=draw(1, 70),
+        filters=draw(1, 100),
+        kind=KINDS[seed % len(KINDS)],
+    )
+
+
+@instruction_sets
+@pytest.mark.parametrize(
+    ("size", "channels", "filters"),
+    [(56, 64, 64), (28, 128, 128), (14, 256, 256), (30, 24, 40), (64, 32, 100)],
+)
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_plans(instructions: InstructionSet, size: int, channels: int, filters: int, threads: int) -> None:
+    require(instructions)
+    arrangement = plan(
+        instructions, images=1, height=size, width=size, channels=channels, filters=filters, threads=threads
+    )
+    if arrangement is None:
+        pytest.skip("adding up directly is faster")
+    check(
+        instructions,
+        np.random.default_rng(size),
+        arrangement,
+        images=1,
+        height=size,
+        width=size,
+        channels=channels,
+        filters=filters,
+        kind="bias_relu",
+    )
+
+
+@instruction_sets
+def test_errors_are_a_few_units_of_the_largest_result(instructions: InstructionSet) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((1, 18, 18, 256)).astype(np.float32)
+    weight = random.standard_normal((64, 256, 3, 3)).astype(np.float32)
+    arrangement = Plan(16, 4, 2, 2, 0.0)
+    ending = make_ending("identity", (1, 16, 16, 64), random)
+    launch = winograd(
+        instructions,
+        images=1,
+        height=16,
+        width=16,
+        channels=256,
+        filters=64,
+        a=strides_of(x)[:3],  # type: ignore[arg-type]
+        arrangement=arrangement,
+        epilogue=ending.epilogue,
+    )
+    wanted = reference(x, weight, 16, 16)
+    atol = 4e-6 * float(np.abs(wanted).max())
+    ending.check(launch, [x, pack(instructions, weight, arrangement)], wanted, rtol=0, atol=atol)
+
+
+@instruction_sets
+def test_nan_stays_in_its_tiles(instructions: InstructionSet) -> None:
+    require(instructions)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((1, 14, 14, 20)).astype(np.float32)
+    x[0, 10, 10, 7] = np.nan
+    weight = random.standard_normal((20, 20, 3, 3)).astype(np.float32)
+    arrangement = Plan(3, 3, 1, 1, 0.0)
+    ending = make_ending("identity", (1, 12, 12, 20), random)
+    launch = winograd(
+        instructions,
+        images=1,
+        height=12,
+        width=12,
+        channels=20,
+        filters=20,
+        a=strides_of(x)[:3],  # type: ignore[arg-type]
+        arrangement=arrangement,
+        epilogue=ending.epilogue,
+    )
+    wanted = reference(x, weight, 12, 12)
+    # The tile's third input along each axis reaches all its results.
+    wanted[0, 8:, 8:] = np.nan
+    ending.check(launch, [x, pack(instructions, weight, replace(arrangement, seconds=1.0))], wanted,
+                 rtol=1e-4, atol=1e-3)  # fmt: skip
+
+
+def test_few_tiles_or_channels_have_no_plan() -> None:
+    def find(size: int, channels: int) -> Plan | None:
+        return plan(
+            InstructionSet.AVX2,
+            images=1,
+            height=size,
+            width=size,
+            channels=channels,
+            filters=64,
+            threads=2,
+        )
+
+    assert find(7, 512) is None
+    assert find(3, 64) is None
+    assert find(56, 3) is None
+    assert find(56, 64) is not None

@@ -1,0 +1,162 @@
+"""Corners of the CPU's machine code that random graphs found, or do not reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+import vkml.lowering.cpu
+import vkml.lowering.native
+from vkml.cpu.native import executable
+from vkml.cpu.native.executable import InstructionSet, instruction_set
+from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
+from vkml.onnx import save_graph
+
+Array = np.ndarray[Any, Any]
+
+if instruction_set() is None:
+    pytest.skip("no machine code here", allow_module_level=True)
+
+SETS = [
+    InstructionSet.AVX2,
+    pytest.param(
+        InstructionSet.AVX512,
+        marks=pytest.mark.skipif(instruction_set() is not InstructionSet.AVX512, reason="no AVX-512"),
+    ),
+]
+
+
+@pytest.fixture(params=SETS, ids=lambda value: value.value)
+def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> InstructionSet:
+    """The instruction set that programs made in the test use."""
+    chosen: InstructionSet = request.param
+    monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: chosen)
+    return chosen
+
+
+def compare(
+    sketch: Sketch, outputs: Sequence[str], feed: dict[str, Array], monkeypatch: pytest.MonkeyPatch
+) -> list[Array]:
+    """Asserts that machine code gives what NumPy gives; returns that."""
+    model = save_graph(sketch.finish(*outputs))
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        found = session.run(None, feed)
+    with monkeypatch.context() as patch:
+        patch.setattr(vkml.lowering.cpu, "instruction_set", lambda: None)
+        with vkml.InferenceSession(model, devices="cpu") as session:
+            wanted = session.run(None, feed)
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    return list(found)
+
+
+def test_any_byte_but_zero_is_true(instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = Sketch("truths", 20)
+    b, c = (sketch.input(name, (37,), dtypes.BOOL) for name in "bc")
+    x = sketch.input("x", (37,))
+    one = sketch.input("one", (1,), dtypes.BOOL)
+    outputs = [
+        sketch.node("Where", b, x, sketch.node("Neg", x)),
+        sketch.node("Where", one, x, sketch.node("Neg", x)),
+        *(sketch.node(op, b, c) for op in ("And", "Or", "Xor")),
+        sketch.node("Not", b),
+        sketch.node("Cast", b, to=1),
+    ]
+    truths = np.resize(np.array([2, 0, 255, 1, 0, 128, 0], np.uint8), 37).view(bool)
+    feed = {"b": truths, "c": np.roll(truths, 1), "x": np.arange(1, 38, dtype=np.float32),
+            "one": truths[:1]}  # fmt: skip
+    found = compare(sketch, outputs, feed, monkeypatch)
+    for array in found:
+        assert array.dtype != bool or array.view(np.uint8).max() <= 1
+
+
+def test_casts_to_float16_and_back_round(
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketch = Sketch("rounds", 20)
+    x = sketch.node("Add", sketch.input("x", (89,)), sketch.constant(np.float32(1e-3)))
+    back = sketch.node("Cast", sketch.node("Cast", x, to=10), to=1)
+    feed = {"x": np.linspace(-70000, 70000, 89).astype(np.float32)}
+    [found] = compare(sketch, [sketch.node("Mul", back, sketch.constant(np.float32(3)))], feed, monkeypatch)
+    assert np.isinf(found[[0, -1]]).all()
+
+
+def test_borders_along_an_axis_of_size_one(
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros above and below a single line are read as such, though its stride is nowhere stated."""
+    rng = np.random.default_rng(0)
+    sketch = Sketch("line", 20)
+    x = sketch.input("x", (2, 5, 1, 9))
+    y = sketch.node("AveragePool", x, kernel_shape=(1, 3), pads=(0, 1, 0, 1))
+    first = sketch.constant(rng.standard_normal((4, 5, 3, 3)).astype(np.float32))
+    second = sketch.constant(rng.standard_normal((4, 5, 1, 2)).astype(np.float32))
+    outputs = [
+        sketch.node("Conv", y, first, kernel_shape=(3, 3), pads=(1, 1, 1, 1)),
+        sketch.node("Conv", y, first, kernel_shape=(3, 3), pads=(0, 1, 2, 1)),
+        sketch.node("Conv", y, second, kernel_shape=(1, 2), pads=(0, 1, 0, 1), strides=(2, 2)),
+    ]
+    compare(sketch, outputs, {"x": rng.standard_normal((2, 5, 1, 9)).astype(np.float32)}, monkeypatch)
+
+
+def test_windows_and_sums_of_nothing(instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = Sketch("nothing", 20)
+    x, empty = sketch.input("x", (1, 2, 1, 1)), sketch.input("empty", (1, 2, 0, 5))
+    channels = sketch.input("channels", (1, 0, 4, 4))
+    weight = sketch.constant(np.zeros((3, 0, 3, 3), np.float32))
+    outputs = [
+        # The corners' windows hold padding only.
+        sketch.node("AveragePool", x, kernel_shape=(2, 2), dilations=(2, 2), pads=(1, 1, 1, 1)),
+        sketch.node("GlobalAveragePool", empty),
+        sketch.node("ReduceMean", empty, sketch.constant(np.array([2, 3]))),
+        sketch.node("Conv", channels, weight, sketch.constant(np.ones(3, np.float32)), kernel_shape=(3, 3)),
+    ]
+    feed = {
+        "x": np.ones((1, 2, 1, 1), np.float32),
+        "empty": np.ones((1, 2, 0, 5), np.float32),
+        "channels": np.ones((1, 0, 4, 4), np.float32),
+    }
+    with np.errstate(all="ignore"):
+        compare(sketch, outputs, feed, monkeypatch)
+
+
+def test_numpy_works_where_memory_cannot_be_made_executable(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = Sketch("refused", 20)
+    model = save_graph(sketch.finish(sketch.node("Relu", sketch.input("x", (3,)))))
+    monkeypatch.setattr(executable, "_protect", lambda: lambda *_: -1)
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        assert session.run(None, {"x": np.array([-1, 0, 2], np.float32)})[0].tolist() == [0, 0, 2]
+        assert {step.variant for step in session.report().steps} == {"numpy"}
+
+
+def test_an_arena_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = Sketch("large", 20)
+    x = sketch.input("x", ("n", 1024))
+    model = save_graph(sketch.finish(sketch.node("Softmax", sketch.node("Softmax", x, axis=-1), axis=-1)))
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        monkeypatch.setattr(vkml.lowering.native, "free_memory", lambda: 1 << 20)
+        with pytest.raises(vkml.OutOfMemory, match="free"):
+            session.run(None, {"x": np.zeros((1 << 14, 1024), np.float32)})
+        session.run(None, {"x": np.zeros((4, 1024), np.float32)})
+
+
+def test_many_refused_nodes_take_time_in_proportion() -> None:
+    """Every second node is NumPy's: all that was left used to be looked at anew for each (6 s)."""
+    sketch = Sketch("mixed", 20)
+    y = sketch.input("x", (3, 5))
+    zero = sketch.constant(np.int64(0))
+    for _ in range(500):
+        y = sketch.node("CumSum", sketch.node("Tanh", y), zero)
+    model = save_graph(sketch.finish(y))
+    start = time.perf_counter()
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        session.run(None, {"x": np.ones((3, 5), np.float32)})
+        variants = [step.variant for step in session.report().steps]
+    assert time.perf_counter() - start < 3
+    assert sorted(set(variants)) == sorted({"numpy", instruction_set().value})
