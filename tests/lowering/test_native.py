@@ -220,3 +220,25 @@ def test_more_addends_than_registers(instructions: InstructionSet, op: str) -> N
         found, alone = session.run(None, feed)
     wanted = alone + sum(entry for name, entry in feed.items() if name != "x")
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_winograd_is_near_and_not_for_the_highest_precision(
+    instructions: InstructionSet, precision: str
+) -> None:
+    rng = np.random.default_rng(0)
+    sketch = Sketch("net", 17)
+    x = sketch.input("x", (2, 32, 30, 27))
+    weight = rng.standard_normal((48, 32, 3, 3)).astype(np.float32)
+    y = sketch.node("Conv", x, sketch.constant(weight), kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+    model = save_graph(sketch.finish(sketch.node("Relu", y)))
+    feed = rng.standard_normal((2, 32, 30, 27)).astype(np.float32)
+    padded = np.pad(feed.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    expected = np.maximum(np.einsum("nchwyx,fcyx->nfhw", windows, weight.astype(np.float64)), 0)
+    with vkml.InferenceSession(model, devices="cpu", precision=precision) as session:
+        [found] = session.run(None, {"x": feed})
+        kernels = {step.kernel for step in session.report().steps}
+    bound = {"highest": 2e-6, "high": 1e-5}[precision]
+    assert np.abs(found - expected).max() < bound * np.abs(expected).max()
+    assert kernels

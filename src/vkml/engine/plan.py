@@ -144,6 +144,7 @@ class Placement:
     target: Target | None
     weights: WeightStore | None
     strict: bool = False
+    precision: str = "high"
 
 
 @dataclass(eq=False)
@@ -321,6 +322,7 @@ def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options
             threads=threads,
             inputs=piece.inputs,
             outputs=piece.outputs,
+            is_strict=placement.precision == "highest",
         )
         return CpuBound(piece, program)
     assert placement.device is not None and placement.target is not None and placement.weights is not None

@@ -117,12 +117,12 @@ class InferenceSession:
 
     def _place(self, info: Any, strict: bool) -> Placement:
         if info is None:
-            return Placement(None, None, None, strict)
+            return Placement(None, None, None, strict, self._precision)
         device = device_registry.open_device(info)
         target = device_registry.target_of(info)
         _close_at_exit(self)
         weights = WeightStore(device, self._options.progress, self._options.memory_limit)
-        return Placement(device, target, weights, strict)
+        return Placement(device, target, weights, strict, self._precision)
 
     def _plan_statically(self) -> None:
         """Plans at once where the model's input shapes leave nothing open, so that errors come early."""

@@ -170,6 +170,7 @@ def compile_cpu(
     threads: int | None = None,
     inputs: Sequence[str] = (),
     outputs: Sequence[str] | None = None,
+    is_strict: bool = False,
 ) -> CpuProgram:
     """Compiles nodes for the CPU: to machine code where there is some for a node, else to NumPy's functions.
 
@@ -181,13 +182,14 @@ def compile_cpu(
         inputs: the order in which runs give values from outside, where there is one.
         outputs: the values that runs may ask for, in their order, which machine code needs to know; None:
             any, and NumPy does it all.
+        is_strict: whether machine code must add up the products that convolutions state (no Winograd).
     """
     slots: dict[str, int] = {}
     for node in nodes:
         for name in (*node.inputs, *node.outputs):
             if name:
                 slots.setdefault(name, len(slots))
-    scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool())
+    scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool(), is_strict)
     instructions = instruction_set() if outputs is not None else None
     runs = [_Run((node,)) for node in nodes]
     if instructions is not None and outputs is not None:
@@ -270,7 +272,15 @@ def _native_runs(
         if first is None:
             try:
                 step = compile_native(
-                    part, inputs, outputs, scope.types, scope.constants, scope.slots, instructions, scope.pool
+                    part,
+                    inputs,
+                    outputs,
+                    scope.types,
+                    scope.constants,
+                    scope.slots,
+                    instructions,
+                    scope.pool,
+                    scope.is_strict,
                 )
                 if len(part) < len(whole):
                     waiting.insert(0, whole)

@@ -40,6 +40,8 @@ class Scope:
     """Values that lie channels-last in memory; grows while steps are compiled in order."""
     pool: WorkerPool
     buffers: BufferPool
+    is_strict: bool = False
+    """Whether convolutions in machine code must add up the products that they state."""
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,7 @@ def compile_native(
     slots: Mapping[str, int],
     instructions: InstructionSet,
     pool: WorkerPool,
+    is_strict: bool = False,
 ) -> NativeStep:
     """Nodes as one step.
 
@@ -229,12 +230,13 @@ def compile_native(
         slots: where a run keeps each value.
         instructions: the set that code may use.
         pool: whose threads run it.
+        is_strict: whether convolutions must add up the products that they state (no Winograd).
 
     Raises:
         Refused: a node has no machine code.
     """
     layouts = _layouts(nodes, outputs, types)
-    build = NativeBuilder(instructions, pool.size, layouts)
+    build = NativeBuilder(instructions, pool.size, layouts, is_strict)
     views: dict[str, View] = {}
     sources = {name: build.buffer(BufferKind.INPUT, types[name], name) for name in inputs}
     views.update(sources)

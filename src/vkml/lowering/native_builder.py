@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.cpu.native import depthwise, gather, pointwise, product, rows, vector_product, windows
+from vkml.cpu.native import depthwise, gather, pointwise, product, rows, vector_product, windows, winograd
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
@@ -104,13 +104,17 @@ class NativeBuilder(Builder):
         instructions: the set that code may use.
         threads: that will run the program.
         layouts: memory layouts of values by name.
+        is_strict: whether sums must be those of the products that the operators state: no Winograd.
     """
 
-    def __init__(self, instructions: InstructionSet, threads: int, layouts: Layouts) -> None:
+    def __init__(
+        self, instructions: InstructionSet, threads: int, layouts: Layouts, is_strict: bool = False
+    ) -> None:
         super().__init__(Target(frozenset()))
         self.instructions, self.threads, self.layouts = instructions, threads, layouts
         self.launches: list[NativeDispatch] = []
         self.bordered: dict[Buffer, _Bordered] = {}
+        self.is_strict = is_strict
         self._makes_channels_last = False
 
     # -- values ---------------------------------------------------------------------------------------------
@@ -441,6 +445,19 @@ class NativeBuilder(Builder):
                 threads=self.threads,
             )
             return self._finish_padded(launch, image, start, [packed], ending)
+        is_square = (kernel_y, kernel_x) == (3, 3) and group == 1 and step_c == 1
+        if is_square and tuple(strides[1:]) == tuple(dilations[1:]) == (1, 1) and not self.is_strict:
+            arrangement = winograd.plan(
+                self.instructions,
+                images=images,
+                height=height,
+                width=width,
+                channels=x.shape[1],
+                filters=filters,
+                threads=self.threads,
+            )
+            if arrangement is not None:
+                return self._winograd(image, start, weight, arrangement, ending)
         inner = weight.shape[1]
         is_plain = kernel_y == kernel_x == 1 and tuple(strides[1:]) == (1, 1) and need.is_empty
         panel = product.panel_width(
@@ -479,6 +496,31 @@ class NativeBuilder(Builder):
             panel=panel,
             epilogue=epilogue,
             threads=self.threads,
+        )
+        return self._finish_padded(launch, image, start, [packed], ending)
+
+    def _winograd(
+        self, image: View, start: View, weight: View, arrangement: winograd.Plan, ending: _Ending
+    ) -> list[View]:
+        images, filters, *spatial = self.result().dims
+        filters, channels = weight.shape[:2]
+        packed = self.materialised(
+            weight,
+            f"{arrangement.key}{self.instructions.value}",
+            lambda array: winograd.pack(
+                self.instructions, array.reshape(filters, channels, 3, 3), arrangement
+            ),
+        )
+        launch = winograd.winograd(
+            self.instructions,
+            images=images,
+            height=spatial[0],
+            width=spatial[1],
+            channels=channels,
+            filters=filters,
+            a=(image.strides[0], image.strides[2], image.strides[3]),
+            arrangement=arrangement,
+            epilogue=ending.epilogue,
         )
         return self._finish_padded(launch, image, start, [packed], ending)
 

@@ -103,8 +103,9 @@ def test_plans(instructions: InstructionSet, size: int, channels: int, filters: 
     arrangement = plan(
         instructions, images=1, height=size, width=size, channels=channels, filters=filters, threads=threads
     )
-    if arrangement is None:
-        pytest.skip("adding up directly is faster")
+    if arrangement is None:  # few tiles for many threads: adding up directly is faster
+        assert threads == 16
+        return
     check(
         instructions,
         np.random.default_rng(size),
