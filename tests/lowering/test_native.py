@@ -242,3 +242,13 @@ def test_winograd_is_near_and_not_for_the_highest_precision(
     bound = {"highest": 2e-6, "high": 1e-5}[precision]
     assert np.abs(found - expected).max() < bound * np.abs(expected).max()
     assert kernels
+
+
+def test_convolutions_with_many_weights_are_added_up_in_stretches(instructions: InstructionSet) -> None:
+    cases = Cases(5)
+    x, weight = cases.array("float32", (1, 1200, 5, 6)), cases.array("float32", (70, 1200, 3, 3))
+    bias = Fixed(cases.array("float32", (70,)))
+    # Results are near 1000, and 10,800 products are added: eps · sqrt(10800) · 1000 is 6e-3.
+    cases.add("Conv", x, Fixed(weight), bias, pads=[1, 1, 1, 1], atol=2e-2)
+    cases.add("Conv", x, Fixed(weight), bias, pads=[0, 2, 1, 0], strides=[2, 1], atol=2e-2)
+    check(cases, instructions)

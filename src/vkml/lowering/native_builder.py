@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ _REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "Prod": 
 """What is folded for each reduction."""
 MOST_PLACES = 1024
 """Places folded with lanes along a kept axis: one running sum has an error that grows with their number."""
+
+
+PANEL_BYTES = 512 * 1024
+"""Of a panel of weights, that the second-level cache keeps while tiles of an image pass."""
+_ADD = Expression(2, (Step("add", (0, 1)),), (2,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -483,21 +489,50 @@ class NativeBuilder(Builder):
             a = (step_n, inner * step_c, *walks[1:], step_c)
             b = (0, -(-per_group // panel) * panel * inner * kernel_y * kernel_x)
             epilogue = _grouped(epilogue, per_group)
-        launch = product.product(
-            self.instructions,
-            batch=batch,
-            height=height,
-            width=width,
-            columns=per_group,
-            inner=inner,
-            taps=taps,
-            a=a,
-            b=b,
-            panel=panel,
-            epilogue=epilogue,
-            threads=self.threads,
+        stretches = _stretches(len(taps), 4 * inner * panel) if group == 1 and height * width > 1 else 1
+
+        def some_taps(first: int, last: int, ending: Epilogue) -> Launch:
+            return product.product(
+                self.instructions,
+                batch=batch,
+                height=height,
+                width=width,
+                columns=per_group,
+                inner=inner,
+                taps=taps[first:last],
+                a=a,
+                b=b,
+                panel=panel,
+                epilogue=ending,
+                threads=self.threads,
+                panel_floats=panel * inner * len(taps),
+            )
+
+        if stretches == 1:
+            whole = some_taps(0, len(taps), epilogue)
+            return self._finish_padded(whole, image, start, [packed], ending)
+        # Sums of a few taps at a time, so that the second-level cache holds the panel they meet.
+        kept = self.channels_last(result, "", Border())
+        sums = _places(kept)
+        access = _access(sums)
+        steps = [round(at * len(taps) / stretches) for at in range(stretches + 1)]
+        for first, last in pairwise(steps):
+            part = replace(packed, offset=packed.offset + first * inner * panel)
+            if last < len(taps):
+                expression = IDENTITY if first == 0 else _ADD
+                leaves = (sums,) if first else ()
+                partial = _Ending(
+                    Epilogue(expression, (access,) * len(leaves), (access,)), leaves, (sums,), (), ()
+                )
+                self._finish_padded(some_taps(first, last, partial.epilogue), image, start, [part], partial)
+        final = replace(
+            epilogue,
+            expression=_after(epilogue.expression, (Step("add", (0, 1)),), 1),
+            leaves=(access, *epilogue.leaves),
         )
-        return self._finish_padded(launch, image, start, [packed], ending)
+        ending = replace(ending, leaves=(sums, *ending.leaves))
+        last_launch = some_taps(steps[-2], steps[-1], final)
+        return self._finish_padded(last_launch, image, start, [part], ending)
 
     def _winograd(
         self, image: View, start: View, weight: View, arrangement: winograd.Plan, ending: _Ending
@@ -927,6 +962,16 @@ def _mapped(epilogue: Epilogue, change: Callable[[tuple[int, ...]], tuple[int, .
         leaves=tuple(replace(access, strides=change(access.strides)) for access in epilogue.leaves),
         results=tuple(replace(access, strides=change(access.strides)) for access in epilogue.results),
     )
+
+
+def _stretches(taps: int, tap_bytes: int) -> int:
+    """Into how many launches the taps of a convolution are cut.
+
+    Args:
+        taps: of the window.
+        tap_bytes: of a panel of weights, for each tap.
+    """
+    return 1 if taps * tap_bytes <= 2 * PANEL_BYTES else min(taps, -(-taps * tap_bytes // PANEL_BYTES))
 
 
 def _scaled(epilogue: Epilogue, factor: float | Access) -> Epilogue:

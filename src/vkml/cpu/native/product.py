@@ -119,6 +119,7 @@ def product(
     panel: int,
     epilogue: Epilogue,
     threads: int,
+    panel_floats: int = 0,
 ) -> Launch:
     """Sums over taps and k, then an epilogue.
 
@@ -135,6 +136,7 @@ def product(
         panel: columns of a panel of B.
         epilogue: over (batch…, y, x, column), float32; leaves walk columns by 0 or 1, results by 1.
         threads: that will share the work.
+        panel_floats: from one panel of B to the next; 0: as many as these taps have.
 
     Returns:
         A launch of A, B, the leaves, the results.
@@ -164,7 +166,7 @@ def product(
         columns=columns,
         panel=panel,
         operands=[(*a[:-1], 0), *operands[1:]],
-        panel_floats=panel * depth,
+        panel_floats=panel_floats or panel * depth,
         b=b,
         row_seconds=2.0 * panel * depth * SECONDS_PER_FLOP,
         row_bytes=4 * max(a[-1] * inner, abs(a[-2]), 1),

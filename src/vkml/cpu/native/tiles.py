@@ -149,8 +149,11 @@ def chunk_table(
     counts_y, counts_x = np.minimum(lines, height - starts_y), np.minimum(span, width - starts_x)
     axes = [np.arange(size) for size in (*batch, panels, len(starts_y), len(starts_x))]
     grid = list(np.meshgrid(*axes, indexing="ij"))
-    if height * width * row_bytes > 2 * BLOCK_BYTES:
-        # A is too large to stay in the cache while all panels pass: a block of it meets all panels first.
+    a_bytes, b_bytes = height * width * row_bytes, 4 * panels * panel_floats
+    blocks = len(starts_y) * len(starts_x)
+    if a_bytes > 2 * BLOCK_BYTES and b_bytes * blocks < a_bytes * panels:
+        # A is too large to stay in the cache while all panels pass: a block meets all panels first. With
+        # even larger weights, all blocks meet one panel.
         grid = [np.moveaxis(axis, rank, -1) for axis in grid]
     *batches, p, y, x = (axis.reshape(-1) for axis in grid)
 
