@@ -16,8 +16,8 @@ WARM_UP_RUNS = 3
 BURST_SECONDS = 0.05
 """A runner's turn: long enough for clocks and caches to settle on it, short enough that turns alternate."""
 PAUSE_SECONDS = 0.02
-"""Before a turn, which then begins with a run that does not count: onnxruntime's threads spin on after its last
-run and would take a core from the next in turn."""
+"""Before a turn, which then begins with a run that does not count: onnxruntime's threads spin on after its
+last run and would take a core from the next in turn."""
 MAX_RUNS = 20_000
 TOLERANCE = 1e-3
 """Largest difference from the first peer's output, relative to its largest value, that goes unmarked."""
