@@ -83,7 +83,7 @@ class CpuBound:
         self.piece = piece
         self._program = program
         self._whole = program.whole(piece.inputs, piece.outputs)
-        self.variants = program.variants
+        self.variants, self.arena_bytes = program.variants, program.arena_bytes
 
     def run(self, feeds: Sequence[Array], profile: list[tuple[str, float]] | None = None) -> list[Array]:
         try:
@@ -368,6 +368,7 @@ def report(plan: Plan, weights: WeightStore | None) -> PlanReport:
             for kind, size in sizes.items():
                 kinds[kind] = size if kind == "weights" else kinds.get(kind, 0) + size
         elif isinstance(program, CpuBound):
+            kinds["activations"] = kinds.get("activations", 0) + program.arena_bytes
             steps += [_cpu_step(node, plan.graph.types, program.variants) for node in program.piece.nodes]
             names = {name for node in program.piece.nodes for name in node.inputs}
             kinds["weights"] = kinds.get("weights", 0) + sum(

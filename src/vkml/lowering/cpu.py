@@ -74,6 +74,12 @@ class CpuProgram:
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
         self._lock = threading.Lock()
 
+    @property
+    def arena_bytes(self) -> int:
+        """Memory that machine code works in."""
+        steps = (step.run for step in self._steps if step.is_native)
+        return sum(step.report.arena_bytes for step in steps)  # type: ignore[attr-defined]
+
     def whole(self, inputs: Sequence[str], outputs: Sequence[str]) -> NativeStep | None:
         """The program's only step, where that is machine code from these inputs to these outputs."""
         if len(self._steps) != 1 or not self._steps[0].is_native:
