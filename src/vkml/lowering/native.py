@@ -20,7 +20,8 @@ from vkml.ir import Constant, Node, TensorType, find
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import CannotLower
 from vkml.lowering.memory import plan_memory
-from vkml.lowering.native_builder import Border, Layouts, NativeBuilder, NativeDispatch
+from vkml.lowering.native_builder import NativeBuilder, NativeDispatch
+from vkml.lowering.native_layout import Border, Layouts
 from vkml.lowering.schedule import schedule
 from vkml.lowering.vulkan import lower_one, slice_along, view_of
 from vkml.ops.conv import ConvGeometry, conv_geometry

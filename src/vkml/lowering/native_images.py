@@ -1,0 +1,328 @@
+"""Convolutions and pooling of images in machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.cpu.native import depthwise, product, windows, winograd
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
+from vkml.cpu.native.kernel import Launch
+from vkml.ir import Constant, TensorType, dtypes
+from vkml.kernels.views import View
+from vkml.kernels.writer import CannotLower
+from vkml.lowering.native_epilogue import Ending, after, grouped, scaled
+from vkml.lowering.native_layout import Border, access_of, places, plane, require_floats
+
+if TYPE_CHECKING:
+    from vkml.lowering.native_builder import NativeBuilder
+
+Array = np.ndarray[Any, Any]
+
+
+PANEL_BYTES = 512 * 1024
+"""Of a panel of weights, that the second-level cache keeps while tiles of an image pass."""
+_ADD = Expression(2, (Step("add", (0, 1)),), (2,))
+
+
+def conv(
+    build: NativeBuilder,
+    x: View,
+    weight: View,
+    bias: View | None,
+    **geometry: Any,
+) -> list[View]:
+    """A convolution of [images, channels, 1, (height,) width]: depthwise, by Winograd, or as a product."""
+    strides, pads, dilations = (geometry[name] for name in ("strides", "pads", "dilations"))
+    group: int = geometry["group"]
+    require_floats(x, weight, *([] if bias is None else [bias]))
+    result = build.result()
+    if len(result.dims) == 5 or x.shape[2] != 1 or weight.shape[2] != 1:
+        raise CannotLower("three-dimensional convolutions have no machine code")
+    if not x.elements:
+        raise CannotLower("a convolution of nothing has no machine code")
+    images, filters = result.dims[:2]
+    height, width = (1, *result.dims[2:]) if len(result.dims) == 3 else result.dims[2:]
+    if bias is not None:
+        lanes = bias.reshape((1, filters, *(1,) * (len(result.dims) - 2)))
+        assert lanes is not None
+        build.before_epilogue(result, addend=lanes.expand(result.dims))
+    image = plane(x)
+    kernel_y, kernel_x = weight.shape[3:]
+    need = Border(
+        pads[1],
+        max(0, (height - 1) * strides[1] + (kernel_y - 1) * dilations[1] - pads[1] - image.shape[2] + 1),
+        pads[2],
+        max(0, (width - 1) * strides[2] + (kernel_x - 1) * dilations[2] - pads[2] - image.shape[3] + 1),
+    )
+    image = _with_border(build, image, need)
+    step_n, step_c, step_y, step_x = image.strides
+    start = replace(image, offset=image.offset - pads[1] * step_y - pads[2] * step_x)
+    ending = _ending_channels_last(build, result, filters)
+    taps = tuple(
+        y * dilations[1] * step_y + x_ * dilations[2] * step_x
+        for y in range(kernel_y)
+        for x_ in range(kernel_x)
+    )
+    walks = (step_n, strides[1] * step_y, strides[2] * step_x)
+    if weight.buffer.constant is None:
+        raise CannotLower("convolutions with computed weights have no machine code")
+    per_group = filters // group
+    if group == x.shape[1] == filters and group > 1 and step_c == 1:
+        packed = build.materialised(
+            weight,
+            f"depthwise{build.instructions.value}",
+            lambda array: depthwise.pack_depthwise(
+                build.instructions, array.reshape(filters, 1, kernel_y, kernel_x)
+            ),
+        )
+        launch = depthwise.depthwise(
+            build.instructions,
+            images=images,
+            height=height,
+            width=width,
+            channels=filters,
+            taps=taps,
+            a=walks,
+            epilogue=ending.epilogue,
+            threads=build.threads,
+        )
+        return _finish_padded(build, launch, image, start, [packed], ending)
+    is_square = (kernel_y, kernel_x) == (3, 3) and group == 1 and step_c == 1
+    if is_square and tuple(strides[1:]) == tuple(dilations[1:]) == (1, 1) and not build.is_strict:
+        arrangement = winograd.plan(
+            build.instructions,
+            images=images,
+            height=height,
+            width=width,
+            channels=x.shape[1],
+            filters=filters,
+            threads=build.threads,
+        )
+        if arrangement is not None:
+            return _winograd(build, image, start, weight, arrangement, ending)
+    inner = weight.shape[1]
+    is_plain = kernel_y == kernel_x == 1 and tuple(strides[1:]) == (1, 1) and need.is_empty
+    panel = product.panel_width(
+        build.instructions,
+        columns=per_group,
+        rows=height * width if is_plain else width,
+        row_bytes=4 * walks[2],
+    )
+
+    def pack(array: Array) -> Array:
+        by_tap = array.reshape(group, per_group, inner, kernel_y * kernel_x).transpose(0, 3, 2, 1)
+        return np.concatenate(
+            [product.pack(part.reshape(-1, per_group), panel).reshape(-1) for part in by_tap]
+        )
+
+    packed = build.materialised(weight, f"filters{panel}:{group}", pack)
+    epilogue = ending.epilogue
+    a: tuple[int, ...] = (*walks, step_c)
+    b: tuple[int, ...] = (0,)
+    batch: tuple[int, ...] = (images,)
+    if group > 1:
+        batch = (images, group)
+        a = (step_n, inner * step_c, *walks[1:], step_c)
+        b = (0, -(-per_group // panel) * panel * inner * kernel_y * kernel_x)
+        epilogue = grouped(epilogue, per_group)
+    stretches = _stretches(len(taps), 4 * inner * panel) if group == 1 and height * width > 1 else 1
+
+    def some_taps(first: int, last: int, ending: Epilogue) -> Launch:
+        return product.product(
+            build.instructions,
+            batch=batch,
+            height=height,
+            width=width,
+            columns=per_group,
+            inner=inner,
+            taps=taps[first:last],
+            a=a,
+            b=b,
+            panel=panel,
+            epilogue=ending,
+            threads=build.threads,
+            panel_floats=panel * inner * len(taps),
+        )
+
+    if stretches == 1:
+        whole = some_taps(0, len(taps), epilogue)
+        return _finish_padded(build, whole, image, start, [packed], ending)
+    # Sums of a few taps at a time, so that the second-level cache holds the panel they meet.
+    kept = build.channels_last(result, "", Border())
+    sums = places(kept)
+    access = access_of(sums)
+    steps = [round(at * len(taps) / stretches) for at in range(stretches + 1)]
+    for first, last in pairwise(steps):
+        part = replace(packed, offset=packed.offset + first * inner * panel)
+        if last < len(taps):
+            expression = IDENTITY if first == 0 else _ADD
+            leaves = (sums,) if first else ()
+            partial = Ending(
+                Epilogue(expression, (access,) * len(leaves), (access,)), leaves, (sums,), (), ()
+            )
+            _finish_padded(build, some_taps(first, last, partial.epilogue), image, start, [part], partial)
+    final = replace(
+        epilogue,
+        expression=after(epilogue.expression, (Step("add", (0, 1)),), 1),
+        leaves=(access, *epilogue.leaves),
+    )
+    ending = replace(ending, leaves=(sums, *ending.leaves))
+    last_launch = some_taps(steps[-2], steps[-1], final)
+    return _finish_padded(build, last_launch, image, start, [part], ending)
+
+
+def _winograd(
+    build: NativeBuilder, image: View, start: View, weight: View, arrangement: winograd.Plan, ending: Ending
+) -> list[View]:
+    images, filters, *spatial = build.result().dims
+    filters, channels = weight.shape[:2]
+    packed = build.materialised(
+        weight,
+        f"{arrangement.key}{build.instructions.value}",
+        lambda array: winograd.pack(build.instructions, array.reshape(filters, channels, 3, 3), arrangement),
+    )
+    launch = winograd.winograd(
+        build.instructions,
+        images=images,
+        height=spatial[0],
+        width=spatial[1],
+        channels=channels,
+        filters=filters,
+        a=(image.strides[0], image.strides[2], image.strides[3]),
+        arrangement=arrangement,
+        epilogue=ending.epilogue,
+    )
+    return _finish_padded(build, launch, image, start, [packed], ending)
+
+
+def pool(build: NativeBuilder, x: View, how: str | float, **geometry: Any) -> list[View]:
+    """The greatest element or the mean of each window."""
+    require_floats(x)
+    result = build.result()
+    if how not in ("max", "average") or len(result.dims) == 5 or x.shape[2] != 1:
+        raise CannotLower("this pooling has no machine code")
+    kernel, strides, dilations, pads = (
+        tuple(geometry[name][1:]) for name in ("kernel", "strides", "dilations", "pads")
+    )
+    images, channels = result.dims[:2]
+    size = (1, *result.dims[2:]) if len(result.dims) == 3 else result.dims[2:]
+    after = [
+        max(0, (size[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] - pads[i] - x.shape[3 + i] + 1)
+        for i in range(2)
+    ]
+    fill = -np.inf if how == "max" else 0.0
+    need = Border(pads[0], after[0], pads[1], after[1], fill)
+    image = _with_border(build, plane(x), need)
+    step_n, _, step_y, step_x = image.strides
+    start = replace(image, offset=image.offset - pads[0] * step_y - pads[1] * step_x)
+    ending = _ending_channels_last(build, result, channels)
+    epilogue, others = ending.epilogue, list[View]()
+    if how == "average":
+        counts = _window_counts(x.shape[3:], size, kernel, strides, dilations, pads, geometry)
+        with np.errstate(divide="ignore"):
+            # A window with nothing in it: zero times infinity, NaN as everywhere.
+            shares = (1.0 / counts).astype(np.float32)
+        if (shares == shares.flat[0]).all():
+            epilogue = scaled(epilogue, float(shares.flat[0]))
+        else:
+            constant = Constant(dtypes.FLOAT32, shares.shape, shares)
+            share = build.constant(constant, "window shares")
+            epilogue = scaled(epilogue, Access((0, share.strides[0], share.strides[1], 0)))
+            others = [share]
+    launch = windows.windows(
+        build.instructions,
+        kind="max" if how == "max" else "sum",
+        batch=(images,),
+        height=size[0],
+        width=size[1],
+        columns=channels,
+        taps=tuple(
+            y * dilations[0] * step_y + x_ * dilations[1] * step_x
+            for y in range(kernel[0])
+            for x_ in range(kernel[1])
+        ),
+        a=(step_n, strides[0] * step_y, strides[1] * step_x),
+        epilogue=epilogue,
+        threads=build.threads,
+    )
+    ending = replace(ending, leaves=[*others, *ending.leaves])
+    return _finish_padded(build, launch, image, start, [image], ending)
+
+
+def _with_border(build: NativeBuilder, image: View, need: Border) -> View:
+    """The image itself where it has its channels side by side and enough zeros round it, else a copy."""
+    channels = image.shape[1]
+    is_last = image.strides[1] == 1 or channels == 1
+    if is_last and need.is_empty:
+        return image
+    known = build.bordered.get(image.buffer)
+    if is_last and known is not None and known.border.covers(need):
+        inside = known.inside
+        same = all(
+            image.shape[axis] == inside.shape[axis]
+            and (image.shape[axis] == 1 or image.strides[axis] == inside.strides[axis])
+            for axis in (0, 2, 3)
+        )
+        if same and 0 <= image.offset - inside.offset <= inside.shape[1] - channels:
+            # A reshape may have forgotten the stride of an axis of size 1, along which the border lies.
+            return replace(image, strides=inside.strides)
+    made = build.channels_last(image.type, "", need)
+    build.copy(image, made)
+    return made
+
+
+def _ending_channels_last(build: NativeBuilder, result: TensorType, channels: int) -> Ending:
+    build.makes_channels_last = True
+    try:
+        return build.ending(result, places, lambda view: channels == 1 or view.strides[3] == 1)
+    finally:
+        build.makes_channels_last = False
+
+
+def _finish_padded(
+    build: NativeBuilder, launch: Launch, image: View, start: View, others: Sequence[View], ending: Ending
+) -> list[View]:
+    """As `NativeBuilder.finish`, for a first operand whose window begins in the border of `image`."""
+    mark = len(build.launches)
+    made = build.finish(launch, [image, *others], ending)
+    if len(build.launches) > mark:
+        dispatch = build.launches[mark]
+        build.launches[mark] = replace(dispatch, arguments=(start, *dispatch.arguments[1:]))
+    return made
+
+
+def _stretches(taps: int, tap_bytes: int) -> int:
+    """Into how many launches the taps of a convolution are cut.
+
+    Args:
+        taps: of the window.
+        tap_bytes: of a panel of weights, for each tap.
+    """
+    return 1 if taps * tap_bytes <= 2 * PANEL_BYTES else min(taps, -(-taps * tap_bytes // PANEL_BYTES))
+
+
+def _window_counts(
+    sizes: Sequence[int],
+    results: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    geometry: Mapping[str, Any],
+) -> Array:
+    """How many places count in the average of each window, [height, width]."""
+    ends = tuple(geometry.get("pads_end", geometry["pads"])[1:])
+    along = []
+    for axis in range(2):
+        places = np.arange(results[axis])[:, None] * strides[axis] - pads[axis]
+        places = places + np.arange(kernel[axis]) * dilations[axis]
+        low, high = (
+            (-pads[axis], sizes[axis] + ends[axis]) if geometry.get("counts_padding") else (0, sizes[axis])
+        )
+        along.append(((places >= low) & (places < high)).sum(1))
+    return np.asarray(along[0][:, None] * along[1][None, :])

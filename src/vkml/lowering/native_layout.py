@@ -1,0 +1,116 @@
+"""How values of machine code lie in memory: borders, channels last, views as kernels see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.cpu.native.expression import Access
+from vkml.ir import dtypes
+from vkml.kernels.views import Buffer, View
+from vkml.kernels.writer import CannotLower
+from vkml.lowering.native_body import ELEMENTS
+
+Array = np.ndarray[Any, Any]
+Argument = View | Buffer
+
+
+@dataclass(frozen=True)
+class Border:
+    """Numbers round an image in memory, in rows above and below, columns left and right."""
+
+    top: int = 0
+    bottom: int = 0
+    left: int = 0
+    right: int = 0
+    fill: float = 0.0
+
+    def covers(self, other: Border) -> bool:
+        return (
+            self.fill == other.fill
+            and self.top >= other.top
+            and self.bottom >= other.bottom
+            and self.left >= other.left
+            and self.right >= other.right
+        )
+
+    def joined(self, other: Border) -> Border:
+        """The larger of both on every side; where the fills differ, that of the one with zeros."""
+        if self.fill != other.fill and not (self.is_empty or other.is_empty):
+            return self if self.fill == 0.0 else other
+        return Border(
+            max(self.top, other.top),
+            max(self.bottom, other.bottom),
+            max(self.left, other.left),
+            max(self.right, other.right),
+            other.fill if self.is_empty else self.fill,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.top or self.bottom or self.left or self.right)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How values of a program are to lie in memory, decided before any node is lowered."""
+
+    channels_last: frozenset[str] = frozenset()
+    borders: Mapping[str, Border] = field(default_factory=dict)
+    """What convolutions that read a value want round it."""
+
+
+@dataclass(frozen=True)
+class Bordered:
+    """A buffer that holds an image with a border; the border is written once, before the first run."""
+
+    inside: View
+    """[images, channels, height, width]."""
+    border: Border
+
+
+def require_floats(*views: View) -> None:
+    for view in views:
+        if view.dtype != dtypes.FLOAT32:
+            raise CannotLower(f"machine code for this operator computes with float32, not {view.dtype.name}")
+
+
+def access_of(view: View) -> Access:
+    if view.dtype not in ELEMENTS:
+        raise CannotLower(f"machine code computes with float32, float16 and bool, not {view.dtype.name}")
+    return Access(view.strides, ELEMENTS[view.dtype])
+
+
+def word_name(view: View) -> str:
+    if view.itemsize in (4, 8):
+        return "float32"
+    if view.dtype == dtypes.BOOL:
+        return "bool"
+    if view.dtype == dtypes.FLOAT16:
+        return "float16"
+    raise CannotLower(f"{view.dtype.name} is not copied by machine code")
+
+
+def words(view: View) -> View:
+    """A view of 8-byte elements as one of pairs of 4-byte words."""
+    if view.itemsize != 8:
+        return view
+    return replace(view, shape=(*view.shape, 2), strides=(*(2 * stride for stride in view.strides), 1))
+
+
+def plane(x: View) -> View:
+    """[images, channels, 1, height, width] without its depth."""
+    return replace(x, shape=(*x.shape[:2], *x.shape[3:]), strides=(*x.strides[:2], *x.strides[3:]))
+
+
+def places(view: View) -> View:
+    """[images, channels, (height,) width] over (image, y, x, channel)."""
+    if len(view.shape) == 3:
+        n, c, w = view.shape
+        return replace(
+            view, shape=(n, 1, w, c), strides=(view.strides[0], 0, view.strides[2], view.strides[1])
+        )
+    return view.transpose((0, 2, 3, 1))

@@ -1,0 +1,226 @@
+"""Reductions, softmax and normalisations in machine code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vkml.cpu.native import rows, windows
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
+from vkml.ir import TensorType, dtypes
+from vkml.kernels.views import View
+from vkml.kernels.writer import CannotLower
+from vkml.lowering.native_epilogue import rooted, scaled
+from vkml.lowering.native_layout import require_floats
+
+if TYPE_CHECKING:
+    from vkml.lowering.native_builder import NativeBuilder
+
+
+_REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "Prod": "prod", "L1": "l1",
+               "SumSquare": "sum_square", "L2": "sum_square"}  # fmt: skip
+"""What is folded for each reduction."""
+MOST_PLACES = 1024
+"""Places folded with lanes along a kept axis: one running sum has an error that grows with their number."""
+
+
+def reduce(build: NativeBuilder, name: str, x: View, axes: Sequence[int]) -> list[View]:
+    """A reduction over axes: lanes along a kept axis where its elements are neighbours, else along rows."""
+    require_floats(x)
+    kind = _REDUCTIONS.get(name)
+    result = build.result()
+    if kind is None or result.dtype != dtypes.FLOAT32:
+        raise CannotLower(f"Reduce{name} has no machine code")
+    reduced = sorted({axis % len(x.shape) for axis in axes})
+    kept = [axis for axis in range(len(x.shape)) if axis not in reduced]
+    moved = x.transpose([*kept, *reduced])
+    count = math.prod(x.shape[axis] for axis in reduced)
+    if not count:
+        raise CannotLower("a reduction of nothing has no machine code")
+    shape = moved.shape[: len(kept)]
+    # Lanes lie along a kept axis whose elements are neighbours, in the result, too; where the reduced
+    # places are few.
+    lane_axis = next(
+        (
+            axis
+            for axis in range(len(kept))
+            if moved.strides[axis] == 1 and shape[axis] > 1 and math.prod(shape[axis + 1 :]) == 1
+        ),
+        None,
+    )
+    if kind in ("sum", "max", "min") and lane_axis is not None and count <= MOST_PLACES:
+        return _reduce_lanes(build, moved, shape, lane_axis, kind, name)
+    return _reduce_rows(build, moved, shape, count, kind, name)
+
+
+def _reduce_rows(
+    build: NativeBuilder, moved: View, shape: tuple[int, ...], count: int, kind: str, name: str
+) -> list[View]:
+    rows_seen = moved.reshape((*shape, count))
+    if rows_seen is None or (count > 1 and rows_seen.strides[-1] != 1):
+        rows_seen = build.reshape(build.contiguous(moved), (*shape, count))
+    ending = build.ending(
+        build.result(), lambda view: view.reshape((*shape, 1)), lambda view: True, lambda view: True
+    )
+    epilogue = ending.epilogue
+    if name == "Mean":
+        epilogue = scaled(epilogue, 1.0 / count)
+    elif name == "L2":
+        epilogue = rooted(epilogue)
+    length = rows.cut_of_rows(math.prod(shape), count, build.threads)
+    if length:
+        rows_seen = _reduced_parts(build, rows_seen, length, kind)
+        kind = kind if kind in ("max", "min", "prod") else "sum"
+    launch = rows.reduce_rows(
+        build.instructions,
+        kind=kind,
+        shape=rows_seen.shape,
+        strides=rows_seen.strides,
+        epilogue=epilogue,
+        threads=build.threads,
+    )
+    return build.finish(launch, [rows_seen], ending)
+
+
+def _reduced_parts(build: NativeBuilder, seen: View, length: int, kind: str) -> View:
+    """What parts of that length of each row, and a shorter last one, are reduced to."""
+    *lead, count = seen.shape
+    parts, rest = divmod(count, length)
+    made = build.scratch(TensorType(dtypes.FLOAT32, (*lead, parts + (rest > 0))))
+    for first, number, size in ((0, parts, length), (parts, 1, rest)):
+        if not size:
+            continue
+        source = replace(
+            seen,
+            shape=(*lead, number, size),
+            strides=(*seen.strides[:-1], length, 1),
+            offset=seen.offset + first * length,
+        )
+        corner = (*(0 for _ in lead), first)
+        target = made.slice(corner, (1,) * len(corner), (*lead, number))
+        launch = rows.reduce_rows(
+            build.instructions,
+            kind=kind,
+            shape=source.shape,
+            strides=source.strides,
+            epilogue=Epilogue(IDENTITY, (), (Access((*target.strides, 1)),)),
+            threads=build.threads,
+        )
+        build.enter(launch, [source], [target])
+    return made
+
+
+def _reduce_lanes(
+    build: NativeBuilder, moved: View, shape: tuple[int, ...], lane_axis: int, kind: str, name: str
+) -> list[View]:
+    rank = len(shape)
+    order = [axis for axis in range(rank) if axis != lane_axis] + [lane_axis]
+
+    def arrange(view: View) -> View | None:
+        seen = view.reshape(shape)
+        if seen is None:
+            return None
+        lead = [(seen.shape[axis], seen.strides[axis]) for axis in order]
+        while len(lead) < 3:
+            lead.insert(0, (1, 0))
+        return replace(
+            seen, shape=tuple(size for size, _ in lead), strides=tuple(stride for _, stride in lead)
+        )
+
+    kept_shape = replace(moved, shape=shape, strides=moved.strides[:rank])
+    base = arrange(kept_shape)
+    assert base is not None
+    ending = build.ending(build.result(), arrange, lambda view: view.shape[-1] == 1 or view.strides[-1] == 1)
+    sizes, steps = moved.shape[rank:], moved.strides[rank:]
+    places = np.zeros(1, np.int64)
+    for size, step in zip(sizes, steps, strict=True):
+        places = (places[:, None] + np.arange(size) * step).reshape(-1)
+    epilogue = scaled(ending.epilogue, 1.0 / places.size) if name == "Mean" else ending.epilogue
+    launch = windows.windows(
+        build.instructions,
+        kind=kind,
+        batch=base.shape[:-3],
+        height=base.shape[-3],
+        width=base.shape[-2],
+        columns=base.shape[-1],
+        taps=tuple(int(place) for place in places),
+        a=base.strides[:-1],
+        epilogue=epilogue,
+        threads=build.threads,
+    )
+    return build.finish(launch, [moved, moved], ending)
+
+
+def softmax(build: NativeBuilder, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
+    """Softmax, or its logarithm, over the last axes."""
+    require_floats(x)
+    result = build.result()
+    lead = x.shape[: len(x.shape) - axes]
+    columns = math.prod(x.shape[len(x.shape) - axes :])
+    seen = build.reshape(x, (*lead, columns))
+    if columns > 1 and seen.strides[-1] != 1:
+        seen = build.contiguous(seen)
+    ending = build.ending(
+        result,
+        lambda view: view.reshape((*lead, columns)),
+        lambda view: columns == 1 or view.strides[-1] == 1,
+    )
+    launch = rows.softmax(
+        build.instructions,
+        shape=seen.shape,
+        strides=seen.strides,
+        is_logarithm=is_logarithm,
+        epilogue=ending.epilogue,
+        threads=build.threads,
+    )
+    return build.finish(launch, [seen], ending)
+
+
+def normalise(
+    build: NativeBuilder,
+    x: View,
+    axes: int,
+    epsilon: float,
+    scale: View | None,
+    bias: View | None,
+    *,
+    is_centred: bool,
+) -> list[View]:
+    """Layer or root-mean-square normalisation over the last axes."""
+    given = [view for view in (x, scale, bias) if view is not None]
+    require_floats(*given)
+    lead = x.shape[: len(x.shape) - axes]
+    columns = math.prod(x.shape[len(x.shape) - axes :])
+    shape = (*lead, columns)
+    seen = build.reshape(x, shape)
+    if columns > 1 and seen.strides[-1] != 1:
+        seen = build.contiguous(seen)
+    factors = [None if view is None else build.reshape(view, shape) for view in (scale, bias)]
+    # The kernel walks them by 0 or 1.
+    factors = [
+        build.contiguous(view)
+        if view is not None and columns > 1 and view.strides[-1] not in (0, 1)
+        else view
+        for view in factors
+    ]
+    ending = build.ending(
+        build.result(),
+        lambda view: view.reshape(shape),
+        lambda view: columns == 1 or view.strides[-1] == 1,
+    )
+    launch = rows.normalise(
+        build.instructions,
+        shape=seen.shape,
+        strides=seen.strides,
+        is_centred=is_centred,
+        epsilon=epsilon,
+        scale=None if factors[0] is None else factors[0].strides,
+        bias=None if factors[1] is None else factors[1].strides,
+        epilogue=ending.epilogue,
+        threads=build.threads,
+    )
+    return build.finish(launch, [seen, *(view for view in factors if view is not None)], ending)
