@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vkml.cpu.native import product, vector_product
+from vkml.cpu.native import partial_sums, product, vector_product
 from vkml.ir import TensorType, dtypes
 from vkml.kernels.views import View
 from vkml.kernels.writer import CannotLower
@@ -80,14 +80,28 @@ def _packed(build: NativeBuilder, matrices: View, width: int) -> View:
 
 
 def _vector_product(build: NativeBuilder, a: View, b: View, ending: Ending) -> list[View]:
+    m, k, n = a.shape[1], a.shape[2], b.shape[2]
+    a_steps, b_steps = (a.strides[1], a.strides[2]), (b.strides[1], b.strides[2])
+    epilogue = without_batch(ending.epilogue)
+    pieces = vector_product.pieces_of_inner(rows=m, inner=k, columns=n, b=b_steps, threads=build.threads)
+    if pieces > 1:
+        parts = build.scratch(TensorType(dtypes.FLOAT32, (pieces, m, n)))
+        first = vector_product.partial_products(
+            build.instructions, rows=m, inner=k, columns=n, a=a_steps, b=b_steps, pieces=pieces
+        )
+        build.enter(first, [a, b], [parts])
+        second = partial_sums.sum_of_parts(
+            build.instructions, pieces=pieces, rows=m, columns=n, epilogue=epilogue, threads=build.threads
+        )
+        return build.finish(second, [parts], ending)
     launch = vector_product.vector_product(
         build.instructions,
-        rows=a.shape[1],
-        inner=a.shape[2],
-        columns=b.shape[2],
-        a=(a.strides[1], a.strides[2]),
-        b=(b.strides[1], b.strides[2]),
-        epilogue=without_batch(ending.epilogue),
+        rows=m,
+        inner=k,
+        columns=n,
+        a=a_steps,
+        b=b_steps,
+        epilogue=epilogue,
         threads=build.threads,
     )
     return build.finish(launch, [a, b], ending)
