@@ -129,6 +129,10 @@ class Builder:
         found = self._destinations.get(name)
         if found is not None and found.type == type_:
             return found
+        return self.activation(type_, name)
+
+    def activation(self, type_: TensorType, name: str = "") -> View:
+        """Fresh memory for a value between dispatches, laid out as suits its name."""
         return self.buffer(BufferKind.ACTIVATION, type_, name)
 
     def result(self, index: int = 0) -> TensorType:

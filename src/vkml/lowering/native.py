@@ -23,7 +23,7 @@ from vkml.lowering.memory import plan_memory
 from vkml.lowering.native_builder import NativeBuilder, NativeDispatch
 from vkml.lowering.native_layout import Border, Layouts
 from vkml.lowering.schedule import schedule
-from vkml.lowering.vulkan import lower_one, slice_along, view_of
+from vkml.lowering.vulkan import lower_one, place_concatenations, view_of
 from vkml.ops.conv import ConvGeometry, conv_geometry
 from vkml.ops.pool import PoolGeometry, pool_geometry
 from vkml.passes.fuse import members
@@ -244,7 +244,7 @@ def compile_native(
     results = {name: build.buffer(BufferKind.OUTPUT, types[name], name) for name in outputs}
     for name, view in results.items():
         build.set_destination(name, view)
-    _place_concatenations(build, nodes, types, results)
+    place_concatenations(build, nodes, types, results)
     shared: dict[int, View] = {}
     for position, node in enumerate(nodes):
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
@@ -288,7 +288,7 @@ def _layouts(nodes: Sequence[Node], outputs: Sequence[str], types: Mapping[str, 
         follows = any(name in last for name in node.inputs) and _keeps_places(node, parts)
         if is_spatial or follows:
             last.update(made)
-        if anchor.op in ("Conv", "MaxPool", "AveragePool") and not anchor.domain:
+        if is_spatial:
             _want_border(borders, anchor, types)
     return Layouts(frozenset(last - set(outputs)), borders)
 
@@ -327,28 +327,3 @@ def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, Ten
     wanted = replace(wanted, fill=fill)
     name = node.inputs[0]
     borders[name] = borders.get(name, Border()).joined(wanted)
-
-
-def _place_concatenations(
-    build: NativeBuilder, nodes: Sequence[Node], types: Mapping[str, TensorType], outputs: Mapping[str, View]
-) -> None:
-    """Lets the inputs of a Concat be written where they will stand in its result."""
-    made = {name for node in nodes for name in node.outputs if name}
-    for node in nodes:
-        if node.op != "Concat" or node.domain:
-            continue
-        name = node.outputs[0]
-        whole = outputs.get(name)
-        if whole is None:
-            if name in build.layouts.channels_last:
-                border = build.layouts.borders.get(name, Border())
-                whole = build.channels_last(types[name], name, border)
-            else:
-                whole = build.buffer(BufferKind.ACTIVATION, types[name], name)
-            build.set_destination(name, whole)
-        axis, start = node.attributes["axis"] % len(whole.shape), 0
-        for part in node.inputs:
-            view = slice_along(whole, axis, start, types[part].dims[axis])
-            start += types[part].dims[axis]
-            if part in made and not build.has_destination(part):
-                build.set_destination(part, view)

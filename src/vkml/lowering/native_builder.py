@@ -19,19 +19,8 @@ from vkml.kernels.writer import CannotLower
 from vkml.lowering import native_images, native_products, native_rows
 from vkml.lowering.builder import Builder, Target
 from vkml.lowering.native_body import expression_of
-from vkml.lowering.native_epilogue import (
-    Ending,
-    ordered,
-)
-from vkml.lowering.native_layout import (
-    Argument,
-    Border,
-    Bordered,
-    Layouts,
-    access_of,
-    word_name,
-    words,
-)
+from vkml.lowering.native_epilogue import Ending, ordered
+from vkml.lowering.native_layout import Argument, Border, Bordered, Layouts, access_of, word_name, words
 
 Array = np.ndarray[Any, Any]
 
@@ -70,16 +59,11 @@ class NativeBuilder(Builder):
 
     # -- values ---------------------------------------------------------------------------------------------
 
-    def output(self, type_: TensorType, index: int = 0) -> View:
-        """Where the current node's output goes: as `Builder.output`, in the layout chosen for its name."""
-        name = self._result_names[index] if index < len(self._result_names) else ""
-        found = self._destinations.get(name)
-        if found is not None and found.type == type_:
-            return found
-        is_last = self.makes_channels_last or name in self.layouts.channels_last
-        if is_last and len(type_.dims) in (3, 4):
+    def activation(self, type_: TensorType, name: str = "") -> View:
+        """Fresh memory, channels-last where the name or the current template asks for it."""
+        if (self.makes_channels_last or name in self.layouts.channels_last) and len(type_.dims) in (3, 4):
             return self.channels_last(type_, name, self.layouts.borders.get(name, Border()))
-        return self.buffer(BufferKind.ACTIVATION, type_, name)
+        return super().activation(type_, name)
 
     def channels_last(self, type_: TensorType, name: str, border: Border) -> View:
         """A fresh [images, channels, (height,) width] tensor whose channels are neighbours in memory."""
@@ -128,9 +112,6 @@ class NativeBuilder(Builder):
         """Adds a launch whose operands are `reads`, then `writes`."""
         seen = [argument for argument in reads if isinstance(argument, View)]
         made = [argument for argument in writes if isinstance(argument, View)]
-        for view in seen:
-            if view.buffer.kind is BufferKind.OUTPUT:
-                view.buffer.host_only = False
         if not all(view.elements for view in made) or not len(launch.table):
             return
         self.launches.append(
@@ -168,9 +149,6 @@ class NativeBuilder(Builder):
     ) -> None:
         space = outputs[0].shape
         if not outputs[0].elements:
-            return
-        if len(body.nodes) == 0 and len(outputs) == 1 and leaves[0].dtype == outputs[0].dtype:
-            self.copy(leaves[0], outputs[0])
             return
         if all(node.op == "Identity" for node in body.nodes) and len(body.outputs) == 1 and len(leaves) == 1:
             self.copy(leaves[0], outputs[0])
@@ -225,7 +203,7 @@ class NativeBuilder(Builder):
         for view in outputs:
             seen = arrange(view)
             if seen is None or not is_direct(seen):
-                made = self.room(view.type)
+                made = self.activation(view.type)
                 copies.append((made, view))
                 seen = arrange(made)
             targets.append(seen)
@@ -238,21 +216,14 @@ class NativeBuilder(Builder):
         epilogue = Epilogue(expression, accesses[: len(leaves)], accesses[len(leaves) :])
         return Ending(epilogue, known[: len(leaves)], known[len(leaves) :], copies, outputs)
 
-    def room(self, type_: TensorType) -> View:
-        """Scratch memory in the layout of the current template's results."""
-        if self.makes_channels_last and len(type_.dims) in (3, 4):
-            return self.channels_last(type_, "", Border())
-        return self.scratch(type_)
-
     def _like_results(self, view: View) -> View:
-        made = self.room(view.type)
+        made = self.activation(view.type)
         self.copy(view, made)
         return made
 
-    def finish(
-        self, launch: Launch, reads: Sequence[Argument], ending: Ending, *status: Buffer
-    ) -> list[View]:
-        self.enter(launch, [*reads, *ending.leaves], [*ending.targets, *status])
+    def finish(self, launch: Launch, reads: Sequence[Argument], ending: Ending) -> list[View]:
+        """Adds a template's last launch, whose operands are `reads`, leaves, targets; its results."""
+        self.enter(launch, [*reads, *ending.leaves], ending.targets)
         for made, target in ending.copies:
             self.copy(made, target)
         return list(ending.outputs)
@@ -262,13 +233,7 @@ class NativeBuilder(Builder):
     def matmul(self, a: View, b: View) -> list[View]:
         return native_products.matmul(self, a, b)
 
-    def conv(
-        self,
-        x: View,
-        weight: View,
-        bias: View | None,
-        **geometry: Any,
-    ) -> list[View]:
+    def conv(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
         return native_images.conv(self, x, weight, bias, **geometry)
 
     def pool(self, x: View, how: str | float, **geometry: Any) -> list[View]:

@@ -6,14 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from vkml.cpu.native.expression import Access, Epilogue, Expression, Step
 from vkml.kernels.pointwise import Epilogue as BodyEpilogue
 from vkml.kernels.views import View
 from vkml.lowering.native_body import expression_of
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

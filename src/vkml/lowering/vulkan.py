@@ -48,7 +48,7 @@ def lower(
     outputs = {name: build.buffer(BufferKind.OUTPUT, types[name], name) for name in piece.outputs}
     for name, view in outputs.items():
         build.set_destination(name, view)
-    _place_concatenations(build, piece, types, outputs)
+    place_concatenations(build, piece.nodes, types, outputs)
     shared: dict[int, View] = {}
     for node in piece.nodes:
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
@@ -108,18 +108,18 @@ def view_of(
     return found
 
 
-def _place_concatenations(
-    build: Builder, piece: Piece, types: Mapping[str, TensorType], outputs: Mapping[str, View]
+def place_concatenations(
+    build: Builder, nodes: Sequence[Node], types: Mapping[str, TensorType], outputs: Mapping[str, View]
 ) -> None:
     """Lets the inputs of a Concat be written where they will stand in its result."""
-    made = {name for node in piece.nodes for name in node.outputs if name}
-    for node in piece.nodes:
+    made = {name for node in nodes for name in node.outputs if name}
+    for node in nodes:
         if node.op != "Concat" or node.domain:
             continue
         name = node.outputs[0]
         whole = outputs.get(name)
         if whole is None:
-            whole = build.buffer(BufferKind.ACTIVATION, types[name], name)
+            whole = build.activation(types[name], name)
             build.set_destination(name, whole)
         axis = node.attributes["axis"] % len(whole.shape)
         start = 0
