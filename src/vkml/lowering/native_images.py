@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import CannotLower
 from vkml.lowering.native_epilogue import Ending, after, grouped, scaled
 from vkml.lowering.native_layout import Border, access_of, places, plane, require_floats
+from vkml.ops.pool import window_counts
+from vkml.ops.windows import Windows
 
 if TYPE_CHECKING:
     from vkml.lowering.native_builder import NativeBuilder
@@ -223,7 +225,9 @@ def pool(build: NativeBuilder, x: View, how: str | float, **geometry: Any) -> li
     ending = _ending_channels_last(build, result, channels)
     epilogue, others = ending.epilogue, list[View]()
     if how == "average":
-        counts = _window_counts(x.shape[3:], size, kernel, strides, dilations, pads, geometry)
+        ends = tuple(geometry.get("pads_end", geometry["pads"])[1:])
+        where = Windows(x.shape[3:], kernel, strides, dilations, pads, ends, tuple(size))
+        counts = window_counts(where, include_padding=bool(geometry.get("counts_padding")))
         with np.errstate(divide="ignore"):
             # A window with nothing in it: zero times infinity, NaN as everywhere.
             shares = (1.0 / counts).astype(np.float32)
@@ -304,25 +308,3 @@ def _stretches(taps: int, tap_bytes: int) -> int:
         tap_bytes: of a panel of weights, for each tap.
     """
     return 1 if taps * tap_bytes <= 2 * PANEL_BYTES else min(taps, -(-taps * tap_bytes // PANEL_BYTES))
-
-
-def _window_counts(
-    sizes: Sequence[int],
-    results: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    pads: Sequence[int],
-    geometry: Mapping[str, Any],
-) -> Array:
-    """How many places count in the average of each window, [height, width]."""
-    ends = tuple(geometry.get("pads_end", geometry["pads"])[1:])
-    along = []
-    for axis in range(2):
-        places = np.arange(results[axis])[:, None] * strides[axis] - pads[axis]
-        places = places + np.arange(kernel[axis]) * dilations[axis]
-        low, high = (
-            (-pads[axis], sizes[axis] + ends[axis]) if geometry.get("counts_padding") else (0, sizes[axis])
-        )
-        along.append(((places >= low) & (places < high)).sum(1))
-    return np.asarray(along[0][:, None] * along[1][None, :])
