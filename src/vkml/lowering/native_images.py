@@ -1,4 +1,4 @@
-"""Convolutions and pooling of images in machine code."""
+"""Windows over images in machine code: convolutions, pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions, softmax and normalisations in machine code."""
+"""Rows in machine code: reductions, softmax, normalisations."""
 
 from __future__ import annotations
 
