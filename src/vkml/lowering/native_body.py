@@ -58,10 +58,6 @@ class _Translation:
     def step(self, operation: str, *inputs: int, number: float = 0.0) -> int:
         """Adds a step unless the same exists; its value."""
         made = Step(operation, inputs, number)
-        # Zeros of both signs compare equal, and NaN to nothing: neither may be merged.
-        if operation == "constant" and (number == 0.0 or math.isnan(number)):
-            self.steps.append(made)
-            return self.operands + len(self.steps) - 1
         if made not in self._known:
             self.steps.append(made)
             self._known[made] = self.operands + len(self.steps) - 1
@@ -174,7 +170,7 @@ def _elu(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
 
 
 def _hard_gate(build: _Translation, x: int, alpha: float, beta: float) -> int:
-    value = build.step("add", build.step("mul", x, build.constant(alpha)), build.constant(beta))
+    value = build.step("fma", x, build.constant(alpha), build.constant(beta))
     return build.step("min", build.step("max", value, build.constant(0.0)), build.constant(1.0))
 
 
@@ -191,13 +187,15 @@ def _gelu(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
     if node.attributes["approximate"] == "tanh":
         # sqrt(2 / pi) (x + 0.044715 x³) = x (0.79788456 + 0.035677408 x²)
         square = build.step("mul", x, x)
-        inner = build.step("mul", square, build.constant(0.0356774081363001))
-        inner = build.step("add", inner, build.constant(0.7978845608028654))
+        inner = build.step(
+            "fma", square, build.constant(0.0356774081363001), build.constant(0.7978845608028654)
+        )
         gate = build.step("tanh", build.step("mul", inner, x))
     else:
         gate = build.step("erf", build.step("mul", x, build.constant(math.sqrt(0.5))))
     # Halved before it meets x, whose double may overflow.
-    gate = build.step("add", build.step("mul", gate, build.constant(0.5)), build.constant(0.5))
+    half = build.constant(0.5)
+    gate = build.step("fma", gate, half, half)
     return build.step("mul", gate, x)
 
 

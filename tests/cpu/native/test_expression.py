@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -191,22 +192,38 @@ def test_comparison_merged_with_selection(instructions: InstructionSet, name: st
 
 
 @instruction_sets
-def test_products_and_sums_are_merged(instructions: InstructionSet) -> None:
+def test_a_product_and_a_sum_round_twice_a_multiply_add_once(instructions: InstructionSet) -> None:
     require(instructions)
     x, y, z = (np.random.default_rng(seed).normal(size=256).astype(np.float32) for seed in range(3))
-    a, b, c = (value.astype(np.float64) for value in (x, y, z))
+    once = (x.astype(np.float64) * y + z).astype(np.float32)
     product = Step("mul", (0, 1))
-    cases = {("add", (3, 2)): a * b + c, ("add", (2, 3)): a * b + c,
-             ("sub", (3, 2)): a * b - c, ("sub", (2, 3)): c - a * b}  # fmt: skip
+    cases = {("add", (3, 2)): x * y + z, ("add", (2, 3)): x * y + z, ("sub", (3, 2)): x * y - z,
+             ("sub", (2, 3)): z - x * y, ("fma", (0, 1, 2)): once}  # fmt: skip
     for (name, inputs), expected in cases.items():
         for bound in (0, 1, 2, 3):
             expression = Expression(3, (product, Step(name, inputs)), (4,))
             (found,) = evaluate(instructions, expression, [x, y, z], bound=bound)
-            np.testing.assert_array_equal(found, expected.astype(np.float32))
-    # A product that is an output too stays.
-    found = evaluate(instructions, Expression(3, (product, Step("add", (3, 2))), (3, 4)), [x, y, z])
-    np.testing.assert_array_equal(found[0], x * y)
-    np.testing.assert_array_equal(found[1], x * y + z)
+            np.testing.assert_array_equal(found, expected)
+    assert (once != x * y + z).any()
+
+
+@instruction_sets
+def test_zeros_of_both_signs_are_different_constants(instructions: InstructionSet) -> None:
+    require(instructions)
+    x = np.array([1, -1, 0, -0.0] * 4, np.float32)
+    for zero in (0.0, -0.0):
+        expression = Expression(1, (Step("constant", number=zero), Step("mul", (0, 1))), (2,))
+        (found,) = evaluate(instructions, expression, [x])
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(x * np.float32(zero)))
+    both = (
+        Step("constant", number=0.0),
+        Step("constant", number=-0.0),
+        Step("mul", (0, 1)),
+        Step("mul", (0, 2)),
+    )
+    found = evaluate(instructions, Expression(1, both, (3, 4)), [x])
+    assert (np.signbit(found[0]) != np.signbit(found[1])).all()
+    assert Step("constant", number=math.nan) == Step("constant", number=math.nan)
 
 
 def ulps(found: Array, exact: Array) -> Array:

@@ -60,8 +60,6 @@ _VECTOR = {
     "maxss": _Vector(2, 1, 0x5F, 0, 4),
     "minss": _Vector(2, 1, 0x5D, 0, 4),
     "fmadd132ps": _Vector(1, 2, 0x98), "fmadd213ps": _Vector(1, 2, 0xA8), "fmadd231ps": _Vector(1, 2, 0xB8),
-    "fmsub213ps": _Vector(1, 2, 0xAA), "fmsub231ps": _Vector(1, 2, 0xBA),
-    "fnmadd132ps": _Vector(1, 2, 0x9C), "fnmadd213ps": _Vector(1, 2, 0xAC),
     "fnmadd231ps": _Vector(1, 2, 0xBC),
     "paddd": _Vector(1, 1, 0xFE), "psubd": _Vector(1, 1, 0xFA), "pmulld": _Vector(1, 2, 0x40),
     "pminsd": _Vector(1, 2, 0x39), "pmaxsd": _Vector(1, 2, 0x3D),

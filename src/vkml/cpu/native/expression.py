@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from vkml.cpu.native.operations import LIMITS, OPERATIONS, PREDICATES
@@ -19,8 +19,13 @@ class Step:
     operation: str
     """A name of `OPERATIONS`."""
     inputs: tuple[int, ...] = ()
-    number: float = 0.0
+    number: float = field(default=0.0, compare=False)
     """For "constant"."""
+    spelling: str = field(init=False, repr=False)
+    """The number exactly, by which steps are compared: 0 equals -0, which it is not, and NaN not itself."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spelling", float(self.number).hex())
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def numbers_of(expression: Expression) -> tuple[str, ...]:
     simple = _simplified(expression)
     needed = _needed(simple)
     steps = [simple.steps[value - simple.operands] for value in needed]
-    return tuple(dict.fromkeys(step.number.hex() for step in steps if step.operation == "constant"))
+    return tuple(dict.fromkeys(step.spelling for step in steps if step.operation == "constant"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -199,19 +204,22 @@ def _plan(
 
 @functools.lru_cache(maxsize=4096)
 def _simplified(expression: Expression) -> Expression:
-    """Equal steps once; a product and a sum as one operation, a comparison and the choice it decides, too."""
+    """Equal steps once; a comparison and the choice it decides as one operation.
+
+    A product and a sum stay two, which round twice.
+    """
     uses = _uses(expression)
     base = expression.operands
     steps: list[Step] = []
-    known: dict[tuple[str, tuple[int, ...], str], int] = {}
+    known: dict[Step, int] = {}
     place = list(range(base))
 
     def add(operation: str, inputs: tuple[int, ...], number: float = 0.0) -> int:
-        key = (operation, inputs, number.hex())
-        if key not in known:
-            known[key] = base + len(steps)
-            steps.append(Step(operation, inputs, number))
-        return known[key]
+        step = Step(operation, inputs, number)
+        if step not in known:
+            known[step] = base + len(steps)
+            steps.append(step)
+        return known[step]
 
     for step in expression.steps:
         inputs = [place[value] for value in step.inputs]
@@ -221,16 +229,7 @@ def _simplified(expression: Expression) -> Expression:
             for at, value in enumerate(step.inputs)
         ]
         name = step.operation
-        if name == "add" and any(entry is not None and entry.operation == "mul" for entry in inner):
-            at = next(at for at, entry in enumerate(inner) if entry is not None and entry.operation == "mul")
-            product = inner[at]
-            assert product is not None
-            place.append(add("fma", (*product.inputs, inputs[1 - at])))
-        elif name == "sub" and inner[0] is not None and inner[0].operation == "mul":
-            place.append(add("fms", (*inner[0].inputs, inputs[1])))
-        elif name == "sub" and inner[1] is not None and inner[1].operation == "mul":
-            place.append(add("fnma", (*inner[1].inputs, inputs[0])))
-        elif name in LIMITS and any(_is_number(entry, expression) for entry in step.inputs):
+        if name in LIMITS and any(_is_number(entry, expression) for entry in step.inputs):
             at = 0 if _is_number(step.inputs[0], expression) else 1
             place.append(add(LIMITS[name], (inputs[1 - at], inputs[at])))
         elif name == "select" and inner[0] is not None and inner[0].operation in PREDICATES:
@@ -319,7 +318,7 @@ class _Allocation:
 
     def _held_constants(self, constants: dict[str, int]) -> dict[int, int]:
         found = {
-            self.expression.operands + at: constants.get(step.number.hex())
+            self.expression.operands + at: constants.get(step.spelling)
             for at, step in enumerate(self.expression.steps)
             if step.operation == "constant"
         }

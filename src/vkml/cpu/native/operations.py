@@ -177,20 +177,16 @@ def _select_by(predicate: int) -> Operation:
     return Operation(emit_select, 3 if predicate == PREDICATES["is_nan"] else 4, (1, 0))
 
 
-def _multiply_add(name: str) -> Operation:
-    """±first * second ± third: of the forms, which overwrite one input, the one that fits the target."""
-
-    def emit_multiply_add(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
-        first, second, third = _register(inputs[0]), _register(inputs[1]), inputs[2]
-        if target == third:
-            code.vector(f"{name}231ps", target, first, second)
-        elif target == second:
-            code.vector(f"{name}213ps", target, first, third)
-        else:
-            code.copy(target, first)
-            code.vector(f"{name}213ps", target, second, third)
-
-    return Operation(emit_multiply_add, 3, takes_memory=True)
+def _multiply_add(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
+    """Of the forms, which overwrite one input, the one that fits the target."""
+    first, second, third = _register(inputs[0]), _register(inputs[1]), inputs[2]
+    if target == third:
+        code.vector("fmadd231ps", target, first, second)
+    elif target == second:
+        code.vector("fmadd213ps", target, first, third)
+    else:
+        code.copy(target, first)
+        code.vector("fmadd213ps", target, second, third)
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -231,14 +227,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "not": _with_bits("pxor", 0xFFFFFFFF),
     "select": Operation(_select, 3),
     **{f"select_{name}": _select_by(predicate) for name, predicate in PREDICATES.items()},
-    "fma": _multiply_add("fmadd"),
-    "fms": _multiply_add("fmsub"),
-    "fnma": _multiply_add("fnmadd"),
+    "fma": Operation(_multiply_add, 3, takes_memory=True),
 }
 """What steps may be.
 
 min, max and relu give NaN where an input is NaN; limit_above and limit_below are min and max whose
 second input is not NaN. round goes to even; half rounds to a number that float16 has. Comparisons with NaN
-are false, except not_equal. select takes condition, value if true, value if false. fma, fms and fnma are
-a b + c, a b - c and c - a b.
+are false, except not_equal. select takes condition, value if true, value if false. fma is a b + c with
+one rounding.
 """
