@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -16,7 +17,10 @@ def simplify(graph: Graph) -> Graph:
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Drops Identity, inference-time Dropout, and shape-keeping additions of zero or products with one."""
+    """Drops Identity, inference-time Dropout, and arithmetic that keeps shape and every number.
+
+    x + 0 does not keep -0; x + -0 and x - 0 do.
+    """
     outputs = {value.name for value in graph.outputs}
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
@@ -38,7 +42,7 @@ def _same_as(node: Node, graph: Graph) -> str | None:
         return node.inputs[0]
     if node.op == "Dropout" and not any(node.outputs[1:]) and len(node.inputs) < 3:
         return node.inputs[0]
-    neutral = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(node.op)
+    neutral = {"Add": -0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}.get(node.op)
     if neutral is None:
         return None
     for index in (0, 1) if node.op in ("Add", "Mul") else (1,):
@@ -48,11 +52,18 @@ def _same_as(node: Node, graph: Graph) -> str | None:
             constant is not None
             and constant.array.size == 1
             and constant.dtype.is_native
-            and constant.array.reshape(-1)[0] == neutral
+            and _is_exactly(constant, neutral)
             and graph.types[other] == graph.types[node.outputs[0]]
         ):
             return other
     return None
+
+
+def _is_exactly(constant: Constant, number: float) -> bool:
+    """Whether a constant's one element is a number, for floats with that sign."""
+    value = constant.array.reshape(-1)[0]
+    has_sign = not constant.dtype.is_float or bool(np.signbit(value)) == (math.copysign(1.0, number) < 0)
+    return bool(value == number) and has_sign
 
 
 def fold_batch_normalization(graph: Graph) -> Graph:
