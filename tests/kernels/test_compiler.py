@@ -15,6 +15,7 @@ from vkml.engine.sketch import Sketch
 from vkml.errors import CompileError
 from vkml.kernels import compiler
 from vkml.onnx import save_graph
+from vkml.vulkan.spirv import instructions, words_of
 
 SOURCE = """[shader("compute")] [numthreads({0}, 1, 1)]
 void main(uint3 thread : SV_DispatchThreadID) {{ }}"""
@@ -93,6 +94,39 @@ def anonymous_bytes() -> int:
     status = Path("/proc/self/status")
     found = re.search(r"RssAnon:\s+(\d+)", status.read_text()) if status.exists() else None
     return int(found.group(1)) << 10 if found else 0
+
+
+ARITHMETIC = """struct Push { float* x; float* y; };
+[[vk::push_constant]] ConstantBuffer<Push> push;
+[shader("compute")] [numthreads(1, 1, 1)] void main()
+{
+    float x = push.x[0], c = push.x[1];
+    push.y[0] = (x + c) - c;
+    push.y[1] = x / x;
+    push.y[2] = (x * 3.0) / 3.0;
+    push.y[3] = -(-x);
+    push.y[4] = 0.0 / x;
+    push.y[5] = fma(x, c, x * 0.0);
+}"""
+
+
+def test_arithmetic_is_compiled_as_it_is_written(made: list[str]) -> None:
+    found = list(instructions(words_of(compiler.compile_slang(ARITHMETIC))))
+    add, subtract, multiply, divide, negate, function = 129, 131, 133, 136, 127, 12
+    wanted = [add, subtract, divide, multiply, divide, negate, negate, divide, multiply, function]
+    operations = [line for line in found if line.opcode in wanted]
+    assert [line.opcode for line in operations] == wanted
+    decorated = {line.operands[0] for line in found if line.opcode == 71 and line.operands[1] == 42}
+    assert decorated == {line.operands[1] for line in operations}
+    # The statement that kept the optimiser off has gone: a device need not be able to keep it.
+    assert all(line.operands[0] != 4464 for line in found if line.opcode == 17)
+    assert all(line.operands[1] != 4459 for line in found if line.opcode == 16)
+
+
+def test_a_function_that_doubles_do_not_have_is_refused(made: list[str]) -> None:
+    source = ARITHMETIC.replace("float", "double").replace("-(-x)", "log(x)")
+    with pytest.raises(CompileError, match="kernel norm takes Log of a 64-bit number"):
+        compiler.compile_slang(source, "norm")
 
 
 def test_a_session_survives_a_failed_compile(made: list[str]) -> None:

@@ -30,13 +30,13 @@ every_device = pytest.mark.parametrize("info", device_parameters())
 class Adder:
     """o = a + b, recorded once."""
 
-    def __init__(self, device: Device, count: int, label: str = "adder") -> None:
+    def __init__(self, device: Device, count: int, label: str = "adder", code: bytes = ADD) -> None:
         self.device, self.count = device, count
         self.a, self.b, self.o = (
             device.allocate(4 * count, MemoryKind.DEVICE, f"{label} {x}") for x in "abo"
         )
         self.pipeline = device.pipeline(
-            ADD, constants=[GROUP], push_constant_bytes=ADD_PUSH_BYTES, label="add"
+            code, constants=[GROUP], push_constant_bytes=ADD_PUSH_BYTES, label="add"
         )
         self.commands = self.record()
         self.submission = device.submission(self.commands)

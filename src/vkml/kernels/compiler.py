@@ -18,15 +18,22 @@ from typing import Any
 
 from vkml.errors import CompileError
 from vkml.vulkan import cache
+from vkml.vulkan.spirv import keep_arithmetic, require_functions_of_doubles
 
-_OPTIONS = ("-target", "spirv", "-profile", "spirv_1_5", "-O2", "-warnings-disable", "41017,30856")
+_OPTIONS = (
+    *("-target", "spirv", "-profile", "spirv_1_5", "-O2", "-fp-mode", "precise"),
+    # Where a module states a floating-point control, SPIRV-Tools' optimiser leaves arithmetic as it is;
+    # otherwise it takes x / x for 1 and (x + c) - c for x. `keep_arithmetic` takes the statement out again.
+    *("-denorm-mode-fp32", "preserve"),
+    *("-warnings-disable", "41017,30856"),
+)
 _SLANG_LANGUAGE = 1
 _COMPUTE_STAGE = 6
 _ADVICE = (
     "install the package slangpy (pip install slangpy), or set VKML_SLANG_LIBRARY to the path of "
     "libslang-compiler; device 'cpu' needs none"
 )
-_CACHE_FORMAT = "spirv-1"
+_CACHE_FORMAT = "spirv-3"
 
 
 def compile_slang(source: str, label: str = "kernel", sessions: int = 1) -> bytes:
@@ -182,9 +189,11 @@ class _Session:
             code = library.code(request, ctypes.byref(size))
             if not code or not size.value:
                 raise CompileError(f"kernel {label} compiled to nothing")
-            return ctypes.string_at(code, size.value)
+            module = ctypes.string_at(code, size.value)
         finally:
             library.destroy_request(request)
+        require_functions_of_doubles(module, label)
+        return keep_arithmetic(module)
 
 
 _changed = threading.Condition()

@@ -11,7 +11,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.kernels.gemm import TILE_K, Operand, Product, aligned, launch, load_vector, matrix_operand
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, compute_type, load_expression, template
+from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
@@ -237,6 +237,7 @@ def _depthwise(
     writer = build.writer()
     accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
     writer.text(f"typealias Accumulator = {compute_type(accumulator)};")
+    writer.text(multiply_add(accumulator))
     for name, value in geometry.items():
         writer.constant(value, name)
     total = math.prod(space)

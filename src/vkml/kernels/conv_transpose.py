@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType, dtypes
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import compute_type, load_expression, template
+from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
@@ -54,6 +54,7 @@ def conv_transpose(
     epilogue, outputs = build.take_epilogue(result)
     writer = build.writer()
     writer.text(f"typealias Accumulator = {compute_type(accumulator)};")
+    writer.text(multiply_add(accumulator))
     named = (("S", strides), ("D", dilations), ("PAD", pads), ("K", weight.shape[2:]), ("X", x.shape[2:]))
     for prefix, triple in (*named, ("O", spatial)):
         for axis, number in zip("DHW", triple, strict=True):

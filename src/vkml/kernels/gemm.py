@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import DType, TensorType, dtypes
 from vkml.kernels.pointwise import Epilogue, emit_store, literal
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, compute_type, load_expression, template
+from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder, Target
@@ -215,12 +215,6 @@ def add_partials(
         )
     )
     build.emit(writer.finish("add_partials", (across, rows, 1), variant=f"{splits} parts"))
-
-
-def multiply_add(accumulator: DType) -> str:
-    type_ = compute_type(accumulator)
-    body = "fma(a, b, c)" if accumulator in (dtypes.FLOAT32, dtypes.FLOAT64) else "a * b + c"
-    return f"{type_} multiply_add({type_} a, {type_} b, {type_} c) {{ return {body}; }}"
 
 
 def choose(target: Target, product: Product) -> tuple[Tile, int]:

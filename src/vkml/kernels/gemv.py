@@ -9,7 +9,7 @@ from vkml.ir import TensorType
 from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import CannotLower, compute_type, load_expression, template
+from vkml.kernels.writer import CannotLower, compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
@@ -54,7 +54,7 @@ def gemv(build: Builder, product: Product, a: View, b: View) -> list[View]:
     writer.constant(splits, "SPLITS")
     writer.word("steps", product.k)
     writer.word("steps_a_split", k_range)
-    text = [f"typealias Accumulator = {accumulator};"]
+    text = [f"typealias Accumulator = {accumulator};", multiply_add(product.accumulator)]
     numbers = (("M", product.m), ("WIDTH", width), ("LANES", lanes), ("COLUMNS", columns))
     text += [f"static const int {name} = {value};" for name, value in numbers]
     text.append(f"static const bool B_ALONG_N = {'true' if along_n else 'false'};")

@@ -23,6 +23,9 @@ from vkml.kernels.writer import (
 
 WORKGROUP = 256
 
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Sum", "Mean"})
+"""Operators of whose known zeros compilers draw conclusions that IEEE 754 does not allow."""
+
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
@@ -55,11 +58,12 @@ def literal(value: Any, dtype: DType) -> str:
 
 
 def emit_body(
-    body: Graph, bound: Mapping[str, str], indent: str = "    "
+    writer: KernelWriter, body: Graph, bound: Mapping[str, str], indent: str = "    "
 ) -> tuple[list[str], dict[str, str]]:
     """Slang statements that compute a body's values for one element.
 
     Args:
+        writer: of the kernel.
         body: pointwise nodes; its constants must be single elements.
         bound: body inputs → Slang operands.
 
@@ -69,6 +73,13 @@ def emit_body(
     operands = dict(bound)
     for name, constant in body.constants.items():
         operands[name] = literal(_scalar(constant), constant.dtype)
+    zeros = {
+        name: writer.zero(constant.dtype, is_negative=bool(np.signbit(_scalar(constant))))
+        for name, constant in body.constants.items()
+        if constant.dtype.is_float
+        and _scalar(constant) == 0
+        and any(name in node.inputs for node in body.nodes if node.op in _ARITHMETIC)
+    }
     types = {value.name: value.type for value in body.inputs}
     types.update({name: constant.type for name, constant in body.constants.items()})
     types.update(body.types)
@@ -76,11 +87,11 @@ def emit_body(
     for node in body.nodes:
         operator = find(node)
         result = types[node.outputs[0]].dtype
-        present = [name for name in node.inputs]
+        known = {**operands, **zeros} if node.op in _ARITHMETIC else operands
         expression = operator.expression(
             node,
-            [operands[name] if name else "" for name in present],
-            [types[name].dtype for name in present if name],
+            [known[name] if name else "" for name in node.inputs],
+            [types[name].dtype for name in node.inputs if name],
             result,
         )
         if expression is None:
@@ -162,7 +173,7 @@ def pointwise(
         value.name: f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}"
         for i, value in enumerate(body.inputs)
     }
-    statements, results = emit_body(body, bound, "        ")
+    statements, results = emit_body(writer, body, bound, "        ")
     for index, view in enumerate(outputs):
         lines.append(f"    {_array(storage_type(view.dtype), f'y{index}', width)};")
     if width > 1:
@@ -308,7 +319,7 @@ def emit_store(
                 f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
             )
             bound[name] = variable
-        statements, operands = emit_body(epilogue.body, bound)
+        statements, operands = emit_body(writer, epilogue.body, bound)
         lines += statements
         results = [operands[value.name] for value in epilogue.body.outputs]
         writer.math()

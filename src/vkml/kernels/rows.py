@@ -68,7 +68,7 @@ _CENTRE = "\n".join(
         each("mean += x;"),
         "mean = join_sum(row, mean) / float(LENGTH);",
         "float spread = 0;",
-        each("spread += (x - mean) * (x - mean);"),
+        each("float distance = x - mean; spread = fma(distance, distance, spread);"),
         "float scale = rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon());",
     ]
 )
@@ -79,7 +79,7 @@ _CENTRED = "(absolute(mean) < INFINITE ? (x - mean) * scale : NOT_A_NUMBER)"
 _ROOT_MEAN_SQUARE = "\n".join(
     [
         "float spread = 0;",
-        each("spread += x * x;"),
+        each("spread = fma(x, x, spread);"),
         "float scale = rsqrt_exact(join_sum(row, spread) / float(LENGTH) + epsilon());",
     ]
 )

@@ -89,6 +89,13 @@ def store_expression(value: str, dtype: DType) -> str:
     return value if STORAGE[dtype] == COMPUTE[dtype] else f"{STORAGE[dtype]}({value})"
 
 
+def multiply_add(accumulator: DType) -> str:
+    """The function ``multiply_add(a, b, c)``: a b + c as one operation, which drivers may not make of two."""
+    type_ = compute_type(accumulator)
+    body = "fma(a, b, c)" if accumulator in (dtypes.FLOAT32, dtypes.FLOAT64) else "a * b + c"
+    return f"{type_} multiply_add({type_} a, {type_} b, {type_} c) {{ return {body}; }}"
+
+
 @functools.cache
 def template(name: str) -> str:
     """The text of ``kernels/NAME.slang``."""
@@ -160,6 +167,17 @@ class KernelWriter:
         self._words.append(("int", name))
         self._word_values.append(value)
         return f"push.{name}"
+
+    def zero(self, dtype: DType, *, is_negative: bool = False) -> str:
+        """A floating-point zero, of the dtype's compute type, that compilers do not see.
+
+        Of one that they see, Slang and Mesa conclude that x + 0 is x, also for -0, that 0 / x is 0, also for
+        NaN, and that x / 0 is anything.
+        """
+        if all(name != "zero" for _, name in self._words):
+            self.word("zero", 0)
+        sign = "uint(push.zero) | 0x80000000u" if is_negative else "uint(push.zero)"
+        return f"asdouble(uint(push.zero), {sign})" if compute_type(dtype) == "double" else f"asfloat({sign})"
 
     def constant(self, value: int, name: str | None = None) -> str:
         """A specialization constant; unnamed 0 and 1 are written out, so strides of 0 and 1 cost nothing."""

@@ -126,7 +126,7 @@ def _sum(*arrays: Array) -> Any:
 
 
 register(Binary("Add", np.add, "({x} + {y})", NUMBERS))
-register(Binary("Sub", np.subtract, "({x} - {y})", NUMBERS))
+register(Binary("Sub", np.subtract, "subtract({x}, {y})", NUMBERS))
 register(Binary("Mul", np.multiply, "({x} * {y})", NUMBERS))
 register(Binary("Div", divide, "divide({x}, {y})", NUMBERS))
 register(Binary("Mod", remainder, _mod_slang, NUMBERS, attributes={"fmod": 0}, has_double=False))

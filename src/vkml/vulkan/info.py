@@ -112,7 +112,8 @@ class Capabilities:
     has_accelerated_integer_dot: bool = False
     """Whether the dot product of four packed bytes (of equal signs) is a hardware instruction."""
     preserves_float32_denormals: bool = False
-    preserves_float32_nan: bool = False
+    preserved_float_widths: tuple[int, ...] = ()
+    """Bits of the floating-point types whose NaN, infinities and signs of zeros kernels may insist on."""
 
 
 @dataclass(frozen=True)

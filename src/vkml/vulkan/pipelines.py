@@ -13,6 +13,7 @@ from vkml.errors import CompileError, DeviceError, InvalidArgument
 from vkml.vulkan import cache
 from vkml.vulkan.context import Context
 from vkml.vulkan.counters import created, destroyed
+from vkml.vulkan.spirv import preserve_special_values
 from vkml.vulkan.structures import NULL, constants, ffi, structure
 
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
@@ -130,6 +131,7 @@ class Pipelines:
         context = self._context
         functions, device = context.functions, context.handle
         layout = self._layout(push_bytes)
+        spirv = preserve_special_values(spirv, context.info.capabilities.preserved_float_widths)
         code = ffi.new("uint32_t[]", len(spirv) // 4)
         ffi.memmove(code, spirv, len(spirv))
         module, module_key = context.create(

@@ -114,7 +114,9 @@ def describe(functions: Functions, handle: Any) -> DeviceInfo | RejectedDevice:
         ),
         has_accelerated_integer_dot=bool(v13.integerDotProduct4x8BitPackedSignedAccelerated),
         preserves_float32_denormals=bool(v12.shaderDenormPreserveFloat32),
-        preserves_float32_nan=bool(v12.shaderSignedZeroInfNanPreserveFloat32),
+        preserved_float_widths=tuple(
+            width for width in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{width}")
+        ),
     )
     return DeviceInfo(
         name="",

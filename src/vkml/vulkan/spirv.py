@@ -1,0 +1,195 @@
+"""SPIR-V modules as streams of instructions, and what they say about floating-point arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from vkml.errors import CompileError
+
+MAGIC = 0x07230203
+_HEADER_WORDS = 5
+
+# Opcodes, decorations and the like, from the specification's tables.
+_EXTENSION = 10
+_EXT_INST_IMPORT = 11
+_EXT_INST = 12
+_ENTRY_POINT = 15
+_EXECUTION_MODE = 16
+_CAPABILITY = 17
+_TYPE_FLOAT = 22
+_TYPE_VECTOR = 23
+_DECORATE = 71
+_BEFORE_DECORATIONS = frozenset({3, 4, 5, 6, 7, 8, 10, 11, 14, 15, 16, 17, 330, 331})
+"""Source texts, names, extensions, imports, memory model, entry points, execution modes, capabilities."""
+_DECORATIONS = frozenset({71, 72, 73, 74, 75, 332, 5632, 5633})
+_NO_CONTRACTION = 42
+_SIGNED_ZERO_INF_NAN_PRESERVE = 4466, 4461
+"""Its capability and its execution mode."""
+_DENORM_PRESERVE = 4464, 4459
+_FLOAT_CONTROLS = b"SPV_KHR_float_controls"
+"""The extension, part of SPIR-V since 1.4."""
+_SHADER_FUNCTIONS = b"GLSL.std.450"
+
+_ARITHMETIC = frozenset({127, 129, 131, 133, 136, 140, 141, *range(142, 149)})
+"""FNegate, FAdd, FSub, FMul, FDiv, FRem, FMod, products of vectors and matrices, Dot."""
+_FMA = 50
+_NARROW_FUNCTIONS = {
+    11: "Radians", 12: "Degrees", 13: "Sin", 14: "Cos", 15: "Tan", 16: "Asin", 17: "Acos", 18: "Atan",
+    19: "Sinh", 20: "Cosh", 21: "Tanh", 22: "Asinh", 23: "Acosh", 24: "Atanh", 25: "Atan2", 26: "Pow",
+    27: "Exp", 28: "Log", 29: "Exp2", 30: "Log2",
+}  # fmt: skip
+"""Instructions of GLSL.std.450 that are defined for 16 and 32 bits only."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: where its first word lies in the module, and its words behind that one."""
+
+    at: int
+    opcode: int
+    operands: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.at + 1 + len(self.operands)
+
+
+def words_of(module: bytes) -> memoryview:
+    """The 32-bit words of a module in this machine's order."""
+    return memoryview(module).cast("I")
+
+
+def instructions(words: memoryview) -> Iterator[Instruction]:
+    """The instructions of a module in order."""
+    at = _HEADER_WORDS
+    while at < len(words):
+        first = words[at]
+        end = at + (first >> 16)
+        if end == at or end > len(words):
+            raise CompileError(f"a SPIR-V module of {len(words)} words is broken at word {at}")
+        yield Instruction(at, first & 0xFFFF, words[at + 1 : end])
+        at = end
+
+
+def keep_arithmetic(module: bytes) -> bytes:
+    """The module with every floating-point operation stated to be one of its own.
+
+    Drivers may then neither contract a product and a sum nor reorder sums (NoContraction), nor reorder sums
+    of products that are one operation already (Fma), which Mesa does otherwise. What the compiler was told
+    about subnormal numbers, to keep its optimiser from arithmetic, is taken out again.
+    """
+    words = words_of(module)
+    decorated: set[int] = set()
+    results: list[int] = []
+    dropped: list[Instruction] = []
+    functions: int | None = None
+    insertion = 0
+    for instruction in instructions(words):
+        opcode, operands = instruction.opcode, instruction.operands
+        if opcode in _ARITHMETIC or (
+            opcode == _EXT_INST and operands[2] == functions and operands[3] == _FMA
+        ):
+            results.append(operands[1])
+        elif opcode == _EXT_INST_IMPORT and _text(operands[1:]) == _SHADER_FUNCTIONS:
+            functions = operands[0]
+        elif opcode == _DECORATE and operands[1] == _NO_CONTRACTION:
+            decorated.add(operands[0])
+        elif _is_about_denormals(instruction):
+            dropped.append(instruction)
+        if opcode in _BEFORE_DECORATIONS or opcode in _DECORATIONS:
+            insertion = instruction.end
+    added = [
+        word
+        for result in results
+        if result not in decorated
+        for word in (3 << 16 | _DECORATE, result, _NO_CONTRACTION)
+    ]
+    return _edited(words, {insertion: added}, dropped)
+
+
+def preserve_special_values(module: bytes, widths: Iterable[int]) -> bytes:
+    """The module with NaN, infinities and the sign of zero stated to matter, in all its entry points.
+
+    Args:
+        module: without such a statement.
+        widths: bits of the floating-point types for which the device can keep that.
+    """
+    words = words_of(module)
+    last_capability = last_mode = _HEADER_WORDS
+    entry_points = []
+    for instruction in instructions(words):
+        if instruction.opcode not in _BEFORE_DECORATIONS:
+            break
+        if instruction.opcode == _CAPABILITY:
+            last_capability = instruction.end
+        elif instruction.opcode == _ENTRY_POINT:
+            entry_points.append(instruction.operands[1])
+        if instruction.opcode in (_ENTRY_POINT, _EXECUTION_MODE):
+            last_mode = instruction.end
+    capability, mode = _SIGNED_ZERO_INF_NAN_PRESERVE
+    modes = [
+        word
+        for entry_point in entry_points
+        for width in sorted(widths)
+        for word in (4 << 16 | _EXECUTION_MODE, entry_point, mode, width)
+    ]
+    if not modes:
+        return module
+    return _edited(words, {last_capability: [2 << 16 | _CAPABILITY, capability], last_mode: modes}, ())
+
+
+def require_functions_of_doubles(module: bytes, label: str) -> None:
+    """Sees to it that no function is applied to 64-bit numbers that SPIR-V has for shorter ones only.
+
+    Drivers take such a module and compute nonsense.
+
+    Raises:
+        CompileError: there is one.
+    """
+    doubles: set[int] = set()
+    functions: int | None = None
+    for instruction in instructions(words_of(module)):
+        opcode, operands = instruction.opcode, instruction.operands
+        if (opcode == _TYPE_FLOAT and operands[1] == 64) or (
+            opcode == _TYPE_VECTOR and operands[1] in doubles
+        ):
+            doubles.add(operands[0])
+        elif opcode == _EXT_INST_IMPORT and _text(operands[1:]) == _SHADER_FUNCTIONS:
+            functions = operands[0]
+        elif opcode == _EXT_INST and operands[0] in doubles and operands[2] == functions:
+            name = _NARROW_FUNCTIONS.get(operands[3])
+            if name is not None:
+                raise CompileError(
+                    f"kernel {label} takes {name} of a 64-bit number, which SPIR-V does not have"
+                )
+
+
+def _is_about_denormals(instruction: Instruction) -> bool:
+    opcode, operands = instruction.opcode, instruction.operands
+    capability, mode = _DENORM_PRESERVE
+    return (
+        (opcode == _CAPABILITY and operands[0] == capability)
+        or (opcode == _EXECUTION_MODE and operands[1] == mode)
+        or (opcode == _EXTENSION and _text(operands) == _FLOAT_CONTROLS)
+    )
+
+
+def _text(words: Sequence[int]) -> bytes:
+    return b"".join(word.to_bytes(4, "little") for word in words).partition(b"\0")[0]
+
+
+def _edited(words: memoryview, added: dict[int, list[int]], dropped: Sequence[Instruction]) -> bytes:
+    """The module with words put in at places, and without some instructions."""
+    ends = {instruction.at: instruction.end for instruction in dropped}
+    parts: list[bytes] = []
+    copied = 0
+    for place in sorted({*added, *ends}):
+        if place > copied:
+            parts.append(words[copied:place].tobytes())
+            copied = place
+        parts += [word.to_bytes(4, "little") for word in added.get(place, ())]
+        copied = ends.get(place, copied)
+    parts.append(words[copied:].tobytes())
+    return b"".join(parts)
