@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vkml.ir import TensorType, dtypes
+from vkml.ir import DType, TensorType, dtypes
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.reduce import extreme
 from vkml.kernels.reduce import norm as reduce_norm
@@ -38,9 +38,9 @@ AVERAGE = PoolFunction("average_pool", "value + x", "value / Accumulator(max(cou
 SUM_OF_SQUARES = PoolFunction("sum_of_squares", "value + x * x")
 
 
-def norm(p: float) -> PoolFunction:
-    """The p-norm of each window."""
-    how = reduce_norm(p)
+def norm(p: float, dtype: DType) -> PoolFunction:
+    """The p-norm of each window of elements of `dtype`."""
+    how = reduce_norm(p, dtype)
     return PoolFunction("norm_pool", f"value + {how.map}", how.finalize.replace("x", "value"))
 
 

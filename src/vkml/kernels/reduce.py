@@ -46,12 +46,14 @@ def reduction(name: str, dtype: DType) -> Reduction:
         "L1": "x",
         "Mean": f"x / {accumulator}(COUNT)",
         "L2": "sqrt(x)",
-        "LogSum": "log(x)",
+        "LogSum": "logarithm(x)",
     }.get(name)
     if finalize is None:
         raise CannotLower(f"Reduce{name} has no reduction kernel")
     if not dtype.is_float and name in ("L2", "LogSum"):
         raise CannotLower(f"Reduce{name} of {dtype.name} has no kernel")
+    if dtype == dtypes.FLOAT64 and name == "LogSum":
+        raise CannotLower("Vulkan has no logarithm of float64")
     if name == "L1":
         mapped = "x" if dtype.kind == "u" else f"(x < {zero} ? -x : x)"
     else:
@@ -63,12 +65,14 @@ def reduction(name: str, dtype: DType) -> Reduction:
     return Reduction(mapped, "a + b", zero, finalize)
 
 
-def norm(p: float) -> Reduction:
-    """The p-norm."""
+def norm(p: float, dtype: DType) -> Reduction:
+    """The p-norm of elements of `dtype`."""
     if p == 1:
         return Reduction("absolute(x)", "a + b", "0")
     if p == 2:
         return Reduction("x * x", "a + b", "0", "sqrt(x)")
+    if dtype == dtypes.FLOAT64:
+        raise CannotLower(f"Vulkan has no powers of float64, which the {p:g}-norm needs")
     return Reduction(f"power(absolute(x), {float(p)!r})", "a + b", "0", f"power(x, {1 / p!r})")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import compute_type, load_expression
+from vkml.kernels.writer import compute_type, load_expression, multiply_add
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
@@ -57,12 +57,13 @@ def resize(
         coordinates.append(f"p{axis}")
         if taps > 1:
             by = writer.read(_table(build, factors.astype(np.float32), "weights"))
-            weights.append(f"float({by}[c{axis} * {writer.constant(taps)} + t{axis}])")
+            weights.append(f"{type_}({by}[c{axis} * {writer.constant(taps)} + t{axis}])")
         closing += 1
     offset = writer.offset(tuple(coordinates), x.strides)
     element = load_expression(pointer, offset, x.dtype)
     if weights:
-        lines.append(f"    value += {type_}({' * '.join(weights)} * float({element}));")
+        writer.text(multiply_add(accumulator))
+        lines.append(f"    value = multiply_add({' * '.join(weights)}, {element}, value);")
     else:
         lines.append(f"    value = {element};")
     lines.append("    " + "}" * closing)

@@ -331,14 +331,14 @@ class Builder:
         if isinstance(how, str):
             function = {"max": pool.MAX, "average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
         else:
-            function = pool.norm(how)
+            function = pool.norm(how, x.dtype)
         return pool.pool(self, x, self.result(), how=function, **geometry)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())
 
     def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
-        return reduce.reduce(self, x, axes, reduce.norm(p), self.result())
+        return reduce.reduce(self, x, axes, reduce.norm(p, x.dtype), self.result())
 
     def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
         return reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)

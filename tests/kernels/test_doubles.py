@@ -1,0 +1,195 @@
+"""float64 on Vulkan: every operator is right to the precision of the type, or left to the CPU with a reason.
+
+SPIR-V has no logarithms, exponentials, powers or trigonometric functions of 64-bit numbers; drivers that are
+given them compute nonsense, and a detour through float32 loses half the digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml.ops  # noqa: F401  (fills the registry)
+from tests.kernels.test_pointwise_math import VARIANTS
+from tests.vulkan_cases import Array, Cases, Fixed, target
+from vkml.ir import dtypes
+from vkml.ir.operator import REGISTRY, Operator
+from vkml.ops.pointwise import Pointwise
+from vkml.ops.reduce import Reduction
+
+
+def fixed(*values: float) -> Fixed:
+    return Fixed(np.array(values, np.int64))
+
+
+def positive(cases: Cases, *shape: int) -> Array:
+    return np.abs(cases.array(np.float64, shape)) + 0.1
+
+
+def add_pointwise(cases: Cases) -> None:
+    for (domain, op), spec in REGISTRY.items():
+        if domain or not isinstance(spec, Pointwise) or dtypes.FLOAT64 not in spec.allowed:
+            continue
+        arity = 3 if op in ("Max", "Min", "Sum", "Mean") else spec.inputs[0]
+        for attributes in VARIANTS.get(op, [{}]):
+            arrays = [cases.array(np.float64, (5, 8)) for _ in range(arity)]
+            add(cases, op, *arrays, **attributes)
+            add(cases, op, *(np.abs(array) / 10 + 0.01 for array in arrays), **attributes)
+    x = positive(cases, 5, 8)
+    for exponent in (-1.0, 0.5, 1.0, 2.0, 3.0, 2.5):
+        add(cases, "Pow", x, Fixed(np.array(exponent)))
+        add(cases, "Pow", x, Fixed(np.array(exponent, np.float32)))
+    add(cases, "Clip", x, Fixed(np.array(0.7)), Fixed(np.array(2.1)))
+    add(cases, "Where", x > 1, x, -x)
+    add(cases, "Identity", x)
+    for kind in ("float32", "float16", "int32", "int64", "uint8", "bool"):
+        add(cases, "Cast", x, to=dtypes.from_numpy(np.dtype(kind)).code)
+        add(cases, "Cast", x.astype(kind), to=dtypes.FLOAT64.code)
+        add(cases, "CastLike", x.astype(kind), x)
+
+
+def add_reductions(cases: Cases) -> None:
+    for (domain, op), spec in REGISTRY.items():
+        if not domain and isinstance(spec, Reduction):
+            for x in (
+                cases.array(np.float64, (3, 40)),
+                positive(cases, 3, 40) * 0.1,
+                positive(cases, 3, 2000),
+            ):
+                add(cases, op, x, fixed(1))
+                add(cases, op, x, fixed(0), keepdims=0)
+    for op in (
+        "ArgMax",
+        "ArgMin",
+        "CumSum",
+        "CumProd",
+        "Softmax",
+        "LogSoftmax",
+        "Hardmax",
+        "LpNormalization",
+    ):
+        x = cases.array(np.float64, (3, 40))
+        more = (fixed(1),) if op.startswith("Cum") else ()
+        add(cases, op, x, *more, **({} if more else {"axis": 1}))
+    add(cases, "LpNormalization", cases.array(np.float64, (3, 40)), p=1)
+
+
+def add_images(cases: Cases) -> None:
+    def weight(*shape: int) -> Array:
+        return cases.array(np.float64, shape)
+
+    x, channels = weight(2, 4, 9, 8), [weight(4) for _ in range(3)]
+    add(cases, "Conv", x, weight(6, 4, 3, 3), weight(6))
+    add(cases, "Conv", x, weight(6, 4, 1, 1))
+    add(cases, "Conv", x, weight(4, 1, 3, 3), group=4)
+    add(cases, "ConvTranspose", x, weight(4, 3, 3, 3), strides=(2, 2))
+    for op, attributes in (
+        ("MaxPool", {}),
+        ("AveragePool", {}),
+        *(("LpPool", {"p": p}) for p in (1, 2, 3)),
+    ):
+        add(cases, op, x, kernel_shape=(3, 2), pads=(1, 0, 1, 1), **attributes)
+    add(cases, "GlobalAveragePool", x)
+    add(cases, "GlobalMaxPool", x)
+    for p in (1, 2, 3):
+        add(cases, "GlobalLpPool", x, p=p)
+    add(cases, "BatchNormalization", x, *channels, positive(cases, 4))
+    add(cases, "InstanceNormalization", x, *channels[:2])
+    add(cases, "GroupNormalization", x, *channels[:2], num_groups=2)
+    add(cases, "LayerNormalization", x, weight(8), weight(8))
+    add(cases, "RMSNormalization", x, weight(8))
+    add(cases, "MeanVarianceNormalization", x)
+    add(cases, "LRN", x, size=3)
+    add(cases, "DepthToSpace", x, blocksize=2)
+    add(cases, "SpaceToDepth", weight(2, 4, 6, 8), blocksize=2)
+    scales = Fixed(np.array([1, 1, 1.5, 2.25], np.float32))
+    for mode in ("nearest", "linear", "cubic"):
+        add(cases, "Resize", x, None, scales, mode=mode)
+
+
+def add_matrices(cases: Cases) -> None:
+    def matrix(*shape: int) -> Array:
+        return cases.array(np.float64, shape)
+
+    add(cases, "MatMul", matrix(40, 33), matrix(33, 37))
+    add(cases, "MatMul", matrix(2, 128), matrix(128, 64))
+    add(cases, "Gemm", matrix(33, 20), matrix(24, 33), matrix(24), transA=1, transB=1, alpha=0.7, beta=0.3)
+    add(cases, "Einsum", matrix(4, 5), matrix(5, 6), equation="ij,jk->ik")
+
+
+def add_moves(cases: Cases) -> None:
+    x = cases.array(np.float64, (4, 6))
+    places = np.array([[3, 0, 1, 1, 2, 0]], np.int64)
+    add(cases, "Concat", x, x, axis=0)
+    add(cases, "Expand", x, fixed(2, 4, 6))
+    add(cases, "Flatten", x)
+    add(cases, "Gather", x, Fixed(np.array([2, 0])))
+    add(cases, "GatherElements", x, Fixed(places))
+    add(cases, "GatherND", x, Fixed(np.array([[1], [0]])))
+    add(cases, "OneHot", Fixed(np.array([1, 0, 3])), fixed(4), Fixed(np.array([0.1, 0.7])))
+    add(cases, "Pad", x, fixed(1, 0, 2, 1), Fixed(np.array(0.3)))
+    add(cases, "Pad", x, fixed(1, 0, 2, 1), mode="reflect")
+    add(cases, "CenterCropPad", x, fixed(6, 4))
+    add(cases, "Reshape", x, fixed(6, 4))
+    for reduction in ("none", "add", "mul", "max", "min"):
+        add(cases, "ScatterElements", x, Fixed(places), cases.array(np.float64, (1, 6)), reduction=reduction)
+        updates = cases.array(np.float64, (2, 6))
+        add(cases, "ScatterND", x, Fixed(np.array([[1], [3]])), updates, reduction=reduction)
+    add(cases, "TensorScatter", x[None], x[None, :2], Fixed(np.array([1])), axis=1)
+    add(cases, "ReverseSequence", x, Fixed(np.array([1, 2, 3, 4, 2, 1])))
+    add(cases, "Slice", x, fixed(1), fixed(3), fixed(0))
+    add(cases, "Split", x, axis=1, outputs=2, num_outputs=2)
+    add(cases, "Squeeze", x[None], fixed(0))
+    add(cases, "Unsqueeze", x, fixed(0))
+    add(cases, "Tile", x, fixed(2, 1))
+    add(cases, "Transpose", x)
+    add(cases, "Trilu", x)
+
+
+GROUPS = {
+    "pointwise": add_pointwise,
+    "reductions": add_reductions,
+    "images": add_images,
+    "matrices": add_matrices,
+    "moves": add_moves,
+}
+TAKE_NO_DOUBLES = {
+    "And",
+    "Or",
+    "Xor",
+    "Not",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseNot",
+    "BitwiseOr",
+    "BitwiseXor",
+}
+
+
+def add(cases: Cases, op: str, *inputs: Any, **rest: Any) -> None:
+    cases.add(op, *inputs, may_fall_back=True, **rest)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_operator(vulkan_device_name: str, group: str) -> None:
+    if "float64" not in target(vulkan_device_name).capabilities:
+        return
+    cases = Cases(41)
+    GROUPS[group](cases)
+    cases.check(vulkan_device_name)
+
+
+def test_no_operator_is_missing() -> None:
+    cases = Cases(41)
+    for fill in GROUPS.values():
+        fill(cases)
+    tried = {case.node.op for case in cases.cases}
+    able = {
+        op
+        for (domain, op), spec in REGISTRY.items()
+        if not domain and (spec.is_pointwise or type(spec).lower is not Operator.lower)
+    }
+    # Scatter is ScatterElements' old name.
+    assert able - tried == TAKE_NO_DOUBLES | {"Scatter"}
