@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -228,7 +228,8 @@ class InferenceSession:
                 )
         feeds = check_feed(self._inputs, input_feed)
         shapes = tuple(array.shape for array in feeds)
-        values = {name: feeds[self._input_names.index(name)] for name in self._shape_inputs}
+        # Copies, which the plan keeps: the caller may change the arrays at any time.
+        values = {name: feeds[self._input_names.index(name)].copy() for name in self._shape_inputs}
         with self._plan(shapes, values) as plan:
             if not values and not self._has_texts:
                 self._latest = (shapes, self._dtypes, plan)
@@ -261,7 +262,7 @@ class InferenceSession:
     @contextmanager
     def _plan(self, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Iterator[Plan]:
         """The plan for a signature, from the cache or new; not closed before the end of the context."""
-        key = (shapes, tuple((name, array.tobytes()) for name, array in values.items()))
+        key = (shapes, tuple(_content(array) for array in values.values()))
         with self._plans_lock:
             if self._closed:
                 raise Fail(f"this session of {self._label} is closed; make a new one")
@@ -392,6 +393,11 @@ def _close_all() -> None:
 
 def _node_arg(value: Value) -> NodeArg:
     return NodeArg(value.name, list(value.type.shape or ()), f"tensor({value.type.dtype.name})")
+
+
+def _content(array: Array) -> Hashable:
+    """What an array of known shape and type says; the bytes of an array of objects are their addresses."""
+    return tuple(array.reshape(-1).tolist()) if array.dtype.hasobject else array.tobytes()
 
 
 def _shape_inputs(graph: Graph) -> tuple[str, ...]:

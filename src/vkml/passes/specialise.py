@@ -24,7 +24,7 @@ def specialise(
     Args:
         graph: normalised.
         shapes: input name → shape.
-        values: inputs whose values are known too; they become constants.
+        values: inputs whose values are known too; they become constants, which keep the arrays.
 
     Raises:
         InvalidGraph: a node whose inputs do not fit, with the node's label.
