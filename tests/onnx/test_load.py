@@ -15,8 +15,9 @@ from tests.onnx.models import value
 from vkml import errors
 from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, TensorType, dtypes
+from vkml.ir.types import UNKNOWN
 from vkml.onnx import messages, wire
-from vkml.onnx.value_types import UNKNOWN, write_value
+from vkml.onnx.value_types import write_value
 
 
 def load(made: onnx.ModelProto) -> Graph:

@@ -18,8 +18,8 @@ from tests.onnx import models
 from tests.onnx.models import value
 from vkml.errors import Fail, InvalidArgument, InvalidGraph
 from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes
+from vkml.ir.types import UNKNOWN
 from vkml.onnx import writer
-from vkml.onnx.value_types import UNKNOWN
 
 
 def assert_same(ours, theirs) -> None:

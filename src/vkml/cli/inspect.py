@@ -129,6 +129,7 @@ def _plan_as_json(report: PlanReport) -> dict[str, Any]:
         "barriers": report.barriers,
         "memory": {device: dict(kinds) for device, kinds in report.memory.items()},
         "fallbacks": [{"node": node, "reason": reason} for node, reason in report.fallbacks],
+        "assumed": list(report.assumed),
         "steps": [
             {
                 "device": step.device,
@@ -164,6 +165,8 @@ def _show_plan(out: Console, report: PlanReport) -> None:
     show_table(out, memory)
     for entry in plan["fallbacks"]:
         out.print(f"on the CPU: {entry['node']}: {entry['reason']}", markup=False)
+    for text in plan["assumed"]:
+        out.print(f"assumed: {text}", markup=False)
 
 
 def _operators(names: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ class SessionOptions:
     memory_limit: float = 0.95
     """Share of a device's memory that may be in use, by everyone together."""
     plan_cache_size: int = 8
-    """Plans kept, one for each set of input shapes."""
+    """Plans kept, one for each set of input shapes; as many for each segment of a model that data cuts."""
     progress: Progress | None = None
     guard_bytes: int = 0
     """Bytes of known pattern round each intermediate buffer, checked after each run: for tests of kernels."""

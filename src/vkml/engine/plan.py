@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +239,7 @@ def make_plan(
     placement: Placement,
     options: SessionOptions,
     signature: Any = None,
+    arithmetic: Collection[str] = (),
 ) -> Plan:
     """Plans a prepared graph for one set of input shapes.
 
@@ -249,14 +250,17 @@ def make_plan(
         placement: the device to prefer.
         options: of the session.
         signature: kept with the plan.
+        arithmetic: what planning may compute from `values`.
     """
     optimise = options.graph_optimization_level > 0
-    graph = remove_dead(specialise(graph, shapes, values))
+    graph = remove_dead(specialise(graph, shapes, values, arithmetic))
     if optimise:
         graph = remove_dead(simplify(graph))
     refusals = _refusals(graph, placement)
-    if placement.strict and refusals:
-        raise _strict_error(refusals, graph)
+    labels = {_key(node): node.label for node in graph.nodes}
+    fallbacks = tuple((labels[key], reason) for key, reason in refusals.items())
+    if placement.strict and fallbacks:
+        raise strict_error(fallbacks)
     home = placement.device.info.name if placement.device is not None else "cpu"
     device_of = {_key(node): ("cpu" if _key(node) in refusals else home) for node in graph.nodes}
     if optimise:
@@ -273,7 +277,6 @@ def make_plan(
             program.close()
         raise
     names = tuple(value.name for value in graph.inputs)
-    labels = {_key(node): node.label for node in graph.nodes for node in members(node)}
     constants = {v.name: graph.constants[v.name].array for v in graph.outputs if v.name in graph.constants}
     return Plan(
         signature,
@@ -281,7 +284,7 @@ def make_plan(
         tuple(value.type for value in graph.inputs),
         tuple(value.name for value in graph.outputs),
         programs,
-        tuple((labels.get(key, key), reason) for key, reason in refusals.items()),
+        fallbacks,
         graph,
         constants,
     )
@@ -303,12 +306,12 @@ def _refusals(graph: Graph, placement: Placement) -> dict[str, str]:
     return found
 
 
-def _strict_error(refusals: Mapping[str, str], graph: Graph) -> Exception:
+def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:
+    """What a strict session raises; `fallbacks` are nodes and why they cannot run on the device."""
     from vkml.errors import NotImplemented
 
-    labels = {_key(node): node.label for node in graph.nodes}
-    lines = "\n".join(f"  {labels[key]}: {reason}" for key, reason in refusals.items())
-    return NotImplemented(f"strict=True and {len(refusals)} nodes cannot run on the device:\n{lines}")
+    lines = "\n".join(f"  {label}: {reason}" for label, reason in fallbacks)
+    return NotImplemented(f"strict=True and {len(fallbacks)} nodes cannot run on the device:\n{lines}")
 
 
 def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options: SessionOptions) -> Bound:
@@ -337,12 +340,25 @@ def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options
     )
 
 
-def report(plan: Plan, weights: WeightStore | None) -> PlanReport:
-    """The plan for people."""
+def report(
+    plans: Sequence[Plan],
+    weights: WeightStore | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    assumed: Sequence[str] = (),
+) -> PlanReport:
+    """The plans of a model's segments for people.
+
+    Args:
+        plans: in the order in which they run.
+        weights: on the device.
+        shapes: of the model's inputs.
+        assumed: what planning took for known, and what it could not plan.
+    """
     steps: list[StepReport] = []
     memory: dict[str, dict[str, int]] = {}
     barriers = 0
-    for program in plan.programs:
+    programs = [(plan, program) for plan in plans for program in plan.programs]
+    for plan, program in programs:
         kinds = memory.setdefault(program.device, {})
         if isinstance(program, VulkanBound):
             barriers += max(0, len(program.program.levels) - 1)
@@ -374,11 +390,11 @@ def report(plan: Plan, weights: WeightStore | None) -> PlanReport:
             kinds["weights"] = kinds.get("weights", 0) + sum(
                 plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants
             )
-    device = plan.programs[0].device if plan.programs else "cpu"
-    homes = [p.device for p in plan.programs]
-    device = next((name for name in homes if name != "cpu"), device)
-    shapes = {n: t.dims for n, t in zip(plan.input_names, plan.input_types, strict=True)}
-    return PlanReport(device, len(plan.programs), tuple(steps), memory, plan.fallbacks, barriers, shapes)
+    device = next((program.device for _, program in programs if program.device != "cpu"), "cpu")
+    fallbacks = tuple(fallback for plan in plans for fallback in plan.fallbacks)
+    return PlanReport(
+        device, len(programs), tuple(steps), memory, fallbacks, barriers, dict(shapes), tuple(assumed)
+    )
 
 
 def _cpu_step(node: Node, types: Mapping[str, TensorType], variants: Mapping[str, str]) -> StepReport:

@@ -32,3 +32,5 @@ class PlanReport:
     """Node, and why it does not run on the first device."""
     barriers: int
     input_shapes: dict[str, tuple[int, ...]]
+    assumed: tuple[str, ...] = ()
+    """What this plan takes for granted though only data decides it, and what was not planned without data."""

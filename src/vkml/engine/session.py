@@ -10,8 +10,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +19,24 @@ import numpy as np
 from vkml.engine import devices as device_registry
 from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions
-from vkml.engine.plan import Placement, Plan, PlanClosed, Timing, make_plan, out_of_memory, report
+from vkml.engine.plan import (
+    Placement,
+    Plan,
+    PlanClosed,
+    Timing,
+    make_plan,
+    out_of_memory,
+    report,
+    strict_error,
+)
 from vkml.engine.prepare import prepare
 from vkml.engine.programs import WeightStore
 from vkml.engine.report import PlanReport
 from vkml.errors import Fail, InvalidArgument, ModelError
-from vkml.ir import Graph, Value, dtypes, find
+from vkml.ir import DType, TensorType, Value, dtypes, static
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
+from vkml.passes.segments import Segment, segments
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -91,25 +101,29 @@ class InferenceSession:
             with _explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
                 loaded = load_graph(model)
-                self._graph: Graph = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
-        self._inputs = self._graph.inputs
-        self._outputs = self._graph.outputs
+                graph = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
+        self._inputs = graph.inputs
+        self._outputs = graph.outputs
         self._input_names = tuple(value.name for value in self._inputs)
         self._output_names = tuple(value.name for value in self._outputs)
-        self._shape_inputs = _shape_inputs(self._graph)
+        self._segments = segments(graph)
+        self._made: dict[str, DType] = {}
+        """Element types of what segments make for later ones, once they have been planned."""
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._dropped: list[Plan] = []
         """Plans that have left the cache while threads run them."""
         self._plans_lock = threading.Lock()
         self._latest: tuple[tuple[tuple[int, ...], ...], tuple[Any, ...], Plan] | None = None
         self._direct: Callable[[Mapping[str, Any]], list[Array] | None] | None = None
-        self._warned = False
+        self._warned: set[str] = set()
+        """Nodes of which it has been said that they run on the CPU."""
         self._events: list[dict[str, Any]] = []
         self._dtypes = tuple(value.type.dtype.storage for value in self._inputs)
         self._has_texts = any(value.type.dtype == dtypes.STRING for value in self._inputs)
         self._placement = self._place(info, strict)
         self._closed = False
         try:
+            self._refuse_data_dependent_sizes()
             self._plan_statically()
         except BaseException:
             self.close()
@@ -124,11 +138,20 @@ class InferenceSession:
         weights = WeightStore(device, self._options.progress, self._options.memory_limit)
         return Placement(device, target, weights, strict, self._precision)
 
+    def _refuse_data_dependent_sizes(self) -> None:
+        """Says before the first run what a strict session would refuse in the middle of it."""
+        if not self._placement.strict or self._placement.device is None:
+            return
+        found = [node for segment in self._segments for node in segment.sized_by_data]
+        if found:
+            raise strict_error([(node.label, "the sizes of its results depend on data") for node in found])
+
     def _plan_statically(self) -> None:
         """Plans at once where the model's input shapes leave nothing open, so that errors come early."""
-        if self._shape_inputs or not all(value.type.is_static for value in self._inputs):
+        inputs = self._segments[0].graph.inputs
+        if self._segments[0].values or not all(value.type.is_static for value in inputs):
             return
-        with self._plan(tuple(value.type.dims for value in self._inputs), {}):
+        with self._plan(0, tuple(value.type.dims for value in inputs), {}):
             pass
 
     # -- what the model is ----------------------------------------------------------------------------------
@@ -227,19 +250,31 @@ class InferenceSession:
                     f"the model has no output '{name}'; its outputs are {list(self._output_names)}"
                 )
         feeds = check_feed(self._inputs, input_feed)
-        shapes = tuple(array.shape for array in feeds)
-        # Copies, which the plan keeps: the caller may change the arrays at any time.
-        values = {name: feeds[self._input_names.index(name)].copy() for name in self._shape_inputs}
-        with self._plan(shapes, values) as plan:
-            if not values and not self._has_texts:
-                self._latest = (shapes, self._dtypes, plan)
-                self._direct = None if self._options.enable_profiling else plan.direct()
-            try:
+        try:
+            if len(self._segments) > 1:
+                return self._run_segments(feeds, wanted)
+            with self._plan_for(0, feeds) as plan:
+                if not self._segments[0].values and not self._has_texts:
+                    self._latest = (tuple(array.shape for array in feeds), self._dtypes, plan)
+                    self._direct = None if self._options.enable_profiling else plan.direct()
                 return self._run_plan(plan, feeds, wanted)
-            except PlanClosed:  # only `close` closes a plan that is in use
-                raise Fail(f"this session of {self._label} was closed during a run") from None
+        except PlanClosed:  # only `close` closes a plan that is in use
+            raise Fail(f"this session of {self._label} was closed during a run") from None
 
-    def _run_plan(self, plan: Plan, feeds: Sequence[Array], wanted: tuple[str, ...]) -> list[Array]:
+    def _run_segments(self, feeds: Sequence[Array], wanted: Sequence[str]) -> list[Array]:
+        """Runs one segment after the other; what one makes for others passes through the host."""
+        values = dict(zip(self._input_names, feeds, strict=True))
+        for index, segment in enumerate(self._segments):
+            given = [values[value.name] for value in segment.graph.inputs]
+            with self._plan_for(index, given) as plan:
+                made = self._run_plan(plan, given, plan.outputs, f"segment {index}")
+            values.update(zip(plan.outputs, made, strict=True))
+        first = {name: at for at, name in reversed(list(enumerate(wanted)))}
+        return [values[name] if first[name] == at else values[name].copy() for at, name in enumerate(wanted)]
+
+    def _run_plan(
+        self, plan: Plan, feeds: Sequence[Array], wanted: tuple[str, ...], name: str = "run"
+    ) -> list[Array]:
         if not self._options.enable_profiling:
             try:
                 return plan.run(feeds, wanted)
@@ -250,7 +285,7 @@ class InferenceSession:
         try:
             return plan.run(feeds, wanted, steps)
         finally:
-            self._trace("run", "Session", start, time.perf_counter() - start)
+            self._trace(name, "Session", start, time.perf_counter() - start)
             for step in steps:
                 self._trace(step.nodes, "Node", start, step.seconds, device=step.device)
                 start += step.seconds
@@ -259,18 +294,34 @@ class InferenceSession:
         event = {"name": name, "cat": category, "ph": "X", "ts": start * 1e6, "dur": seconds * 1e6}
         self._events.append({**event, "pid": os.getpid(), "tid": threading.get_native_id(), "args": args})
 
+    def _plan_for(self, index: int, feeds: Sequence[Array]) -> AbstractContextManager[Plan]:
+        """The plan of segment `index` for these inputs; see `_plan`."""
+        segment = self._segments[index]
+        # Copies, which the plan keeps: the caller may change the arrays at any time.
+        values = {
+            value.name: array.copy()
+            for value, array in zip(segment.graph.inputs, feeds, strict=True)
+            if value.name in segment.values
+        }
+        return self._plan(index, tuple(array.shape for array in feeds), values)
+
     @contextmanager
-    def _plan(self, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Iterator[Plan]:
-        """The plan for a signature, from the cache or new; not closed before the end of the context."""
-        key = (shapes, tuple(_content(array) for array in values.values()))
+    def _plan(
+        self, index: int, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]
+    ) -> Iterator[Plan]:
+        """A segment's plan for a signature, from the cache or new; not closed before the end of the context.
+
+        Segments before it have been planned at least once.
+        """
+        key = (index, shapes, tuple(_content(array) for array in values.values()))
         with self._plans_lock:
             if self._closed:
                 raise Fail(f"this session of {self._label} is closed; make a new one")
             plan = self._plans.get(key)
             if plan is None:
-                named = dict(zip(self._input_names, shapes, strict=True))
                 with _explained(self._label):
-                    plan = make_plan(self._graph, named, values, self._placement, self._options, key)
+                    plan = self._make_plan(self._segments[index], shapes, values, key)
+                self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
                 self._warn(plan)
                 self._plans[key] = plan
                 self._make_room()
@@ -286,8 +337,23 @@ class InferenceSession:
                     self._dropped.remove(plan)
                     plan.close()
 
+    def _make_plan(
+        self,
+        segment: Segment,
+        shapes: Sequence[tuple[int, ...]],
+        values: Mapping[str, Array],
+        signature: Hashable,
+    ) -> Plan:
+        inputs = tuple(
+            Value(value.name, TensorType(self._made.get(value.name, value.type.dtype), shape))
+            for value, shape in zip(segment.graph.inputs, shapes, strict=True)
+        )
+        named = {value.name: value.type.dims for value in inputs}
+        graph = replace(segment.graph, inputs=inputs)
+        return make_plan(graph, named, values, self._placement, self._options, signature, segment.arithmetic)
+
     def _make_room(self) -> None:
-        while len(self._plans) > max(1, self._options.plan_cache_size):
+        while len(self._plans) > max(1, self._options.plan_cache_size) * len(self._segments):
             _, oldest = self._plans.popitem(last=False)
             if self._latest is not None and self._latest[2] is oldest:
                 self._latest, self._direct = None, None
@@ -297,17 +363,18 @@ class InferenceSession:
                 oldest.close()
 
     def _warn(self, plan: Plan) -> None:
-        if not plan.fallbacks or self._warned:
+        fresh = [(label, reason) for label, reason in plan.fallbacks if label not in self._warned]
+        if not fresh:
             return
-        self._warned = True
-        first = "; ".join(f"{label}: {reason}" for label, reason in plan.fallbacks[:3])
-        more = f" (and {len(plan.fallbacks) - 3} more)" if len(plan.fallbacks) > 3 else ""
-        _log.warning(
-            "%d nodes run on the CPU instead of %s: %s%s", len(plan.fallbacks), self.device, first, more
-        )
+        self._warned.update(label for label, _ in fresh)
+        first = "; ".join(f"{label}: {reason}" for label, reason in fresh[:3])
+        more = f" (and {len(fresh) - 3} more)" if len(fresh) > 3 else ""
+        _log.warning("%d nodes run on the CPU instead of %s: %s%s", len(fresh), self.device, first, more)
 
     def report(self, dimensions: Mapping[str, int] | None = None) -> PlanReport:
         """What the plan is for the given sizes of symbolic dimensions (1 where not given).
+
+        Sizes and values that data decides are taken for ones, and the report says so.
 
         Args:
             dimensions: symbolic dimension → size.
@@ -319,15 +386,57 @@ class InferenceSession:
             raise InvalidArgument(
                 f"the model has no dimension {unknown[0]!r}; its dimensions are {sorted(known)}"
             )
-        shapes = tuple(
-            tuple(dim if isinstance(dim, int) else given.get(dim or "", 1) for dim in value.type.shape or ())
+        types = {
+            value.name: TensorType(
+                value.type.dtype,
+                tuple(
+                    dim if isinstance(dim, int) else given.get(dim or "", 1) for dim in value.type.shape or ()
+                ),
+            )
             for value in self._inputs
-        )
-        values = {
-            name: np.ones(shapes[self._input_names.index(name)], np.int64) for name in self._shape_inputs
         }
-        with self._plan(shapes, values) as plan:
-            return report(plan, self._placement.weights)
+        shapes = {name: type_.dims for name, type_ in types.items()}
+        with ExitStack() as stack:
+            plans, assumed = self._plans_without_data(types, stack)
+            return report(plans, self._placement.weights, shapes, assumed)
+
+    def _plans_without_data(
+        self, types: dict[str, TensorType], stack: ExitStack
+    ) -> tuple[list[Plan], list[str]]:
+        """Plans of the segments, as many as can be made, and what was assumed for them.
+
+        Args:
+            types: of the model's inputs.
+            stack: at whose end the plans may be closed.
+        """
+        plans: list[Plan] = []
+        assumed: list[str] = []
+        known: dict[str, Array] = {}
+        for index, segment in enumerate(self._segments):
+            names = [value.name for value in segment.graph.inputs]
+            for name in names:
+                type_ = types[name]
+                if not type_.is_static:
+                    types[name] = type_ = static(
+                        type_.dtype, [dim if isinstance(dim, int) else 1 for dim in type_.shape or ()]
+                    )
+                    assumed.append(f"'{name}' has the shape {list(type_.dims)}")
+                if name in segment.values and name not in known:
+                    known[name] = np.ones(type_.dims, type_.dtype.storage)
+                    assumed.append(f"'{name}' holds ones")
+            values = {name: known[name] for name in segment.values}
+            try:
+                shapes = tuple(types[name].dims for name in names)
+                plan = stack.enter_context(self._plan(index, shapes, values))
+            except ModelError as error:
+                if not assumed:
+                    raise
+                assumed.append(f"of {len(self._segments)} segments, {index} could be planned: {error}")
+                break
+            plans.append(plan)
+            types.update((value.name, value.type) for value in plan.graph.outputs)
+            known.update(plan.constants)
+        return plans, assumed
 
     # -- end ------------------------------------------------------------------------------------------------
 
@@ -398,29 +507,6 @@ def _node_arg(value: Value) -> NodeArg:
 def _content(array: Array) -> Hashable:
     """What an array of known shape and type says; the bytes of an array of objects are their addresses."""
     return tuple(array.reshape(-1).tolist()) if array.dtype.hasobject else array.tobytes()
-
-
-def _shape_inputs(graph: Graph) -> tuple[str, ...]:
-    """Graph inputs whose values decide shapes: plans are made for each value of them."""
-    producers = {name: node for node in graph.nodes for name in node.outputs if name}
-    waiting = []
-    for node in graph.nodes:
-        for position in find(node).value_inputs:
-            if position < len(node.inputs) and node.inputs[position]:
-                waiting.append(node.inputs[position])
-    inputs = {value.name for value in graph.inputs}
-    found: set[str] = set()
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen or name in graph.constants:
-            continue
-        seen.add(name)
-        if name in inputs:
-            found.add(name)
-        elif name in producers and producers[name].op not in ("Shape", "Size"):
-            waiting.extend(n for n in producers[name].inputs if n)
-    return tuple(value.name for value in graph.inputs if value.name in found)
 
 
 def _checked_options(options: SessionOptions | None) -> SessionOptions:

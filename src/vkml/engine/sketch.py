@@ -10,8 +10,7 @@ import numpy as np
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Constant, Graph, Node, Value
-from vkml.ir.types import Dim, TensorType
-from vkml.onnx.value_types import UNKNOWN
+from vkml.ir.types import UNKNOWN, Dim, TensorType
 
 OPSET = 20
 """The default domain's version that sketches are written in."""

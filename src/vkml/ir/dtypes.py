@@ -83,6 +83,8 @@ FLOAT4E2M1 = _make("float4e2m1", 23, 4, "f", np.uint8)
 FLOAT8E8M0 = _make("float8e8m0", 24, 8, "f", np.uint8)
 
 ALL: tuple[DType, ...] = tuple(value for value in list(globals().values()) if isinstance(value, DType))
+UNDEFINED = _make("undefined", 0, 0, "?", np.object_)
+"""Element type of a value whose type is left to inference (ONNX's code 0)."""
 _BY_CODE = {dtype.code: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.storage: dtype for dtype in reversed(ALL) if dtype.is_native}
 

@@ -47,6 +47,9 @@ class Operator:
     """Attribute → default, `REQUIRED` or `OPTIONAL`."""
     value_inputs: tuple[int, ...] = ()
     """Inputs whose values (not only types) `infer` needs: shapes, axes, pads, … Constants by then."""
+    sizing_inputs: tuple[int, ...] = ()
+    """Data whose elements decide the sizes of the outputs (NonZero's input): unless it is a constant, `infer`
+    leaves these sizes open, and they are known when the node has run."""
     is_pointwise: ClassVar[bool] = False
     """Whether each output element depends only on the inputs' elements at the same (broadcast) place."""
     is_deterministic: ClassVar[bool] = True

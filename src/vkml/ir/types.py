@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import DType
+from vkml.ir.dtypes import UNDEFINED, DType
 
 Dim = int | str | None
 """A size, the name of a symbolic size, or None where the model does not even name it."""
@@ -49,6 +49,10 @@ class TensorType:
         if self.shape is None:
             return f"{self.dtype.name}[?]"
         return f"{self.dtype.name}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+UNKNOWN = TensorType(UNDEFINED, None)
+"""Type of a value of which nothing is known before inference."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from vkml import errors
 from vkml.errors import InvalidGraph
 from vkml.ir.graph import Constant, Graph, Node, Value
-from vkml.ir.types import TensorType
+from vkml.ir.types import UNKNOWN, TensorType
 from vkml.onnx import reader
 from vkml.onnx.attributes import read_attribute
 from vkml.onnx.messages import (
@@ -25,7 +25,7 @@ from vkml.onnx.messages import (
 from vkml.onnx.model import Model, normal_domain, read_opsets
 from vkml.onnx.order import sort_nodes
 from vkml.onnx.tensor import DENSE_LIMIT, Tensor, densify
-from vkml.onnx.value_types import UNKNOWN, kind_of, read_type
+from vkml.onnx.value_types import kind_of, read_type
 
 MAX_NESTING = 64
 """Subgraphs and function calls within one another; keeps Python's own stack far from its end."""
@@ -52,7 +52,7 @@ def load_graph(
         base_directory: Where external data lie, if not beside the model.
 
     Returns:
-        The graph. Outputs whose type the model does not state have `vkml.onnx.value_types.UNKNOWN`.
+        The graph. Outputs whose type the model does not state have `vkml.ir.types.UNKNOWN`.
 
     Raises:
         InvalidProtobuf: The bytes are not a well-formed ONNX file.

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from vkml.errors import InvalidGraph
 from vkml.ir import dtypes
-from vkml.ir.dtypes import DType
 from vkml.ir.types import Dim, TensorType
 from vkml.onnx.messages import Dimension, Tensor, TensorShapeProto, TypeProto, ValueInfoProto
-
-UNDEFINED = DType("undefined", 0, 0, "?", np.dtype(np.object_))
-"""Element type of a value whose type the model leaves to inference (ONNX's code 0)."""
-
-UNKNOWN = TensorType(UNDEFINED, None)
-"""Type of such a value."""
 
 
 def read_type(proto: TypeProto | None, where: str) -> TensorType | None:
@@ -41,7 +32,7 @@ def kind_of(proto: TypeProto | None) -> str:
 
 def write_type(type_: TensorType) -> TypeProto | None:
     """The message of a type; None for a type left to inference."""
-    if type_.dtype == UNDEFINED:
+    if type_.dtype == dtypes.UNDEFINED:
         return None
     shape = None
     if type_.shape is not None:

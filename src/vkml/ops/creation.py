@@ -121,6 +121,10 @@ class ConstantOfShape(Operator):
         fill = fill_value(node).array
         return [np.full(integers(present(inputs, 0)), fill.reshape(()), dtype=fill.dtype)]
 
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        one = build.constant(fill_value(node), "fill").reshape(())
+        return [one.expand(build.result().dims)]
+
 
 def range_count(node: Node, start: Any, limit: Any, delta: Any) -> int:
     """How many elements Range makes; the arguments are NumPy scalars of one type.
@@ -174,6 +178,21 @@ class Range(Operator):
         count = range_count(node, start, limit, delta)
         steps = np.arange(count, dtype=np.float32 if start.dtype == np.float16 else start.dtype)
         return [(start + steps * delta).astype(start.dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        start, _, delta = (view.reshape(()) for view in inputs)
+        result = build.result()
+        wide = FLOAT32 if result.dtype == FLOAT16 else result.dtype
+        one = build.constant(ConstantValue(INT32, (), np.ones((), np.int32)), "one")
+        with build.step(static(INT32, result.dims)):
+            [steps] = build.scan(
+                one.expand(result.dims), 0, is_product=False, is_exclusive=True, is_reverse=False
+            )
+
+        def write(body: Any, step: str, start: str, delta: str) -> str:
+            return str(body("Add", start, body("Mul", body.cast(step, wide), delta)))
+
+        return [build.compute(write, [steps, start, delta], build.output(result), label="range")]
 
 
 _ONES = {BFLOAT16: 0x3F80, FLOAT8E4M3FN: 0x38, FLOAT8E4M3FNUZ: 0x40, FLOAT8E5M2: 0x3C, FLOAT8E5M2FNUZ: 0x40}

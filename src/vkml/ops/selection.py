@@ -95,7 +95,7 @@ class OneHot(Operator):
 class NonZero(Operator):
     """Coordinates of the elements that are not zero, one column each, in row-major order."""
 
-    value_inputs = (0,)
+    sizing_inputs = (0,)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
@@ -189,7 +189,7 @@ class Compress(Operator):
 
     inputs = (2, 2)
     attributes = {"axis": None}
-    value_inputs = (1,)
+    sizing_inputs = (1,)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, condition = required(node, inputs, 0), required(node, inputs, 1)
@@ -219,7 +219,7 @@ class Unique(Operator):
 
     outputs = (1, 4)
     attributes = {"axis": None, "sorted": 1}
-    value_inputs = (0,)
+    sizing_inputs = (0,)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from vkml.ir import Graph, Node, TensorType, Value, find
+from vkml.ir import Dim, Graph, Node, TensorType, Value, find
 
 ANCHORS = frozenset(
     {
@@ -50,7 +50,8 @@ class _Group:
     members: list[int] = field(default_factory=list)
     needs: set[int] = field(default_factory=set)
     """Groups that this one reads from."""
-    shape: tuple[int, ...] = ()
+    shape: tuple[Dim, ...] | None = ()
+    """Of what it makes; sizes are open behind nodes whose results data sizes, which nothing joins."""
 
 
 def fuse(graph: Graph, place: Callable[[Node], str] | None = None) -> Graph:
@@ -86,7 +87,7 @@ def _grow(graph: Graph, place: Callable[[Node], str] | None) -> tuple[list[_Grou
                     chosen = groups[candidate]
                     break
         if chosen is None:
-            chosen = _Group(len(groups), shape=types[node.outputs[0]].dims)
+            chosen = _Group(len(groups), shape=types[_first_output(node)].shape)
             groups.append(chosen)
         chosen.members.append(i)
         group_of.append(chosen.index)
@@ -155,6 +156,10 @@ def _reaches(start: set[int], goal: int, groups: Sequence[_Group]) -> bool:
         seen |= fresh
         waiting.extend(fresh)
     return False
+
+
+def _first_output(node: Node) -> str:
+    return next(name for name in node.outputs if name)
 
 
 def _single_output(node: Node) -> bool:

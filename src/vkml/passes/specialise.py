@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,10 @@ FOLD_LIMIT = 64 << 20
 
 
 def specialise(
-    graph: Graph, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Any] | None = None
+    graph: Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Any] | None = None,
+    arithmetic: Collection[str] = (),
 ) -> Graph:
     """The graph for one signature of inputs: static types everywhere, shape arithmetic folded away.
 
@@ -25,6 +28,7 @@ def specialise(
         graph: normalised.
         shapes: input name → shape.
         values: inputs whose values are known too; they become constants, which keep the arrays.
+        arithmetic: values that may be computed from these. Nothing else is: it would be running the model.
 
     Raises:
         InvalidGraph: a node whose inputs do not fit, with the node's label.
@@ -36,6 +40,8 @@ def specialise(
     for name, value in values.items():
         array = np.asarray(value)
         constants[name] = Constant(types[name].dtype, array.shape, array)
+    given = set(values)
+    """Values, and what is computed from them."""
     types.update({name: constant.type for name, constant in constants.items()})
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -43,6 +49,7 @@ def specialise(
         node = resolved(node, known)
         known = known[: len(node.inputs)]
         operator = find(node)
+        _check_sizes(node, known)
         _check_values(node, operator.value_inputs, known)
         inferred = infer_types(node, known)
         for name, type_ in zip(node.outputs, inferred, strict=False):
@@ -51,11 +58,17 @@ def specialise(
         missing = [name for name in node.outputs if name and name not in types]
         if missing:
             raise InvalidGraph(f"{node.label}: has no output number {node.outputs.index(missing[0])}")
-        folded = _fold(node, known, types)
+        is_given = any(name in given for name in node.inputs)
+        if is_given and not any(name in arithmetic for name in node.outputs):
+            folded = None
+        else:
+            folded = _fold(node, known, types)
         if folded is None:
             nodes.append(node)
-        else:
-            constants.update(folded)
+            continue
+        constants.update(folded)
+        if is_given:
+            given.update(folded)
     _check_outputs(graph, types)
     outputs = tuple(Value(v.name, types[v.name]) for v in graph.outputs)
     return replace(
@@ -91,14 +104,23 @@ def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, C
     return Known(types[name], constant.array if constant is not None else None)
 
 
+def _check_sizes(node: Node, known: Sequence[Known | None]) -> None:
+    for name, given in zip(node.inputs, known, strict=True):
+        if given is not None and not given.type.is_static:
+            raise InvalidGraph(
+                f"{node.label}: the size of its input '{name}' is decided by values that are too large to be "
+                "computed before the model runs"
+            )
+
+
 def _check_values(node: Node, positions: tuple[int, ...], known: list[Known | None]) -> None:
     for position in positions:
         if position < len(known):
             given = known[position]
             if given is not None and given.value is None:
                 raise InvalidGraph(
-                    f"{node.label}: its input '{node.inputs[position]}' decides shapes and is known only "
-                    "while the model runs; vkml needs it to be a constant or an input of the model"
+                    f"{node.label}: its input '{node.inputs[position]}' decides shapes and is computed from "
+                    "values that are too large to be computed before the model runs"
                 )
 
 

@@ -1,0 +1,232 @@
+"""Cuts a graph where planning needs a value that only a run can know, so that planning computes no data.
+
+A segment is an ordinary graph that can be planned once the segments before it have run. Between them lie
+
+* results whose sizes depend on data (NonZero's): what reads them has no shape before they are there;
+* values that decide shapes (a Reshape's second input) and are computed from data.
+
+What is computed from shapes alone (Shape → Gather → Concat → Reshape) cuts nothing: it is folded. Integer
+arithmetic that joins such values with each other, or with inputs of the model that decide shapes, is repeated
+by planning and cuts nothing either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vkml.ir import Graph, Node, Value, find
+from vkml.ir.types import UNKNOWN
+
+SHAPE_ELEMENTS = 16
+"""Graph inputs of integers are taken for shapes up to this size; longer ones may be data."""
+
+_SAME_SIZE = frozenset({"Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators, besides pointwise ones, whose inputs have no more elements than their outputs."""
+_ARITHMETIC = _SAME_SIZE | {"Gather", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Slice", "Split"}
+"""Operators, besides pointwise ones, that planning applies to small values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A part of a graph that can be planned once the parts before it have run."""
+
+    graph: Graph
+    """Its inputs are the model's and results of earlier segments, these of unknown types."""
+    values: tuple[str, ...]
+    """Inputs whose values decide shapes."""
+    arithmetic: frozenset[str]
+    """What planning computes from `values`, besides constants and shapes."""
+    sized_by_data: tuple[Node, ...]
+    """Nodes whose results have sizes that are not known before they have run."""
+
+
+def segments(graph: Graph) -> tuple[Segment, ...]:
+    """The graph's segments, in the order in which they run; one that is the graph where nothing cuts it.
+
+    Args:
+        graph: normalised, without dead nodes.
+    """
+    places = _Places(graph)
+    parts: Iterable[Graph] = [graph] if len(places.members) == 1 else _parts(graph, places)
+    return tuple(
+        _segment(part, places, sized) for part, sized in zip(parts, places.sized_by_data, strict=True)
+    )
+
+
+class _Places:
+    """For every node, the first segment that it can be planned in."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.anywhere = _known_from_shapes(graph)
+        """Values that every segment knows by itself."""
+        self.made_in: dict[str, int] = {}
+        """Value → segment."""
+        self.members: list[list[Node]] = [[]]
+        """The nodes of each segment, without those whose results are known anywhere."""
+        self.planned: set[str] = set()
+        """Values that planning knows in the segment that makes them."""
+        self.sized: set[str] = set()
+        """Values whose sizes depend on data."""
+        self.sized_by_data: list[list[Node]] = [[]]
+        """The nodes of each segment that make such values."""
+        self._small = _small_values(graph)
+        self._folded: set[str] = set()
+        """Of `planned`, those that need no value from outside of the segment, only types."""
+        for node in graph.nodes:
+            if not all(name in self.anywhere for name in node.outputs if name):
+                self._place(node)
+
+    def _place(self, node: Node) -> None:
+        outputs = [name for name in node.outputs if name]
+        names = [name for name in node.inputs if name and name not in self.anywhere]
+        at = max((self._readable(name) for name in names), default=0)
+        for name in _deciding(node):
+            if name in self.made_in and name not in self.planned:
+                at = max(at, self.made_in[name] + 1)
+        if at == len(self.members):
+            self.members.append([])
+            self.sized_by_data.append([])
+        self.members[at].append(node)
+        self.made_in.update(dict.fromkeys(outputs, at))
+        is_folded = _is_shape(node) or (
+            find(node).is_deterministic
+            and all(name in self._folded and self.made_in[name] == at for name in names)
+        )
+        if is_folded or (_is_arithmetic(node) and all(self._is_known(name, at) for name in names)):
+            self.planned.update(outputs)
+        if is_folded:
+            self._folded.update(outputs)
+        elif any(name in names for name in _positions(node, find(node).sizing_inputs)):
+            self.sized.update(outputs)
+            self.sized_by_data[at].append(node)
+
+    def _readable(self, name: str) -> int:
+        """The first segment that may read a value."""
+        return self.made_in.get(name, 0) + (name in self.sized)
+
+    def _is_known(self, name: str, at: int) -> bool:
+        """Whether planning of segment `at` may know a value, given the small ones from outside of it."""
+        if self.made_in.get(name) == at:
+            return name in self.planned
+        return name in self._small
+
+
+def _is_shape(node: Node) -> bool:
+    return node.op in ("Shape", "Size") and not node.domain
+
+
+def _is_arithmetic(node: Node) -> bool:
+    operator = find(node)
+    if not operator.is_deterministic:
+        return False
+    return operator.is_pointwise or (node.op in _ARITHMETIC and not node.domain)
+
+
+def _positions(node: Node, positions: Sequence[int]) -> Iterator[str]:
+    for position in positions:
+        if position < len(node.inputs) and node.inputs[position]:
+            yield node.inputs[position]
+
+
+def _deciding(node: Node) -> Iterator[str]:
+    """The inputs whose values inference needs."""
+    return _positions(node, find(node).value_inputs)
+
+
+def _known_from_shapes(graph: Graph) -> set[str]:
+    """Constants, and what is computed from them and from the shapes of graph inputs."""
+    known = set(graph.constants)
+    inputs = {value.name for value in graph.inputs}
+    for node in graph.nodes:
+        names = [name for name in node.inputs if name]
+        if all(name in known or (_is_shape(node) and name in inputs) for name in names) and (
+            find(node).is_deterministic
+        ):
+            known.update(name for name in node.outputs if name)
+    return known
+
+
+def _small_values(graph: Graph) -> set[str]:
+    """Values that are no larger than a shape, and no data: planning may look at them.
+
+    Inputs of the model among them are integers: a float may take any value, each of which would be a plan.
+    """
+    small: set[str] = set()
+    for node in reversed(graph.nodes):
+        small.update(_deciding(node))
+        if (find(node).is_pointwise or (node.op in _SAME_SIZE and not node.domain)) and any(
+            name in small for name in node.outputs
+        ):
+            small.update(name for name in node.inputs if name)
+    for node in graph.nodes:
+        if _is_shape(node):
+            small.add(node.outputs[0])
+    for value in graph.inputs:
+        type_ = value.type
+        if type_.dtype.kind not in "iub":
+            small.discard(value.name)
+        elif type_.is_static and type_.elements <= SHAPE_ELEMENTS:
+            small.add(value.name)
+    return small
+
+
+def _parts(graph: Graph, places: _Places) -> Iterator[Graph]:
+    """One graph a segment; a node whose result is known anywhere is in each that needs it."""
+    inputs = {value.name: value for value in graph.inputs}
+    shared = {
+        name: at for at, node in enumerate(graph.nodes) for name in node.outputs if name in places.anywhere
+    }
+    last_read = {
+        name: at for at, nodes in enumerate(places.members) for node in nodes for name in node.inputs
+    }
+    stated = {value.name for value in graph.outputs}
+    for at, nodes in enumerate(places.members):
+        outputs = [value for value in graph.outputs if places.made_in.get(value.name, 0) == at]
+        outputs += [
+            Value(name, UNKNOWN)
+            for node in nodes
+            for name in node.outputs
+            if name and last_read.get(name, 0) > at and name not in stated
+        ]
+        made = {name for node in nodes for name in node.outputs}
+        waiting = [*(name for node in nodes for name in node.inputs), *(value.name for value in outputs)]
+        repeated: set[int] = set()
+        read: dict[str, None] = {}
+        while waiting:
+            name = waiting.pop()
+            if name and name not in made and name not in read:
+                read[name] = None
+                if name in shared and shared[name] not in repeated:
+                    repeated.add(shared[name])
+                    waiting.extend(graph.nodes[shared[name]].inputs)
+        yield replace(
+            graph,
+            inputs=tuple(
+                inputs.get(name, Value(name, UNKNOWN))
+                for name in read
+                if name not in graph.constants and name not in shared
+            ),
+            outputs=tuple(outputs),
+            nodes=(*(graph.nodes[index] for index in sorted(repeated)), *nodes),
+            constants={name: graph.constants[name] for name in read if name in graph.constants},
+        )
+
+
+def _segment(graph: Graph, places: _Places, sized_by_data: Sequence[Node]) -> Segment:
+    producers = {name: node for node in graph.nodes for name in node.outputs if name}
+    waiting = [name for node in graph.nodes for name in _deciding(node)]
+    values: set[str] = set()
+    arithmetic: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in values or name in arithmetic or name in places.anywhere:
+            continue
+        if name not in producers:
+            values.add(name)
+            continue
+        arithmetic.add(name)
+        if not _is_shape(producers[name]):
+            waiting.extend(other for other in producers[name].inputs if other)
+    order = tuple(value.name for value in graph.inputs if value.name in values)
+    return Segment(graph, order, frozenset(arithmetic), tuple(sized_by_data))
