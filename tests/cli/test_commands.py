@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.conftest import Command
 from vkml.engine import doctor
+from vkml.engine.sketch import Sketch
+from vkml.onnx import save_graph
 
 
 def test_devices_end_with_the_cpu(command: Command, vulkan_device_names: tuple[str, ...]) -> None:
@@ -51,6 +53,24 @@ def test_inspect_plan_says_where_nodes_run(command: Command, scale_model: Path, 
     assert [5, 3] in [shape[-2:] for step in steps for shape in step["output_shapes"]]
     text = command("inspect", scale_model, "--plan", "-d", device_name).out
     assert f"Plan for {device_name}" in text
+
+
+def test_inspect_plan_says_why_numpy_runs_a_node(command: Command, tmp_path: Path) -> None:
+    sketch = Sketch("shown")
+    path = tmp_path / "softplus.onnx"
+    save_graph(sketch.finish(sketch.node("Softplus", sketch.input("x", (4,)))), path)
+    [step] = command("inspect", path, "--plan", "-d", "cpu", "--json").json["plan"]["steps"]
+    assert step["variant"] == "numpy" and "machine code" in step["reason"]
+    assert "machine code" in command("inspect", path, "--plan", "-d", "cpu").out
+
+
+def test_inspect_plan_says_what_it_assumed(command: Command, tmp_path: Path) -> None:
+    sketch = Sketch("places")
+    path = tmp_path / "places.onnx"
+    save_graph(sketch.finish(sketch.node("Transpose", sketch.node("NonZero", sketch.input("x", (4,))))), path)
+    plan = command("inspect", path, "--plan", "-d", "cpu", "--json").json["plan"]
+    assert len(plan["assumed"]) == 1 and "[1, 1]" in plan["assumed"][0]
+    assert "assumed: " in command("inspect", path, "--plan", "-d", "cpu").out
 
 
 def test_bench_reports_ordered_percentiles(command: Command, scale_model: Path, sum_model: Path) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cpu.memory import amount, free_memory
+from vkml.cpu.native.executable import instruction_set
 from vkml.engine.placement import cut
 from vkml.engine.programs import Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
 from vkml.errors import EngineError, OutOfMemory
-from vkml.ir import Graph, Node, TensorType
-from vkml.lowering.cpu import CpuProgram, compile_cpu
+from vkml.ir import Graph, Node, TensorType, dtypes
+from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
 from vkml.lowering.cpu_views import VIEWS
 from vkml.lowering.vulkan import Piece, lower, refusal
 from vkml.passes import fuse, remove_dead, simplify, specialise
@@ -83,7 +84,7 @@ class CpuBound:
         self.piece = piece
         self._program = program
         self._whole = program.whole(piece.inputs, piece.outputs)
-        self.variants, self.arena_bytes = program.variants, program.arena_bytes
+        self.forms, self.arena_bytes = program.forms, program.arena_bytes
 
     def run(self, feeds: Sequence[Array], profile: list[tuple[str, float]] | None = None) -> list[Array]:
         try:
@@ -264,7 +265,7 @@ def make_plan(
     home = placement.device.info.name if placement.device is not None else "cpu"
     device_of = {_key(node): ("cpu" if _key(node) in refusals else home) for node in graph.nodes}
     if optimise:
-        graph = fuse(graph, lambda node: device_of[_key(node)])
+        graph = fuse(graph, lambda node: device_of[_key(node)], _follows(graph, device_of))
         for node in graph.nodes:
             device_of[_key(node)] = device_of[_key(members(node)[0])]
     pieces = cut(graph, device_of)
@@ -288,6 +289,25 @@ def make_plan(
         graph,
         constants,
     )
+
+
+def _follows(graph: Graph, device_of: Mapping[str, str]) -> Callable[[Node, Node], bool] | None:
+    """Keeps what machine code lacks from taking the convolution before it along to NumPy.
+
+    Four of 16 channels over 32 × 32 pixels, each with a Softplus behind it: 0.26 ms instead of 0.84. Chains
+    without an anchor stay together: to leave and enter machine code between their nodes takes 1.2 to 4 times
+    as long as NumPy does for them (10 to 10,000 elements, on two cores).
+    """
+    if instruction_set() is None or "cpu" not in device_of.values():
+        return None
+    from vkml.lowering.native_body import pointwise_refusal  # not for sessions on a GPU: 50 ms
+
+    def follows(anchor: Node, node: Node) -> bool:
+        if device_of[_key(anchor)] != "cpu" or graph.types[_key(anchor)].dtype != dtypes.FLOAT32:
+            return True
+        return pointwise_refusal(node, graph.types, graph.constants) is None
+
+    return follows
 
 
 def _key(node: Node) -> str:
@@ -385,7 +405,9 @@ def report(
                 kinds[kind] = size if kind == "weights" else kinds.get(kind, 0) + size
         elif isinstance(program, CpuBound):
             kinds["activations"] = kinds.get("activations", 0) + program.arena_bytes
-            steps += [_cpu_step(node, plan.graph.types, program.variants) for node in program.piece.nodes]
+            steps += [
+                _cpu_step(node, plan.graph.types, program.forms[_key(node)]) for node in program.piece.nodes
+            ]
             names = {name for node in program.piece.nodes for name in node.inputs}
             kinds["weights"] = kinds.get("weights", 0) + sum(
                 plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants
@@ -397,9 +419,9 @@ def report(
     )
 
 
-def _cpu_step(node: Node, types: Mapping[str, TensorType], variants: Mapping[str, str]) -> StepReport:
+def _cpu_step(node: Node, types: Mapping[str, TensorType], form: Form) -> StepReport:
     parts = members(node)
     shapes = tuple(types[name].dims for name in node.outputs if name and types[name].is_static)
     name = "+".join(part.op for part in parts[:6])
     labels, operators = tuple(p.label for p in parts), tuple(p.op for p in parts)
-    return StepReport("cpu", name, labels, operators, shapes, variants.get(node.label, "numpy"))
+    return StepReport("cpu", name, labels, operators, shapes, form.variant, form.reason)

@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -59,6 +59,9 @@ class Builder:
     with `output` and launches kernels through the template methods. Views that are mere index arithmetic
     (transpose, slice, …) are returned without any launch.
     """
+
+    makes: ClassVar[str] = "Vulkan kernel"
+    """What it makes of nodes, for the reasons that users read."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -311,7 +314,7 @@ class Builder:
     def _lower_node(self, node: Node, inputs: Sequence[View | None]) -> Sequence[View]:
         lowered: Sequence[View] | None = find(node).lower(self, node, inputs)
         if lowered is None:
-            raise CannotLower(f"{node.op} has no Vulkan kernel")
+            raise CannotLower(f"{node.op} has no {self.makes}")
         return lowered
 
     # -- templates: one line each, the work is in vkml.kernels ----------------------------------------------

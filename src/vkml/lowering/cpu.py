@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import ChainMap, Counter
@@ -21,6 +20,7 @@ from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.kernels.writer import STORAGE
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_views import VIEWS, compile_movement
+from vkml.passes.fuse import members
 
 if TYPE_CHECKING:
     from vkml.lowering.native import NativeStep
@@ -50,6 +50,16 @@ class _Schedule:
     """Name, slot, and whether the array must be copied before it leaves."""
 
 
+@dataclass(frozen=True)
+class Form:
+    """How a node runs on the CPU, for people."""
+
+    variant: str
+    """An instruction set, or ``numpy``."""
+    reason: str = ""
+    """Why it is not machine code."""
+
+
 class CpuProgram:
     """Nodes as a list of ready steps; safe to run from several threads at once."""
 
@@ -59,10 +69,10 @@ class CpuProgram:
         slots: Mapping[str, int],
         constants: Mapping[str, Constant],
         shared: frozenset[str],
-        variants: Mapping[str, str] | None = None,
+        forms: Mapping[str, Form],
     ) -> None:
-        self.variants: Mapping[str, str] = variants or {}
-        """Node label → instruction set, of the nodes that are machine code."""
+        self.forms = forms
+        """Value → how the node that makes it runs."""
         self._steps = tuple(steps)
         self._slots = dict(slots)
         self._constants = constants
@@ -197,22 +207,38 @@ def compile_cpu(
                 slots.setdefault(name, len(slots))
     scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool(), is_strict)
     instructions = instruction_set() if outputs is not None else None
-    runs = [_Run((node,)) for node in nodes]
+    reason = "machine code needs x86-64 with AVX2, a system that lets it run, and VKML_NATIVE not to be 0"
+    runs = [_Run((node,), reason) for node in nodes]
     if instructions is not None and outputs is not None:
-        # Where the system refuses executable memory after all (a limit, a policy), NumPy does it all.
-        with contextlib.suppress(OSError):
+        try:
             runs = _native_runs(scope, nodes, inputs, outputs, instructions)
+        except OSError as error:  # a limit or a policy after all
+            runs = [_Run((node,), f"the system refuses executable memory: {error}") for node in nodes]
     steps, reordered = [], []
     for run in runs:
         reordered.append(run.nodes[0] if run.step is None else run.as_node())
         steps.append(_compile_node(scope, run.nodes[0]) if run.step is None else _native_step(scope, run))
-    variants = {
-        node.label: instructions.value
-        for run in runs
-        for node in run.nodes
-        if run.step is not None and instructions is not None
-    }
-    return CpuProgram(steps, slots, constants, _shared_values(reordered, steps, slots), variants)
+    variant = instructions.value if instructions is not None else ""
+    forms: dict[str, Form] = {}
+    for run in runs:
+        for node in run.nodes:
+            form = Form(variant) if run.step is not None else Form("numpy", _reason(node, run.reason))
+            forms.update(dict.fromkeys(node.outputs, form))
+    return CpuProgram(steps, slots, constants, _shared_values(reordered, steps, slots), forms)
+
+
+def _reason(node: Node, reason: str) -> str:
+    """Why NumPy runs a node; of a group, which of its members keep it from being machine code."""
+    parts = members(node)
+    if len(parts) == 1:
+        return reason
+    from vkml.lowering.native_body import pointwise_refusal  # not for sessions on a GPU: 50 ms
+
+    body: Graph = node.attributes["body"]
+    types = {name: constant.type for name, constant in body.constants.items()}
+    types |= {value.name: value.type for value in (*body.inputs, *body.outputs)} | dict(body.types)
+    found = [(part, pointwise_refusal(part, types, body.constants)) for part in parts]
+    return "; ".join(f"{part.label}: {why}" for part, why in found if why) or reason
 
 
 @dataclass(frozen=True)
@@ -220,6 +246,8 @@ class _Run:
     """Consecutive nodes: one for NumPy, or any number that machine code does in one step."""
 
     nodes: tuple[Node, ...]
+    reason: str = ""
+    """Why they are not machine code."""
     step: NativeStep | None = None
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -274,7 +302,8 @@ def _native_runs(
         needed = {name for name in made if name in wanted or uses[name] > inside[name]}
         outputs = tuple(name for name in dict.fromkeys([*wanted, *made]) if name in needed)
         inputs = tuple(name for name in dict.fromkeys([*given, *inside]) if name in read)
-        first = next((at for at, node in enumerate(part) if not _may_be_native(scope, node)), None)
+        refused = ((at, _type_refusal(scope, node)) for at, node in enumerate(part))
+        first, reason = next(((at, why) for at, why in refused if why), (None, ""))
         if first is None:
             try:
                 step = compile_native(
@@ -292,28 +321,32 @@ def _native_runs(
                     waiting.insert(0, whole)
                     length *= 2
                 else:
-                    runs.append(_Run(part, step, inputs, outputs))
+                    runs.append(_Run(part, "", step, inputs, outputs))
                 continue
             except Refused as refusal:
-                first = refusal.position
+                first, reason = refusal.position, str(refusal)
         length = max(first, _FIRST_STRETCH)
         if first:
             waiting[:0] = [whole[:first], whole[first:]]
             continue
-        runs.append(_Run(whole[:1]))
+        runs.append(_Run(whole[:1], reason))
         waiting.insert(0, whole[1:])
     return runs
 
 
-def _may_be_native(scope: Scope, node: Node) -> bool:
-    names = [name for name in (*node.inputs, *node.outputs) if name]
-    return all(
-        name in scope.types
-        and scope.types[name].is_static
-        and scope.types[name].dtype in STORAGE
-        and scope.types[name].elements < 2**31
-        for name in names
-    )
+def _type_refusal(scope: Scope, node: Node) -> str:
+    """Why no machine code reads or makes values of these types; nothing where it may."""
+    for name in (*node.inputs, *node.outputs):
+        if not name:
+            continue
+        type_ = scope.types.get(name)
+        if type_ is None or not type_.is_static:
+            return f"the shape of '{name}' depends on data"
+        if type_.dtype not in STORAGE:
+            return f"machine code handles no {type_.dtype.name}"
+        if type_.elements >= 2**31:
+            return f"'{name}' has {type_.elements} elements, machine code counts to {2**31 - 1}"
+    return ""
 
 
 def _compile_node(scope: Scope, node: Node) -> _Step:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vkml.cpu.native.expression import Expression, Step
-from vkml.ir import Constant, DType, Graph, Node, TensorType, dtypes
+from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.kernels.writer import CannotLower
 
 ELEMENTS = {dtypes.FLOAT32: "float32", dtypes.FLOAT16: "float16", dtypes.BOOL: "bool"}
@@ -39,6 +39,25 @@ def expression_of(body: Graph) -> Expression:
         build.translate(node)
     outputs = tuple(build.value(value.name) for value in body.outputs)
     return Expression(len(body.inputs), tuple(build.steps), outputs)
+
+
+def pointwise_refusal(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]
+) -> str | None:
+    """Why a pointwise node has no machine code; None where it has, and for other nodes."""
+    if not find(node).is_pointwise or any(node.outputs[1:]):
+        return None
+    names = [name for name in dict.fromkeys(node.inputs) if name]
+    numbers = {
+        name: constants[name] for name in names if name in constants and constants[name].array.size == 1
+    }
+    inputs = tuple(Value(name, types[name]) for name in names if name not in numbers)
+    outputs = (Value(node.outputs[0], types[node.outputs[0]]),)
+    try:
+        expression_of(Graph(inputs, outputs, (node,), numbers))
+    except CannotLower as reason:
+        return str(reason)
+    return None
 
 
 def _require(type_: TensorType) -> None:

@@ -47,6 +47,8 @@ class NativeBuilder(Builder):
         is_strict: whether sums must be those of the products that the operators state: no Winograd.
     """
 
+    makes = "machine code"
+
     def __init__(
         self, instructions: InstructionSet, threads: int, layouts: Layouts, is_strict: bool = False
     ) -> None:
@@ -153,6 +155,7 @@ class NativeBuilder(Builder):
         if all(node.op == "Identity" for node in body.nodes) and len(body.outputs) == 1 and len(leaves) == 1:
             self.copy(leaves[0], outputs[0])
             return
+        body, leaves = _with_numbers(body, leaves)
         expression = expression_of(body)
         if len(leaves) + len(outputs) > pointwise.MOST_OPERANDS:
             raise CannotLower(f"{len(leaves) + len(outputs)} operands are too many for machine code")
@@ -309,3 +312,18 @@ class NativeBuilder(Builder):
 
     def emit(self, dispatch: Any) -> None:
         raise CannotLower(f"{dispatch.kernel.label} has no machine code")
+
+
+def _with_numbers(body: Graph, leaves: Sequence[View]) -> tuple[Graph, Sequence[View]]:
+    """Leaves that are one known number as constants of the body, where fused bodies have them."""
+    pairs = list(zip(body.inputs, leaves, strict=True))
+    numbers = {
+        value.name: leaf.buffer.constant
+        for value, leaf in pairs
+        if leaf.buffer.constant is not None and leaf.buffer.constant.array.size == 1
+    }
+    kept = [(value, leaf) for value, leaf in pairs if value.name not in numbers]
+    if not numbers or not kept:
+        return body, leaves
+    inputs = tuple(value for value, _ in kept)
+    return replace(body, inputs=inputs, constants={**body.constants, **numbers}), [leaf for _, leaf in kept]

@@ -54,18 +54,25 @@ class _Group:
     """Of what it makes; sizes are open behind nodes whose results data sizes, which nothing joins."""
 
 
-def fuse(graph: Graph, place: Callable[[Node], str] | None = None) -> Graph:
+def fuse(
+    graph: Graph,
+    place: Callable[[Node], str] | None = None,
+    follows: Callable[[Node, Node], bool] | None = None,
+) -> Graph:
     """The graph with groups of nodes replaced by `Fused` nodes.
 
     Args:
         graph: specialised.
         place: node → device; only nodes of one device are fused. None: all are on the same.
+        follows: whether an anchor's group may take a pointwise node; None: always.
     """
-    groups, group_of = _grow(graph, place)
+    groups, group_of = _grow(graph, place, follows)
     return _rebuild(graph, groups, group_of)
 
 
-def _grow(graph: Graph, place: Callable[[Node], str] | None) -> tuple[list[_Group], list[int]]:
+def _grow(
+    graph: Graph, place: Callable[[Node], str] | None, follows: Callable[[Node, Node], bool] | None
+) -> tuple[list[_Group], list[int]]:
     nodes, types = graph.nodes, graph.types
     producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     consumers: dict[str, list[int]] = defaultdict(list)
@@ -82,7 +89,7 @@ def _grow(graph: Graph, place: Callable[[Node], str] | None) -> tuple[list[_Grou
             candidates = {group_of[producer[name]] for name in node.inputs if name in producer}
             for candidate in sorted(candidates, key=lambda g: -groups[g].members[-1]):
                 if _may_join(
-                    i, groups[candidate], graph, producer, consumers, needed, groups, group_of, place
+                    i, groups[candidate], graph, producer, consumers, needed, groups, group_of, place, follows
                 ):
                     chosen = groups[candidate]
                     break
@@ -115,6 +122,7 @@ def _may_join(
     groups: Sequence[_Group],
     group_of: Sequence[int],
     place: Callable[[Node], str] | None,
+    follows: Callable[[Node, Node], bool] | None,
 ) -> bool:
     nodes, types = graph.nodes, graph.types
     node, first = nodes[i], nodes[group.members[0]]
@@ -124,6 +132,8 @@ def _may_join(
     if types[node.outputs[0]].dims != group.shape or len(group.members) >= MAX_NODES:
         return False
     if place is not None and place(node) != place(first):
+        return False
+    if follows is not None and not head_is_pointwise and not follows(first, node):
         return False
     others = {group_of[producer[name]] for name in node.inputs if name in producer} - {group.index}
     if _reaches(others, group.index, groups):

@@ -1,0 +1,96 @@
+"""Reports say what NumPy runs on the CPU, and why; such nodes take no others along that machine code runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vkml
+from vkml.cpu.native.executable import instruction_set
+from vkml.engine.report import StepReport
+from vkml.engine.sketch import Sketch
+from vkml.ir import Graph, dtypes
+from vkml.onnx import save_graph
+
+if instruction_set() is None:
+    pytest.skip("no machine code here", allow_module_level=True)
+
+
+def steps_of(graph: Graph) -> dict[str, StepReport]:
+    """Node → the step it is in, on the CPU; after a run."""
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        session.run(
+            None, {value.name: np.ones(value.type.dims, value.type.dtype.storage) for value in graph.inputs}
+        )
+        return {label: step for step in session.report().steps for label in step.nodes}
+
+
+def test_every_node_that_numpy_runs_has_its_reason() -> None:
+    sketch = Sketch("reasons")
+    x = sketch.input("x", (4, 8))
+    y = sketch.node("Softplus", sketch.node("Add", x, x, name="sum"), name="softplus")
+    y = sketch.node("Sin", y, name="sine")
+    whole = sketch.node("Cast", sketch.node("Relu", x, name="relu"), to=dtypes.INT32.code, name="whole")
+    places = sketch.node("NonZero", x, name="places")
+    steps = steps_of(sketch.finish(y, whole, places))
+    for name, operator in (("softplus", "Softplus"), ("sine", "Sin")):
+        step = steps[f"{operator} node '{name}'"]
+        assert (
+            step.variant == "numpy"
+            and f"{operator} node '{name}': {operator} has no machine code" in step.reason
+        )
+    assert "int32" in steps["Cast node 'whole'"].reason
+    assert "depends on data" in steps["NonZero node 'places'"].reason
+    assert all(step.reason for step in steps.values() if step.variant == "numpy")
+
+
+def test_reasons_name_machine_code_not_vulkan() -> None:
+    sketch = Sketch("words")
+    x = sketch.input("x", (4, 8))
+    made = [
+        sketch.node("CumSum", x, sketch.constant(np.int64(0)), name="scan"),
+        sketch.node("Einsum", x, x, equation="ij,kj->ik", name="einsum"),
+        sketch.node("Add", *(sketch.node("Cast", x, to=dtypes.FLOAT64.code) for _ in range(2)), name="wide"),
+    ]
+    for step in steps_of(sketch.finish(*made)).values():
+        if step.variant == "numpy":
+            assert step.reason and "Vulkan" not in step.reason
+
+
+@pytest.mark.parametrize("operator", ["Softplus", "Mish", "Sin"])
+def test_a_convolution_is_machine_code_whatever_follows(operator: str) -> None:
+    sketch = Sketch("tails")
+    value = sketch.input("x", (1, 4, 8, 8))
+    for layer in range(2):
+        weight = np.random.default_rng(layer).standard_normal((4, 4, 3, 3)).astype(np.float32)
+        value = sketch.node("Conv", value, sketch.constant(weight), pads=[1] * 4, name=f"conv{layer}")
+        value = sketch.node("Relu", value, name=f"relu{layer}")
+        value = sketch.node(operator, value, name=f"tail{layer}")
+        value = sketch.node("Mul", value, value, name=f"square{layer}")
+    steps = steps_of(sketch.finish(value))
+    for layer in range(2):
+        assert (
+            steps[f"Conv node 'conv{layer}'"].variant == steps[f"Relu node 'relu{layer}'"].variant != "numpy"
+        )
+        assert steps[f"Conv node 'conv{layer}'"].nodes == (
+            f"Conv node 'conv{layer}'",
+            f"Relu node 'relu{layer}'",
+        )
+        assert steps[f"{operator} node 'tail{layer}'"].variant == "numpy"
+
+
+def test_numbers_are_known_to_lone_nodes_as_to_fused_ones() -> None:
+    for exponent in (0.5, 2.0, 3.0):
+        sketch = Sketch("power")
+        power = sketch.node(
+            "Pow", sketch.input("x", (4, 8)), sketch.constant(np.float32(exponent)), name="power"
+        )
+        steps = steps_of(sketch.finish(sketch.node("Transpose", power)))
+        assert steps["Pow node 'power'"].variant != "numpy"
+
+
+def test_without_machine_code_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = Sketch("plain")
+    graph = sketch.finish(sketch.node("Relu", sketch.input("x", (4,)), name="relu"))
+    monkeypatch.setattr("vkml.lowering.cpu.instruction_set", lambda: None)
+    assert "VKML_NATIVE" in steps_of(graph)["Relu node 'relu'"].reason
