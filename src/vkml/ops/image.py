@@ -50,6 +50,8 @@ class ResizeAxis:
     input: int
     output: int
     scale: float
+    length: float
+    """The output's length before it was rounded: ONNX's length_resized, scale · input."""
     start: float = 0.0
     """Begin and end of the cropped range in units of the axis (tf_crop_and_resize)."""
     end: float = 1.0
@@ -95,7 +97,7 @@ def resize_geometry(
     has_scales, has_sizes = scales is not None and scales.size > 0, sizes is not None and sizes.size > 0
     if has_scales == has_sizes:
         raise InvalidGraph(f"{node.label}: exactly one of scales and sizes must be given")
-    axes = [ResizeAxis(size, size, 1.0) for size in x_shape]
+    axes = [ResizeAxis(size, size, 1.0, size) for size in x_shape]
     crops = attributes["coordinate_transformation_mode"] == "tf_crop_and_resize"
     if crops:
         if roi is None or roi.size != 2 * len(chosen):
@@ -112,10 +114,10 @@ def resize_geometry(
         flat = roi.reshape(-1).astype(np.float64)
         bounds = [(float(flat[i]), float(flat[i + len(chosen)])) for i in range(len(chosen))]
     targets = resized(node, [x_shape[axis] for axis in chosen], given.reshape(-1), bounds)
-    for axis, (size, scale), (start, end) in zip(chosen, targets, bounds, strict=True):
+    for axis, (size, scale, length), (start, end) in zip(chosen, targets, bounds, strict=True):
         if x_shape[axis] == 0 and size > 0:
             raise ShapeError(f"{node.label}: axis {axis} is empty and cannot be resized to {size}")
-        axes[axis] = ResizeAxis(x_shape[axis], size, scale, start, end)
+        axes[axis] = ResizeAxis(x_shape[axis], size, scale, length, start, end)
     return ResizeGeometry(
         tuple(axes),
         attributes["mode"],
@@ -143,7 +145,8 @@ def _check_attributes(node: Node) -> None:
 
 def _sizes_from_scales(
     node: Node, inputs: Sequence[int], scales: Array, bounds: Sequence[tuple[float, float]]
-) -> list[tuple[int, float]]:
+) -> list[tuple[int, float, float]]:
+    """Size, scale and length of each axis."""
     found = []
     for size, scale, (start, end) in zip(inputs, scales, bounds, strict=True):
         if not (math.isfinite(scale) and scale > 0):
@@ -154,13 +157,14 @@ def _sizes_from_scales(
             raise ShapeError(
                 f"{node.label}: scale {scale} over {start} … {end} of an axis of {size} gives no size"
             )
-        found.append((math.floor(extent), float(np.float32(scale))))
+        found.append((math.floor(extent), float(np.float32(scale)), float(extent)))
     return found
 
 
 def _sizes_from_sizes(
     node: Node, inputs: Sequence[int], sizes: Array, bounds: Sequence[tuple[float, float]]
-) -> list[tuple[int, float]]:
+) -> list[tuple[int, float, float]]:
+    """Size, scale and length of each axis."""
     wanted = integers(sizes)
     if any(size < 0 for size in wanted):
         raise ShapeError(f"{node.label}: sizes {list(wanted)} must not be negative")
@@ -170,9 +174,10 @@ def _sizes_from_sizes(
     ]
     policy = node.attributes["keep_aspect_ratio_policy"]
     if policy == "stretch" or not ratios:
-        return [(size, float(ratio)) for size, ratio in zip(wanted, ratios, strict=True)]
+        return [(size, float(ratio), size) for size, ratio in zip(wanted, ratios, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return [(math.floor(scale * np.float32(full) + np.float32(0.5)), float(scale)) for full in inputs]
+    lengths = [scale * np.float32(full) for full in inputs]
+    return [(math.floor(length + np.float32(0.5)), float(scale), float(length)) for length in lengths]
 
 
 def source_coordinates(geometry: ResizeGeometry, axis: ResizeAxis) -> Array:
@@ -187,7 +192,8 @@ def source_coordinates(geometry: ResizeGeometry, axis: ResizeAxis) -> Array:
     if mode == "asymmetric":
         return np.asarray(place / scale)
     if mode == "align_corners":
-        return place * last / np.float32(axis.output - 1) if axis.output > 1 else np.zeros_like(place)
+        # By the length before rounding, as ONNX defines it: the last corner is met only where that is whole.
+        return place * last / np.float32(axis.length - 1) if axis.output > 1 else np.zeros_like(place)
     if mode == "tf_half_pixel_for_nn":
         return np.asarray((place + half) / scale)
     if mode == "pytorch_half_pixel" and axis.output <= 1:
