@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ Array = np.ndarray[Any, Any]
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Channels → Pillow's name for such images."""
+SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+"""Pillow's names for grey images of 16 bits; older versions read such a .png as I."""
 
 
 @dataclass(frozen=True)
@@ -65,42 +69,81 @@ def read_image(
         C,H,W or H,W,C or H,W.
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
         raise InvalidArgument(f"{path}: reading images needs Pillow: pip install 'vkml[image]'") from None
     if not (dtype.is_float or dtype == UINT8) or not dtype.is_native:
         raise InvalidArgument(f"{path}: {what} has element type {dtype.name}; images become floats or uint8")
     layout = _layout(shape, what, path)
     try:
-        with Image.open(path) as opened:
-            picture = opened.convert(
-                "RGBA" if "A" in opened.getbands() or "transparency" in opened.info else "RGB"
-            )
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as problem:
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as opened:
+            picture = _upright(opened)
+            if picture.mode in SIXTEEN_BITS:
+                planes, full = _sixteen_bit_planes(picture, layout.channels), 65535
+            else:
+                planes, full = [_eight_bit_picture(picture, layout.channels)], 255
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
         raise InvalidArgument(f"{path} cannot be read as an image: {problem}") from None
-    if picture.mode == "RGBA" and layout.channels != 4:
-        # Transparent places show what lies behind them: black.
-        black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
-        picture = Image.alpha_composite(black, picture)
-    picture = picture.convert(MODES[layout.channels])
     height, width = (fixed or own for fixed, own in zip(layout.size, picture.size[::-1], strict=True))
     if picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(picture, np.uint8).reshape(height, width, layout.channels)
-    values: Array = pixels if dtype == UINT8 else _scaled(pixels, scale, path).astype(dtype.storage)
+        planes = [plane.resize((width, height), Image.Resampling.BILINEAR) for plane in planes]
+    pixels = np.concatenate([np.asarray(plane).reshape(height, width, -1) for plane in planes], axis=2)
+    unit = pixels.astype(np.float32) / np.float32(full)
+    values: Array = (
+        np.rint(unit * np.float32(255)).astype(np.uint8)
+        if dtype == UINT8
+        else _scaled(unit, scale, path).astype(dtype.storage)
+    )
     if layout.order == "HW":
         return values[:, :, 0]
     return np.ascontiguousarray(values.transpose(2, 0, 1)) if layout.order == "CHW" else values
 
 
-def _scaled(pixels: Array, scale: ImageScale, path: Path) -> Array:
-    channels = pixels.shape[2]
+def _upright(picture: Any) -> Any:
+    """The picture as it is meant to be seen: cameras store it as the sensor lies, and its turn apart."""
+    from PIL import ImageOps
+
+    picture.load()  # so that what fails below is the EXIF data
+    try:
+        return ImageOps.exif_transpose(picture)
+    except (SyntaxError, ValueError, TypeError, KeyError, struct.error, OSError):
+        return picture  # unreadable EXIF data state no turn; viewers show such a picture as it is stored
+
+
+def _eight_bit_picture(picture: Any, channels: int) -> Any:
+    """The picture in 1, 3 or 4 channels of 8 bits; where alpha is not asked for, black lies behind it."""
+    from PIL import Image
+
+    if picture.mode == "F":
+        raise ValueError("its values are floating-point numbers of no known range")
+    has_alpha = "A" in picture.getbands() or "transparency" in picture.info
+    picture = picture.convert("RGBA" if has_alpha else "RGB")
+    if has_alpha and channels != 4:
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, (0, 0, 0, 255)), picture)
+    return picture.convert(MODES[channels])
+
+
+def _sixteen_bit_planes(picture: Any, channels: int) -> list[Any]:
+    """A grey picture of 16 bits as one float plane a channel: Pillow's conversions cut such values at 255."""
+    from PIL import Image
+
+    values = np.asarray(picture).astype(np.float32)
+    if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
+        raise ValueError("its values exceed 16 bits")
+    is_clear = values == picture.info.get("transparency", -1)
+    if channels == 4:
+        alpha = np.where(is_clear, 0, 65535).astype(np.float32)
+        return [*[Image.fromarray(values)] * 3, Image.fromarray(alpha)]
+    return [Image.fromarray(np.where(is_clear, 0, values).astype(np.float32))] * channels
+
+
+def _scaled(unit: Array, scale: ImageScale, path: Path) -> Array:
+    channels = unit.shape[2]
     for numbers, option in ((scale.mean, "--mean"), (scale.deviation, "--std")):
         if len(numbers) not in (1, channels):
             raise UsageError(
                 f"{option} has {len(numbers)} numbers; {path} becomes an image of {channels} channels"
             )
-    unit = pixels.astype(np.float32) / np.float32(255)
     mean, deviation = np.array(scale.mean, np.float32), np.array(scale.deviation, np.float32)
     scaled: Array = (unit - mean) / deviation
     return scaled
