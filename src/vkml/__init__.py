@@ -38,7 +38,7 @@ __all__ = [  # noqa: F405
     "GraphOptimizationLevel", "IndexOutOfRange", "InferenceSession", "InvalidArgument", "InvalidGraph",
     "InvalidProtobuf", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotImplemented",
     "OutOfMemory", "PlanReport", "RuntimeException", "SessionOptions", "ShapeError", "StepReport",
-    "UnsupportedOperator", "close_devices", "devices", "onnx",
+    "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "onnx",
 ]  # fmt: skip
 
 

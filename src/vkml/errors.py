@@ -26,6 +26,10 @@ class InvalidArgument(Error, ValueError):
     """A caller's argument is wrong: a feed with missing, extra, misshapen or mistyped entries, an option."""
 
 
+class UnknownOption(InvalidArgument, AttributeError):
+    """A setting that there is not; the message names the nearest that there is."""
+
+
 class NoSuchFile(Error, FileNotFoundError):
     """A model, or a file it refers to, does not exist."""
 

@@ -45,7 +45,7 @@ def test_unknown_provider(providers: Any) -> None:
         vkml.InferenceSession(product(), providers=providers)
 
 
-@pytest.mark.parametrize("providers", ["CPUExecutionProvider", [("CPUExecutionProvider", {"arena": 1})]])
+@pytest.mark.parametrize("providers", ["CPUExecutionProvider", [("CPUExecutionProvider", {})]])
 def test_providers(providers: Any) -> None:
     with vkml.InferenceSession(product(), providers=providers) as session:
         assert session.get_providers() == ["CPUExecutionProvider"] and session.device == "cpu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,26 @@ def _from_providers(providers: Any) -> list[str]:
         if not isinstance(name, str) or name not in known:
             raise InvalidArgument(f"provider {name!r} is not known: vkml has {', '.join(known)}")
     return [known[names[0]]]
+
+
+def check_provider_options(providers: Any, given: Any) -> None:
+    """`InvalidArgument` for options of providers, in either of the places where onnxruntime takes them."""
+    entries = list(providers) if isinstance(providers, list | tuple) else [providers]
+    stated = [(entry[0], entry[1]) for entry in entries if isinstance(entry, tuple) and len(entry) == 2]
+    if given is not None:
+        if not isinstance(given, list | tuple) or len(given) != len(entries):
+            raise InvalidArgument(
+                f"provider_options has a dict for each of providers ({providers!r}), not {given!r}"
+            )
+        stated += zip(entries, given, strict=True)
+    for provider, options in stated:
+        if not isinstance(options, Mapping):
+            raise InvalidArgument(f"the options of provider {provider!r} are a dict, not {options!r}")
+        if options:
+            raise InvalidArgument(
+                f"provider {provider!r} has no options, it got {dict(options)!r}; devices='vulkan:1' and its "
+                "like choose a device, SessionOptions holds the rest"
+            )
 
 
 _open: dict[str, Device] = {}

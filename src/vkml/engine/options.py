@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import InvalidArgument, UnknownOption
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -30,21 +38,135 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class SessionOptions:
-    """Settings of an `InferenceSession`."""
+    """Settings of an `InferenceSession`, checked when they are set.
+
+    Raises:
+        InvalidArgument: a value that the setting cannot have.
+        UnknownOption: a setting that there is not; an AttributeError, too.
+    """
 
     graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    """This enum's, onnxruntime's, or the number behind either."""
     execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
     enable_profiling: bool = False
     profile_file_prefix: str = "vkml_profile"
     intra_op_num_threads: int = 0
     """Threads the CPU device uses; 0: one a core."""
     inter_op_num_threads: int = 0
+    """Accepted for compatibility, as the three `enable_…mem…` and `log_verbosity_level` are."""
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
     log_severity_level: int = 2
+    """0 verbose, 1 info, 2 warning, 3 error, 4 fatal: messages below it are not logged; -1: the default."""
+    log_verbosity_level: int = 0
     logid: str = ""
     memory_limit: float = 0.95
     """Share of a device's memory that may be in use, by everyone together."""
     plan_cache_size: int = 8
-    """Plans kept, one for each set of input shapes; as many for each segment of a model that data cuts."""
+    """Plans kept, one for each set of input shapes, at least one; as many for each segment of a model that
+    data cuts."""
     progress: Progress | None = None
     guard_bytes: int = 0
     """Bytes of known pattern round each intermediate buffer, checked after each run: for tests of kernels."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check = _CHECKS.get(name)
+        if check is None:
+            raise UnknownOption(f"SessionOptions has no setting {name!r}{nearest(name, _CHECKS)}")
+        super().__setattr__(name, check(f"SessionOptions.{name}", value))
+
+    @property
+    def shows_warnings(self) -> bool:
+        """Whether a session with these settings logs warnings."""
+        return self.log_severity_level <= 2
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What messages about an unknown name end with: the known name that is most like it, or all."""
+    listed = list(known)
+    found = get_close_matches(name, listed, 1)
+    return f"; did you mean {found[0]!r}?" if found else f"; there is {', '.join(listed)}"
+
+
+Check = Callable[[str, Any], Any]
+"""Takes what is set, for messages, and the value; returns the value to keep or raises `InvalidArgument`."""
+
+
+def _enumerated(kind: type[IntEnum]) -> Check:
+    def check(what: str, value: Any) -> IntEnum:
+        # Other packages' enums of the same names are taken by name, so that another enum's number is not.
+        name = getattr(value, "name", None)
+        try:
+            if isinstance(name, str):
+                return kind[name]
+            if not isinstance(value, bool):
+                return kind(operator.index(value))
+        except (KeyError, ValueError, TypeError):
+            pass
+        names = ", ".join(f"{each.name} ({each.value})" for each in kind)
+        raise InvalidArgument(f"{what} is one of {names}, not {value!r}")
+
+    return check
+
+
+def _flag(what: str, value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise InvalidArgument(f"{what} is True or False, not {value!r}")
+
+
+def _text(what: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidArgument(f"{what} is a str, not {value!r}")
+
+
+def _whole(least: int, most: int | None = None) -> Check:
+    def check(what: str, value: Any) -> int:
+        try:
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
+        if number is None or number < least or (most is not None and number > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise InvalidArgument(f"{what} is a whole number {bounds}, not {value!r}")
+        return number
+
+    return check
+
+
+def _share(what: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 < number <= 1:
+        raise InvalidArgument(f"{what} is a share of a device's memory, above 0 and at most 1, not {value!r}")
+    return number
+
+
+def _callback(what: str, value: Any) -> Progress | None:
+    if value is None or callable(value):
+        return value  # type: ignore[no-any-return]
+    raise InvalidArgument(f"{what} is called with a stage, a count and a total, or None, not {value!r}")
+
+
+_CHECKS: dict[str, Check] = {
+    "graph_optimization_level": _enumerated(GraphOptimizationLevel),
+    "execution_mode": _enumerated(ExecutionMode),
+    "enable_profiling": _flag,
+    "profile_file_prefix": _text,
+    "intra_op_num_threads": _whole(0),
+    "inter_op_num_threads": _whole(0),
+    "enable_cpu_mem_arena": _flag,
+    "enable_mem_pattern": _flag,
+    "enable_mem_reuse": _flag,
+    "log_severity_level": _whole(-1, 4),
+    "log_verbosity_level": _whole(0),
+    "logid": _text,
+    "memory_limit": _share,
+    "plan_cache_size": _whole(0),
+    "progress": _callback,
+    "guard_bytes": _whole(0),
+}

@@ -95,6 +95,7 @@ class InferenceSession:
             raise InvalidArgument(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
         self._options = _checked_options(sess_options)
         self._precision = precision
+        device_registry.check_provider_options(providers, provider_options)
         info, self._providers = device_registry.resolve(devices, providers)
         with open_model(path_or_bytes) as model:
             self._label = model.label
@@ -198,7 +199,7 @@ class InferenceSession:
         Args:
             output_names: which outputs, in which order; None or none for all.
             input_feed: input name → array of the input's type and shape.
-            run_options: accepted for compatibility.
+            run_options: onnxruntime's, or None; accepted for compatibility, nothing in it is followed.
 
         Returns:
             Fresh arrays, one an output.
@@ -209,6 +210,8 @@ class InferenceSession:
             OutOfMemory: the device or the host has too little memory for inputs of these shapes.
             Fail: the session is closed.
         """
+        if run_options is not None:
+            _check_run_options(run_options)
         direct = self._direct
         if direct is not None and output_names is None:
             made = direct(input_feed)
@@ -364,7 +367,7 @@ class InferenceSession:
 
     def _warn(self, plan: Plan) -> None:
         fresh = [(label, reason) for label, reason in plan.fallbacks if label not in self._warned]
-        if not fresh:
+        if not fresh or not self._options.shows_warnings:
             return
         self._warned.update(label for label, _ in fresh)
         first = "; ".join(f"{label}: {reason}" for label, reason in fresh[:3])
@@ -517,13 +520,13 @@ def _checked_options(options: SessionOptions | None) -> SessionOptions:
             f"sess_options is a vkml.SessionOptions, not {options!r} ({type(options).__module__}."
             f"{type(options).__qualname__})"
         )
-    limit = options.memory_limit
-    if not isinstance(limit, int | float) or not 0 < limit <= 1:
-        raise InvalidArgument(
-            "SessionOptions.memory_limit is a share of a device's memory, above 0 and at most 1, not "
-            f"{limit!r}"
-        )
     return options
+
+
+def _check_run_options(options: Any) -> None:
+    """Refuses what is no RunOptions: a second feed, say, that would be passed over in silence."""
+    if type(options).__name__ != "RunOptions":
+        raise InvalidArgument(f"run_options is onnxruntime's RunOptions or None, not {options!r}")
 
 
 @contextmanager
