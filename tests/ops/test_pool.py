@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import InvalidGraph, ShapeError
 
 
@@ -78,6 +79,38 @@ def test_random_lp_pool(seed: int) -> None:
     x, attributes = _pool_case(seed, dilated=True)
     attributes["p"] = 1 + seed % 3
     check_operator("LpPool", [x], attributes, opset=18, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pads"),
+    [
+        (2, 3, 2, (0, 0)),
+        (1, 3, 3, (0, 0)),
+        (3, 6, 5, (1, 1)),
+        (2, 6, 3, (1, 1)),
+        (1, 4, 2, (1, 0)),
+        (1, 3, 2, (0, 0)),
+    ],
+)
+def test_windows_larger_than_their_axis_count_with_ceil_mode(
+    op: str, size: int, kernel: int, stride: int, pads: tuple[int, int], device_name: str
+) -> None:
+    """One window, or none where the division rounds up to that: ONNX's formula, and what onnxruntime does."""
+    x = random_array(np.random.default_rng(0), np.float32, (2, 3, size, 5))
+    attributes = {
+        "kernel_shape": [kernel, 2], "strides": [stride, 2], "pads": [pads[0], 0, pads[1], 0], "ceil_mode": 1
+    }  # fmt: skip
+    [expected] = check_operator(op, [x], attributes, opset=22 if op == "LpPool" else 19, rtol=1e-5, atol=1e-5)
+    assert expected.shape[2] == -(-(size + sum(pads) - kernel) // stride) + 1
+    model = build_model(op, [x], attributes, opset=19).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name, precision="highest") as session:
+        np.testing.assert_allclose(session.run(None, {"x0": x})[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_windows_so_large_that_less_than_none_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"a window of 6 .* is larger than spatial axis 0 of size 1"):
+        inferred_types("MaxPool", [np.zeros((1, 1, 1))], {"kernel_shape": [6], "ceil_mode": 1})
 
 
 def test_lp_pool_of_opset_1_has_a_float_power() -> None:

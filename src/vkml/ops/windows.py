@@ -119,13 +119,14 @@ def resolve_windows(
         begins, ends = list(pads[0]), list(pads[1])
         for axis, (size, extent, stride) in enumerate(zip(spatial, extents, strides, strict=True)):
             span = size + begins[axis] + ends[axis] - extent
-            if span < 0:
+            count = -(-span // stride) + 1 if ceil_mode else span // stride + 1
+            # Counted up, windows larger than their axis may be one all the same, or none; never fewer.
+            if count < 0 or (span < 0 and not ceil_mode):
                 raise ShapeError(
                     f"{node.label}: a window of {extent} "
                     f"(kernel {list(kernel)}, dilations {list(dilations)}) is larger than "
                     f"spatial axis {axis} of size {size} with pads {begins[axis]} and {ends[axis]}"
                 )
-            count = -(-span // stride) + 1 if ceil_mode else span // stride + 1
             if ceil_mode and (count - 1) * stride >= size + begins[axis]:
                 count -= 1
             output.append(count)
