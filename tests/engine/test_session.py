@@ -16,6 +16,7 @@ from vkml.engine.options import SessionOptions
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.onnx import save_graph
+from vkml.ops.upgrading import NEWEST
 
 Array = np.ndarray[Any, Any]
 
@@ -205,3 +206,22 @@ def test_a_profile_names_every_node(device_name: str, tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert sum(name in event["name"] for event in nodes) >= 2
     assert all(event["dur"] >= 0 and event["args"]["device"] == device_name for event in nodes)
+
+
+def _of_opset(version: int) -> bytes:
+    sketch = Sketch("new", opset=version)
+    x = sketch.input("x", (2,))
+    return save_graph(sketch.finish(sketch.node("Add", sketch.node("Relu", x), x)))
+
+
+def test_opsets_newer_than_known_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with vkml.InferenceSession(_of_opset(NEWEST + 3), devices="cpu") as session:
+        for _ in range(2):
+            [found] = session.run(None, {"x": np.array([-1, 1], np.float32)})
+            assert found.tolist() == [-1, 2]
+    [warning] = [record.getMessage() for record in caplog.records if "opset" in record.getMessage()]
+    assert f"opset {NEWEST + 3}, vkml knows opsets up to {NEWEST}" in warning
+    caplog.clear()
+    vkml.InferenceSession(_of_opset(NEWEST), devices="cpu").close()
+    vkml.InferenceSession(_of_opset(NEWEST + 1), SessionOptions(log_severity_level=4), devices="cpu").close()
+    assert not caplog.records

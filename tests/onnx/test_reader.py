@@ -47,6 +47,25 @@ def test_forms_of_source(path, form):
     )
 
 
+@pytest.mark.parametrize(
+    "view", [lambda owner: owner, memoryview, lambda owner: memoryview(owner).toreadonly()]
+)
+def test_bytes_that_may_change_are_copied(path, view):
+    owner = bytearray(path.read_bytes())
+    model = vkml.onnx.open(view(owner))
+    array = model.tensors()["w"].array()
+    owner[:] = bytes(len(owner))
+    owner.append(0)  # a view of it would not let it grow
+    np.testing.assert_array_equal(array, np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert model.graph.node[0].op_type == "Add"
+
+
+def test_bytes_that_cannot_change_are_not_copied(path):
+    data = path.read_bytes()
+    for source in (data, memoryview(data)):
+        assert vkml.onnx.open(source)._bytes().obj is data
+
+
 def test_metadata_is_what_onnxruntime_reports(path):
     theirs = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_modelmeta()
     ours = vkml.onnx.open(path).describe()

@@ -79,6 +79,17 @@ def test_range_of_fractions() -> None:
         check_operator("Range", [np.array(value, np.float32) for value in values], opset=11, rtol=1e-6)
 
 
+@pytest.mark.parametrize("stash", [None, 1, 11])
+def test_range_in_halves_counts_in_a_wider_type(stash: int | None) -> None:
+    values = [np.array(value, np.float16) for value in (1000, 3000, 0.75)]
+    check_operator("Range", values, {"stash_type": stash}, opset=27, against="onnx", atol=0)
+
+
+def test_stash_types_of_range() -> None:
+    with pytest.raises(InvalidGraph, match="stash_type 10 is neither 1"):
+        inferred_types("Range", [np.array(value, np.float16) for value in (0, 3, 1)], {"stash_type": 10})
+
+
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 
 
@@ -58,7 +59,20 @@ def test_space_to_depth(block: int) -> None:
     check_operator("SpaceToDepth", [_array(2, 3, 2 * block, 4 * block)], {"blocksize": block}, opset=13)
 
 
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_space_to_depth_in_either_order(mode: str, device_name: str) -> None:
+    x, attributes = _array(2, 3, 4, 6), {"blocksize": 2, "mode": mode}
+    [expected] = check_operator("SpaceToDepth", [x], attributes, opset=28, against="onnx")
+    assert expected.shape == (2, 12, 2, 3)
+    model = build_model("SpaceToDepth", [x], attributes, opset=28).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        np.testing.assert_array_equal(session.run(None, {"x0": x})[0], expected)
+        assert not session.report().fallbacks
+
+
 def test_block_errors() -> None:
+    with pytest.raises(InvalidGraph, match="mode 'XYZ' is neither DCR nor CRD"):
+        inferred_types("SpaceToDepth", [_array(1, 1, 2, 2)], {"blocksize": 2, "mode": "XYZ"})
     with pytest.raises(ShapeError, match="6 channels"):
         inferred_types("DepthToSpace", [_array(1, 6, 2, 2)], {"blocksize": 2})
     with pytest.raises(ShapeError, match="3×4"):

@@ -36,6 +36,7 @@ from vkml.errors import Fail, InvalidArgument, ModelError
 from vkml.ir import DType, TensorType, Value, dtypes, static
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
+from vkml.ops.upgrading import NEWEST
 from vkml.passes.segments import Segment, segments
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class InferenceSession:
             with _explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
                 loaded = load_graph(model)
+                self._warn_of_opset(loaded)
                 graph = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
         self._inputs = graph.inputs
         self._outputs = graph.outputs
@@ -354,6 +356,17 @@ class InferenceSession:
         named = {value.name: value.type.dims for value in inputs}
         graph = replace(segment.graph, inputs=inputs)
         return make_plan(graph, named, values, self._placement, self._options, signature, segment.arithmetic)
+
+    def _warn_of_opset(self, graph: Graph) -> None:
+        newest = max((node.version for node in graph.nodes if not node.domain), default=0)
+        if newest > NEWEST and self._options.shows_warnings:
+            _log.warning(
+                "%s is written in opset %d, vkml knows opsets up to %d: an operator that has changed since "
+                "is computed as it was then; compare the results, or export the model for an older opset",
+                self._label,
+                newest,
+                NEWEST,
+            )
 
     def _make_room(self) -> None:
         while len(self._plans) > max(1, self._options.plan_cache_size) * len(self._segments):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
     """Opens an ONNX model without reading its weights.
 
     Args:
-        source: A path, which is mapped and never read whole, or the model's bytes.
+        source: A path, which is mapped and never read whole, or the model's bytes; what may change, like a
+            bytearray, is copied.
         base_directory: Where external data are looked for; by default the folder of the model file. A model
             given as bytes has no folder, and its external data are refused unless this is given.
 
@@ -40,9 +42,11 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
     if isinstance(source, bytes | bytearray | memoryview):
         label = "the model given as bytes"
         try:
-            view = memoryview(source).cast("B").toreadonly()
+            view = memoryview(source).cast("B")
         except TypeError as error:
             raise InvalidArgument(f"the model's memoryview cannot be read: {error}") from None
+        if not isinstance(view.obj, bytes | mmap.mmap) or not view.readonly:
+            view = memoryview(view.tobytes())  # its owner may change it while the model is in use
     elif isinstance(source, str | os.PathLike):
         label = os.fsdecode(source)
         try:

@@ -159,9 +159,13 @@ class Range(Operator):
     """start, start + delta, start + 2·delta, … while below (or above) limit."""
 
     inputs = (3, 3)
+    attributes = {"stash_type": FLOAT32.code}
     value_inputs = (0, 1, 2)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        stash = node.attributes["stash_type"]
+        if stash not in (FLOAT32.code, FLOAT64.code):
+            raise InvalidGraph(f"{node.label}: stash_type {stash} is neither 1 (float) nor 11 (double)")
         found = [required(node, inputs, index) for index in range(3)]
         require_dtype(node, found[0], (FLOAT32, FLOAT64, FLOAT16, INT16, INT32, INT64), "start")
         for value, what in zip(found, ("start", "limit", "delta"), strict=True):
@@ -176,8 +180,10 @@ class Range(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         start, limit, delta = (present(inputs, index).reshape(())[()] for index in range(3))
         count = range_count(node, start, limit, delta)
-        steps = np.arange(count, dtype=np.float32 if start.dtype == np.float16 else start.dtype)
-        return [(start + steps * delta).astype(start.dtype, copy=False)]
+        wide = from_code(node.attributes["stash_type"]).storage if start.dtype == np.float16 else start.dtype
+        with np.errstate(over="ignore"):
+            made = wide.type(start) + np.arange(count, dtype=wide) * wide.type(delta)
+        return [made.astype(start.dtype, copy=False)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         start, _, delta = (view.reshape(()) for view in inputs)

@@ -42,8 +42,7 @@ class DepthToSpace(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
         block = _block_size(node, x)
-        if node.attributes["mode"] not in ("DCR", "CRD"):
-            raise InvalidGraph(f"{node.label}: mode {node.attributes['mode']!r} is neither DCR nor CRD")
+        _check_mode(node)
         batch, channels, height, width = x.dims
         if channels % (block * block):
             raise ShapeError(
@@ -76,11 +75,12 @@ class DepthToSpace(Operator):
 class SpaceToDepth(Operator):
     """Moves blocks of the plane into channels: [N, C, H, W] → [N, C·b², H/b, W/b]."""
 
-    attributes = {"blocksize": REQUIRED}
+    attributes = {"blocksize": REQUIRED, "mode": "DCR"}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
         block = _block_size(node, x)
+        _check_mode(node)
         batch, channels, height, width = x.dims
         if height % block or width % block:
             raise ShapeError(
@@ -92,14 +92,24 @@ class SpaceToDepth(Operator):
         x, block = present(inputs, 0), int(node.attributes["blocksize"])
         batch, channels, height, width = x.shape
         rows, columns = height // block, width // block
-        blocks = x.reshape(batch, channels, rows, block, columns, block).transpose(0, 3, 5, 1, 2, 4)
+        blocks = x.reshape(batch, channels, rows, block, columns, block).transpose(_blocks_order(node))
         return [contiguous(blocks).reshape(batch, channels * block**2, rows, columns)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x, block = inputs[0], int(node.attributes["blocksize"])
         batch, channels, height, width = x.shape
         split = (batch, channels, height // block, block, width // block, block)
-        return [build.reshape(build.reshape(x, split).transpose((0, 3, 5, 1, 2, 4)), build.result().dims)]
+        return [build.reshape(build.reshape(x, split).transpose(_blocks_order(node)), build.result().dims)]
+
+
+def _blocks_order(node: Node) -> tuple[int, ...]:
+    """SpaceToDepth's order of the axes batch, channel, row, row of a block, column, column of a block."""
+    return (0, 3, 5, 1, 2, 4) if node.attributes["mode"] == "DCR" else (0, 1, 3, 5, 2, 4)
+
+
+def _check_mode(node: Node) -> None:
+    if node.attributes["mode"] not in ("DCR", "CRD"):
+        raise InvalidGraph(f"{node.label}: mode {node.attributes['mode']!r} is neither DCR nor CRD")
 
 
 @operator()

@@ -11,7 +11,7 @@ import numpy as np
 from vkml.ir.dtypes import INT64, DType
 from vkml.ir.graph import Constant, Node
 
-NEWEST = 26
+NEWEST = 28
 """The opset whose operator forms `infer`, `evaluate` and `lower` speak."""
 
 
