@@ -167,6 +167,8 @@ def typed_fields() -> ModelProto:
         (TensorProto.INT4, [-8, 3, 7]),
         (TensorProto.UINT4, [0, 3, 15]),
         (TensorProto.FLOAT4E2M1, [0.5, -1.0, 6.0]),
+        (TensorProto.INT2, [-2, 1, -1]),
+        (TensorProto.UINT2, [0, 3, 2]),
         (TensorProto.COMPLEX64, [1 + 2j, 0j, -3j]),
         (TensorProto.COMPLEX128, [1 + 2j, 0j, -3j]),
         (TensorProto.STRING, ["a", "", "ß"]),

@@ -8,6 +8,7 @@ from onnx import TensorProto, numpy_helper
 
 from vkml.errors import InvalidArgument
 from vkml.ir import dtypes
+from vkml.ir.packing import pack, unpack
 from vkml.onnx import decode
 
 
@@ -44,14 +45,15 @@ def test_every_bfloat16():
     )
 
 
-@pytest.mark.parametrize("dtype", [dtypes.INT4, dtypes.UINT4, dtypes.FLOAT4E2M1], ids=repr)
-@pytest.mark.parametrize("elements", [0, 1, 16, 15])
-def test_every_nibble(dtype, elements):
-    packed = np.array([low | (low + 1) << 4 for low in range(0, 16, 2)], np.uint8)[: (elements + 1) // 2]
-    if elements % 2:
-        packed[-1] &= 0x0F
+@pytest.mark.parametrize(
+    "dtype", [dtypes.INT4, dtypes.UINT4, dtypes.FLOAT4E2M1, dtypes.INT2, dtypes.UINT2], ids=repr
+)
+@pytest.mark.parametrize("elements", [0, 1, 16, 15, 7])
+def test_every_code_below_a_byte(dtype, elements):
+    packed = pack((np.arange(elements) % (1 << dtype.bits)).astype(np.uint8), dtype.bits)
+    assert packed.size == dtype.bytes_for(elements)
     got = decode.decode(packed, dtype, (elements,))
-    assert got.dtype == {"int4": np.int8, "uint4": np.uint8, "float4e2m1": np.float32}[dtype.name]
+    assert got.dtype == {"i": np.int8, "u": np.uint8, "f": np.float32}[dtype.kind]
     np.testing.assert_array_equal(got.astype(np.float32), reference(dtype, packed, (elements,)))
 
 
@@ -60,6 +62,8 @@ def test_native_types_pass_through():
     assert decode.decode(array, dtypes.FLOAT16, (2, 2)) is array
 
 
-def test_too_few_nibbles():
+def test_too_few_bytes():
     with pytest.raises(InvalidArgument, match="5 4-bit elements take 3 bytes, there are 2"):
-        decode.unpack_nibbles(np.zeros(2, np.uint8), 5)
+        unpack(np.zeros(2, np.uint8), 5)
+    with pytest.raises(InvalidArgument, match="5 2-bit elements take 2 bytes, there are 3"):
+        unpack(np.zeros(3, np.uint8), 5, 2)

@@ -29,11 +29,8 @@ def reference(proto: TensorProto) -> np.ndarray:
     array = numpy_helper.to_array(proto)
     if array.dtype.name.startswith(("bfloat", "float8", "float4")):
         return array.astype(np.float32)
-    return (
-        array.astype(np.int8 if array.dtype.name == "int4" else np.uint8)
-        if "int4" in array.dtype.name
-        else array
-    )
+    small = {"int4": np.int8, "int2": np.int8, "uint4": np.uint8, "uint2": np.uint8}
+    return array.astype(small.get(array.dtype.name, array.dtype))
 
 
 TYPED = list(models.typed_fields().graph.initializer)
@@ -60,11 +57,11 @@ def test_raw_data(code, shape):
     data = (
         np.random.default_rng(code).integers(0, 2 if dtype is dtypes.BOOL else 128, size, np.uint8).tobytes()
     )
-    if dtype.bits == 4 and np.prod(shape) % 2:
-        data = data[:-1] + bytes([data[-1] & 0x0F])
+    if used := int(np.prod(shape)) * dtype.bits % 8:
+        data = data[:-1] + bytes([data[-1] & ((1 << used) - 1)])
     proto = TensorProto(data_type=code, dims=shape, raw_data=data)
     got = ours(proto)
-    assert got.array().shape == ((size,) if dtype.bits == 4 else shape)
+    assert got.array().shape == ((size,) if dtype.bits < 8 else shape)
     np.testing.assert_array_equal(got.numpy(), reference(proto))
     assert got.numpy().shape == shape
 
@@ -132,10 +129,14 @@ BAD = {
     "empty, yet too large": (dict(data_type=1, dims=[0, 2**62], raw_data=b""), "more elements"),
     "rank": (dict(data_type=1, dims=[1] * 65, raw_data=bytes(4)), "65 dimensions"),
     "no type": (dict(dims=[1], raw_data=bytes(4)), "element type 0"),
-    "unknown type": (dict(data_type=99, dims=[1], raw_data=bytes(4)), "element type 99"),
+    "unknown type": (
+        dict(data_type=99, dims=[1], raw_data=bytes(4)),
+        r"type 99 is not .* \(known: 1 to 28\)",
+    ),
     "raw strings": (dict(data_type=8, dims=[1], raw_data=bytes(4)), "never in raw"),
     "too few strings": (dict(data_type=8, dims=[2], string_data=[b"a"]), "has 2 strings, string_data has 1"),
     "odd 4-bit length": (dict(data_type=22, dims=[5], raw_data=bytes(2)), "takes 3 bytes, there are 2"),
+    "odd 2-bit length": (dict(data_type=26, dims=[5], raw_data=bytes(3)), "takes 2 bytes, there are 3"),
 }
 
 
@@ -155,6 +156,11 @@ def test_malformed_tensors():
         ours(
             TensorProto(data_type=1, dims=[1], raw_data=bytes(4), segment=TensorProto.Segment(begin=0))
         ).array()
+    for code, name in ((27, "float6e2m3"), (28, "float6e3m2")):
+        with pytest.raises(
+            errors.NotImplemented, match=f"tensor 't': the element type {name} is not supported"
+        ):
+            ours(TensorProto(name="t", data_type=code, dims=[4], raw_data=bytes(3))).array()
     cut = messages.TensorProto(data_type=7, dims=(1,), int64_data=b"\x01\x80")
     with pytest.raises(InvalidProtobuf, match="cut off"):
         Tensor(cut, NO_FILES).array()

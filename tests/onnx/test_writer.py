@@ -85,7 +85,7 @@ def test_constants_of_every_type(dtype, shape):
     if dtype is dtypes.STRING:
         array = np.array(["a", "ß", "", "d", "e", "f"], object)[: int(np.prod(shape))].reshape(shape)
     else:
-        stored = (dtype.bytes_for(int(np.prod(shape))),) if dtype.bits == 4 else shape
+        stored = (dtype.bytes_for(int(np.prod(shape))),) if dtype.bits < 8 else shape
         array = random.integers(0, 2, stored, np.uint8).astype(dtype.storage)
     constant = Constant(dtype, shape, array)
     data = saved(small(("c", constant)))
@@ -130,10 +130,12 @@ def test_header():
         (22, dtypes.FLOAT32, 10),
         (17, dtypes.FLOAT8E5M2, 9),
         (17, dtypes.INT4, 10),
+        (17, dtypes.INT2, 13),
+        (17, dtypes.UINT2, 13),
     ],
 )
 def test_ir_version(version, dtype, expected):
-    constant = Constant(dtype, (2,), np.zeros(1 if dtype.bits == 4 else 2, dtype.storage))
+    constant = Constant(dtype, (2,), np.zeros(1 if dtype.bits < 8 else 2, dtype.storage))
     graph = small(("c", constant), nodes=(Node("Neg", ("x",), ("y",), version=version),))
     assert onnx.load_model_from_string(saved(graph)).ir_version == expected
     assert onnx.load_model_from_string(saved(graph, ir_version=12)).ir_version == 12

@@ -8,7 +8,8 @@ import pytest
 from tests.ops.checking import assert_same, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import InvalidArgument, InvalidGraph, NotImplemented
 from vkml.ir import Constant, DType, dtypes, static
-from vkml.ops.number_formats import decode, encode, pack, unpack
+from vkml.ir.packing import pack, unpack
+from vkml.ops.number_formats import decode, encode
 
 NATIVE = [dtypes.BOOL, *dtypes.NUMBERS]
 MINI = {
@@ -116,6 +117,18 @@ def test_bfloat16_keeps_nan_and_infinity() -> None:
     assert_same(found, np.float32([np.nan, np.inf, -np.inf, np.inf, 1.0, -0.0]))
     hidden = np.array([0x7F800001], np.uint32).view(np.float32)
     assert np.isnan(decode(encode(hidden, dtypes.BFLOAT16), dtypes.BFLOAT16)).all()
+
+
+@pytest.mark.parametrize("dtype", [dtypes.INT2, dtypes.UINT2], ids=str)
+def test_two_bits_there_and_back(dtype: DType) -> None:
+    numbers = [-2, -1, 0, 1, 1] if dtype == dtypes.INT2 else [0, 1, 2, 3, 3]
+    values = np.array(numbers, np.float32)
+    packed = run_operator("Cast", [values], {"to": dtype.code}, opset=25)[0]
+    assert packed.dtype == np.uint8 and packed.shape == (2,)
+    assert packed[1] == (numbers[4] & 3)
+    for target in (dtypes.FLOAT32, dtypes.INT8, dtypes.INT64):
+        back = run_operator("Cast", [Constant(dtype, (5,), packed)], {"to": target.code}, opset=25)[0]
+        assert_same(back, values.astype(target.storage))
 
 
 @pytest.mark.parametrize("dtype", [dtypes.INT4, dtypes.UINT4, dtypes.FLOAT4E2M1], ids=str)

@@ -1,7 +1,7 @@
 """Element types: ONNX's codes, their storage in NumPy, their widths.
 
-NumPy has no bfloat16, float8 or 4-bit types. Tensors of these are carried as their raw bits: bfloat16 as
-uint16, float8 as uint8, 4-bit types packed two to a uint8 (the first element in the low half).
+NumPy has no bfloat16, float8, 4-bit or 2-bit types. Tensors of these are carried as their raw bits: bfloat16
+as uint16, float8 as uint8, smaller types flat and packed into uint8 (see `vkml.ir.packing`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml import errors
 from vkml.errors import InvalidGraph
 
 
@@ -30,7 +31,7 @@ class DType:
 
     @property
     def is_native(self) -> bool:
-        """Whether NumPy computes with the storage type directly (false for bfloat16, float8, 4-bit)."""
+        """Whether NumPy computes with the storage type directly (false for bfloat16, float8 and smaller)."""
         return self.kind == "s" or (self.storage.itemsize * 8 == self.bits and self.storage.kind == self.kind)
 
     @property
@@ -81,11 +82,15 @@ UINT4 = _make("uint4", 21, 4, "u", np.uint8)
 INT4 = _make("int4", 22, 4, "i", np.uint8)
 FLOAT4E2M1 = _make("float4e2m1", 23, 4, "f", np.uint8)
 FLOAT8E8M0 = _make("float8e8m0", 24, 8, "f", np.uint8)
+UINT2 = _make("uint2", 25, 2, "u", np.uint8)
+INT2 = _make("int2", 26, 2, "i", np.uint8)
 
 ALL: tuple[DType, ...] = tuple(value for value in list(globals().values()) if isinstance(value, DType))
 UNDEFINED = _make("undefined", 0, 0, "?", np.object_)
 """Element type of a value whose type is left to inference (ONNX's code 0)."""
 _BY_CODE = {dtype.code: dtype for dtype in ALL}
+_NOT_YET = {27: "float6e2m3", 28: "float6e3m2"}
+"""Element types of ONNX that vkml does not have."""
 _BY_NUMPY = {dtype.storage: dtype for dtype in reversed(ALL) if dtype.is_native}
 
 FLOATS = (FLOAT16, FLOAT32, FLOAT64)
@@ -96,13 +101,18 @@ NUMBERS = FLOATS + INTEGERS
 
 
 def from_code(code: int) -> DType:
-    """The element type that ONNX numbers `code`; `InvalidGraph` where there is none."""
-    try:
-        return _BY_CODE[code]
-    except KeyError:
-        raise InvalidGraph(
-            f"element type {code} is not one that ONNX defines (known: 1 to {max(_BY_CODE)})"
-        ) from None
+    """The element type that ONNX numbers `code`.
+
+    Raises:
+        InvalidGraph: there is none.
+        NotImplemented: vkml does not have it.
+    """
+    found = _BY_CODE.get(code)
+    if found is not None:
+        return found
+    if code in _NOT_YET:
+        raise errors.NotImplemented(f"the element type {_NOT_YET[code]} is not supported")
+    raise InvalidGraph(f"element type {code} is not one that ONNX defines (known: 1 to {max(_NOT_YET)})")
 
 
 def from_numpy(dtype: Any) -> DType:

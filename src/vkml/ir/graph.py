@@ -19,7 +19,7 @@ class Constant:
     dtype: DType
     shape: tuple[int, ...]
     array: np.ndarray[Any, Any]
-    """In the dtype's storage type; of `shape`, except for 4-bit types, which are flat and packed."""
+    """In the dtype's storage type; of `shape`, except for types below 8 bits, which are flat and packed."""
 
     @property
     def type(self) -> TensorType:

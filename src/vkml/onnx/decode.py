@@ -1,4 +1,4 @@
-"""Values of the element types that NumPy does not have: bfloat16, float8, 4-bit floats and integers."""
+"""Values of the element types that NumPy does not have: bfloat16, float8, and types below 8 bits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from vkml.errors import InvalidArgument
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
+from vkml.ir.packing import signed, unpack
 
 Array = np.ndarray[Any, Any]
 
@@ -20,43 +21,28 @@ def decode(array: Array, dtype: DType, shape: Sequence[int]) -> Array:
     """The values that `array`, in the storage of `dtype`, stands for.
 
     Args:
-        array: Storage as `vkml.ir.Constant` holds it: of `shape`, or flat and packed for 4-bit types.
+        array: Storage as `vkml.ir.Constant` holds it: of `shape`, or flat and packed for types below 8 bits.
         dtype: The ONNX element type.
         shape: The tensor's shape.
 
     Returns:
-        An array of `shape`: float32 for bfloat16, float8 and float4; int8 for int4; uint8 for uint4; `array`
-        itself for the types that NumPy has.
+        An array of `shape`: float32 for bfloat16, float8 and float4; int8 for int4 and int2; uint8 for uint4
+        and uint2; `array` itself for the types that NumPy has.
 
     Example:
         >>> decode(np.array([0x3FC0], np.uint16), dtypes.BFLOAT16, (1,))
         array([1.5], dtype=float32)
     """
-    if dtype.bits == 4:
-        codes = unpack_nibbles(array, math.prod(shape)).reshape(tuple(shape))
-        if dtype == dtypes.UINT4:
-            return codes
-        if dtype == dtypes.INT4:
-            return ((codes ^ 8).astype(np.int8) - np.int8(8)).astype(np.int8)
-        return _table(dtype)[codes]
+    if dtype.bits < 8:
+        codes = unpack(array, math.prod(shape), dtype.bits).reshape(tuple(shape))
+        if dtype.is_float:
+            return _table(dtype)[codes]
+        return signed(codes, dtype.bits) if dtype.kind == "i" else codes
     if dtype == dtypes.BFLOAT16:
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(tuple(shape))
     if dtype.is_native:
         return array
     return _table(dtype)[array]
-
-
-def unpack_nibbles(packed: Array, elements: int) -> Array:
-    """The first `elements` 4-bit codes of bytes that hold two each, the first in the low half."""
-    flat = packed.reshape(-1)
-    if flat.size != (elements + 1) // 2:
-        raise InvalidArgument(
-            f"{elements} 4-bit elements take {(elements + 1) // 2} bytes, there are {flat.size}"
-        )
-    codes = np.empty(flat.size * 2, np.uint8)
-    codes[0::2] = flat & 0x0F
-    codes[1::2] = flat >> 4
-    return codes[:elements]
 
 
 _FORMATS = {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml import errors
-from vkml.errors import InvalidGraph, InvalidProtobuf
+from vkml.errors import InvalidGraph, InvalidProtobuf, ModelError
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Constant
@@ -40,8 +40,8 @@ class Tensor:
     def dtype(self) -> DType:
         try:
             return dtypes.from_code(self.proto.data_type)
-        except InvalidGraph as error:
-            raise InvalidGraph(f"{self._where}: {error}") from None
+        except ModelError as error:
+            raise type(error)(f"{self._where}: {error}") from None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class Tensor:
             aligned: Copy where the address is not a multiple of the element size.
 
         Returns:
-            An array of `shape`; flat and packed two to a byte for 4-bit types.
+            An array of `shape`; flat and packed for types below 8 bits.
 
         Raises:
             InvalidGraph: Type, shape and data do not fit together.
@@ -76,7 +76,7 @@ class Tensor:
         return found
 
     def numpy(self) -> Array:
-        """The values: as `array`, but float32 for bfloat16, float8 and float4; int8 and uint8 for 4-bit."""
+        """The values: as `array`, but float32 for bfloat16, float8, float4; int8, uint8 for smaller ones."""
         return decode(self.array(), self.dtype, self.shape)
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class Tensor:
         if dtype == dtypes.BOOL:
             # NumPy takes any byte for a bool, and computes nonsense with those that are neither 0 nor 1.
             flat = flat.view(np.bool_) if flat.max(initial=0) <= 1 else flat != 0
-        return flat if dtype.bits == 4 else reshape(flat, shape, self._where)
+        return flat if dtype.bits < 8 else reshape(flat, shape, self._where)
 
     def _strings(self, shape: tuple[int, ...], elements: int) -> Array:
         texts = self.proto.string_data
@@ -127,7 +127,7 @@ class Tensor:
         name, width = _TYPED_FIELDS.get(dtype.name, ("int32_data", 0))
         data: Buffer = getattr(self.proto, name)
         parts = 2 if dtype.kind == "c" else 1
-        needed = dtype.bytes_for(elements) if dtype.bits == 4 else elements * parts
+        needed = dtype.bytes_for(elements) if dtype.bits < 8 else elements * parts
         if width:
             found = len(data) // width if len(data) % width == 0 else -1
         else:
@@ -235,7 +235,7 @@ def densify(proto: SparseTensorProto, files: ExternalFiles, where: str, limit: i
         raise InvalidGraph(
             f"{where}: the values of a sparse tensor have one dimension, not {len(source.shape)}"
         )
-    if dtype.bits == 4:
+    if dtype.bits < 8:
         raise errors.NotImplemented(f"{where}: sparse tensors of {dtype.name} are not read")
     if dtype.bytes_for(elements) > limit:
         raise errors.NotImplemented(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkml.errors import InvalidGraph
+from vkml.errors import InvalidGraph, ModelError
 from vkml.ir import dtypes
 from vkml.ir.types import Dim, TensorType
 from vkml.onnx.messages import Dimension, Tensor, TensorShapeProto, TypeProto, ValueInfoProto
@@ -14,8 +14,8 @@ def read_type(proto: TypeProto | None, where: str) -> TensorType | None:
         return None
     try:
         dtype = dtypes.from_code(proto.tensor_type.elem_type)
-    except InvalidGraph as error:
-        raise InvalidGraph(f"{where}: {error}") from None
+    except ModelError as error:
+        raise type(error)(f"{where}: {error}") from None
     shape = proto.tensor_type.shape
     if shape is None:
         return TensorType(dtype, None)

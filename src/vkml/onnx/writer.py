@@ -40,6 +40,7 @@ _IR_VERSION_OF_TYPE = {
     **dict.fromkeys(("uint4", "int4"), 10),
     "float4e2m1": 11,
     "float8e8m0": 12,
+    **dict.fromkeys(("uint2", "int2"), 13),
 }
 
 
@@ -203,7 +204,7 @@ def _write_node(node: Node, tensors: _Tensors) -> NodeProto:
 
 def _check_storage(name: str, constant: Constant) -> None:
     dtype, array = constant.dtype, constant.array
-    shape = (dtype.bytes_for(constant.type.elements),) if dtype.bits == 4 else constant.shape
+    shape = (dtype.bytes_for(constant.type.elements),) if dtype.bits < 8 else constant.shape
     is_stored_so = dtype == dtypes.STRING or array.dtype.newbyteorder("=") == dtype.storage
     if not is_stored_so or array.shape != shape:
         raise InvalidArgument(

@@ -129,7 +129,7 @@ def unknown_shape(dtype: DType, rank: int) -> TensorType:
 
 
 def refuse_packed(node: Node, *found: Known | None) -> None:
-    """Raises `NotImplemented` for 4-bit inputs, whose elements share bytes and cannot be moved one by one."""
+    """Raises `NotImplemented` for types below 8 bits: elements that share bytes cannot be moved alone."""
     for value in found:
         if value is not None and value.dtype.bits < 8:
             raise NotImplemented(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.errors import InvalidGraph, NotImplemented, ShapeError
+from vkml.errors import InvalidGraph, ModelError, NotImplemented, ShapeError
 from vkml.ir.dtypes import (
     BFLOAT16,
     FLOAT8E4M3FN,
@@ -215,8 +215,8 @@ class EyeLike(Operator):
         code = node.attributes["dtype"]
         try:
             dtype = otherwise if code is None else from_code(int(code))
-        except InvalidGraph as error:
-            raise InvalidGraph(f"{node.label}: {error}") from None
+        except ModelError as error:
+            raise type(error)(f"{node.label}: {error}") from None
         if dtype.bits < 8 or dtype.kind == "s":
             raise NotImplemented(f"{node.label}: element type {dtype.name} is not supported")
         return dtype

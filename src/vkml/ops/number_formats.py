@@ -1,4 +1,4 @@
-"""Encoding and decoding of the element types that NumPy lacks: bfloat16, float8, float4, 4-bit integers."""
+"""Encoding and decoding of the element types that NumPy lacks: bfloat16, float8, float4, small integers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
 from vkml.ir.operator import Array
+from vkml.ir.packing import pack, signed, unpack
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def decode(array: Array, dtype: DType, shape: Sequence[int] | None = None) -> Ar
     if dtype == dtypes.BFLOAT16:
         return np.left_shift(array.astype(np.uint32), 16).view(np.float32)
     if dtype.kind == "i":
-        return np.right_shift(np.left_shift(array, 8 - dtype.bits).view(np.int8), 8 - dtype.bits)
+        return signed(array, dtype.bits)
     if dtype.kind == "u":
         return array
     if dtype == dtypes.FLOAT8E8M0:
@@ -96,25 +97,6 @@ def encode(values: Array, dtype: DType, *, saturate: bool = True, round_mode: st
             return _encode_scale(wide, saturate, round_mode)
         bits = _encode_mini(wide, MINI_FLOATS[dtype], saturate)
     return pack(bits, dtype.bits) if dtype.bits < 8 else bits
-
-
-def pack(elements: Array, bits: int = 4) -> Array:
-    """Elements of `bits` bits (one a byte, higher bits ignored) packed into bytes, the first lowest; flat."""
-    lanes = 8 // bits
-    flat = elements.reshape(-1) & np.uint8((1 << bits) - 1)
-    padded = np.concatenate([flat, np.zeros(-flat.size % lanes, np.uint8)]).reshape(-1, lanes)
-    return np.asarray(np.bitwise_or.reduce(padded << _places(bits), axis=1), np.uint8)
-
-
-def unpack(packed: Array, count: int, bits: int = 4) -> Array:
-    """`count` elements of `bits` bits, one a byte; flat."""
-    lanes = packed.reshape(-1, 1).view(np.uint8) >> _places(bits)
-    return np.asarray(lanes.reshape(-1)[:count] & np.uint8((1 << bits) - 1))
-
-
-def _places(bits: int) -> Array:
-    """How far each element of a byte is shifted."""
-    return np.arange(0, 8, bits, dtype=np.uint8)
 
 
 def _encode_bfloat16(values: Array) -> Array:
