@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vkml
 from tests.cli.conftest import Command, matrix
+from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
 
 Array = np.ndarray[Any, Any]
 
@@ -176,6 +179,27 @@ def test_wrong_command_lines_say_what_is_wrong(
     assert "Traceback" not in done.err and "internal error" not in done.err
     for part in parts:
         assert part in done.err
+
+
+@pytest.mark.parametrize("dtype", [dtypes.INT4, dtypes.UINT4, dtypes.INT2, dtypes.UINT2], ids=str)
+def test_types_below_a_byte(command: Command, tmp_path: Path, dtype: dtypes.DType) -> None:
+    """Read from wider integers and from packed tensors, written as bytes."""
+    from onnx import helper
+
+    sketch = Sketch("copy", opset=25)
+    vkml.onnx.save_graph(sketch.finish(sketch.input("x", (5,), dtype)), tmp_path / "copy.onnx")
+    numbers = np.array([0, 1, -2, -1, 1] if dtype.kind == "i" else [0, 1, 2, 3, 1])
+    np.save(tmp_path / "x.npy", numbers)
+    tensor = helper.make_tensor("x", dtype.code, numbers.shape, numbers.tolist())
+    (tmp_path / "x.pb").write_bytes(tensor.SerializeToString())
+    for name in ("x.npy", "x.pb"):
+        done = command("run", tmp_path / "copy.onnx", "-i", tmp_path / name, "-d", "cpu", "--json")
+        assert done.code == 0, done.err
+        assert done.json["outputs"][0]["values"] == numbers.tolist()
+    assert command("run", tmp_path / "copy.onnx", "--random", "-d", "cpu").code == 0
+    np.save(tmp_path / "x.npy", numbers + 200)
+    done = command("run", tmp_path / "copy.onnx", "-i", tmp_path / "x.npy", "-d", "cpu")
+    assert done.code == 2 and dtype.name in done.err
 
 
 def test_lossy_conversions_are_refused(command: Command, sum_model: Path, tmp_path: Path) -> None:

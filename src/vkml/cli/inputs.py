@@ -15,6 +15,7 @@ from vkml.cli.images import AS_IS, IMAGE_ENDINGS, ImageScale, read_image
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
+from vkml.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
 
@@ -119,13 +120,13 @@ def random_value(info: InputInfo, dimensions: Mapping[str, int], generator: np.r
     dtype = element_type(info)
     if dtype.kind == "s":
         return np.full(shape, "", dtype=object)
-    if not dtype.is_native:
+    if not (dtype.is_native or (dtype.is_packed and dtype.is_integer)):
         raise InvalidArgument(
             f"input {info.name!r} is a {info.type}, which cannot be filled with random values"
         )
     if dtype.is_float or dtype.kind == "c":
         return generator.random(shape).astype(dtype.storage)
-    return generator.integers(0, 2, shape).astype(dtype.storage)
+    return generator.integers(0, 2, shape).astype(dtype.unpacked)
 
 
 def check_dimensions(infos: Sequence[InputInfo], dimensions: Mapping[str, int]) -> None:
@@ -210,12 +211,13 @@ def _read_array(path: Path, name: str, dtype: DType) -> Array:
 
 
 def _converted(value: Array, dtype: DType, what: str) -> Array:
-    """`value` in the storage type of `dtype`, where no value changes but for a float's rounding."""
-    if value.dtype == dtype.storage or dtype.kind == "s":
+    """`value` in the type that a feed has for `dtype`, where no value changes but for a float's rounding."""
+    if value.dtype == dtype.unpacked or dtype.kind == "s":
         return value
-    if value.dtype.kind in "fiub" and dtype.is_native and dtype.kind in "fiub":
+    has_numbers = dtype.kind in "fiub" and (dtype.is_native or (dtype.is_packed and dtype.is_integer))
+    if value.dtype.kind in "fiub" and has_numbers:
         with np.errstate(all="ignore"):
-            made = value.astype(dtype.storage)
+            made = value.astype(dtype.unpacked)
             if dtype.is_float or bool(np.array_equal(made.astype(value.dtype), value)):
                 return made
     raise InvalidArgument(f"{what} holds {value.dtype} values; the model wants {dtype.numpy_name}")
@@ -223,6 +225,7 @@ def _converted(value: Array, dtype: DType, what: str) -> Array:
 
 def _read_tensor(path: Path) -> Array:
     """The value of a file that holds one TensorProto, as the ONNX test suites do."""
+    from vkml.engine.packed import unpacked
     from vkml.onnx.external import ExternalFiles, map_file
     from vkml.onnx.messages import TENSOR
     from vkml.onnx.tensor import Tensor
@@ -233,7 +236,10 @@ def _read_tensor(path: Path) -> Array:
         proto = read_message(TENSOR, view, 0, len(view))
     except InvalidProtobuf as problem:
         raise InvalidProtobuf(f"{path} is not a TensorProto: {problem}") from None
-    return Tensor(proto, ExternalFiles((path.parent,)), str(path)).array()
+    tensor = Tensor(proto, ExternalFiles((path.parent,)), str(path))
+    if not tensor.dtype.is_packed:
+        return tensor.array()
+    return unpacked(TensorType(tensor.dtype, tensor.shape), tensor.array())
 
 
 def _image_batch(

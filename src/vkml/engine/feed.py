@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml.engine.packed import check_range, describe
 from vkml.errors import InvalidArgument
 from vkml.ir import Value, dtypes
 from vkml.ir.dtypes import DType
@@ -18,7 +19,7 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
     """The feed as arrays of the inputs' types, in their order.
 
     NumPy arrays must have the input's type, in either byte order; lists and Python numbers take it where no
-    value changes.
+    value changes. Types below 8 bits come and stay one element a byte (`vkml.engine.packed`).
 
     Raises:
         InvalidArgument: a missing, extra, misshapen or mistyped input; inputs that disagree in a dimension.
@@ -61,8 +62,10 @@ def check_input(value: Value, given: Any) -> Array:
     wanted = value.type.dtype
     if wanted == dtypes.STRING:
         array = _texts(value, array)
-    elif array.dtype != wanted.storage:
+    elif array.dtype != wanted.unpacked:
         array = _converted(value, array, is_array=isinstance(given, np.ndarray | np.generic))
+    if wanted.is_packed:
+        check_range(value, array)
     stated = value.type.shape
     if stated is not None:
         fits = len(stated) == array.ndim and all(
@@ -76,10 +79,10 @@ def check_input(value: Value, given: Any) -> Array:
 
 def _converted(value: Value, array: Array, *, is_array: bool) -> Array:
     wanted = value.type.dtype
-    if array.dtype.newbyteorder("=") == wanted.storage:
-        return array.astype(wanted.storage)
-    if not is_array and wanted.is_native and _may_become(array, wanted):
-        return array.astype(wanted.storage)
+    if array.dtype.newbyteorder("=") == wanted.unpacked:
+        return array.astype(wanted.unpacked)
+    if not is_array and (wanted.is_native or wanted.is_packed) and _may_become(array, wanted):
+        return array.astype(wanted.unpacked)
     raise InvalidArgument(
         f"input '{value.name}' takes {wanted.numpy_name}, got {array.dtype}; {_advice(array, wanted)}"
     )
@@ -93,12 +96,14 @@ def _may_become(array: Array, wanted: DType) -> bool:
     if wanted.is_float:
         return kind in "fiu"
     if wanted.is_integer and kind in "iu":
-        bounds = np.iinfo(wanted.storage)
+        bounds = np.iinfo(wanted.unpacked)
         return array.size == 0 or bool(bounds.min <= array.min() and array.max() <= bounds.max)
     return False
 
 
 def _advice(array: Array, wanted: DType) -> str:
+    if wanted.is_packed:
+        return f"pass an array of the input's shape, each element {describe(wanted)}"
     if not wanted.is_native:
         return f"pass its bits as {wanted.storage.name}, which NumPy's own types cannot show"
     if array.dtype.kind in "fiub" and wanted.kind in "fiub":

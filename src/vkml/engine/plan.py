@@ -11,6 +11,7 @@ import numpy as np
 
 from vkml.cpu.memory import amount, free_memory
 from vkml.cpu.native.executable import instruction_set
+from vkml.engine.packed import packed, unpacked
 from vkml.engine.placement import cut
 from vkml.engine.programs import Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
@@ -172,7 +173,7 @@ class Plan:
         """Runs all programs.
 
         Args:
-            feeds: in the order of `input_names`.
+            feeds: in the order of `input_names`; types below 8 bits one element a byte, as in the results.
             wanted: names of the values to return.
             profile: receives the time of every step: of each launch on the CPU, each level on a GPU (from a
                 second pass with timestamps).
@@ -182,7 +183,10 @@ class Plan:
                 raise PlanClosed("this plan has been closed")
             if self._is_direct and wanted == self.outputs and profile is None:
                 return self.programs[0].run(feeds)
-            values: dict[str, Array] = dict(zip(self.input_names, feeds, strict=True))
+            values: dict[str, Array] = {
+                name: packed(type_.dtype, array)
+                for name, type_, array in zip(self.input_names, self.input_types, feeds, strict=True)
+            }
             for program in self.programs:
                 given = [values[name] for name in program.inputs]
                 results = program.run(given) if profile is None else _timed(program, given, profile)
@@ -195,11 +199,18 @@ class Plan:
             else:
                 results.append(np.array(values[name]) if name in shared else values[name])
             shared.add(name)  # an output that is wanted twice
+        if self.has_packed:
+            types = {value.name: value.type for value in self.graph.outputs}
+            return [unpacked(types[name], array) for name, array in zip(wanted, results, strict=True)]
         return results
 
     def __post_init__(self) -> None:
+        values = (*self.graph.inputs, *self.graph.outputs)
+        self.has_packed = any(value.type.dtype.is_packed for value in values)
+        """Whether several elements of an input or output share a byte inside of the programs."""
         self._is_direct = (
-            len(self.programs) == 1
+            not self.has_packed
+            and len(self.programs) == 1
             and self.programs[0].inputs == self.input_names
             and self.programs[0].outputs == self.outputs
         )

@@ -45,7 +45,7 @@ def _evaluate(node: Node, constants: dict[str, Constant]) -> dict[str, Constant]
         return None
     arrays = evaluate_constant(node, [None if k is None else k.value for k in known])
     return {
-        name: Constant(type_.dtype, array.shape, array)
+        name: Constant(type_.dtype, type_.dims, array)
         for name, type_, array in zip(node.outputs, types, arrays, strict=False)
         if name
     }

@@ -200,11 +200,12 @@ class InferenceSession:
 
         Args:
             output_names: which outputs, in which order; None or none for all.
-            input_feed: input name → array of the input's type and shape.
+            input_feed: input name → array of the input's type and shape. An element of int4, int2, uint4 or
+                uint2 is an int8 or uint8; one of the small floats its code (uint8; bfloat16: uint16).
             run_options: onnxruntime's, or None; accepted for compatibility, nothing in it is followed.
 
         Returns:
-            Fresh arrays, one an output.
+            Fresh arrays, one an output, of the same types.
 
         Raises:
             InvalidArgument: a missing, extra, misshapen or mistyped input, or an unknown output name.
@@ -259,7 +260,7 @@ class InferenceSession:
             if len(self._segments) > 1:
                 return self._run_segments(feeds, wanted)
             with self._plan_for(0, feeds) as plan:
-                if not self._segments[0].values and not self._has_texts:
+                if not self._segments[0].values and not self._has_texts and not plan.has_packed:
                     self._latest = (tuple(array.shape for array in feeds), self._dtypes, plan)
                     self._direct = None if self._options.enable_profiling else plan.direct()
                 return self._run_plan(plan, feeds, wanted)

@@ -35,6 +35,16 @@ class DType:
         return self.kind == "s" or (self.storage.itemsize * 8 == self.bits and self.storage.kind == self.kind)
 
     @property
+    def is_packed(self) -> bool:
+        """Whether several elements share a byte of the storage."""
+        return 0 < self.bits < 8
+
+    @property
+    def unpacked(self) -> np.dtype[Any]:
+        """NumPy dtype of an array that users see: of a packed type one element a byte, signed where it is."""
+        return np.dtype(np.int8) if self.is_packed and self.kind == "i" else self.storage
+
+    @property
     def is_float(self) -> bool:
         return self.kind == "f"
 

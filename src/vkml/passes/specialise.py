@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find
+from vkml.ir.packing import pack
 from vkml.passes.explain import explained
 
 FOLD_LIMIT = 64 << 20
@@ -38,8 +39,9 @@ def specialise(
     types: dict[str, TensorType] = {v.name: v.type for v in inputs}
     constants: dict[str, Constant] = dict(graph.constants)
     for name, value in values.items():
-        array = np.asarray(value)
-        constants[name] = Constant(types[name].dtype, array.shape, array)
+        dtype, array = types[name].dtype, np.asarray(value)
+        stored = pack(array, dtype.bits) if dtype.is_packed else array
+        constants[name] = Constant(dtype, array.shape, stored)
     given = set(values)
     """Values, and what is computed from them."""
     types.update({name: constant.type for name, constant in constants.items()})
