@@ -36,9 +36,9 @@ _LAZY = {
 __all__ = [  # noqa: F405
     "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode", "Fail",
     "GraphOptimizationLevel", "IndexOutOfRange", "InferenceSession", "InvalidArgument", "InvalidGraph",
-    "InvalidProtobuf", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotImplemented",
-    "OutOfMemory", "PlanReport", "RuntimeException", "SessionOptions", "ShapeError", "StepReport",
-    "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "onnx",
+    "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg",
+    "NotImplemented", "OutOfMemory", "PlanReport", "RuntimeException", "SessionOptions", "ShapeError",
+    "StepReport", "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "onnx",
 ]  # fmt: skip
 
 

@@ -42,6 +42,10 @@ class NoModel(ModelError):
     """There is no model in what was given."""
 
 
+class ModelChanged(ModelError):
+    """A model's file is no longer what it was when the session that needs it was made."""
+
+
 class InvalidProtobuf(ModelError):
     """The bytes are not a well-formed ONNX protobuf."""
 

@@ -143,6 +143,8 @@ def facts() -> list[tuple[str, str]]:
     folder = cache.folder()
     entries = sum(1 for path in folder.glob("**/*") if path.is_file()) if folder.is_dir() else 0
     found.append(("cache folder", f"{folder} ({entries} files)"))
+    advice = "mapped: replace them by renaming, or set SessionOptions.copy_model where they are written into"
+    found.append(("model files", advice))
     variables = sorted(name for name in os.environ if name.startswith(("VKML_", "VK_")))
     found += [(name, os.environ[name]) for name in variables]
     return found

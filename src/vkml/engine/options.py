@@ -67,6 +67,9 @@ class SessionOptions:
     """Plans kept, one for each set of input shapes, at least one; as many for each segment of a model that
     data cuts."""
     progress: Progress | None = None
+    copy_model: bool = False
+    """Whether a session copies the model into memory, instead of reading large weights where they lie in its
+    files. For files that are written to in place, not replaced by renaming, while sessions live."""
     guard_bytes: int = 0
     """Bytes of known pattern round each intermediate buffer, checked after each run: for tests of kernels."""
 
@@ -168,5 +171,6 @@ _CHECKS: dict[str, Check] = {
     "memory_limit": _share,
     "plan_cache_size": _whole(0),
     "progress": _callback,
+    "copy_model": _flag,
     "guard_bytes": _whole(0),
 }

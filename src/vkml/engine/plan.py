@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from vkml.engine.programs import Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
 from vkml.errors import EngineError, OutOfMemory
 from vkml.ir import Graph, Node, TensorType, dtypes
+from vkml.ir.file_constant import owned, settled
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
 from vkml.lowering.cpu_views import VIEWS
 from vkml.lowering.vulkan import Piece, lower, refusal
@@ -266,6 +267,7 @@ def make_plan(
     """
     optimise = options.graph_optimization_level > 0
     graph = remove_dead(specialise(graph, shapes, values, arithmetic))
+    graph = replace(graph, constants={name: settled(constant) for name, constant in graph.constants.items()})
     if optimise:
         graph = remove_dead(simplify(graph))
     refusals = _refusals(graph, placement)
@@ -289,7 +291,8 @@ def make_plan(
             program.close()
         raise
     names = tuple(value.name for value in graph.inputs)
-    constants = {v.name: graph.constants[v.name].array for v in graph.outputs if v.name in graph.constants}
+    found = {v.name: graph.constants[v.name].array for v in graph.outputs if v.name in graph.constants}
+    constants = {name: owned(array) for name, array in found.items()}
     return Plan(
         signature,
         names,

@@ -33,7 +33,9 @@ from vkml.engine.prepare import prepare
 from vkml.engine.programs import WeightStore
 from vkml.engine.report import PlanReport
 from vkml.errors import Fail, InvalidArgument, ModelError
-from vkml.ir import DType, TensorType, Value, dtypes, static
+from vkml.ir import DType, Graph, TensorType, Value, dtypes, static
+from vkml.ir.file_constant import files_of, settled_graph
+from vkml.ir.mapped_file import MappedFile
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
 from vkml.ops.upgrading import NEWEST
@@ -59,6 +61,11 @@ class NodeArg:
 
 class InferenceSession:
     """A model, planned for a device and run as often as you like, from any thread.
+
+    A model file is mapped, not read: replace it by renaming. One that is written into while sessions of it
+    live makes new plans fail (`ModelChanged`); runs on a GPU and packed weights do not mind, but what the CPU
+    reads in place (tables, weights of products of a few rows) changes, and a file that is shortened then ends
+    the process. `SessionOptions.copy_model` copies the model into memory instead.
 
     Args:
         path_or_bytes: an ONNX file or its bytes.
@@ -104,7 +111,10 @@ class InferenceSession:
                 self._metadata: ModelMetadata = model.describe()
                 loaded = load_graph(model)
                 self._warn_of_opset(loaded)
-                graph = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
+                prepared = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
+                graph = settled_graph(prepared, copies=self._options.copy_model)
+                self._files = files_of(graph)
+                model.check()
         self._inputs = graph.inputs
         self._outputs = graph.outputs
         self._input_names = tuple(value.name for value in self._inputs)
@@ -325,7 +335,7 @@ class InferenceSession:
                 raise Fail(f"this session of {self._label} is closed; make a new one")
             plan = self._plans.get(key)
             if plan is None:
-                with _explained(self._label):
+                with _explained(self._label), _mapped(self._files):
                     plan = self._make_plan(self._segments[index], shapes, values, key)
                 self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
                 self._warn(plan)
@@ -541,6 +551,20 @@ def _check_run_options(options: Any) -> None:
     """Refuses what is no RunOptions: a second feed, say, that would be passed over in silence."""
     if type(options).__name__ != "RunOptions":
         raise InvalidArgument(f"run_options is onnxruntime's RunOptions or None, not {options!r}")
+
+
+@contextmanager
+def _mapped(files: Sequence[MappedFile]) -> Iterator[None]:
+    """Checks that the model's files are what they were, and keeps them mapped during the context.
+
+    Raises:
+        ModelChanged: one is not.
+    """
+    for file in files:
+        file.check()
+    views = [file.view() for file in files]
+    yield
+    del views
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find
+from vkml.ir.file_constant import settled
 from vkml.kernels import (
     conv,
     conv_transpose,
@@ -108,7 +109,7 @@ class Builder:
         changed = _prepared.get(constant, {}).get(key)
         if changed is None:
             array = change(constant.array.reshape(view.shape))
-            changed = Constant(constant.dtype, array.shape, array)
+            changed = settled(Constant(constant.dtype, array.shape, array))
             _prepared.setdefault(constant, {})[key] = changed
         return self.constant(changed, f"{view.buffer.name}:{key}")
 

@@ -14,6 +14,7 @@ from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
 from vkml.ir import Graph, TensorType, dtypes
+from vkml.ir.file_constant import owned
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import CannotLower
 from vkml.lowering import native_images, native_products, native_rows
@@ -97,13 +98,13 @@ class NativeBuilder(Builder):
         """
         constant = view.buffer.constant
         assert constant is not None
-        flat = np.ascontiguousarray(constant.array).reshape(-1)
         place = f"native:{key}:{view.shape}:{view.strides}:{view.offset}"
 
-        def change(_: Array) -> Array:
+        def change(whole: Array) -> Array:
+            flat = np.ascontiguousarray(whole).reshape(-1)
             strides = [stride * view.itemsize for stride in view.strides]
             seen = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides, writeable=False)
-            return np.ascontiguousarray(make(seen), np.float32).reshape(-1)
+            return owned(np.ascontiguousarray(make(seen), np.float32).reshape(-1))
 
         whole = contiguous(view.buffer, constant.type)
         return self.prepared(whole, place, change)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from vkml.errors import Fail, InvalidArgument, InvalidGraph, NoSuchFile
+from vkml.ir.mapped_file import MappedFile
 
 
 def map_file(path: str | os.PathLike[str], *, follow_link: bool = True) -> memoryview:
@@ -16,8 +16,7 @@ def map_file(path: str | os.PathLike[str], *, follow_link: bool = True) -> memor
 
     `follow_link` False refuses a path whose last part is a symbolic link.
 
-    A file that another program shortens while it is mapped makes the operating system end the process on the
-    next access, as with every mapped file: replace model files by renaming, do not rewrite them in place.
+    What happens when somebody writes into the file says `vkml.ir.mapped_file.MappedFile`.
 
     Raises:
         NoSuchFile: There is none.
@@ -49,14 +48,13 @@ def map_file(path: str | os.PathLike[str], *, follow_link: bool = True) -> memor
             raise InvalidArgument(f"{os.fspath(path)!r} is a directory, a file was expected")
         if not stat.S_ISREG(state.st_mode):
             raise InvalidArgument(f"{os.fspath(path)!r} is not a regular file")
-        if state.st_size == 0:
-            return memoryview(b"")
-        try:
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise Fail(f"{os.fspath(path)!r} cannot be mapped: {error}") from error
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    if state.st_size == 0:
+        os.close(descriptor)
+        return memoryview(b"")
+    return MappedFile(descriptor, os.path.realpath(path)).view()
 
 
 class ExternalFiles:
@@ -91,6 +89,10 @@ class ExternalFiles:
             found = map_file(self._resolve(location, where), follow_link=False)
             self._mapped[location] = found
         return found
+
+    def views(self) -> tuple[memoryview, ...]:
+        """The files viewed so far."""
+        return tuple(self._mapped.values())
 
     def close(self) -> None:
         """Forgets the mappings; each ends with its last view."""

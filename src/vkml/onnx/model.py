@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from vkml.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
+from vkml.ir.mapped_file import FileMapping
 from vkml.onnx import messages
 from vkml.onnx.external import ExternalFiles
 from vkml.onnx.messages import (
@@ -133,6 +134,12 @@ class Model:
             version=self.model_version,
             custom_metadata_map=dict(self.metadata),
         )
+
+    def check(self) -> None:
+        """`ModelChanged` where a file that was read is no longer what it was when it was opened."""
+        for view in (self._bytes(), *self.files.views()):
+            if isinstance(view.obj, FileMapping):
+                view.obj.file.check()
 
     def close(self) -> None:
         """Lets go of the file; the mapping ends once no array or message refers to it."""

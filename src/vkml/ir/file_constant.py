@@ -1,0 +1,105 @@
+"""Constants of a model that lie in its files, and copies of those that should not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from vkml.ir.graph import Constant, Graph, Node
+from vkml.ir.mapped_file import MappedFile, mapping_of
+
+Array = np.ndarray[Any, Any]
+
+OWNED_BYTES = 1 << 16
+"""Constants up to here are copied: shapes, scalars, biases, which planning reads again and again."""
+
+
+class FileConstant(Constant):
+    """A constant in a mapped file: seen there whenever it is asked for, so that nothing holds the mapping."""
+
+    def __init__(self, constant: Constant, file: MappedFile) -> None:
+        """Args:
+        constant: one whose array lies in the file.
+        file: that file.
+        """
+        array = constant.array
+        start = np.frombuffer(file.view(), np.uint8).__array_interface__["data"][0]
+        put = object.__setattr__  # the base class is frozen
+        put(self, "dtype", constant.dtype)
+        put(self, "shape", constant.shape)
+        put(self, "file", file)
+        put(self, "_layout", (array.shape, array.dtype, array.strides))
+        put(self, "_offset", array.__array_interface__["data"][0] - start)
+
+    file: MappedFile
+    _layout: tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...]]
+    _offset: int
+
+    @property
+    def array(self) -> Array:
+        shape, dtype, strides = self._layout
+        return np.ndarray(shape, dtype, self.file.view(), self._offset, strides)
+
+
+def settled(constant: Constant, *, copies: bool = False) -> Constant:
+    """The constant as a session may keep it: with an array of its own, or as a `FileConstant`.
+
+    Args:
+        constant: any.
+        copies: whether large ones are copied, too.
+    """
+    if isinstance(constant, FileConstant):
+        return constant
+    mapping = mapping_of(constant.array)
+    if mapping is None:
+        return constant
+    if copies or constant.array.nbytes <= OWNED_BYTES:
+        return Constant(constant.dtype, constant.shape, owned(constant.array))
+    return FileConstant(constant, mapping.file)
+
+
+def owned(array: Array) -> Array:
+    """The array, or a read-only copy of one that lies in a file."""
+    if mapping_of(array) is None:
+        return array
+    copy = np.array(array)
+    copy.flags.writeable = False
+    return copy
+
+
+def settled_graph(graph: Graph, *, copies: bool = False) -> Graph:
+    """The graph with settled constants, those in attributes copied; what is one object stays one."""
+    made = {id(constant): settled(constant, copies=copies) for constant in graph.constants.values()}
+    return replace(
+        graph,
+        constants={name: made[id(constant)] for name, constant in graph.constants.items()},
+        nodes=tuple(_with_own_attributes(node) for node in graph.nodes),
+    )
+
+
+def files_of(graph: Graph) -> tuple[MappedFile, ...]:
+    """The files in which constants of a settled graph lie."""
+    found = [constant.file for constant in graph.constants.values() if isinstance(constant, FileConstant)]
+    return tuple(dict.fromkeys(found))
+
+
+def _with_own_attributes(node: Node) -> Node:
+    if not any(_holds_constants(value) for value in node.attributes.values()):
+        return node
+    return replace(node, attributes={key: _owned_value(value) for key, value in node.attributes.items()})
+
+
+def _holds_constants(value: Any) -> bool:
+    return isinstance(value, Constant | Graph) or (
+        isinstance(value, tuple) and any(isinstance(item, Constant | Graph) for item in value)
+    )
+
+
+def _owned_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_owned_value(item) for item in value)
+    if isinstance(value, Constant):
+        return settled(value, copies=True)
+    return settled_graph(value, copies=True) if isinstance(value, Graph) else value
