@@ -14,7 +14,15 @@ from vkml.passes import specialise
 from vkml.passes.simplify import remove_identities
 
 EXACT = [("Add", -0.0), ("Sub", 0.0), ("Mul", 1.0), ("Div", 1.0)]
-INEXACT = [("Add", 0.0), ("Sub", -0.0), ("Mul", -1.0), ("Mul", 0.0), ("Div", -1.0), ("Add", 1.0), ("Sub", 1.0)]
+INEXACT = [
+    ("Add", 0.0),
+    ("Sub", -0.0),
+    ("Mul", -1.0),
+    ("Mul", 0.0),
+    ("Div", -1.0),
+    ("Add", 1.0),
+    ("Sub", 1.0),
+]
 """x + 0 makes 0 of -0, as x - -0 does."""
 
 
