@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from vkml.lowering.schedule import Access
 
 ALIGNMENT = 256
 """Of every buffer: enough for 16-byte accesses everywhere and for cache lines of all known GPUs."""
+MOST_PAIRS = 2_000_000
+"""Pairs of buffers alive at the same time that a plan looks at: half a second."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,13 @@ class _Lifetime:
     buffer: Buffer
     first: int
     last: int
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The key of buffers that are kept apart by no more than their size."""
+
+    bytes: int
 
 
 def plan_memory(
@@ -36,50 +47,85 @@ def plan_memory(
     Returns:
         Offset of each buffer and the arena's size in bytes.
     """
-    placed: list[tuple[_Lifetime, int]] = []
     lifetimes = _lifetimes(levels)
-    offsets, base = _place_apart([life for life in lifetimes if apart and life.buffer in apart], apart or {})
+    if guard_bytes:
+        return _place_guarded(lifetimes, guard_bytes)
+    keys: dict[Buffer, object] = dict(apart or {})
+    for life in _crowded([life for life in lifetimes if life.buffer not in keys]):
+        keys[life.buffer] = _Size(_align(life.buffer.bytes))
+    offsets, base = _place_apart([life for life in lifetimes if life.buffer in keys], keys)
+    others = [life for life in lifetimes if life.buffer not in keys]
     size = base
-    for life in sorted(
-        (life for life in lifetimes if life.buffer not in offsets),
-        key=lambda life: (-life.buffer.bytes, life.first),
-    ):
-        need = _align(life.buffer.bytes + 2 * guard_bytes)
-        if guard_bytes:
-            offset = size  # guarded buffers are never shared
-        else:
-            taken = sorted(
-                (at, at + _align(other.buffer.bytes))
-                for other, at in placed
-                if other.first <= life.last and life.first <= other.last
-            )
-            offset = max(base, _best_gap([(0, base), *taken], need))
-        placed.append((life, offset))
-        offsets[life.buffer] = offset + guard_bytes
+    neighbours = _neighbours(others)
+    for life in sorted(others, key=lambda life: (-life.buffer.bytes, life.first)):
+        need = _align(life.buffer.bytes)
+        taken = sorted(
+            (offsets[other], offsets[other] + _align(other.bytes))
+            for other in neighbours[life.buffer]
+            if other in offsets
+        )
+        offset = _best_gap([(0, base), *taken], need)
+        offsets[life.buffer] = offset
         size = max(size, offset + need)
+    return offsets, size
+
+
+def _place_guarded(lifetimes: Sequence[_Lifetime], guard_bytes: int) -> tuple[dict[Buffer, int], int]:
+    """Offsets of buffers none of which shares memory with another."""
+    offsets, size = {}, 0
+    for life in lifetimes:
+        offsets[life.buffer] = size + guard_bytes
+        size += _align(life.buffer.bytes + 2 * guard_bytes)
     return offsets, size
 
 
 def _place_apart(
     lifetimes: Sequence[_Lifetime], keys: Mapping[Buffer, object]
 ) -> tuple[dict[Buffer, int], int]:
-    """Offsets of buffers that keep something in memory between runs, which only their like leave alone."""
+    """Offsets of buffers that share memory only with buffers of an equal key, and so of the same size."""
     offsets: dict[Buffer, int] = {}
-    rooms: dict[object, list[tuple[int, int]]] = defaultdict(list)
-    """Offset and last use of each room of a key."""
+    slots: dict[object, list[tuple[int, int]]] = defaultdict(list)
+    """A heap for each key: last use and offset of each slot."""
     size = 0
     for life in sorted(lifetimes, key=lambda life: life.first):
-        mine = rooms[keys[life.buffer]]
-        for number, (offset, last) in enumerate(mine):
-            if last < life.first:
-                mine[number] = (offset, life.last)
-                break
+        mine = slots[keys[life.buffer]]
+        if mine and mine[0][0] < life.first:
+            offset = heapq.heapreplace(mine, (life.last, mine[0][1]))[1]
         else:
             offset = size
-            mine.append((offset, life.last))
+            heapq.heappush(mine, (life.last, offset))
             size += _align(life.buffer.bytes)
         offsets[life.buffer] = offset
     return offsets, size
+
+
+def _crowded(lifetimes: Sequence[_Lifetime]) -> list[_Lifetime]:
+    """Those alive beside so many others that to look through these for each would take too long.
+
+    None of a usual model: up to 1400 buffers may all be alive at once, of 100,000 each beside 20 others.
+    """
+    most = MOST_PAIRS // max(1, len(lifetimes))
+    if len(lifetimes) <= most:
+        return []
+    starts, ends = sorted(life.first for life in lifetimes), sorted(life.last for life in lifetimes)
+    return [
+        life
+        for life in lifetimes
+        if bisect.bisect_right(starts, life.last) - bisect.bisect_left(ends, life.first) > most
+    ]
+
+
+def _neighbours(lifetimes: Sequence[_Lifetime]) -> dict[Buffer, list[Buffer]]:
+    """Buffer → those alive in one of the levels in which it is."""
+    found: dict[Buffer, list[Buffer]] = {life.buffer: [] for life in lifetimes}
+    alive: list[_Lifetime] = []
+    for life in sorted(lifetimes, key=lambda life: life.first):
+        alive = [other for other in alive if other.last >= life.first]
+        for other in alive:
+            found[other.buffer].append(life.buffer)
+            found[life.buffer].append(other.buffer)
+        alive.append(life)
+    return found
 
 
 def _lifetimes(levels: Sequence[Sequence[Access]]) -> list[_Lifetime]:

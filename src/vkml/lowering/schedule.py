@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from vkml.kernels.views import Buffer, View
@@ -20,6 +20,8 @@ class Access(Protocol):
 
 
 D = TypeVar("D", bound=Access)
+_Range = tuple[Buffer, int, int]
+"""A buffer, the first byte touched in it and one past the last."""
 
 
 def schedule(dispatches: Sequence[D]) -> list[list[D]]:
@@ -27,25 +29,120 @@ def schedule(dispatches: Sequence[D]) -> list[list[D]]:
 
     A barrier costs 1.7 µs on an H200, a dispatch without one 0.17 µs, so fewer levels is the aim.
     """
-    writers: dict[Buffer, list[tuple[tuple[int, int], int]]] = defaultdict(list)
-    readers: dict[Buffer, list[tuple[tuple[int, int], int]]] = defaultdict(list)
+    accesses = [(_ranges(dispatch.reads), _ranges(dispatch.writes)) for dispatch in dispatches]
+    histories = _histories(accesses)
     levels: list[list[D]] = []
-    for dispatch in dispatches:
+    for dispatch, (reads, writes) in zip(dispatches, accesses, strict=True):
         level = 0
-        for view in dispatch.reads:
-            level = max(level, _after(writers[view.buffer], view))
-        for view in dispatch.writes:
-            level = max(level, _after(writers[view.buffer], view), _after(readers[view.buffer], view))
+        for buffer, low, high in reads:
+            level = max(level, histories[buffer].after_writes(low, high))
+        for buffer, low, high in writes:
+            level = max(level, histories[buffer].after_all(low, high))
         while len(levels) <= level:
             levels.append([])
         levels[level].append(dispatch)
-        for view in dispatch.reads:
-            readers[view.buffer].append((view.byte_range(), level))
-        for view in dispatch.writes:
-            writers[view.buffer].append((view.byte_range(), level))
+        for buffer, low, high in reads:
+            histories[buffer].read(low, high, level)
+        for buffer, low, high in writes:
+            histories[buffer].write(low, high, level)
     return levels
 
 
-def _after(accesses: Sequence[tuple[tuple[int, int], int]], view: View) -> int:
-    low, high = view.byte_range()
-    return max((level + 1 for (start, end), level in accesses if start < high and low < end), default=0)
+def _ranges(views: Sequence[View]) -> list[_Range]:
+    ranges = []
+    for view in views:
+        low, high = view.byte_range()
+        if low < high:
+            ranges.append((view.buffer, low, high))
+    return ranges
+
+
+def _histories(accesses: Iterable[tuple[list[_Range], list[_Range]]]) -> dict[Buffer, _History]:
+    bounds: dict[Buffer, set[int]] = defaultdict(set)
+    for reads, writes in accesses:
+        for buffer, low, high in (*reads, *writes):
+            bounds[buffer].update((low, high))
+    return {buffer: _History(sorted(found)) for buffer, found in bounds.items()}
+
+
+class _History:
+    """In which level the bytes of one buffer were last written, and last touched at all.
+
+    Args:
+        bounds: where ranges begin and end; between two neighbours all bytes share one history.
+    """
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._position = {bound: index for index, bound in enumerate(bounds)}
+        self._written = _RangeMaximum(len(bounds) - 1)
+        self._touched = _RangeMaximum(len(bounds) - 1)
+
+    def after_writes(self, low: int, high: int) -> int:
+        """The first level in which these bytes can be read."""
+        return self._written.highest(self._position[low], self._position[high])
+
+    def after_all(self, low: int, high: int) -> int:
+        """The first level in which these bytes can be written."""
+        return self._touched.highest(self._position[low], self._position[high])
+
+    def read(self, low: int, high: int, level: int) -> None:
+        self._touched.raise_to(self._position[low], self._position[high], level + 1)
+
+    def write(self, low: int, high: int, level: int) -> None:
+        self._touched.raise_to(self._position[low], self._position[high], level + 1)
+        self._written.raise_to(self._position[low], self._position[high], level + 1)
+
+
+class _RangeMaximum:
+    """Numbers at places 0 … size - 1, all 0 at first: a segment tree, so that a range costs its logarithm.
+
+    A Concat of 100,000 inputs writes that many ranges of one buffer: to look through a list of them for each
+    took hours.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._whole = [0] * (2 * size)
+        """What was entered for all places below a tree's node at once."""
+        self._below = [0] * (2 * size)
+        """The greatest number entered for any place below a node, but for what was entered above it."""
+
+    def raise_to(self, start: int, stop: int, number: int) -> None:
+        """Raises the numbers at places start … stop - 1 to `number` where they are smaller."""
+        whole, below = self._whole, self._below
+        low, high = start + self._size, stop + self._size
+        first, last = low, high - 1
+        while low < high:
+            if low & 1:
+                whole[low], below[low] = max(whole[low], number), max(below[low], number)
+                low += 1
+            if high & 1:
+                high -= 1
+                whole[high], below[high] = max(whole[high], number), max(below[high], number)
+            low >>= 1
+            high >>= 1
+        for node in (first >> 1, last >> 1):
+            while node:
+                below[node] = max(below[node], number)
+                node >>= 1
+
+    def highest(self, start: int, stop: int) -> int:
+        """The greatest number at places start … stop - 1."""
+        whole, below = self._whole, self._below
+        low, high = start + self._size, stop + self._size
+        first, last = low, high - 1
+        found = 0
+        while low < high:
+            if low & 1:
+                found = max(found, below[low])
+                low += 1
+            if high & 1:
+                high -= 1
+                found = max(found, below[high])
+            low >>= 1
+            high >>= 1
+        for node in (first >> 1, last >> 1):
+            while node:
+                found = max(found, whole[node])
+                node >>= 1
+        return found
