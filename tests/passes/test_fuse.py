@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vkml
+from tests.counting import lines_run
 from tests.vulkan_cases import GUARD_BYTES, Array, assert_close
 from vkml.engine.options import GraphOptimizationLevel, SessionOptions
 from vkml.engine.prepare import prepare
@@ -17,7 +18,7 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import Graph, find
 from vkml.onnx import save_graph
 from vkml.passes import fuse, specialise
-from vkml.passes.fuse import members
+from vkml.passes.fuse import MAX_LEAVES, MAX_NODES, MAX_OUTPUTS, members
 
 UNARY = ("Relu", "Abs", "Neg", "Sigmoid", "Tanh", "Floor")
 BINARY = ("Add", "Sub", "Mul", "Max", "Min")
@@ -219,3 +220,103 @@ def test_random_graphs_keep_a_valid_order(data: Any) -> None:
             values_after.update(zip(part.outputs, made, strict=False))
     for value, wanted in zip(after.outputs, evaluate(graph, feed), strict=True):
         np.testing.assert_array_equal(values_after[value.name], wanted)
+
+
+def over_the_limits(graph: Graph) -> list[str]:
+    """Fused nodes of more operands, results or members than a kernel takes."""
+    found = []
+    for node in graph.nodes:
+        if node.op != "Fused":
+            continue
+        body: Graph = node.attributes["body"]
+        anchor = None if find(body.nodes[0]).is_pointwise else body.nodes[0]
+        tail = body.nodes[1:] if anchor else body.nodes
+        read = {name for part in tail for name in part.inputs}
+        leaves = [value.name for value in body.inputs if value.name in read]
+        counts = {"operands": (len(leaves), MAX_LEAVES), "results": (len(body.outputs), MAX_OUTPUTS)}
+        counts["nodes"] = (len(body.nodes), MAX_NODES)
+        found += [f"{node.label}: {count} {what}" for what, (count, most) in counts.items() if count > most]
+    return found
+
+
+@pytest.mark.parametrize("anchor", ["", "Softmax"])
+def test_groups_have_no_more_operands_than_a_kernel_takes(device_name: str, anchor: str) -> None:
+    sketch = Sketch("operands")
+    feed = {f"x{i}": np.full((2, 3), 0.1 * i, np.float32) for i in range(3 * MAX_LEAVES)}
+    values = [sketch.input(name, (2, 3)) for name in feed]
+    total = sketch.node(anchor, values[0]) if anchor else values[0]
+    for value in values[1:]:
+        total = sketch.node("Add", total, value)
+    graph = sketch.finish(total)
+    after = fused(graph, feed)
+    assert over_the_limits(after) == []
+    assert len(after.nodes) <= 5  # and they are filled
+    check(device_name, graph, feed)
+
+
+@pytest.mark.parametrize("reader", ["Softmax", "ReduceSum", "output"])
+def test_groups_have_no_more_results_than_a_kernel_takes(device_name: str, reader: str) -> None:
+    """A chain of which every value is read elsewhere, too: later, by nodes that cannot join."""
+    sketch = Sketch("results")
+    feed = {"x": np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)}
+    value, values = sketch.input("x", (3, 4)), []
+    for index in range(8 * MAX_OUTPUTS):
+        value = sketch.node(UNARY[index % len(UNARY)], value)
+        values.append(value)
+    if reader != "output":
+        values = [sketch.node(reader, value) for value in values]
+    graph = sketch.finish(*values)
+    after = fused(graph, feed)
+    assert over_the_limits(after) == []
+    assert order_is_valid(after)
+    assert len(after.nodes) < len(specialise(prepare(graph), {"x": (3, 4)}).nodes)
+    check(device_name, graph, feed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_groups_stay_within_the_limits(seed: int) -> None:
+    graph, feed = grow(np.random.default_rng(seed), 150)
+    after = fused(graph, feed)
+    assert over_the_limits(after) == []
+    assert order_is_valid(after)
+
+
+def lattice(sketch: Sketch, x: str, count: int) -> list[str]:
+    """Two chains that read each other at every step."""
+    y = sketch.node("Neg", x)
+    for _ in range(count // 4):
+        a, b = sketch.node("Softmax", x), sketch.node("Softmax", y)
+        x, y = sketch.node("Add", a, b), sketch.node("Mul", b, a)
+    return [x, y]
+
+
+def late_branch(sketch: Sketch, x: str, count: int) -> list[str]:
+    """Sums of an early and a late value, which ask whether the late one depends on the early one's group."""
+    early = [sketch.node("Softmax", x) for _ in range(count // 3)]
+    made = []
+    for value in early:
+        x = sketch.node("Reshape", x, sketch.constant(np.array([4])))
+        made.append(sketch.node("Add", value, x))
+    return made
+
+
+def sum_of_many(sketch: Sketch, x: str, count: int) -> list[str]:
+    return [sketch.node("Sum", *(sketch.node(UNARY[i % len(UNARY)], x) for i in range(count)))]
+
+
+def many_readers(sketch: Sketch, x: str, count: int) -> list[str]:
+    value = sketch.node("Relu", x)
+    return [sketch.node(UNARY[i % len(UNARY)], value) for i in range(count)]
+
+
+@pytest.mark.parametrize("make", [lattice, late_branch, sum_of_many, many_readers])
+def test_work_grows_as_the_graph(make: Any) -> None:
+    """Four times the nodes are about four times the work."""
+
+    def work(count: int) -> int:
+        sketch = Sketch("large")
+        values = make(sketch, sketch.input("x", (4,)), count)
+        graph = specialise(prepare(sketch.finish(*values)), {"x": (4,)})
+        return lines_run(fuse, graph)
+
+    assert work(8000) < 6 * work(2000)

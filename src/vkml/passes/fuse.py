@@ -7,11 +7,13 @@ of the body has the shape of the group's result or one that broadcasts to it.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from vkml.ir import Dim, Graph, Node, TensorType, Value, find
+from vkml.ir import Graph, Node, TensorType, Value, find
+from vkml.passes.order import AcyclicOrder
 
 ANCHORS = frozenset(
     {
@@ -40,18 +42,20 @@ MAX_NODES = 128
 MAX_LEAVES = 10
 """Operands besides the anchor's own: 128 bytes of push constants hold 16 addresses in all."""
 MAX_OUTPUTS = 3
-SEARCH_LIMIT = 4000
-"""Groups looked through for a cycle before fusion is given up: bounds the pass on graphs of many nodes."""
+SEARCHED = 32
+"""Edges between groups that searches for cycles may follow, for each node: bounds time on large graphs."""
 
 
 @dataclass
 class _Group:
-    index: int
-    members: list[int] = field(default_factory=list)
-    needs: set[int] = field(default_factory=set)
-    """Groups that this one reads from."""
-    shape: tuple[Dim, ...] | None = ()
-    """Of what it makes; sizes are open behind nodes whose results data sizes, which nothing joins."""
+    members: list[int]
+    shape: tuple[int, ...] | None
+    """Of the first member's result: what joins has the same. None: not known."""
+    device: str
+    is_open: bool
+    """Whether pointwise nodes may join."""
+    leaves: set[str]
+    """What is read from outside, but for the anchor's own operands and numbers."""
 
 
 def fuse(
@@ -66,42 +70,59 @@ def fuse(
         place: node → device; only nodes of one device are fused. None: all are on the same.
         follows: whether an anchor's group may take a pointwise node; None: always.
     """
-    groups, group_of = _grow(graph, place, follows)
-    return _rebuild(graph, groups, group_of)
+    readers = Counter(name for node in graph.nodes for name in {*node.inputs} if name)
+    readers.update(value.name for value in graph.outputs)
+    merged: list[Node] = []
+    for group in _grow(graph, place, follows):
+        for part in _split(group, graph, readers):
+            merged.append(part[0] if len(part) == 1 else _fused_node(part, graph, readers))
+    return replace(graph, nodes=tuple(_sorted(merged)))
 
 
 def _grow(
     graph: Graph, place: Callable[[Node], str] | None, follows: Callable[[Node, Node], bool] | None
-) -> tuple[list[_Group], list[int]]:
+) -> list[list[Node]]:
+    """Groups of nodes, each a single node or one that can run as a whole."""
     nodes, types = graph.nodes, graph.types
-    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
-    consumers: dict[str, list[int]] = defaultdict(list)
-    for i, node in enumerate(nodes):
-        for name in node.inputs:
-            if name in producer:
-                consumers[name].append(i)
-    needed = {value.name for value in graph.outputs}
+    order = AcyclicOrder(max(100_000, SEARCHED * len(nodes)))
     groups: list[_Group] = []
-    group_of: list[int] = []
+    group_of: dict[str, int] = {}
+    """Value → number of the group that makes it."""
     for i, node in enumerate(nodes):
+        is_pointwise = _is_pointwise(node, types)
+        read = {name for name in node.inputs if name}
+        sources = Counter(group_of[name] for name in read if name in group_of)
+        leaves = {name for name in read if not _is_scalar_constant(name, graph)}
+        shape = types[node.outputs[0]].dims if _is_static(node, types) else None
+        device = place(node) if place is not None else ""
         chosen = None
-        if _is_pointwise(node, types):
-            candidates = {group_of[producer[name]] for name in node.inputs if name in producer}
-            for candidate in sorted(candidates, key=lambda g: -groups[g].members[-1]):
-                if _may_join(
-                    i, groups[candidate], graph, producer, consumers, needed, groups, group_of, place, follows
-                ):
-                    chosen = groups[candidate]
-                    break
+        # A node of many inputs fits only a group that makes nearly all of them: there are few of these.
+        candidates = [at for at, count in sources.items() if len(leaves) - count <= MAX_LEAVES]
+        if not is_pointwise or shape is None:
+            candidates = []
+        for at in sorted(candidates, key=lambda at: -groups[at].members[-1]):
+            group = groups[at]
+            if not group.is_open or len(group.members) >= MAX_NODES:
+                continue
+            if (shape, device) != (group.shape, group.device):
+                continue
+            first = nodes[group.members[0]]
+            if follows is not None and not _is_pointwise(first, types) and not follows(first, node):
+                continue
+            outside = {name for name in leaves if group_of.get(name) != at}
+            if len(group.leaves | outside) > MAX_LEAVES:
+                continue
+            if order.connect(sources.keys() - {at}, at):
+                chosen = at
+                group.members.append(i)
+                group.leaves |= outside
+                break
         if chosen is None:
-            chosen = _Group(len(groups), shape=types[_first_output(node)].shape)
-            groups.append(chosen)
-        chosen.members.append(i)
-        group_of.append(chosen.index)
-        for name in node.inputs:
-            if name in producer and group_of[producer[name]] != chosen.index:
-                chosen.needs.add(group_of[producer[name]])
-    return groups, group_of
+            chosen = order.add(sources)
+            is_open = is_pointwise or (node.op in ANCHORS and not node.domain and _single_output(node))
+            groups.append(_Group([i], shape, device, is_open, leaves if is_pointwise else set()))
+        group_of.update((name, chosen) for name in node.outputs if name)
+    return [[nodes[i] for i in group.members] for group in groups]
 
 
 def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
@@ -112,64 +133,8 @@ def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
     return all(t.dtype.is_native and t.dtype.kind in "fiub" for t in (*known, types[node.outputs[0]]))
 
 
-def _may_join(
-    i: int,
-    group: _Group,
-    graph: Graph,
-    producer: Mapping[str, int],
-    consumers: Mapping[str, Sequence[int]],
-    needed: set[str],
-    groups: Sequence[_Group],
-    group_of: Sequence[int],
-    place: Callable[[Node], str] | None,
-    follows: Callable[[Node, Node], bool] | None,
-) -> bool:
-    nodes, types = graph.nodes, graph.types
-    node, first = nodes[i], nodes[group.members[0]]
-    head_is_pointwise = _is_pointwise(first, types)
-    if not head_is_pointwise and not (first.op in ANCHORS and not first.domain and _single_output(first)):
-        return False
-    if types[node.outputs[0]].dims != group.shape or len(group.members) >= MAX_NODES:
-        return False
-    if place is not None and place(node) != place(first):
-        return False
-    if follows is not None and not head_is_pointwise and not follows(first, node):
-        return False
-    others = {group_of[producer[name]] for name in node.inputs if name in producer} - {group.index}
-    if _reaches(others, group.index, groups):
-        return False
-    members = {*group.members, i}
-    leaves = {
-        name
-        for m in members
-        if m != group.members[0] or head_is_pointwise
-        for name in nodes[m].inputs
-        if name and producer.get(name) not in members and not _is_scalar_constant(name, graph)
-    }
-    outputs = {
-        name
-        for m in members
-        for name in nodes[m].outputs
-        if name in needed or any(c not in members and c < i for c in consumers[name])
-    }
-    return len(leaves) <= MAX_LEAVES and len(outputs) <= MAX_OUTPUTS
-
-
-def _reaches(start: set[int], goal: int, groups: Sequence[_Group]) -> bool:
-    """Whether a group in `start` depends on `goal` (a cycle); also True when the search grows long."""
-    seen, waiting = set(start), list(start)
-    while waiting:
-        at = waiting.pop()
-        if at == goal or len(seen) > SEARCH_LIMIT:
-            return True
-        fresh = groups[at].needs - seen
-        seen |= fresh
-        waiting.extend(fresh)
-    return False
-
-
-def _first_output(node: Node) -> str:
-    return next(name for name in node.outputs if name)
+def _is_static(node: Node, types: Mapping[str, TensorType]) -> bool:
+    return bool(node.outputs[0]) and types[node.outputs[0]].is_static
 
 
 def _single_output(node: Node) -> bool:
@@ -181,48 +146,49 @@ def _is_scalar_constant(name: str, graph: Graph) -> bool:
     return constant is not None and constant.array.size == 1 and constant.dtype.is_native
 
 
-def _rebuild(graph: Graph, groups: Sequence[_Group], group_of: Sequence[int]) -> Graph:
-    nodes = graph.nodes
-    consumers: dict[str, set[int]] = defaultdict(set)
-    for i, node in enumerate(nodes):
-        for name in node.inputs:
-            consumers[name].add(i)
-    needed = {value.name for value in graph.outputs}
-    merged: list[Node] = []
-    for group in groups:
-        if len(group.members) == 1:
-            merged.append(nodes[group.members[0]])
-        else:
-            merged.append(_fused_node([nodes[m] for m in group.members], group, graph, consumers, needed))
-    return replace(graph, nodes=tuple(_sorted(merged)))
+def _split(group: Sequence[Node], graph: Graph, readers: Mapping[str, int]) -> Iterator[Sequence[Node]]:
+    """Cuts a group where values that are needed outside of it would be too many.
+
+    Which these are is known only when every node has its group. The start of a group and the rest of it can
+    stand in its place without a cycle, for the rest never makes what the start reads.
+    """
+    while group:
+        length = 1
+        made: set[str] = set()
+        leaves: set[str] = set()
+        waiting: dict[str, int] = {}
+        """Values made so far that are read outside → how many readers there are."""
+        for at, node in enumerate(group, 1):
+            if at > 1 or _is_pointwise(node, graph.types):
+                read = {name for name in node.inputs if name and not _is_scalar_constant(name, graph)}
+                leaves |= read - made
+            for name in waiting.keys() & {*node.inputs}:
+                waiting[name] -= 1
+                if not waiting[name]:
+                    del waiting[name]
+            made.update(name for name in node.outputs if name)
+            waiting.update({name: readers[name] for name in node.outputs if readers[name]})
+            if len(waiting) <= MAX_OUTPUTS and len(leaves) <= MAX_LEAVES:
+                length = at
+        yield group[:length]
+        group = group[length:]
 
 
-def _fused_node(
-    members: Sequence[Node],
-    group: _Group,
-    graph: Graph,
-    consumers: Mapping[str, set[int]],
-    needed: set[str],
-) -> Node:
+def _fused_node(members: Sequence[Node], graph: Graph, readers: Mapping[str, int]) -> Node:
     made = {name for node in members for name in node.outputs if name}
-    inside = set(group.members)
-    inputs: list[str] = []
+    inside = Counter(name for node in members for name in {*node.inputs})
+    inputs: dict[str, None] = {}
     constants = {}
     anchor = members[0] if not _is_pointwise(members[0], graph.types) else None
     for node in members:
         for name in node.inputs:
-            if not name or name in made or name in inputs or name in constants:
+            if not name or name in made:
                 continue
             if _is_scalar_constant(name, graph) and (anchor is None or name not in anchor.inputs):
                 constants[name] = graph.constants[name]
             else:
-                inputs.append(name)
-    outputs = [
-        name
-        for node in members
-        for name in node.outputs
-        if name and (name in needed or consumers[name] - inside)
-    ]
+                inputs[name] = None
+    outputs = [name for node in members for name in node.outputs if name and readers[name] > inside[name]]
     body = Graph(
         tuple(Value(name, graph.types[name]) for name in inputs),
         tuple(Value(name, graph.types[name]) for name in outputs),
@@ -243,8 +209,6 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
     for i, node in enumerate(nodes):
         for at in {producer[n] for n in node.inputs if n in producer}:
             users[at].append(i)
-    import heapq
-
     ready = [i for i, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
     order = []
