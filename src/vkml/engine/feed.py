@@ -31,7 +31,8 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
             f"the inputs are {names}"
         )
     missing = [name for name in names if name not in feed]
-    extra = [name for name in feed if name not in names]
+    known = set(names)
+    extra = [name for name in feed if name not in known]
     if missing or extra:
         parts = []
         if missing:
@@ -44,10 +45,10 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
     for value, array in zip(inputs, feeds, strict=True):
         for dim, size in zip(value.type.shape or (), array.shape, strict=False):
             if isinstance(dim, str):
-                known, where = sizes.setdefault(dim, (size, value.name))
-                if known != size:
+                first, where = sizes.setdefault(dim, (size, value.name))
+                if first != size:
                     raise InvalidArgument(
-                        f"the dimension '{dim}' is {known} in input '{where}' and {size} in input "
+                        f"the dimension '{dim}' is {first} in input '{where}' and {size} in input "
                         f"'{value.name}'"
                     )
     return feeds

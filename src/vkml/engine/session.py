@@ -260,8 +260,9 @@ class InferenceSession:
                 f"are {list(self._output_names)}"
             )
         wanted = tuple(output_names) or self._output_names
+        known = set(self._output_names)
         for name in wanted:
-            if name not in self._output_names:
+            if name not in known:
                 raise InvalidArgument(
                     f"the model has no output '{name}'; its outputs are {list(self._output_names)}"
                 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vkml.lowering.native import NativeStep
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 Profile = list[tuple[str, float]]
 """Node label and seconds, in the order run."""
 
@@ -77,9 +78,9 @@ class CpuProgram:
         self._slots = dict(slots)
         self._constants = constants
         self._template: Slots = [None] * len(slots)
-        for name, constant in constants.items():
-            if name in slots:
-                self._template[slots[name]] = constant.array
+        for name, slot in slots.items():
+            if name in constants:
+                self._template[slot] = constants[name].array
         self._shared = shared
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
         self._lock = threading.Lock()
@@ -288,20 +289,23 @@ def _native_runs(
     from vkml.lowering.native import Refused, compile_native  # not for sessions on a GPU: 50 ms
 
     runs: list[_Run] = []
-    waiting = [tuple(nodes)]
+    waiting = [(0, len(nodes))]
     uses = Counter(name for node in nodes for name in {*node.inputs})
+    # Values from and for outside in the order in which runs give and want them.
+    given_place = {name: at for at, name in enumerate(given)}
+    wanted_place = {name: at for at, name in enumerate(wanted)}
     length = len(nodes)
     while waiting:
-        whole = waiting.pop(0)
-        if not whole:
+        start, stop = waiting.pop()
+        if start == stop:
             continue
-        part = whole[:length]
+        part = tuple(nodes[start : min(stop, start + length)])
         made = dict.fromkeys(name for node in part for name in node.outputs if name)
         inside = Counter(name for node in part for name in {*node.inputs})
-        read = {name for name in inside if name and name not in made and name not in scope.constants}
-        needed = {name for name in made if name in wanted or uses[name] > inside[name]}
-        outputs = tuple(name for name in dict.fromkeys([*wanted, *made]) if name in needed)
-        inputs = tuple(name for name in dict.fromkeys([*given, *inside]) if name in read)
+        read = [name for name in inside if name and name not in made and name not in scope.constants]
+        needed = [name for name in made if name in wanted_place or uses[name] > inside[name]]
+        outputs = tuple(sorted(needed, key=lambda name: wanted_place.get(name, len(wanted))))
+        inputs = tuple(sorted(read, key=lambda name: given_place.get(name, len(given))))
         refused = ((at, _type_refusal(scope, node)) for at, node in enumerate(part))
         first, reason = next(((at, why) for at, why in refused if why), (None, ""))
         if first is None:
@@ -317,8 +321,8 @@ def _native_runs(
                     scope.pool,
                     scope.is_strict,
                 )
-                if len(part) < len(whole):
-                    waiting.insert(0, whole)
+                if len(part) < stop - start:
+                    waiting.append((start, stop))
                     length *= 2
                 else:
                     runs.append(_Run(part, "", step, inputs, outputs))
@@ -327,10 +331,10 @@ def _native_runs(
                 first, reason = refusal.position, str(refusal)
         length = max(first, _FIRST_STRETCH)
         if first:
-            waiting[:0] = [whole[:first], whole[first:]]
+            waiting += [(start + first, stop), (start, start + first)]
             continue
-        runs.append(_Run(whole[:1], reason))
-        waiting.insert(0, whole[1:])
+        runs.append(_Run(part[:1], reason))
+        waiting.append((start + 1, stop))
     return runs
 
 
@@ -397,11 +401,16 @@ def _compile_fused(scope: Scope, node: Node) -> StepFunction | None:
         return None
     inner = replace(
         scope,
-        types=ChainMap(types, dict(scope.types)),
-        constants=ChainMap(dict(body.constants), dict(scope.constants)),
-        slots=ChainMap({name: -1 for name in body.constants}, dict(scope.slots)),
+        types=_over(types, scope.types),
+        constants=_over(body.constants, scope.constants),
+        slots=_over(dict.fromkeys(body.constants, -1), scope.slots),
     )
     return compile_group(inner, members, node.outputs, body.constants)
+
+
+def _over(inner: Mapping[str, T], outer: Mapping[str, T]) -> Mapping[str, T]:
+    """What `inner` says, else what `outer` does; neither is copied."""
+    return ChainMap(cast(MutableMapping[str, T], inner), cast(MutableMapping[str, T], outer))
 
 
 def _reference(scope: Scope, node: Node) -> StepFunction:
