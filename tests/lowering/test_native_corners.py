@@ -160,3 +160,15 @@ def test_many_refused_nodes_take_time_in_proportion() -> None:
         variants = [step.variant for step in session.report().steps]
     assert time.perf_counter() - start < 3
     assert sorted(set(variants)) == sorted({"numpy", instruction_set().value})
+
+
+def test_numbers_of_code_are_told_apart_by_their_bits(instructions: InstructionSet) -> None:
+    """Code is kept for the next model: that of a factor 0 is not that of a factor -0."""
+    for factor in (0.0, -0.0, np.nan, 0.0):
+        sketch = Sketch("factor")
+        doubled = sketch.node("Abs", sketch.input("x", (3,)))
+        model = save_graph(sketch.finish(sketch.node("Mul", doubled, sketch.constant(np.float32(factor)))))
+        with vkml.InferenceSession(model, devices="cpu") as session:
+            [found] = session.run(None, {"x": np.ones(3, np.float32)})
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(np.full(3, factor)))
+        np.testing.assert_array_equal(found, np.full(3, factor, np.float32))
