@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ class TensorType:
     dtype: DType
     shape: tuple[Dim, ...] | None
 
-    @property
+    @functools.cached_property
     def is_static(self) -> bool:
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
@@ -37,7 +38,7 @@ class TensorType:
         assert self.shape is not None, self
         return len(self.shape)
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         return math.prod(self.dims)
 

@@ -99,9 +99,8 @@ class View:
         return replace(self, strides=strides, offset=self.offset - above), above
 
     def transpose(self, order: Sequence[int]) -> View:
-        return replace(
-            self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order)
-        )
+        shape, strides = tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order)
+        return View(self.buffer, self.dtype, shape, strides, self.offset)
 
     def expand(self, shape: Sequence[int]) -> View:
         """Broadcasts to `shape` (which must be reachable by NumPy's rules)."""
@@ -110,12 +109,12 @@ class View:
         for have, want, stride in zip(self.shape, shape[lead:], self.strides, strict=True):
             assert have == want or have == 1, (self.shape, shape)
             strides.append(stride if have == want else 0)
-        return replace(self, shape=tuple(shape), strides=tuple(strides))
+        return View(self.buffer, self.dtype, tuple(shape), tuple(strides), self.offset)
 
     def slice(self, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int]) -> View:
         offset = self.offset + sum(a * s for a, s in zip(starts, self.strides, strict=True))
         strides = tuple(s * step for s, step in zip(self.strides, steps, strict=True))
-        return replace(self, shape=tuple(shape), strides=strides, offset=offset)
+        return View(self.buffer, self.dtype, tuple(shape), strides, offset)
 
     def reshape(self, shape: Sequence[int]) -> View | None:
         """The same elements in another shape, or None where strides cannot say it."""
@@ -144,7 +143,7 @@ class View:
                 axis -= 1
             if covered != size:
                 return None
-        return replace(self, shape=shape, strides=tuple(strides))
+        return View(self.buffer, self.dtype, shape, tuple(strides), self.offset)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

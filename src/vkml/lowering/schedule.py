@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -57,16 +56,42 @@ def _ranges(views: Sequence[View]) -> list[_Range]:
     return ranges
 
 
-def _histories(accesses: Iterable[tuple[list[_Range], list[_Range]]]) -> dict[Buffer, _History]:
-    bounds: dict[Buffer, set[int]] = defaultdict(set)
+def _histories(accesses: Iterable[tuple[list[_Range], list[_Range]]]) -> dict[Buffer, _Whole | _Parts]:
+    first: dict[Buffer, tuple[int, int]] = {}
+    bounds: dict[Buffer, set[int]] = {}
     for reads, writes in accesses:
         for buffer, low, high in (*reads, *writes):
-            bounds[buffer].update((low, high))
-    return {buffer: _History(sorted(found)) for buffer, found in bounds.items()}
+            known = first.setdefault(buffer, (low, high))
+            if known != (low, high):
+                bounds.setdefault(buffer, {*known}).update((low, high))
+    return {buffer: _Parts(sorted(bounds[buffer])) if buffer in bounds else _Whole() for buffer in first}
 
 
-class _History:
-    """In which level the bytes of one buffer were last written, and last touched at all.
+class _Whole:
+    """In which level a buffer was last written, and last touched at all, where all touch the same bytes."""
+
+    __slots__ = ("_touched", "_written")
+
+    def __init__(self) -> None:
+        self._written = self._touched = 0
+
+    def after_writes(self, low: int, high: int) -> int:
+        """The first level in which these bytes can be read."""
+        return self._written
+
+    def after_all(self, low: int, high: int) -> int:
+        """The first level in which these bytes can be written."""
+        return self._touched
+
+    def read(self, low: int, high: int, level: int) -> None:
+        self._touched = max(self._touched, level + 1)
+
+    def write(self, low: int, high: int, level: int) -> None:
+        self._touched = self._written = level + 1
+
+
+class _Parts:
+    """As `_Whole`, for each part of a buffer.
 
     Args:
         bounds: where ranges begin and end; between two neighbours all bytes share one history.
@@ -78,11 +103,9 @@ class _History:
         self._touched = _RangeMaximum(len(bounds) - 1)
 
     def after_writes(self, low: int, high: int) -> int:
-        """The first level in which these bytes can be read."""
         return self._written.highest(self._position[low], self._position[high])
 
     def after_all(self, low: int, high: int) -> int:
-        """The first level in which these bytes can be written."""
         return self._touched.highest(self._position[low], self._position[high])
 
     def read(self, low: int, high: int, level: int) -> None:
@@ -109,22 +132,25 @@ class _RangeMaximum:
 
     def raise_to(self, start: int, stop: int, number: int) -> None:
         """Raises the numbers at places start … stop - 1 to `number` where they are smaller."""
-        whole, below = self._whole, self._below
         low, high = start + self._size, stop + self._size
         first, last = low, high - 1
         while low < high:
             if low & 1:
-                whole[low], below[low] = max(whole[low], number), max(below[low], number)
+                self._raise_node(low, number)
                 low += 1
             if high & 1:
                 high -= 1
-                whole[high], below[high] = max(whole[high], number), max(below[high], number)
+                self._raise_node(high, number)
             low >>= 1
             high >>= 1
         for node in (first >> 1, last >> 1):
-            while node:
-                below[node] = max(below[node], number)
+            while node and self._below[node] <= number:  # above a greater one, all are
+                self._below[node] = number
                 node >>= 1
+
+    def _raise_node(self, node: int, number: int) -> None:
+        self._whole[node] = max(self._whole[node], number)
+        self._below[node] = max(self._below[node], number)
 
     def highest(self, start: int, stop: int) -> int:
         """The greatest number at places start … stop - 1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,7 @@ _LEAST_CHUNK_SECONDS = 4e-6
 _CHUNKS_PER_THREAD = 4
 
 
+@functools.lru_cache(maxsize=256)
 def pointwise(
     instructions: InstructionSet,
     *,

@@ -57,12 +57,13 @@ class RowShape:
     epilogue: Epilogue
 
 
+@functools.lru_cache(maxsize=256)
 def row_launch(
     instructions: InstructionSet,
     kind: str,
     *,
     shape: tuple[int, ...],
-    inputs: Sequence[tuple[int, ...]],
+    inputs: tuple[tuple[int, ...], ...],
     epilogue: Epilogue,
     threads: int,
     seconds_per_vector: float,
