@@ -127,7 +127,6 @@ def cases(word: str = "") -> tuple[Case, ...]:
 def facts() -> list[tuple[str, str]]:
     """What the installation is, as (name, value)."""
     from vkml.kernels import compiler
-    from vkml.vulkan import cache
 
     found = [
         ("vkml", vkml.__version__),
@@ -140,14 +139,23 @@ def facts() -> list[tuple[str, str]]:
         "none: kernels not in the cache cannot be compiled (pip install slangpy, or set VKML_SLANG_LIBRARY)"
     )
     found.append(("Slang compiler", str(library) if library else missing))
-    folder = cache.folder()
-    entries = sum(1 for path in folder.glob("**/*") if path.is_file()) if folder.is_dir() else 0
-    found.append(("cache folder", f"{folder} ({entries} files)"))
+    found.append(("cache folder", _cache_folder()))
     advice = "mapped: replace them by renaming, or set SessionOptions.copy_model where they are written into"
     found.append(("model files", advice))
     variables = sorted(name for name in os.environ if name.startswith(("VKML_", "VK_")))
     found += [(name, os.environ[name]) for name in variables]
     return found
+
+
+def _cache_folder() -> str:
+    """Where kernels are kept, and what is there."""
+    from vkml.vulkan import cache
+
+    folder = cache.folder()
+    if folder is None:
+        return "none: there is no home folder, so kernels are compiled in every process (set VKML_CACHE_DIR)"
+    count, size = cache.usage()
+    return f"{folder} ({count} {'entry' if count == 1 else 'entries'}, {size / (1 << 20):.1f} MiB)"
 
 
 def _loader() -> str:
