@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import _cffi_backend
 import pytest
 
 import vkml
+from tests.robustness.processes import output_of
 from vkml.engine.sketch import Sketch
 from vkml.errors import CompileError
 from vkml.kernels import compiler
 from vkml.onnx import save_graph
 from vkml.vulkan.spirv import instructions, words_of
 
-SOURCE = """[shader("compute")] [numthreads({0}, 1, 1)]
-void main(uint3 thread : SV_DispatchThreadID) {{ }}"""
+SOURCE = """[shader("compute")] [numthreads({0}, 1, 1)] void main(uint3 thread : SV_DispatchThreadID) {{ }}"""
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]
     log: list[str] = []
 
     class Session(compiler._Session):
-        def __init__(self, library: compiler._Library) -> None:
+        def __init__(self, library: compiler.Library) -> None:
             super().__init__(library)
             log.append("made")
 
@@ -141,3 +145,69 @@ def test_planning_leaves_no_compiler_open(vulkan_device_name: str, made: list[st
     graph = sketch.finish(sketch.node("Sin", sketch.input("x", (3,))))
     with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name):
         assert made[0] == "made" and made[-1] == "closed"
+
+
+# --- which library ------------------------------------------------------------------------------------------
+
+FIND = """
+    import ctypes.util, importlib.util, sys, tempfile
+    started = []
+    sys.addaudithook(lambda event, _: started.append(event) if event == "subprocess.Popen" else None)
+    find_spec = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name == "slangpy" else find_spec(name, *rest)
+    # An older version asked for it, and got S-Lang's libslang.so.2 where that is installed.
+    ctypes.util.find_library = lambda name: "libslang.so" if name == "slang" else None
+    from vkml.errors import CompileError
+    from vkml.kernels import compiler
+    found = compiler.find_library()
+    print(found and found.name)
+    try:
+        compiler.compile_slang('''{source}''')
+        print("compiled")
+    except CompileError as error:
+        print(str(error).replace(chr(10), " "))
+    assert not started, started
+"""
+
+
+def find(tmp_path: Path, *folders: Path) -> list[str]:
+    """Which library is found without the package slangpy, and what comes of compiling, in a new process."""
+    search = os.pathsep.join(map(str, (tmp_path, *folders)))
+    environment = {"VKML_CACHE_DIR": str(tmp_path / "cache"), "LD_LIBRARY_PATH": search}
+    return output_of(FIND.format(source=SOURCE.format(8)), VKML_SLANG_LIBRARY="", **environment).splitlines()
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux looks where LD_LIBRARY_PATH says")
+
+
+@linux
+@pytest.mark.parametrize("name", ["libslang.so", "libslang-compiler.so"])
+def test_a_library_that_is_merely_called_slang_is_not_taken(tmp_path: Path, name: str) -> None:
+    """S-Lang, which most Linux systems have, is called libslang too."""
+    shutil.copy(_cffi_backend.__file__, tmp_path / name)
+    found, error = find(tmp_path)
+    assert found == "None"
+    for word in ("there is no Slang compiler", name, "spCreateSession", "pip install slangpy"):
+        assert word in error
+
+
+@linux
+def test_the_search_goes_on_after_another_library_of_the_name(tmp_path: Path) -> None:
+    shutil.copy(_cffi_backend.__file__, tmp_path / "libslang-compiler.so")
+    real = compiler.find_library()
+    assert real is not None
+    (tmp_path / "libslang.so").symlink_to(real)
+    assert find(tmp_path, real.parent) == ["libslang.so", "compiled"]
+
+
+@linux
+def test_a_named_library_is_the_only_one_tried(tmp_path: Path) -> None:
+    named = str(tmp_path / "libslang.so")
+    shutil.copy(_cffi_backend.__file__, named)
+    code = """
+    from vkml.engine import doctor
+    from vkml.kernels import compiler
+    print(compiler.find_library(), dict(doctor.facts())["Slang compiler"])
+    """
+    text = output_of(code, VKML_SLANG_LIBRARY=named)
+    assert text.startswith("None none") and f"{named} is no Slang compiler" in text

@@ -126,25 +126,30 @@ def cases(word: str = "") -> tuple[Case, ...]:
 
 def facts() -> list[tuple[str, str]]:
     """What the installation is, as (name, value)."""
-    from vkml.kernels import compiler
-
     found = [
         ("vkml", vkml.__version__),
         ("Python", f"{platform.python_version()} on {platform.platform(terse=True)} {platform.machine()}"),
         ("NumPy", np.__version__),
         ("Vulkan loader", _loader()),
     ]
-    library = compiler.find_library()
-    missing = (
-        "none: kernels not in the cache cannot be compiled (pip install slangpy, or set VKML_SLANG_LIBRARY)"
-    )
-    found.append(("Slang compiler", str(library) if library else missing))
+    found.append(("Slang compiler", _compiler()))
     found.append(("cache folder", _cache_folder()))
     advice = "mapped: replace them by renaming, or set SessionOptions.copy_model where they are written into"
     found.append(("model files", advice))
     variables = sorted(name for name in os.environ if name.startswith(("VKML_", "VK_")))
     found += [(name, os.environ[name]) for name in variables]
     return found
+
+
+def _compiler() -> str:
+    """Which library compiles kernels, or why there is none."""
+    from vkml.kernels.compiler import open_library
+
+    try:
+        library = open_library()
+    except Error as problem:
+        return f"none, so that only kernels in the cache run: {problem}"
+    return f"{library.path}, version {library.version}"
 
 
 def _cache_folder() -> str:

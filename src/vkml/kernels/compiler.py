@@ -1,7 +1,8 @@
 """Slang source → SPIR-V, through the flat C API of libslang-compiler, loaded only on a cache miss.
 
 The library comes with the PyPI package slangpy (which itself is never imported), from the system, or from the
-path in the environment variable VKML_SLANG_LIBRARY.
+path in the environment variable VKML_SLANG_LIBRARY. A library of the right name is taken when it has the
+compiler's functions: most Linux systems have S-Lang, another libslang.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ def compile_slang(source: str, label: str = "kernel", sessions: int = 1) -> byte
         session = _idle.pop() if _idle else None
     try:
         if session is None:
-            session = _Session(_open_library())
+            session = _Session(open_library())
         found = session.compile(source, label)
         cache.write(name, found)
     finally:
@@ -92,18 +94,54 @@ def close_compiler() -> None:
 
 
 def find_library() -> Path | None:
-    """Path of the Slang compiler's library that would be used, or None."""
+    """Path of the Slang compiler's library, loaded and verified, or None."""
+    try:
+        return open_library().path
+    except CompileError:
+        return None
+
+
+def open_library() -> Library:
+    """The Slang compiler's library, of which the process loads one.
+
+    Raises:
+        CompileError: there is none; the message says what was tried.
+    """
+    global _library
+    with _changed:
+        if _library is None:
+            _library = _load()
+        return _library
+
+
+def _load() -> Library:
     named = os.environ.get("VKML_SLANG_LIBRARY")
-    if named:
-        return Path(named)
+    problems = []
+    for path in [Path(named)] if named else _candidates():
+        try:
+            return Library(path)
+        except CompileError as error:
+            problems.append(str(error))
+    tried = "; ".join(problems)
+    raise CompileError(f"there is no Slang compiler to compile a kernel with ({tried}): {_ADVICE}")
+
+
+def _candidates() -> Iterator[Path]:
+    """Where the library may be: in the package slangpy, then wherever the system looks for libraries."""
     package = importlib.util.find_spec("slangpy")
     for folder in (package.submodule_search_locations or ()) if package else ():
         for pattern in _library_patterns():
-            matches = sorted(Path(folder).glob(pattern))
-            if matches:
-                return matches[-1]
-    system = ctypes.util.find_library("slang-compiler") or ctypes.util.find_library("slang")
-    return Path(system) if system else None
+            yield from sorted(Path(folder).glob(pattern), reverse=True)
+    for pattern in _library_patterns():
+        name = pattern.replace("*", "")
+        if (
+            sys.platform == "win32"
+        ):  # searches the folders of PATH; elsewhere it runs gcc, in a temporary folder
+            found = ctypes.util.find_library(name)
+            if found:
+                yield Path(found)
+        else:
+            yield Path(name)
 
 
 def _library_patterns() -> tuple[str, ...]:
@@ -114,20 +152,23 @@ def _library_patterns() -> tuple[str, ...]:
     return ("libslang-compiler.so*", "libslang.so*")
 
 
-class _Library:
-    """The C functions used, with their types."""
+class Library:
+    """The C functions used, with their types.
 
-    def __init__(self) -> None:
-        path = find_library()
-        if path is None:
-            raise CompileError(f"a kernel has to be compiled and there is no Slang compiler: {_ADVICE}")
+    Attributes:
+        path: as it was loaded; a bare name was found by the system.
+        version: the compiler's own.
+
+    Raises:
+        CompileError: there is no library at the path, or it is another one.
+    """
+
+    def __init__(self, path: Path) -> None:
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise CompileError(
-                f"a kernel has to be compiled and the Slang compiler {path} cannot be loaded ({error}): "
-                f"{_ADVICE}"
-            ) from error
+            raise CompileError(f"{path} cannot be loaded: {error}") from error
+        self.path = path
         pointer, text, integer = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
         self.create_session = self._bind(library, "spCreateSession", pointer, text)
         self.destroy_session = self._bind(library, "spDestroySession", None, pointer)
@@ -146,15 +187,14 @@ class _Library:
         self.code = self._bind(
             library, "spGetCompileRequestCode", pointer, pointer, ctypes.POINTER(ctypes.c_size_t)
         )
+        self.version = (self._bind(library, "spGetBuildTagString", text)() or b"").decode(errors="replace")
 
     @staticmethod
     def _bind(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> ctypes._NamedFuncPointer:
         try:
             function: ctypes._NamedFuncPointer = getattr(library, name)
         except AttributeError:
-            raise CompileError(
-                f"{library._name} is no Slang compiler, it has no function {name}: {_ADVICE}"
-            ) from None
+            raise CompileError(f"{library._name} is no Slang compiler: it has no function {name}") from None
         function.restype, function.argtypes = result, arguments
         return function
 
@@ -162,7 +202,7 @@ class _Library:
 class _Session:
     """A Slang session; not for two threads at once."""
 
-    def __init__(self, library: _Library) -> None:
+    def __init__(self, library: Library) -> None:
         self._library = library
         self._session = library.create_session(None)
         if not self._session:
@@ -198,16 +238,8 @@ class _Session:
 
 _changed = threading.Condition()
 """Guards the three below."""
-_library: _Library | None = None
+_library: Library | None = None
 _idle: list[_Session] = []
 """Sessions, kept until `close_compiler`: one takes 0.2 s and 180 MiB to make and holds 150 MiB."""
 _under_way: set[str] = set()
 """Cache keys of the sources that threads are compiling."""
-
-
-def _open_library() -> _Library:
-    global _library
-    with _changed:
-        if _library is None:
-            _library = _Library()
-        return _library

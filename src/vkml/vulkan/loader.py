@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import os
 import sys
 import threading
@@ -117,8 +117,7 @@ def _candidates() -> list[str]:
         return names + [
             f"{folder}/{name}" for folder in ("/usr/local/lib", "/opt/homebrew/lib") for name in names
         ]
-    found = ctypes.util.find_library("vulkan")
-    return ["libvulkan.so.1", "libvulkan.so", *([found] if found else [])]
+    return ["libvulkan.so.1", "libvulkan.so"]
 
 
 def _open() -> tuple[str, Any]:
