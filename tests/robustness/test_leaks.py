@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import vkml
-from tests.robustness.models import convolution, gather, model, node, product, shape_arithmetic, value
+from tests.robustness.models import convolution, gather, model, node, product, shape_arithmetic, unary, value
 from tests.robustness.processes import output_of, run_python
 from vkml.engine.devices import open_device
-from vkml.vulkan import find_device, live_objects
+from vkml.vulkan import find_device, live_objects, pipelines
 
 X = np.ones((2, 4), np.float32)
 
@@ -93,6 +93,50 @@ def test_many_shapes(vulkan_device_name: str) -> None:
             if size > 3:
                 counts.add(held(vulkan_device_name)[1])
         assert len(counts) == 1, counts
+
+
+def test_pipelines_of_many_shapes(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of closed plans stay for plans to come, up to a number, and go with the device."""
+    monkeypatch.setattr(pipelines, "UNUSED_PIPELINES", 5)
+    gc.collect()
+    vkml.close_devices()
+    options = vkml.SessionOptions(plan_cache_size=2)
+    with vkml.InferenceSession(unary("Softmax", ("n", "m")), options, devices=vulkan_device_name) as session:
+        counts = []
+        for size in range(1, 13):
+            session.run(None, {"x": np.ones((2, size), np.float32)})
+            counts.append(live_objects()["Pipeline"])
+        of_one_plan = counts[0]
+        assert max(counts) <= 5 + 3 * of_one_plan and counts[-1] > 5, counts
+    assert live_objects()["Pipeline"] == 5
+    vkml.close_devices()
+    assert live_objects() == {}
+
+
+MANY_SHAPES = """
+    import numpy as np, vkml
+    from tests.robustness.models import model, node, value
+    from tests.robustness.test_leaks import resident_bytes
+    nodes = [node("Relu", ["x"], ["a"]), node("Softmax", ["a"], ["b"]),
+             node("ReduceSum", ["b"], ["c"], keepdims=1), node("Add", ["b", "c"], ["y"])]
+    shape = ("n", "k")
+    with vkml.InferenceSession(
+        model(nodes, [value("x", shape)], [value("y", shape)]), devices="{name}"
+    ) as session:
+        for size in range(1, 161):
+            session.run(None, {{"x": np.ones((3, size), np.float32)}})
+            if size == 60:
+                before = resident_bytes()
+        print((resident_bytes() - before) >> 10)
+"""
+
+
+def test_resident_memory_of_many_shapes(vulkan_device_name: str) -> None:
+    """What drivers keep for pipelines does not grow with the shapes that have been seen."""
+    # One arena, for glibc takes fresh ones at random; the validation layer remembers what it has seen.
+    environment = {"MALLOC_ARENA_MAX": "1", "VKML_VALIDATE": ""}
+    grown = int(output_of(MANY_SHAPES.format(name=vulkan_device_name), **environment))
+    assert grown < 28 << 10, f"{grown} KiB for 100 shapes"
 
 
 @pytest.mark.parametrize("fails_at", ["record", "submission", "third allocation", "upload"])

@@ -102,7 +102,7 @@ def test_pipeline_cache_is_kept_and_loaded(info, own_cache):
     (path,) = cache_files(own_cache)
     assert info.uuid in path.name
     with Device(info) as device:
-        assert device._pipelines._stored
+        assert device._pipelines.driver_cache.stored
         np.testing.assert_array_equal(Adder(device, 64).run(a, a), 2 * a)
 
 
@@ -113,7 +113,7 @@ def test_spoilt_cache_files(info, own_cache, damage):
     with Device(info) as device:
         Adder(device, 64)
         device.save_pipeline_cache()
-        name = device._pipelines._cache_name
+        name = device._pipelines.driver_cache.name
     (path,) = cache_files(own_cache)
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-1])
@@ -138,7 +138,7 @@ def test_another_process_has_written_the_cache_meanwhile(info, own_cache):
         second.save_pipeline_cache()  # merges
         assert live_objects()["PipelineCache"] == 2
     with Device(info) as device:
-        assert device._pipelines._stored
+        assert device._pipelines.driver_cache.stored
 
 
 @every_device

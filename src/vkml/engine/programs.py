@@ -196,6 +196,7 @@ class VulkanBound:
         self._weights = weights
         self._lease: Lease = ()
         self._memories: list[Memory] = []
+        self._pipelines: list[Pipeline] = []
         try:
             self._build(weights, progress)
         except BaseException:
@@ -207,7 +208,7 @@ class VulkanBound:
 
         device, program = self._device, self.program
         kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
-        pipelines = compile_kernels(device, kernels, progress)
+        pipelines = compile_kernels(device, kernels, self._pipelines, progress)
         used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
         constants = [b.constant for b in program.buffers if b.constant is not None and b in used]
         self._lease = weights.add(constants)
@@ -412,6 +413,8 @@ class VulkanBound:
         for memory in self._memories:
             memory.free()
         self._memories.clear()
+        while self._pipelines:
+            self._device.release(self._pipelines.pop())
         lease, self._lease = self._lease, ()
         self._weights.release(lease)
 
@@ -450,18 +453,27 @@ def _push_format(size: int, count: int) -> struct.Struct:
 
 
 def compile_kernels(
-    device: Device, kernels: Sequence[KernelSpec], progress: Progress | None = None
+    device: Device, kernels: Sequence[KernelSpec], taken: list[Pipeline], progress: Progress | None = None
 ) -> dict[int, Pipeline]:
-    """Pipelines of kernels by identity, compiled in parallel."""
+    """Pipelines of kernels by identity, compiled in parallel.
+
+    Args:
+        device: to compile for.
+        kernels: all of a program.
+        taken: receives the pipelines that the caller has to release, also when compiling fails.
+        progress: told after each.
+    """
 
     def make(kernel: KernelSpec) -> Pipeline:
         code = compile_slang(kernel.source, kernel.label, sessions)
-        return device.pipeline(
+        pipeline = device.pipeline(
             code,
             constants=[value & 0xFFFFFFFF for value in kernel.constants],
             push_constant_bytes=kernel.push_bytes,
             label=kernel.label,
         )
+        taken.append(pipeline)
+        return pipeline
 
     unique: dict[tuple[str, tuple[int, ...]], KernelSpec] = {(k.source, k.constants): k for k in kernels}
     made: dict[tuple[str, tuple[int, ...]], Pipeline] = {}

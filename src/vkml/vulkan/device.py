@@ -99,7 +99,7 @@ class Device:
         subgroup_size: int | None = None,
         label: str = "",
     ) -> Pipeline:
-        """A compiled kernel; the same arguments give the same pipeline.
+        """A compiled kernel; the same arguments give the same pipeline, to be released as often as asked for.
 
         Args:
             spirv: a module.
@@ -115,9 +115,19 @@ class Device:
         """
         return self._pipelines.get(spirv, entry, constants, push_constant_bytes, subgroup_size, label)
 
+    def release(self, pipeline: Pipeline) -> None:
+        """Gives back what `pipeline` returned, once for each call of it.
+
+        Pipelines that nobody uses stay for the next plan, up to a number, then the longest unused go.
+
+        Args:
+            pipeline: no command buffer with it may run any more.
+        """
+        self._pipelines.release(pipeline)
+
     def save_pipeline_cache(self) -> bool:
         """Keeps the driver's compiled code for the next process; returns whether there was anything new."""
-        return self._pipelines.save()
+        return self._pipelines.driver_cache.save()
 
     def recorder(self, label: str = "", transfer: bool = False) -> CommandRecorder:
         """Starts recording a command buffer.

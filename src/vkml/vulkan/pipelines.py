@@ -1,33 +1,49 @@
-"""Compute pipelines, made once per content, and the driver's own cache of compiled code on disk."""
+"""Compute pipelines, made once per content and counted by use."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vkml.errors import CompileError, DeviceError, InvalidArgument
-from vkml.vulkan import cache
 from vkml.vulkan.context import Context
 from vkml.vulkan.counters import created, destroyed
+from vkml.vulkan.driver_cache import DriverCache
 from vkml.vulkan.spirv import preserve_special_values
 from vkml.vulkan.structures import NULL, constants, ffi, structure
 
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
 _Key = tuple[bytes, str, tuple[int, ...], int, int | None]
 
+UNUSED_PIPELINES = 128
+"""How many pipelines stay that nothing uses, so that a plan like an earlier one finds its own. Lavapipe takes
+0.2 to 1 MiB for one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A compiled kernel of one device; lives as long as the device is open."""
+    """A compiled kernel of one device, which lives until those who asked for it have released it."""
 
     handle: int
     layout: int
     push_constant_bytes: int
     label: str
+    content: _Key = field(repr=False)
+    key: int = field(repr=False)
+    """To destroy it by."""
+
+
+@dataclass(eq=False)
+class _Made:
+    """A pipeline, or the promise of one while a thread compiles it."""
+
+    future: Future[Pipeline] = field(default_factory=Future)
+    users: int = 0
 
 
 class Pipelines:
@@ -36,15 +52,12 @@ class Pipelines:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._made: dict[_Key, Future[Pipeline]] = {}
+        self._made: dict[_Key, _Made] = {}
+        self._unused: OrderedDict[_Key, Pipeline] = OrderedDict()
+        """Those of `_made` that nobody uses, the longest unused first."""
+        self._released: deque[Pipeline] = deque()
         self._layouts: dict[int, int] = {}
-        info = context.info
-        build = hashlib.sha256(
-            f"{info.driver_id} {info.driver_version} {info.driver_info}".encode()
-        ).hexdigest()[:16]
-        self._cache_name = f"pipelines/{info.uuid}-{build}"
-        self._stored = cache.read(self._cache_name) or b""
-        self._cache, self._cache_key = self._create_cache(self._stored)
+        self.driver_cache = DriverCache(context)
 
     def get(
         self,
@@ -59,40 +72,61 @@ class Pipelines:
         self._context.require_open()
         self._check(spirv, push_constant_bytes, subgroup_size, label)
         numbers = tuple(number & 0xFFFFFFFF for number in specialization)
-        key = (hashlib.sha256(spirv).digest(), entry, numbers, push_constant_bytes, subgroup_size)
+        content = (hashlib.sha256(spirv).digest(), entry, numbers, push_constant_bytes, subgroup_size)
         with self._lock:
-            future = self._made.get(key)
-            is_mine = future is None
-            if future is None:
-                future = self._made[key] = Future()
-        if is_mine:
-            try:
-                future.set_result(
-                    self._compile(spirv, entry, numbers, push_constant_bytes, subgroup_size, label)
-                )
-            except BaseException as error:
-                with self._lock:
-                    del self._made[key]  # the next one who asks tries again
-                future.set_exception(error)
-        return future.result()
-
-    def save(self) -> bool:
-        """Writes the driver's cache to disk if it has grown; returns whether it was written."""
-        self._context.require_open()
-        data = self._cache_data()
-        if not data or data == self._stored:
-            return False
-        on_disk = cache.read(self._cache_name)
-        if on_disk and on_disk != self._stored:  # another process has written since: keep what it found
-            other, key = self._create_cache(on_disk)
-            context = self._context
+            made = self._made.get(content)
+            is_mine = made is None
+            if made is None:
+                made = self._made[content] = _Made()
+            made.users += 1
+            self._unused.pop(content, None)
+        try:
+            if is_mine:
+                made.future.set_result(self._compile(spirv, content, label))
+            pipeline = made.future.result()
+        except BaseException as error:
             with self._lock:
-                sources = ffi.new("VkPipelineCache[1]", [other])
-                context.functions.call("vkMergePipelineCaches", context.handle, self._cache, 1, sources)
-            context.release(key)
-            data = self._cache_data()
-        self._stored = data
-        return cache.write(self._cache_name, data)
+                is_failed = is_mine and not made.future.done()
+                made.users -= 1
+                if is_failed:
+                    del self._made[content]  # the next one who asks tries again
+                elif not made.users and made.future.exception() is None:  # an interrupt, after all was done
+                    self._unused[content] = made.future.result()
+            if is_failed:
+                made.future.set_exception(error)
+            raise
+        finally:
+            self._take_back()
+        return pipeline
+
+    def release(self, pipeline: Pipeline) -> None:
+        """See `Device.release`."""
+        self._released.append(pipeline)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Counts what was released, and destroys what has been unused for longest.
+
+        Whoever releases does not wait for the lock: it may be the garbage collector that closes a session, in
+        a thread that holds it. Whoever holds the lock comes here afterwards.
+        """
+        while self._released and self._lock.acquire(blocking=False):
+            surplus: list[Pipeline] = []
+            try:
+                while self._released:
+                    pipeline = self._released.popleft()
+                    made = self._made[pipeline.content]
+                    made.users -= 1
+                    if not made.users:
+                        self._unused[pipeline.content] = pipeline
+                while len(self._unused) > UNUSED_PIPELINES:
+                    content, pipeline = self._unused.popitem(last=False)
+                    del self._made[content]
+                    surplus.append(pipeline)
+            finally:
+                self._lock.release()
+            for pipeline in surplus:
+                self._context.release(pipeline.key)
 
     def _check(self, spirv: bytes, push_constant_bytes: int, subgroup_size: int | None, label: str) -> None:
         info = self._context.info
@@ -119,15 +153,8 @@ class Pipelines:
                     f"possible are powers of two from {low} to {high}"
                 )
 
-    def _compile(
-        self,
-        spirv: bytes,
-        entry: str,
-        numbers: tuple[int, ...],
-        push_bytes: int,
-        subgroup_size: int | None,
-        label: str,
-    ) -> Pipeline:
+    def _compile(self, spirv: bytes, content: _Key, label: str) -> Pipeline:
+        _, entry, numbers, push_bytes, subgroup_size = content
         context = self._context
         functions, device = context.functions, context.handle
         layout = self._layout(push_bytes)
@@ -178,7 +205,8 @@ class Pipelines:
             # Owned before it is there: an interrupt right after the call must not lose it.
             created("Pipeline")
             key = context.own(destroy_it)
-            result = functions.vkCreateComputePipelines(device, self._cache, 1, info, NULL, out)
+            with self.driver_cache.lend() as driver_cache:
+                result = functions.vkCreateComputePipelines(device, driver_cache, 1, info, NULL, out)
             del required, stage  # alive up to here
         finally:
             context.release(module_key)
@@ -191,7 +219,7 @@ class Pipelines:
                     raise
                 raise CompileError(f"the driver did not compile kernel {label!r}: {error}") from error
         context.name("PIPELINE", out[0], label)
-        return Pipeline(out[0], layout, push_bytes, label)
+        return Pipeline(out[0], layout, push_bytes, label, content, key)
 
     def _layout(self, push_bytes: int) -> int:
         with self._lock:
@@ -208,20 +236,3 @@ class Pipelines:
                 layout, _ = self._context.create("PipelineLayout", "vkCreatePipelineLayout", info)
                 self._layouts[push_bytes] = layout
             return layout
-
-    def _create_cache(self, data: bytes) -> tuple[int, int]:
-        # The driver checks its own header too, and starts empty when the data is not for it.
-        initial = ffi.new("char[]", data) if data else NULL
-        info = structure("VkPipelineCacheCreateInfo", initialDataSize=len(data), pInitialData=initial)
-        return self._context.create("PipelineCache", "vkCreatePipelineCache", info)
-
-    def _cache_data(self) -> bytes:
-        functions, device = self._context.functions, self._context.handle
-        size = ffi.new("size_t *")
-        with self._lock:
-            while True:
-                functions.call("vkGetPipelineCacheData", device, self._cache, size, NULL)
-                data = ffi.new("char[]", max(size[0], 1))
-                result = functions.call("vkGetPipelineCacheData", device, self._cache, size, data)
-                if result == 0:  # not VK_INCOMPLETE: another thread may have compiled in between
-                    return bytes(ffi.buffer(data, size[0]))
