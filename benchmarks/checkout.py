@@ -31,7 +31,8 @@ class Checkout:
     def __init__(self, root: Path, device: str, precision: str) -> None:
         here = Path(__file__).parents[1]
         self._root = root
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(here)])}
+        paths = [str(root / "src"), str(here), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         command = [sys.executable, "-P", "-m", "benchmarks.checkout", device, precision]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
