@@ -14,7 +14,7 @@ import pytest
 import vkml.ops  # noqa: F401  (fills the registry)
 from tests.kernels.test_pointwise_math import VARIANTS
 from tests.vulkan_cases import Array, Cases, Fixed, target
-from vkml.ir import dtypes
+from vkml.ir import Constant, dtypes
 from vkml.ir.operator import REGISTRY, Operator
 from vkml.ops.pointwise import Pointwise
 from vkml.ops.reduce import Reduction
@@ -123,6 +123,7 @@ def add_moves(cases: Cases) -> None:
     x = cases.array(np.float64, (4, 6))
     places = np.array([[3, 0, 1, 1, 2, 0]], np.int64)
     add(cases, "Concat", x, x, axis=0)
+    add(cases, "ConstantOfShape", fixed(2, 3), value=Constant(dtypes.FLOAT64, (1,), np.array([0.3])))
     add(cases, "Expand", x, fixed(2, 4, 6))
     add(cases, "Flatten", x)
     add(cases, "Gather", x, Fixed(np.array([2, 0])))
@@ -138,6 +139,7 @@ def add_moves(cases: Cases) -> None:
         updates = cases.array(np.float64, (2, 6))
         add(cases, "ScatterND", x, Fixed(np.array([[1], [3]])), updates, reduction=reduction)
     add(cases, "TensorScatter", x[None], x[None, :2], Fixed(np.array([1])), axis=1)
+    add(cases, "Range", *(Fixed(np.array(number)) for number in (0.1, 2.0, 0.3)))
     add(cases, "ReverseSequence", x, Fixed(np.array([1, 2, 3, 4, 2, 1])))
     add(cases, "Slice", x, fixed(1), fixed(3), fixed(0))
     add(cases, "Split", x, axis=1, outputs=2, num_outputs=2)
