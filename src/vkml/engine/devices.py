@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.errors import InvalidArgument, NoDevice
+from vkml.forks import renew_in_child
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Target
@@ -151,6 +152,15 @@ def check_provider_options(providers: Any, given: Any) -> None:
 
 _open: dict[str, Device] = {}
 _lock = threading.Lock()
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _open.clear()
+
+
+renew_in_child(_renew)
 
 
 def open_device(info: DeviceInfo) -> Device:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vkml.errors import InvalidArgument
+from vkml.forks import renew_in_child
 
 _log = logging.getLogger("vkml.vulkan")
 
@@ -65,6 +66,14 @@ _lock = threading.Lock()
 _known_bytes: dict[Path, int] = {}
 _distrusted: set[Path] = set()
 """Folders that a warning has named."""
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+renew_in_child(_renew)
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from vkml.errors import DeviceError
+from vkml.forks import renew_in_child
+from vkml.vulkan import fork_safety
 from vkml.vulkan.counters import created, destroyed
 from vkml.vulkan.features import enable_features
 from vkml.vulkan.info import DeviceInfo
 from vkml.vulkan.instance import get_instance
-from vkml.vulkan.loader import Functions
+from vkml.vulkan.loader import Functions, process_lock
 from vkml.vulkan.queues import Queue, choose_families
 from vkml.vulkan.structures import NULL, chain, ffi, structure, text
 
@@ -29,6 +32,7 @@ class Context:
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
         self.title = str(info)
+        fork_safety.require_usable(info)
         instance = get_instance()
         families = choose_families(instance.functions, info.handle)
         if families is None:
@@ -53,17 +57,21 @@ class Context:
         self.instance_functions = instance.functions
         get = instance.functions.vkGetDeviceProcAddr
         self.functions = Functions(lambda name: get(handle[0], name), self.title)
+        fork_safety.note_opened(info.driver_id)
         try:
-            result = instance.functions.vkCreateDevice(info.handle, chain(create, features), NULL, handle)
+            with process_lock:
+                result = instance.functions.vkCreateDevice(info.handle, chain(create, features), NULL, handle)
             created("Device")
         except BaseException:
             # An interrupt during the call, which takes half a second on an H200; NVIDIA's driver crashes at
             # the exit of a process whose instance goes before its device.
             if handle[0]:
                 self.functions.vkDestroyDevice(handle[0], NULL)
+            fork_safety.note_closed(info.driver_id)
             raise
         if result:
             destroyed("Device")
+            fork_safety.note_closed(info.driver_id)
             Functions(lambda name: NULL, self.title).fail("vkCreateDevice", result)
         self.handle: Any = handle[0]
         if info.capabilities.device_fault:
@@ -79,9 +87,24 @@ class Context:
         self._keys = itertools.count()
         self._owned: dict[int, Callable[[], None]] = {}
         self.is_closed = False
+        self._process = os.getpid()
+        renew_in_child(self._leave_to_parent)
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child's copy of what its parent has: the driver is not called."""
+        return self._process != os.getpid()
+
+    def _leave_to_parent(self) -> None:
+        self.is_closed = True
 
     def require_open(self) -> None:
-        """Raises when the device has been closed."""
+        """Raises when the device has been closed, or is the parent's in a forked child."""
+        if self._is_inherited:
+            raise DeviceError(
+                f"{self.title} was opened before this process was forked and is the parent's; make new "
+                f"sessions here, or {fork_safety.SPAWN}"
+            )
         if self.is_closed:
             raise DeviceError(f"{self.title} has been closed; open it again to use it")
 
@@ -95,6 +118,8 @@ class Context:
 
     def release(self, key: int) -> None:
         """Destroys an object, once: a second call and a call after `close` do nothing."""
+        if self._is_inherited:
+            return
         with self._lock:
             destroy = self._owned.pop(key, None)
         if destroy is not None:
@@ -158,6 +183,8 @@ class Context:
 
     def close(self) -> None:
         """Destroys what is left and the device; idempotent."""
+        if self._is_inherited:
+            return
         with self._lock:
             if self.is_closed:
                 return
@@ -169,7 +196,9 @@ class Context:
             self.wait_idle()
         for destroy in reversed(left):
             destroy()
-        self.functions.vkDestroyDevice(self.handle, NULL)
+        with process_lock:
+            self.functions.vkDestroyDevice(self.handle, NULL)
+            fork_safety.note_closed(self.info.driver_id)
         destroyed("Device")
 
     def _queue(self, family: int, is_compute: bool) -> Queue:

@@ -5,9 +5,20 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from vkml.forks import renew_in_child
+
 # Re-entrant: a finalizer that destroys objects may run inside any allocation made while the lock is held.
 _lock = threading.RLock()
 _live: Counter[str] = Counter()
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _live.clear()
+
+
+renew_in_child(_renew)
 
 
 def created(kind: str) -> None:

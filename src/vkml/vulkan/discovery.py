@@ -8,8 +8,11 @@ import threading
 from dataclasses import dataclass, replace
 
 from vkml.errors import DeviceError, NoDevice
+from vkml.forks import renew_in_child
+from vkml.vulkan import fork_safety
 from vkml.vulkan.info import DeviceInfo, DeviceType, RejectedDevice
 from vkml.vulkan.instance import get_instance
+from vkml.vulkan.loader import process_lock
 from vkml.vulkan.query import describe
 from vkml.vulkan.quirks import apply_quirks
 from vkml.vulkan.structures import constants
@@ -39,6 +42,14 @@ class _Discovery:
 
 _lock = threading.Lock()
 _discovery: _Discovery | None = None
+
+
+def _renew() -> None:
+    global _lock, _discovery
+    _lock, _discovery = threading.Lock(), None
+
+
+renew_in_child(_renew)
 
 
 def devices(allow_software: bool | None = None) -> tuple[DeviceInfo, ...]:
@@ -95,18 +106,20 @@ def _enumerate() -> _Discovery:
     instance = get_instance()
     rejected: list[RejectedDevice] = []
     found: list[DeviceInfo] = []
-    try:
-        handles = instance.functions.enumerate(
-            "vkEnumeratePhysicalDevices", "VkPhysicalDevice", instance.handle
-        )
-    except DeviceError as error:  # a loader without any driver says INITIALIZATION_FAILED
-        return _Discovery((), (RejectedDevice("Vulkan", f"no driver works: {error}"),))
-    for handle in handles:
-        description = describe(instance.functions, handle)
-        if isinstance(description, RejectedDevice):
-            rejected.append(description)
-        else:
-            found.append(description)
+    with process_lock:
+        try:
+            handles = instance.functions.enumerate(
+                "vkEnumeratePhysicalDevices", "VkPhysicalDevice", instance.handle
+            )
+        except DeviceError as error:  # a loader without any driver says INITIALIZATION_FAILED
+            return _Discovery((), (RejectedDevice("Vulkan", f"no driver works: {error}"),))
+        for handle in handles:
+            description = describe(instance.functions, handle)
+            if isinstance(description, RejectedDevice):
+                rejected.append(description)
+            else:
+                found.append(description)
+                fork_safety.note_listed(description.driver_id)
     found.sort(key=_preference, reverse=True)
     kept: list[DeviceInfo] = []
     for info in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -173,6 +174,8 @@ class DeviceInfo:
     pci: tuple[int, int, int, int] | None = None
     extensions: frozenset[str] = field(default=frozenset(), repr=False)
     handle: Any = field(default=None, repr=False, compare=False)
+    process: int = field(default_factory=os.getpid, repr=False, compare=False)
+    """In which the handle means something."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.title})"

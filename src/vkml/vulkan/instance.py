@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import Any
 
 from vkml.errors import DeviceError, NoDevice
-from vkml.vulkan.loader import Functions, global_functions
+from vkml.forks import renew_in_child
+from vkml.vulkan.loader import Functions, global_functions, process_lock
 from vkml.vulkan.structures import NULL, api_version, chain, constants, encode_version, ffi, structure, text
 from vkml.vulkan.validation import Validation, is_wanted
 
@@ -58,11 +60,20 @@ class Instance:
         self.has_names = validation is not None and validation.has_names
         messenger = validation.create_messenger(self.functions, instance) if validation else 0
         # Finalizers run in the reverse order of their making, so those of the devices run before this one.
-        weakref.finalize(self, _destroy, self.functions, instance, messenger)
+        weakref.finalize(self, _destroy, self.functions, instance, messenger, os.getpid())
 
 
 _lock = threading.Lock()
 _instance: Instance | None = None
+
+
+def _renew() -> None:
+    """A forked child makes an instance of its own: the parent's has threads that the child does not."""
+    global _lock, _instance
+    _lock, _instance = threading.Lock(), None
+
+
+renew_in_child(_renew)
 
 
 def get_instance() -> Instance:
@@ -76,7 +87,8 @@ def get_instance() -> Instance:
         with _lock:
             if _instance is None:
                 try:
-                    _instance = Instance()
+                    with process_lock:
+                        _instance = Instance()
                 except NoDevice:
                     raise
                 except DeviceError as error:  # a loader without drivers says INCOMPATIBLE_DRIVER
@@ -87,7 +99,10 @@ def get_instance() -> Instance:
     return _instance
 
 
-def _destroy(functions: Functions, instance: Any, messenger: int) -> None:
-    if messenger:
-        functions.vkDestroyDebugUtilsMessengerEXT(instance, messenger, NULL)
-    functions.vkDestroyInstance(instance, NULL)
+def _destroy(functions: Functions, instance: Any, messenger: int, process: int) -> None:
+    if process != os.getpid():
+        return
+    with process_lock:
+        if messenger:
+            functions.vkDestroyDebugUtilsMessengerEXT(instance, messenger, NULL)
+        functions.vkDestroyInstance(instance, NULL)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vkml.errors import DeviceError, NoDevice
+from vkml.forks import renew_in_child
 from vkml.vulkan._bindings import STRUCTURE_TYPES
 from vkml.vulkan.results import result_error
 from vkml.vulkan.structures import NULL, constants, ffi
@@ -88,8 +89,28 @@ def _set_structure_types(array: Any, kind: str) -> None:
             item.sType = number
 
 
+process_lock = threading.RLock()
+"""Held in calls during which the loader and the drivers hold locks of the whole process: a fork waits for
+their end, or the child would find these locked for ever. Who holds it waits for no other lock of vkml's but
+those of counters and messages."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=process_lock.acquire,
+        after_in_parent=process_lock.release,
+        after_in_child=process_lock.release,
+    )
+
 _lock = threading.Lock()
 _loaded: tuple[str, Any, Functions] | None = None
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+renew_in_child(_renew)
 
 
 def global_functions() -> Functions:

@@ -232,6 +232,8 @@ def _make_wait(context: Context, semaphore: int) -> Wait:
         info = structure("VkSemaphoreWaitInfo", semaphoreCount=1, pSemaphores=semaphores, pValues=values)
         end = None if timeout_seconds is None else start + timeout_seconds
         while True:
+            if context.is_closed:  # a signal handler may have closed or forked
+                context.require_open()
             left = _SLICE_NS if end is None else min(_SLICE_NS, int((end - clock()) * 1e9))
             result = wait_semaphores(device, info, max(left, 0))
             if result == 0:

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import Any
 
+from vkml.forks import renew_in_child
 from vkml.vulkan.loader import Functions
 from vkml.vulkan.structures import NULL, constants, ffi, structure, text
 
@@ -16,6 +17,15 @@ _SETTINGS = ("validate_sync", "syncval_shader_accesses_heuristic")
 _log = logging.getLogger("vkml.vulkan")
 _lock = threading.Lock()
 _messages: list[str] = []
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _messages.clear()
+
+
+renew_in_child(_renew)
 
 
 def is_wanted() -> bool:
