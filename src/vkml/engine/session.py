@@ -330,7 +330,8 @@ class InferenceSession:
 
         Segments before it have been planned at least once.
         """
-        key = (index, shapes, tuple(_content(array) for array in values.values()))
+        # Numbers: no shape is decided by strings, whose bytes are addresses.
+        key = (index, shapes, tuple(array.tobytes() for array in values.values()))
         with self._plans_lock:
             if self._closed:
                 raise Fail(f"this session of {self._label} is closed; make a new one")
@@ -530,11 +531,6 @@ def _close_all() -> None:
 
 def _node_arg(value: Value) -> NodeArg:
     return NodeArg(value.name, list(value.type.shape or ()), f"tensor({value.type.dtype.name})")
-
-
-def _content(array: Array) -> Hashable:
-    """What an array of known shape and type says; the bytes of an array of objects are their addresses."""
-    return tuple(array.reshape(-1).tolist()) if array.dtype.hasobject else array.tobytes()
 
 
 def _checked_options(options: SessionOptions | None) -> SessionOptions:
