@@ -129,6 +129,8 @@ def test_what_the_cpu_does_is_reported_and_refused_by_strict_sessions(
         model = found_pixels(size)
         with vkml.InferenceSession(model, devices=vulkan_device_name) as session:
             check(session, model, image(1, 7))
+            if size == "size":
+                check(session, model, image(1, 7, 8))
             report = session.report({"size": 16} if size == "size" else None)
         fallbacks = dict(report.fallbacks)
         assert "depends on data" in fallbacks.pop("NonZero node 'places'")
