@@ -120,6 +120,15 @@ class InferenceSession:
         self._input_names = tuple(value.name for value in self._inputs)
         self._output_names = tuple(value.name for value in self._outputs)
         self._segments = segments(graph)
+        self._deciding = tuple(
+            tuple(
+                (at, value.name)
+                for at, value in enumerate(segment.graph.inputs)
+                if value.name in segment.values
+            )
+            for segment in self._segments
+        )
+        """Of each segment, the inputs whose values decide shapes: where they stand, and their names."""
         self._made: dict[str, DType] = {}
         """Element types of what segments make for later ones, once they have been planned."""
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -313,14 +322,9 @@ class InferenceSession:
 
     def _plan_for(self, index: int, feeds: Sequence[Array]) -> AbstractContextManager[Plan]:
         """The plan of segment `index` for these inputs; see `_plan`."""
-        segment = self._segments[index]
         # Copies, which the plan keeps: the caller may change the arrays at any time.
-        values = {
-            value.name: array.copy()
-            for value, array in zip(segment.graph.inputs, feeds, strict=True)
-            if value.name in segment.values
-        }
-        return self._plan(index, tuple(array.shape for array in feeds), values)
+        values = {name: feeds[at].copy() for at, name in self._deciding[index]}
+        return self._plan(index, tuple([array.shape for array in feeds]), values)
 
     @contextmanager
     def _plan(
