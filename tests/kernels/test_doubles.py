@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import vkml.ops  # noqa: F401  (fills the registry)
+import vkml
+import vkml.ops
 from tests.kernels.test_pointwise_math import VARIANTS
 from tests.vulkan_cases import Array, Cases, Fixed, target
+from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, dtypes
 from vkml.ir.operator import REGISTRY, Operator
+from vkml.onnx import save_graph
 from vkml.ops.pointwise import Pointwise
 from vkml.ops.reduce import Reduction
 
@@ -172,6 +175,24 @@ TAKE_NO_DOUBLES = {
 
 def add(cases: Cases, op: str, *inputs: Any, **rest: Any) -> None:
     cases.add(op, *inputs, may_fall_back=True, **rest)
+
+
+def test_conversion_to_half_rounds_once(vulkan_device_name: str) -> None:
+    """Just beyond the middle of two halves: rounded to float32 first, it would lie in the middle."""
+    if not {"float64", "float16", "storage_16bit"} <= target(vulkan_device_name).capabilities:
+        return
+    middle = np.ldexp(1 + np.arange(1, 2048, 2) / 2048, np.arange(1024) % 30 - 14)
+    x = np.concatenate(
+        [middle, np.nextafter(middle, np.inf), np.nextafter(middle, 0), [65520.0, 65519.999999]]
+    )
+    x = np.concatenate([x, -x, [np.inf, -np.inf, np.nan, 1e300, 0.0, -0.0]])
+    sketch = Sketch("cast")
+    cast = sketch.node("Cast", sketch.input("x", x.shape, dtypes.FLOAT64), to=dtypes.FLOAT16.code)
+    model = save_graph(sketch.finish(cast))
+    with vkml.InferenceSession(model, devices=vulkan_device_name, strict=True) as session:
+        [found] = session.run(None, {"x": x})
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(found, x.astype(np.float16))
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -202,6 +202,30 @@ def test_formulas(device_name: str, level: int, dtype: str) -> None:
     assert not any(problems), "\n".join(problem for problem in problems if problem)
 
 
+@pytest.mark.parametrize("level", [0, 99], ids=["separate", "fused"])
+def test_conversions_round(device_name: str, level: int) -> None:
+    """There and back is not where one came from."""
+    chains = (
+        ("float64", "float32", "float64"),
+        ("float64", "float16", "float64"),
+        ("float32", "float16", "float32"),
+        ("float64", "float32", "float16", "float32"),
+        ("float32", "int32", "float32"),
+    )
+    sketch, feed, made = Sketch("conversions"), {}, []
+    for number, (kind, *others) in enumerate(chains):
+        x = (np.random.default_rng(number).standard_normal(200) * 50).astype(kind)
+        x[:4] = [0.1, -0.0, 1 + 2**-11 + 2**-20, 2049.0]
+        value = sketch.input(f"x{number}", x.shape, dtypes.from_numpy(x.dtype))
+        feed[value] = x
+        for other in others:
+            value = sketch.node("Cast", value, to=dtypes.from_numpy(np.dtype(other)).code)
+        made.append(value)
+    graph = sketch.finish(*made)
+    for found, expected in zip(run(device_name, graph, feed, level), evaluate(graph, feed), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 EPILOGUES = (
     "(x + y) - y",
     "x - x",

@@ -35,7 +35,7 @@ _ADVICE = (
     "install the package slangpy (pip install slangpy), or set VKML_SLANG_LIBRARY to the path of "
     "libslang-compiler; device 'cpu' needs none"
 )
-_CACHE_FORMAT = "spirv-3"
+_CACHE_FORMAT = "spirv-4"
 
 
 def compile_slang(source: str, label: str = "kernel", sessions: int = 1) -> bytes:

@@ -96,7 +96,7 @@ def cast_expression(argument: str, source: DType, target: DType) -> str | None:
     if target == BOOL:
         return f"({argument} != {_compute_type(source)}(0))"
     if target == FLOAT16:
-        return f"round_to_half(float({argument}))"
+        return f"round_to_half({argument if source.is_float else f'float({argument})'})"
     if source.is_float and target.kind == "u":
         return f"to_{'uint64' if target.bits == 64 else 'uint'}({argument})"
     if source.is_float and target.is_integer and target.bits < 32:

@@ -31,8 +31,8 @@ _FLOAT_CONTROLS = b"SPV_KHR_float_controls"
 """The extension, part of SPIR-V since 1.4."""
 _SHADER_FUNCTIONS = b"GLSL.std.450"
 
-_ARITHMETIC = frozenset({127, 129, 131, 133, 136, 140, 141, *range(142, 149)})
-"""FNegate, FAdd, FSub, FMul, FDiv, FRem, FMod, products of vectors and matrices, Dot."""
+_ROUNDING = frozenset({115, 127, 129, 131, 133, 136, 140, 141, *range(142, 149)})
+"""FConvert, FNegate, FAdd, FSub, FMul, FDiv, FRem, FMod, products of vectors and matrices, Dot."""
 _FMA = 50
 _NARROW_FUNCTIONS = {
     11: "Radians", 12: "Degrees", 13: "Sin", 14: "Cos", 15: "Tan", 16: "Asin", 17: "Acos", 18: "Atan",
@@ -76,9 +76,10 @@ def instructions(words: memoryview) -> Iterator[Instruction]:
 def keep_arithmetic(module: bytes) -> bytes:
     """The module with every floating-point operation stated to be one of its own.
 
-    Drivers may then neither contract a product and a sum nor reorder sums (NoContraction), nor reorder sums
-    of products that are one operation already (Fma), which Mesa does otherwise. What the compiler was told
-    about subnormal numbers, to keep its optimiser from arithmetic, is taken out again.
+    Drivers may then neither contract a product and a sum nor reorder sums (NoContraction); nor, as Mesa does
+    otherwise, reorder sums of products that are one operation already (Fma), nor leave out a conversion and
+    the one back. What the compiler was told about subnormal numbers, to keep its optimiser from arithmetic,
+    is taken out again.
     """
     words = words_of(module)
     decorated: set[int] = set()
@@ -88,9 +89,7 @@ def keep_arithmetic(module: bytes) -> bytes:
     insertion = 0
     for instruction in instructions(words):
         opcode, operands = instruction.opcode, instruction.operands
-        if opcode in _ARITHMETIC or (
-            opcode == _EXT_INST and operands[2] == functions and operands[3] == _FMA
-        ):
+        if opcode in _ROUNDING or (opcode == _EXT_INST and operands[2] == functions and operands[3] == _FMA):
             results.append(operands[1])
         elif opcode == _EXT_INST_IMPORT and _text(operands[1:]) == _SHADER_FUNCTIONS:
             functions = operands[0]
