@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,10 +11,8 @@ from types import MappingProxyType
 from vkml.cpu.native.operations import LIMITS, OPERATIONS, PREDICATES
 from vkml.cpu.native.vectors import VectorCode
 
-_BITS = struct.Struct("d")
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Step:
     """One operation on earlier values."""
 
@@ -29,17 +26,6 @@ class Step:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spelling", float(self.number).hex())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Step) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @property
-    def _key(self) -> tuple[str, tuple[int, ...], bytes]:
-        """Zeros of both signs compare equal, and NaN to nothing: code is kept by the number's bits."""
-        return self.operation, self.inputs, _BITS.pack(self.number)
 
 
 @dataclass(frozen=True)
