@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import vkml.onnx
 from vkml import __version__
+from vkml.engine.sketch import Sketch
 
 VKML = [sys.executable, "-m", "vkml"]
 
@@ -72,6 +74,52 @@ def test_reader_that_goes_away_is_no_error(scale_model: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == 141
+
+
+def test_reader_that_goes_away_early_is_no_error(tmp_path: Path) -> None:
+    """More than a pipe and the buffers hold."""
+    sketch = Sketch("long")
+    x = sketch.input("x", (1,))
+    for _ in range(2000):
+        x = sketch.node("Relu", x)
+    vkml.onnx.save_graph(sketch.finish(x), tmp_path / "long.onnx")
+    words = [*VKML, "inspect", str(tmp_path / "long.onnx"), "--plan", "-d", "cpu", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == "{\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_full_disk_is_said(scale_model: Path) -> None:
+    for words in (["--version"], ["inspect", str(scale_model)], ["inspect", str(scale_model), "--json"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*VKML, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+            )
+        assert done.returncode == 1
+        assert "No space left" in done.stderr and "Traceback" not in done.stderr
+        assert "internal error" not in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed as POSIX shells do")
+def test_without_streams(scale_model: Path, tmp_path: Path) -> None:
+    def code_of(model: Path, *closed: int) -> int:
+        words = [
+            "sh",
+            "-c",
+            '"$@" ' + " ".join(f"{each}>&-" for each in closed),
+            "sh",
+            *VKML,
+            "inspect",
+            str(model),
+        ]
+        return subprocess.run(words, timeout=120, check=False).returncode
+
+    assert code_of(scale_model, 1) == 0
+    assert code_of(tmp_path / "none.onnx", 1, 2) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX has them")

@@ -153,6 +153,33 @@ WRONG_COMMAND_LINES = {
     "no device's name": (["--random", "-d", "gpu"], 2, ["gpu"]),
     "unknown precision": (["--random", "--precision", "low"], 2, ["highest, high, medium"]),
     "bad dimension": (["--random", "--dim", "batch"], 2, ["NAME=N"]),
+    "superscript dimension": (["--random", "--dim", "batch=²"], 2, ["whole number"]),
+    "foreign digits": (["--random", "--dim", "batch=٣"], 2, ["whole number"]),
+    "absurd dimension": (["--random", "--dim", "batch=99999999999999999999"], 2, ["no tensor is that large"]),
+    "endless dimension": (["--random", "--dim", f"batch={'9' * 5000}"], 2, ["no tensor is that large"]),
+    "huge dimension": (
+        ["--random", "--dim", f"batch={10**17}"],
+        2,
+        ["image", "any machine has", "--dim"],
+    ),
+    "large dimension": (["--random", "--dim", f"batch={10**12}"], 2, ["image", "GiB", "are free", "--dim"]),
+    "dimension twice": (["--random", "--dim", "batch=2", "--dim", "batch=3"], 2, ["batch is given twice"]),
+    "negative seed": (["--random", "--seed", "-1"], 2, ["seed"]),
+    "endless mean": (["--random", "--mean", "1e999"], 2, ["--mean", "finite"]),
+    "no mean": (["--random", "--std", "nan"], 2, ["--std", "finite"]),
+    "labels in a folder": (["--random", "--top", "1", "--labels", "folder"], 2, ["folder is a directory"]),
+    "no labels": (["--random", "--top", "1", "--labels", "none"], 2, ["no file none"]),
+    "folder as input": (["-i", "folder.npy"], 2, ["folder.npy is a directory"]),
+    "empty array file": (["-i", "empty.npy"], 2, ["empty.npy", "not an array file"]),
+    "empty archive": (["-i", "empty.npz"], 2, ["empty.npz", "not an array file"]),
+    "no array file": (["-i", "words.npy"], 2, ["words.npy", "not an array file"]),
+    "cut archive": (["-i", "cut.npz"], 2, ["cut.npz", "not an array file"]),
+    "damaged archive": (["-i", "damaged.npz"], 2, ["damaged.npz", "'image' cannot be read"]),
+    "damaged compression": (["-i", "packed.npz"], 2, ["packed.npz", "'image' cannot be read"]),
+    "archive of others": (["-i", "others.npz"], 2, ["others.npz", "a, b"]),
+    "pickled": (["-i", "pickled.npy"], 2, ["pickled.npy", "not an array file"]),
+    "header of terabytes": (["-i", "huge.npy"], 2, ["huge.npy", "not an array file"]),
+    "output in a file": (["--random", "-o", "words.txt"], 1, ["words.txt"]),
     "unknown dimension": (["--random", "--dim", "rows=2"], 2, ["rows", "batch"]),
     "bad repeat": (["--random", "--repeat", "0"], 2, ["repeat"]),
     "unknown option": (["--randon"], 2, ["--randon"]),
@@ -172,6 +199,23 @@ def test_wrong_command_lines_say_what_is_wrong(
     np.save("flat.npy", np.zeros((16,), np.float32))
     np.save("wide.npy", np.zeros((1, 1, 4, 5), np.float32))
     np.save("text.npy", np.array([["a"]]))
+    Path("folder").mkdir()
+    Path("folder.npy").mkdir()
+    Path("empty.npy").touch()
+    Path("empty.npz").touch()
+    Path("words.npy").write_bytes(b"words")
+    np.savez("whole.npz", image=np.arange(160, dtype=np.float32).reshape(10, 1, 4, 4))
+    whole = Path("whole.npz").read_bytes()
+    Path("cut.npz").write_bytes(whole[: len(whole) // 2])
+    Path("damaged.npz").write_bytes(whole[:300] + b"damage" + whole[306:])
+    np.savez_compressed("packed.npz", image=np.arange(160, dtype=np.float32))
+    packed = Path("packed.npz").read_bytes()
+    Path("packed.npz").write_bytes(packed[:60] + bytes(40) + packed[100:])
+    np.savez("others.npz", a=np.zeros(1), b=np.zeros(1))
+    np.save("pickled.npy", np.array([{}], object))
+    with Path("huge.npy").open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)}
+        np.lib.format.write_array_header_1_0(file, header)
     words, code, parts = WRONG_COMMAND_LINES[name]
     done = command("run", scale_model, *words)
     assert done.code == code, done
@@ -200,6 +244,28 @@ def test_types_below_a_byte(command: Command, tmp_path: Path, dtype: dtypes.DTyp
     np.save(tmp_path / "x.npy", numbers + 200)
     done = command("run", tmp_path / "copy.onnx", "-i", tmp_path / "x.npy", "-d", "cpu")
     assert done.code == 2 and dtype.name in done.err
+
+
+def test_strings_are_written_without_pickling(command: Command, tmp_path: Path) -> None:
+    sketch = Sketch("copy")
+    vkml.onnx.save_graph(sketch.finish(sketch.input("x", (2,), dtypes.STRING)), tmp_path / "copy.onnx")
+    np.save(tmp_path / "x.npy", np.array(["größe", ""]))
+    done = command(
+        "run", tmp_path / "copy.onnx", "-i", tmp_path / "x.npy", "-d", "cpu", "-o", tmp_path / "out"
+    )
+    assert done.code == 0, done.err
+    assert np.load(tmp_path / "out" / "output.npy").tolist() == ["größe", ""]
+
+
+def test_long_names_make_short_file_names(command: Command, tmp_path: Path) -> None:
+    sketch = Sketch("copy")
+    x = sketch.input("x", (1,))
+    for end in "ab":
+        sketch.output(sketch.node("Relu", x), "ö" * 300 + end, (1,), dtypes.FLOAT32)
+    vkml.onnx.save_graph(sketch.finish(), tmp_path / "copy.onnx")
+    done = command("run", tmp_path / "copy.onnx", "--random", "-d", "cpu", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert len(list((tmp_path / "out").iterdir())) == 2
 
 
 def test_lossy_conversions_are_refused(command: Command, sum_model: Path, tmp_path: Path) -> None:

@@ -66,6 +66,24 @@ def test_bytes_that_cannot_change_are_not_copied(path):
         assert vkml.onnx.open(source)._bytes().obj is data
 
 
+FOREIGN = {
+    "PyTorch": b"PK\x03\x04archive/data.pkl",
+    "pickle": b"\x80\x02}q\x00.",
+    "GGUF": b"GGUF\x03\0\0\0",
+    "safetensors": (2).to_bytes(8, "little") + b"{}",
+    "HDF5": b"\x89HDF\r\n\x1a\n",
+    "TensorFlow Lite": b"\x1c\0\0\0TFL3",
+    "NumPy": b"\x93NUMPY\x01\0",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_other_packages_are_named(tmp_path, name):
+    (tmp_path / "model").write_bytes(FOREIGN[name] + bytes(64))
+    with pytest.raises(InvalidProtobuf, match=f"model is .*{name}.*, not an ONNX model; export"):
+        vkml.onnx.open(tmp_path / "model")
+
+
 def test_metadata_is_what_onnxruntime_reports(path):
     theirs = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_modelmeta()
     ours = vkml.onnx.open(path).describe()

@@ -6,9 +6,12 @@ the output went away.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+
+from vkml.cli.terminal import printable_streams
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -17,28 +20,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "--debug" in words:
         words.remove("--debug")
         os.environ["VKML_DEBUG"] = "1"
+    with printable_streams():
+        code = _flushed(_code_of(words))
+    sys.exit(code)
+
+
+def _code_of(words: Sequence[str]) -> int:
     try:
         from vkml.cli.app import app
 
-        app(words, prog_name="vkml")
+        app(list(words), prog_name="vkml")
     except KeyboardInterrupt:
-        code = 130
-    except BrokenPipeError:
-        code = 141
+        return 130
+    except OSError as problem:
+        return _lost(problem)
     except SystemExit as ending:
-        code = ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1
-    else:
-        code = 0
-    sys.exit(_flushed(code))
+        return ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1
+    return 0
 
 
 def _flushed(code: int) -> int:
     """Flushes the standard output while a reader that went away can still be met quietly."""
+    is_lost = code == 141
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        code = 141
-    if code == 141:
+    except OSError as problem:
+        code, is_lost = _lost(problem), True
+    if is_lost:
         # The interpreter flushes once more at its exit; let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
+
+
+def _lost(problem: OSError) -> int:
+    """The exit code of output that nobody takes: quiet where the reader went away."""
+    if isinstance(problem, BrokenPipeError):
+        return 141
+    with contextlib.suppress(OSError):
+        print(f"vkml: the output cannot be written: {problem.strerror or problem}", file=sys.stderr)
+    return 1

@@ -32,7 +32,7 @@ Dimensions = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Seed = Annotated[int, typer.Option(help="Seed of random inputs.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of random inputs.")]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Refuse to run any part of the model on another device.")
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.cli.guard import UsageError
+from vkml.cli.inputs import check_file
 from vkml.errors import InvalidArgument
 
 Array = np.ndarray[Any, Any]
@@ -29,10 +29,9 @@ class RankedClasses:
 
 def read_labels(path: Path) -> tuple[str, ...]:
     """Class names, one a line."""
+    check_file(path)
     try:
         return tuple(path.read_text(encoding="utf-8").splitlines())
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
     except UnicodeDecodeError:
         raise InvalidArgument(f"{path} is not a text file") from None
 

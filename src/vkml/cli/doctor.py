@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vkml.cli.guard import UsageError
 from vkml.cli.output import console, print_json, show_table, table
+from vkml.cli.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +67,8 @@ class _Quiet:
 
 def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: bool) -> None:
     """One line a family; the cases that did not pass, or all, below it."""
+    from rich.text import Text
+
     from vkml.engine import doctor
 
     rows = table(device, "cases", "status", "detail")
@@ -77,7 +80,8 @@ def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: boo
         rows.add_row(family, str(len(members)), _coloured(worst), split)
         for result in members:
             if verbose or result.status != doctor.PASS:
-                rows.add_row(f"  {result.case}", "", _coloured(result.status), result.detail)
+                detail = Text(printable(result.detail))  # of several lines, where a compiler has spoken
+                rows.add_row(f"  {result.case}", "", _coloured(result.status), detail)
     show_table(out, rows)
 
 

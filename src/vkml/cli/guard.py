@@ -31,8 +31,10 @@ def guarded(command: _Command) -> Callable[..., None]:
     def run(*arguments: object, **options: object) -> None:
         try:
             code = command(*arguments, **options) or 0
-        except (typer.Exit, SystemExit, BrokenPipeError):
+        except (typer.Exit, SystemExit):
             raise
+        except BrokenPipeError:  # typer has a code of its own for it
+            raise typer.Exit(141) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except Exception as problem:

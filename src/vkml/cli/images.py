@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import warnings
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ def _numbers(text: str | None, option: str, default: float) -> tuple[float, ...]
         numbers = tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"{option} {text}: expected numbers with commas between them") from None
+    if not all(math.isfinite(number) for number in numbers):
+        raise UsageError(f"{option} {text}: the numbers must be finite")
     if option == "--std" and 0.0 in numbers:
         raise UsageError(f"{option} {text}: a deviation of 0 cannot be divided by")
     return numbers
@@ -82,7 +85,7 @@ def read_image(
                 planes, full = _sixteen_bit_planes(picture, layout.channels), 65535
             else:
                 planes, full = [_eight_bit_picture(picture, layout.channels)], 255
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
+    except Exception as problem:  # Pillow's readers raise all kinds of errors for damaged files
         raise InvalidArgument(f"{path} cannot be read as an image: {problem}") from None
     height, width = (fixed or own for fixed, own in zip(layout.size, picture.size[::-1], strict=True))
     if picture.size != (width, height):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ import numpy as np
 
 from vkml.cli.guard import UsageError
 from vkml.cli.images import AS_IS, IMAGE_ENDINGS, ImageScale, read_image
+from vkml.cpu.memory import amount, free_memory
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
@@ -53,13 +55,24 @@ def element_type(info: InputInfo) -> DType:
     return found
 
 
+def shortened(text: str) -> str:
+    """A word of the command line for a message."""
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
 def parse_dimensions(words: Sequence[str]) -> dict[str, int]:
     """``["batch=4"]`` → ``{"batch": 4}``."""
     found: dict[str, int] = {}
     for word in words:
         name, equals, size = word.partition("=")
-        if not equals or not name or not size.isdigit():
-            raise UsageError(f"--dim {word}: expected NAME=N with a whole number N, as in --dim batch=4")
+        if not equals or not name or not (size.isascii() and size.isdecimal()):
+            raise UsageError(
+                f"--dim {shortened(word)}: expected NAME=N with a whole number N, as in --dim batch=4"
+            )
+        if len(size.lstrip("0")) > 18:  # of 64 bits, without making a number of a million digits
+            raise UsageError(f"--dim {shortened(word)}: no tensor is that large")
+        if name in found:
+            raise UsageError(f"--dim {shortened(word)}: {name} is given twice")
         found[name] = int(size)
     return found
 
@@ -118,6 +131,8 @@ def random_value(info: InputInfo, dimensions: Mapping[str, int], generator: np.r
     """Uniform in [0, 1) for floats, 0 or 1 for integers (valid as an index nearly everywhere) and bools."""
     shape = tuple(each if isinstance(each, int) else dimensions.get(each or "", 1) for each in info.shape)
     dtype = element_type(info)
+    # Random numbers are made in 64 bits.
+    _check_memory(info, shape, math.prod(shape) * max(dtype.unpacked.itemsize, 8))
     if dtype.kind == "s":
         return np.full(shape, "", dtype=object)
     if not (dtype.is_native or (dtype.is_packed and dtype.is_integer)):
@@ -127,6 +142,17 @@ def random_value(info: InputInfo, dimensions: Mapping[str, int], generator: np.r
     if dtype.is_float or dtype.kind == "c":
         return generator.random(shape).astype(dtype.storage)
     return generator.integers(0, 2, shape).astype(dtype.unpacked)
+
+
+def _check_memory(info: InputInfo, shape: Sequence[int], need: int) -> None:
+    free = free_memory()
+    if need < 1 << 62 and (free is None or need <= free):
+        return
+    is_absurd = need >= 1 << 62 or free is None
+    takes = "more than any machine has" if is_absurd else f"{amount(need)}, {amount(free or 0)} are free"
+    raise InvalidArgument(
+        f"input {info.name!r} of shape {list(shape)} takes {takes}; choose smaller sizes with --dim"
+    )
 
 
 def check_dimensions(infos: Sequence[InputInfo], dimensions: Mapping[str, int]) -> None:
@@ -168,14 +194,26 @@ def _assignments(given: Sequence[str], by_name: Mapping[str, InputInfo]) -> list
 
 
 def _opened_npz(path: Path) -> Any:
-    _check_file(path)
-    try:
+    check_file(path)
+    with path.open("rb") as file:
+        start = file.read(6)
+    if not start.startswith((b"\x93NUMPY", b"PK")):
+        raise InvalidArgument(f"{path} is not an array file of NumPy's: it does not begin like one")
+    with _reading(f"{path} is not an array file of NumPy's"):
         return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as problem:
-        raise InvalidArgument(f"{path} is not an array file of NumPy's: {problem}") from None
 
 
-def _check_file(path: Path) -> None:
+@contextmanager
+def _reading(problem: str) -> Iterator[None]:
+    """What a reader stumbles over is the file's fault: NumPy, zipfile and zlib raise all kinds of errors."""
+    try:
+        yield
+    except Exception as error:
+        raise InvalidArgument(f"{problem}: {error or type(error).__name__}") from error
+
+
+def check_file(path: Path) -> None:
+    """`UsageError` where there is no file."""
     if not path.exists():
         raise UsageError(f"there is no file {path}")
     if path.is_dir():
@@ -184,7 +222,7 @@ def _check_file(path: Path) -> None:
 
 def _read_array(path: Path, name: str, dtype: DType) -> Array:
     """The array in a file, in the input's type where it can be converted without loss."""
-    _check_file(path)
+    check_file(path)
     ending = path.suffix.lower()
     if ending == ".pb":
         value = _read_tensor(path)
@@ -199,10 +237,8 @@ def _read_array(path: Path, name: str, dtype: DType) -> Array:
                     raise UsageError(
                         f"{path} has no array {name!r} (it has {', '.join(loaded.files) or 'none'})"
                     )
-                try:
+                with _reading(f"{path}: the array {key!r} cannot be read"):
                     value = loaded[key]
-                except (ValueError, OSError, EOFError) as problem:
-                    raise InvalidArgument(f"{path}: the array {key!r} cannot be read: {problem}") from None
     else:
         raise UsageError(
             f"{path}: cannot read {ending or 'a file without an ending'} (.npy, .npz, .pb, .png, .jpg)"
@@ -248,7 +284,7 @@ def _image_batch(
     shape = tuple(dimensions.get(each, each) if isinstance(each, str) else each for each in info.shape)
     dtype = element_type(info)
     for path in paths:
-        _check_file(path)
+        check_file(path)
     values = [read_image(path, shape, dtype, f"input {info.name!r}", scale) for path in paths]
     if len({value.shape for value in values}) > 1:
         sizes = ", ".join(f"{path} {value.shape}" for path, value in zip(paths, values, strict=True))

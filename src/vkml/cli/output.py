@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.cli.terminal import PrintableStream, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -18,16 +20,24 @@ PLAIN_WIDTH = 200
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console that neither cuts tables in files and pipes nor hides that a pipe's reader went away."""
-    from rich.console import Console
+    """A rich console for names as they come.
 
-    class PipeConsole(Console):
+    It shows them as text, neither cuts tables in files and pipes nor hides that a pipe's reader went away.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    class PlainConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text, keep=""), **options)
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PLAIN_WIDTH
-    return PipeConsole(stderr=stderr, width=width, highlight=False)
+    file: Any = stream.unescaped if isinstance(stream, PrintableStream) else stream
+    return PlainConsole(file=file, width=width, highlight=False, emoji=False)
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:

@@ -101,17 +101,22 @@ def run_model(request: RunRequest) -> int:
 
 
 def _write_outputs(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> tuple[Path, ...]:
-    """One .npy an output, named after it, with characters that no file name may have replaced."""
+    """One .npy an output, named after it, with characters that no file name may have replaced.
+
+    Strings are written as NumPy's own, which can be read without unpickling.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for name, value in zip(names, outputs, strict=True):
         stem = re.sub(r"[^\w.\-]+", "_", name).lstrip(".") or "output"
+        stem = stem.encode()[:200].decode(errors="ignore")  # of the 255 that file systems allow
         path = folder / f"{stem}.npy"
         count = 1
         while path in written:
             count += 1
             path = folder / f"{stem}_{count}.npy"
-        np.save(path, value, allow_pickle=False)
+        array = np.asarray(value)
+        np.save(path, array.astype(np.str_) if array.dtype == object else array, allow_pickle=False)
         written.append(path)
     return tuple(written)
 

@@ -68,5 +68,34 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
         if not os.path.isdir(base_directory):
             raise InvalidArgument(f"base_directory {os.fspath(base_directory)!r} is not a folder")
         folders = [Path(os.fspath(base_directory))]
-    advice = "a model given as bytes has no folder; pass base_directory, or open the model by its path"
-    return Model(view, label, ExternalFiles(folders, advice))
+    files = ExternalFiles(
+        folders, "a model given as bytes has no folder; pass base_directory, or open the model by its path"
+    )
+    try:
+        return Model(view, label, files)
+    except InvalidProtobuf:
+        format_ = _foreign_format(view)
+        if format_ is None:
+            raise
+        raise InvalidProtobuf(f"{label} is {format_}, not an ONNX model; export the model to ONNX") from None
+
+
+def _foreign_format(view: memoryview) -> str | None:
+    """The format of a file that is no ONNX model, by its first bytes, where other packages save models so."""
+    start = bytes(view[:16])
+    for at, mark, name in _FORMATS:
+        if start[at:].startswith(mark):
+            return name
+    length = int.from_bytes(start[:8], "little")
+    return "a safetensors file" if start[8:9] == b"{" and 8 + length <= len(view) else None
+
+
+_FORMATS = (
+    (0, b"PK\x03\x04", "a zip archive (PyTorch saves .pt and .pth files so)"),
+    (0, b"\x80\x02", "a pickle (old PyTorch versions save so)"),
+    (0, b"GGUF", "a GGUF file"),
+    (0, b"\x89HDF", "an HDF5 file (Keras saves so)"),
+    (0, b"\x93NUMPY", "an array of NumPy's"),
+    (4, b"TFL3", "a TensorFlow Lite model"),
+)
+"""Offset, bytes there, and what a file is that has them."""
