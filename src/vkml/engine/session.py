@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.engine import devices as device_registry
+from vkml.engine.collector import collector_paused
 from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions
 from vkml.engine.plan import (
@@ -105,7 +106,7 @@ class InferenceSession:
         self._precision = precision
         device_registry.check_provider_options(providers, provider_options)
         info, self._providers = device_registry.resolve(devices, providers)
-        with open_model(path_or_bytes) as model:
+        with open_model(path_or_bytes) as model, collector_paused():
             self._label = model.label
             with _explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
@@ -341,7 +342,7 @@ class InferenceSession:
                 raise Fail(f"this session of {self._label} is closed; make a new one")
             plan = self._plans.get(key)
             if plan is None:
-                with _explained(self._label), _mapped(self._files):
+                with _explained(self._label), _mapped(self._files), collector_paused():
                     plan = self._make_plan(self._segments[index], shapes, values, key)
                 self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
                 self._warn(plan)

@@ -6,7 +6,7 @@ as uint16, float8 as uint8, smaller types flat and packed into uint8 (see `vkml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from vkml import errors
 from vkml.errors import InvalidGraph
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """One element type of ONNX."""
+    """One element type of ONNX; there is one object of each."""
 
     name: str
     """The name ONNX Runtime prints between the brackets of ``tensor(float)``: ``float``."""
@@ -26,7 +26,7 @@ class DType:
     bits: int
     kind: str
     """'f' float, 'i' signed, 'u' unsigned, 'b' bool, 'c' complex, 's' string."""
-    storage: np.dtype[Any] = field(compare=False)
+    storage: np.dtype[Any]
     """NumPy dtype of the array that carries it."""
 
     @property

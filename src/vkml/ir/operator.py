@@ -146,7 +146,7 @@ _BY_NAME = {
 
 def normalise_attributes(node: Node, spec: Operator) -> dict[str, Any]:
     """The node's attributes with defaults filled in; `InvalidGraph` for unknown, missing or mistyped ones."""
-    unknown = sorted(set(node.attributes) - set(spec.attributes))
+    unknown = sorted(key for key in node.attributes if key not in spec.attributes)
     if unknown:
         known = ", ".join(sorted(spec.attributes))
         takes = f"it takes {known}" if known else "it takes none"

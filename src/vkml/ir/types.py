@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +22,14 @@ class TensorType:
     dtype: DType
     shape: tuple[Dim, ...] | None
 
-    @functools.cached_property
+    @property
     def is_static(self) -> bool:
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+        if self.shape is None:
+            return False
+        for dim in self.shape:  # noqa: SIM110  asked of every value some ten times; all() takes thrice as long
+            if not isinstance(dim, int):
+                return False
+        return True
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -38,7 +42,7 @@ class TensorType:
         assert self.shape is not None, self
         return len(self.shape)
 
-    @functools.cached_property
+    @property
     def elements(self) -> int:
         return math.prod(self.dims)
 

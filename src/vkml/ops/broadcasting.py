@@ -43,11 +43,11 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
         NotImplemented: The type is bfloat16, in which NumPy cannot compute.
     """
     first = inputs[0].dtype
-    names = ", ".join(dtype.name for dtype in allowed)
-    found = ", ".join(known.dtype.name for known in inputs)
     if any(known.dtype != first for known in inputs):
+        found = ", ".join(known.dtype.name for known in inputs)
         raise InvalidGraph(
-            f"{node.label}: inputs have element types {found}; they must be the same, one of {names}"
+            f"{node.label}: inputs have element types {found}; they must be the same, one of "
+            f"{', '.join(dtype.name for dtype in allowed)}"
         )
     if first == BFLOAT16:
         # Raw bits travel as uint16: computing on them would be silently wrong.
@@ -55,7 +55,10 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
             f"{node.label}: computing in bfloat16 is not supported; cast to float first"
         )
     if first not in allowed:
-        raise InvalidGraph(f"{node.label}: element type {found} is not allowed; {node.op} takes {names}")
+        raise InvalidGraph(
+            f"{node.label}: element type {first.name} is not allowed; {node.op} takes "
+            f"{', '.join(dtype.name for dtype in allowed)}"
+        )
     return first
 
 

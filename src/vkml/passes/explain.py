@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 
 from vkml.errors import Error, InvalidGraph
 from vkml.ir import Node
 
 
-@contextmanager
-def explained(node: Node, problem: str) -> Iterator[None]:
+@dataclass(slots=True)
+class explained:
     """Adds the node's label to vkml's errors that lack it; Python's own become `InvalidGraph`: `problem`."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Error as error:
-        if node.label not in str(error):
-            error.args = (f"{node.label}: {error}",)
-        raise
-    except Exception as error:
-        raise InvalidGraph(f"{node.label}: {problem}: {error}") from error
+
+    node: Node
+    problem: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, MemoryError) or not isinstance(error, Exception):
+            return
+        if not isinstance(error, Error):
+            raise InvalidGraph(f"{self.node.label}: {self.problem}: {error}") from error
+        if self.node.label not in str(error):
+            error.args = (f"{self.node.label}: {error}",)

@@ -8,7 +8,7 @@ of the body has the shape of the group's result or one that broadcasts to it.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -74,6 +74,9 @@ def fuse(
     readers.update(value.name for value in graph.outputs)
     merged: list[Node] = []
     for group in _grow(graph, place, follows):
+        if len(group) == 1:
+            merged += group
+            continue
         for part in _split(group, graph, readers):
             merged.append(part[0] if len(part) == 1 else _fused_node(part, graph, readers))
     return replace(graph, nodes=tuple(_sorted(merged)))
@@ -90,9 +93,12 @@ def _grow(
     """Value → number of the group that makes it."""
     for i, node in enumerate(nodes):
         is_pointwise = _is_pointwise(node, types)
-        read = {name for name in node.inputs if name}
-        sources = Counter(group_of[name] for name in read if name in group_of)
-        leaves = {name for name in read if not _is_scalar_constant(name, graph)}
+        leaves = {name for name in node.inputs if name and not _is_scalar_constant(name, graph)}
+        sources: dict[int, int] = {}
+        """Group → how many of the values read it makes."""
+        for name in leaves:
+            if name in group_of:
+                sources[group_of[name]] = sources.get(group_of[name], 0) + 1
         shape = types[node.outputs[0]].dims if _is_static(node, types) else None
         device = place(node) if place is not None else ""
         chosen = None
@@ -204,11 +210,14 @@ def _fused_node(members: Sequence[Node], graph: Graph, readers: Mapping[str, int
 def _sorted(nodes: Sequence[Node]) -> list[Node]:
     """Topological order, stable."""
     producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
-    waiting = [len({producer[n] for n in node.inputs if n in producer}) for node in nodes]
-    users: dict[int, list[int]] = defaultdict(list)
-    for i, node in enumerate(nodes):
-        for at in {producer[n] for n in node.inputs if n in producer}:
-            users[at].append(i)
+    needs = [{producer[name] for name in node.inputs if name in producer} for node in nodes]
+    if all(need < i for i, mine in enumerate(needs) for need in mine):
+        return list(nodes)
+    waiting = [len(mine) for mine in needs]
+    users: list[list[int]] = [[] for _ in nodes]
+    for i, mine in enumerate(needs):
+        for need in mine:
+            users[need].append(i)
     ready = [i for i, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
     order = []

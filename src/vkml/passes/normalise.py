@@ -11,7 +11,7 @@ from vkml.ir.operator import check_attributes, normalise_attributes
 from vkml.ops.creation import constant_value
 from vkml.passes.explain import explained
 
-_INTERNAL = {"is_flattened", "source", "source_shape"}
+_INTERNAL = frozenset({"is_flattened", "source", "source_shape"})
 """Attributes that rewrites give to nodes: no model may, they say what vkml has found out about inputs."""
 _RETYPED = ("p", "to")
 """Attributes that had another type before opset 6: LpPool's was a float, Cast's a string."""
@@ -81,13 +81,14 @@ def _every_node(graph: Graph) -> Iterator[Node]:
 
 def _upgraded(node: Node) -> list[Node]:
     operator = find(node)
-    hidden = sorted(_INTERNAL & set(node.attributes))
-    if hidden:
-        raise InvalidGraph(f"{node.label}: the attribute {hidden[0]!r} is not one of {node.op}'s")
-    changed = _RETYPED if node.version < 6 else ()
-    stated = {key: value for key, value in node.attributes.items() if key not in changed}
-    checked = check_attributes(replace(node, attributes=stated), operator)
-    node = replace(node, attributes={**node.attributes, **checked})
+    if node.attributes:
+        hidden = sorted(_INTERNAL.intersection(node.attributes))
+        if hidden:
+            raise InvalidGraph(f"{node.label}: the attribute {hidden[0]!r} is not one of {node.op}'s")
+        changed = _RETYPED if node.version < 6 else ()
+        stated = {key: value for key, value in node.attributes.items() if key not in changed}
+        checked = check_attributes(replace(node, attributes=stated), operator)
+        node = replace(node, attributes={**node.attributes, **checked})
     with explained(node, f"its form of opset {node.version} cannot be understood"):
         upgraded = operator.upgrade(node)
     forms = [upgraded] if isinstance(upgraded, Node) else list(upgraded)
@@ -95,9 +96,10 @@ def _upgraded(node: Node) -> list[Node]:
     complete = []
     for form in forms:
         spec = find(form)
-        inputs = form.inputs
-        while inputs and not inputs[-1]:
-            inputs = inputs[:-1]
+        count = len(form.inputs)
+        while count and not form.inputs[count - 1]:
+            count -= 1
+        inputs = form.inputs[:count]
         _check_count(form, "inputs", len(inputs), spec.inputs)
         _check_count(form, "outputs", len(form.outputs), spec.outputs)
         complete.append(replace(form, inputs=inputs, attributes=normalise_attributes(form, spec)))

@@ -20,21 +20,21 @@ class AcyclicOrder:
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._position: list[int] = []
-        self._needs: list[set[int]] = []
-        self._users: list[set[int]] = []
+        self._needs: list[list[int]] = []
+        self._users: list[list[int]] = []
 
     def add(self, needs: Iterable[int]) -> int:
         """A new vertex behind all others, with edges from `needs`; returns its number."""
         vertex = len(self._position)
         self._position.append(vertex)
-        self._needs.append(set())
-        self._users.append(set())
+        self._needs.append([])
+        self._users.append([])
         self._enter(needs, vertex)
         return vertex
 
     def connect(self, needs: Iterable[int], vertex: int) -> bool:
         """Adds edges from each of `needs` to a vertex; False, with none added, where they close a cycle."""
-        needs = set(needs) - self._needs[vertex]
+        needs = set(needs).difference(self._needs[vertex])
         late = [need for need in needs if self._position[need] > self._position[vertex]]
         if late:
             before = self._reached(late, self._needs, above=self._position[vertex])
@@ -50,8 +50,8 @@ class AcyclicOrder:
 
     def _enter(self, needs: Iterable[int], vertex: int) -> None:
         for need in needs:
-            self._needs[vertex].add(need)
-            self._users[need].add(vertex)
+            self._needs[vertex].append(need)
+            self._users[need].append(vertex)
 
     def _reached(
         self,
