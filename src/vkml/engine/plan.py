@@ -20,7 +20,7 @@ from vkml.ir import Graph, Node, TensorType, dtypes
 from vkml.ir.file_constant import owned, settled
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
 from vkml.lowering.cpu_views import VIEWS
-from vkml.lowering.vulkan import Piece, lower, refusal
+from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, remove_dead, simplify, specialise
 from vkml.passes.fuse import members
 
@@ -332,12 +332,7 @@ def _refusals(graph: Graph, placement: Placement) -> dict[str, str]:
     """First output of each node that the device cannot run → why."""
     if placement.target is None:
         return {}
-    found = {}
-    for node in graph.nodes:
-        reason = refusal(node, graph.types, graph.constants, placement.target)
-        if reason is not None:
-            found[_key(node)] = reason
-    return found
+    return refusals(graph.nodes, graph.types, graph.constants, placement.target)
 
 
 def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:

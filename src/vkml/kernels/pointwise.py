@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vkml.ir import Constant, DType, Graph, dtypes, find
-from vkml.kernels.spec import Dispatch
+from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import (
     CannotLower,
@@ -22,6 +22,8 @@ from vkml.kernels.writer import (
 )
 
 WORKGROUP = 256
+MOST_TERMS = 64
+"""Inputs of one node: the compiler calls itself for each term of an expression and dies of 16,000."""
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Sum", "Mean"})
 """Operators of whose known zeros compilers draw conclusions that IEEE 754 does not allow."""
@@ -85,6 +87,8 @@ def emit_body(
     types.update(body.types)
     lines: list[str] = []
     for node in body.nodes:
+        if len(node.inputs) > MOST_TERMS:
+            raise CannotLower(f"{node.op} of {len(node.inputs)} inputs: a kernel takes up to {MOST_TERMS}")
         operator = find(node)
         result = types[node.outputs[0]].dtype
         known = {**operands, **zeros} if node.op in _ARITHMETIC else operands
@@ -116,6 +120,21 @@ def _scalar(constant: Constant) -> Any:
     return constant.array.reshape(-1)[0]
 
 
+@dataclass(frozen=True)
+class _Recipe:
+    """A kernel, and its launch with operands in the place of views."""
+
+    kernel: KernelSpec
+    groups: tuple[int, int, int]
+    arguments: tuple[int, ...]
+    """Which operand each address of the push constants is that of."""
+
+
+_RECIPES_KEPT = 1024
+_recipes: dict[Hashable, _Recipe] = {}
+"""By all that a launch depends on but for where its operands lie: graphs repeat themselves."""
+
+
 def pointwise(
     body: Graph,
     leaves: Sequence[View],
@@ -135,6 +154,72 @@ def pointwise(
         push_limit: bytes of push constants the device offers.
         max_groups: workgroups a grid dimension may have.
     """
+    # NVIDIA's driver faults on offsets below a pointer: a reversed view is taken from its lowest element on.
+    forwards = [view.forwards() for view in (*leaves, *outputs)]
+    views = [view for view, _ in forwards]
+    key = (_body_key(body), _places(leaves, outputs, views), label, push_limit, max_groups)
+    recipe = _recipes.get(key)
+    if recipe is None:
+        made = _generate(body, leaves, outputs, forwards, label, push_limit, max_groups)
+        order = tuple(next(i for i, view in enumerate(views) if view is found) for found in made.arguments)
+        recipe = _Recipe(made.kernel, made.groups, order)
+        if len(_recipes) >= _RECIPES_KEPT:
+            _recipes.clear()
+        _recipes[key] = recipe
+    arguments = tuple(views[index] for index in recipe.arguments)
+    return Dispatch(
+        recipe.kernel, recipe.groups, arguments, tuple(views[: len(leaves)]), tuple(views[len(leaves) :])
+    )
+
+
+def _body_key(body: Graph) -> Hashable:
+    """Equal for bodies that compute the same, whatever their values are called."""
+    numbers: dict[str, Hashable] = {value.name: number for number, value in enumerate(body.inputs)}
+    for name, constant in body.constants.items():
+        numbers[name] = (constant.dtype, constant.array.tobytes())
+    nodes = []
+    for node in body.nodes:
+        attributes = attribute_key(node.attributes)
+        result = body.types[node.outputs[0]].dtype
+        nodes.append((node.op, node.domain, attributes, tuple(numbers.get(n) for n in node.inputs), result))
+        numbers[node.outputs[0]] = len(numbers)
+    types = tuple(value.type.dtype for value in body.inputs)
+    return types, tuple(nodes), tuple(numbers[value.name] for value in body.outputs)
+
+
+def attribute_key(attributes: Mapping[str, Any]) -> Hashable:
+    """Equal for attributes with which an operator does the same."""
+    return tuple((key, _bits(value)) for key, value in attributes.items())
+
+
+def _bits(value: Any) -> Hashable:
+    """Equal for equal values of an attribute: 0.0 is not -0.0, nor is 1 True."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, tuple | list):
+        return tuple(_bits(item) for item in value)
+    return type(value), value
+
+
+def _places(leaves: Sequence[View], outputs: Sequence[View], forwards: Sequence[View]) -> Hashable:
+    """How operands lie, as far as kernels depend on it: strides, alignment, which begin at one address."""
+    first: dict[tuple[int, int], int] = {}
+    same = [
+        first.setdefault((view.buffer.serial, view.byte_offset), index) for index, view in enumerate(forwards)
+    ]
+    layouts = [(view.dtype, view.strides, view.offset % 16) for view in (*leaves, *outputs)]
+    return outputs[0].shape, tuple(same), tuple(layouts)
+
+
+def _generate(
+    body: Graph,
+    leaves: Sequence[View],
+    outputs: Sequence[View],
+    forwards: Sequence[tuple[View, int]],
+    label: str,
+    push_limit: int,
+    max_groups: int,
+) -> Dispatch:
     space = outputs[0].shape
     operands = [*leaves, *outputs]
     sizes, strides = collapse(space, [view.strides for view in operands])
@@ -144,8 +229,6 @@ def pointwise(
 
     writer = KernelWriter(push_limit)
     part = min(width, 4)
-    # NVIDIA's driver faults on offsets below a pointer: a reversed view is taken from its lowest element on.
-    forwards = [view.forwards() for view in operands]
     pointers = [
         writer.read(view, width=part if _is_vector(stride, width) else 1)
         for (view, _), stride in zip(forwards[: len(leaves)], strides, strict=False)

@@ -10,6 +10,7 @@ _NAME = re.compile(r"^(?:static const )?\w+ (\w+)(?:<[^>]*>|\[\d+\])?\s*(?:\(|=)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
+@functools.lru_cache(maxsize=512)
 def math_used_by(text: str) -> str:
     """The definitions of pointwise_math.slang that `text` names, and those that these name in turn.
 

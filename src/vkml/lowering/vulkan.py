@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vkml.ir import Constant, Node, TensorType, dtypes
+from vkml.ir import Constant, Node, TensorType, dtypes, find
+from vkml.kernels.pointwise import attribute_key
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS, CannotLower
 from vkml.lowering.builder import Builder, Target
@@ -39,7 +40,7 @@ def lower(
     """Lowers a piece of a specialised graph.
 
     Raises:
-        CannotLower: a node has no Vulkan form on this target (ask `refusal` before).
+        CannotLower: a node has no Vulkan form on this target (ask `refusals` before).
     """
     build = Builder(target)
     views: dict[str, View] = {}
@@ -137,30 +138,65 @@ def slice_along(view: View, axis: int, start: int, size: int) -> View:
     return view.slice(starts, [1] * len(shape), shape)
 
 
-def refusal(
-    node: Node,
+def refusals(
+    nodes: Sequence[Node],
     types: Mapping[str, TensorType],
     constants: Mapping[str, Constant],
     target: Target,
-) -> str | None:
-    """Why `node` cannot run on the target, None where it can: its lowering is tried on throw-away buffers."""
-    build = Builder(target)
+) -> dict[str, str]:
+    """First output of each node that cannot run on the target → why."""
+    tried: dict[Hashable, str | None] = {}
+    found = {}
+    for node in nodes:
+        reason = _refused_value(node, types, target)
+        if reason is None:
+            form = _form(node, types, constants)
+            if form not in tried:
+                tried[form] = _try_lowering(node, types, constants, target)
+            reason = tried[form]
+        if reason is not None:
+            found[next(name for name in node.outputs if name)] = reason
+    return found
+
+
+def _form(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Hashable:
+    """All of a node that decides whether it can be lowered: equal nodes are tried once."""
+    reads_values = not find(node).is_pointwise
+    places: dict[str, int] = {}
+    inputs = [
+        name and (places.setdefault(name, at), types[name], reads_values and id(constants.get(name)))
+        for at, name in enumerate(node.inputs)
+    ]
+    outputs = [name and types[name] for name in node.outputs]
+    return node.op, node.domain, attribute_key(node.attributes), tuple(inputs), tuple(outputs)
+
+
+def _refused_value(node: Node, types: Mapping[str, TensorType], target: Target) -> str | None:
+    """Why no kernel handles one of the values that a node reads and makes."""
     for name in (*node.inputs, *node.outputs):
-        if (
-            name
-            and types[name].shape is not None
-            and types[name].is_static
-            and types[name].elements > MAX_ELEMENTS
-        ):
-            return f"'{name}' has {types[name].elements} elements, kernels count to {MAX_ELEMENTS}"
-        if name and not types[name].is_static:
+        if not name:
+            continue
+        if not types[name].is_static:
             return f"the shape of '{name}' depends on data"
-        if name and (types[name].dtype == dtypes.STRING or not types[name].dtype.is_native):
+        if types[name].elements > MAX_ELEMENTS:
+            return f"'{name}' has {types[name].elements} elements, kernels count to {MAX_ELEMENTS}"
+        if types[name].dtype == dtypes.STRING or not types[name].dtype.is_native:
             return f"no Vulkan kernel handles {types[name].dtype.name}"
     for name in node.outputs:
         missing = set(NEEDS.get(types[name].dtype, ()) if name else ()) - target.capabilities
         if missing:
             return f"storing {types[name].dtype.name} needs {', '.join(sorted(missing))}"
+    return None
+
+
+def _try_lowering(
+    node: Node,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    target: Target,
+) -> str | None:
+    """Why a node cannot be lowered: that is tried on throw-away buffers."""
+    build = Builder(target)
     try:
         views: dict[str, View] = {}
         given = [_probe_view(name, types, constants, views, build) for name in node.inputs]
