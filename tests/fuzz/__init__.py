@@ -1,0 +1,1 @@
+"""A differential fuzzer: random and mutated models through vkml, onnxruntime and NumPy."""

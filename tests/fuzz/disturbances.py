@@ -1,0 +1,345 @@
+"""How far rounding may carry a result: evaluation repeated with every inexact step disturbed at random.
+
+A step that IEEE 754 decides (a sum of two float32, a comparison, a movement) is not disturbed at all, so chains
+of such steps must come out to the last bit; a step that devices may round otherwise is disturbed by what it
+may differ, so that conditions, cancellation and jumps (a floor at an integer) show by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.tensors import Array
+from vkml.ir import Node, dtypes, find
+from vkml.ir.dtypes import DType
+
+EXACT = frozenset(
+    [
+        "Abs",
+        "Add",
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "BitShift",
+        "BitwiseAnd",
+        "BitwiseNot",
+        "BitwiseOr",
+        "BitwiseXor",
+        "Cast",
+        "CastLike",
+        "Ceil",
+        "CenterCropPad",
+        "Clip",
+        "Compress",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "DepthToSpace",
+        "Dropout",
+        "Equal",
+        "Expand",
+        "EyeLike",
+        "Flatten",
+        "Floor",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "GlobalMaxPool",
+        "Greater",
+        "GreaterOrEqual",
+        "Hardmax",
+        "Identity",
+        "IsInf",
+        "IsNaN",
+        "LeakyRelu",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "MaxPool",
+        "MaxUnpool",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "NonZero",
+        "Not",
+        "OneHot",
+        "Or",
+        "Pad",
+        "PRelu",
+        "ReduceMax",
+        "ReduceMin",
+        "Relu",
+        "Reshape",
+        "ReverseSequence",
+        "Round",
+        "Scatter",
+        "Shape",
+        "Shrink",
+        "Sign",
+        "Size",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Sub",
+        "TensorScatter",
+        "ThresholdedRelu",
+        "Tile",
+        "TopK",
+        "Transpose",
+        "Trilu",
+        "Unique",
+        "Unsqueeze",
+        "Where",
+        "Xor",
+    ]
+)
+"""Nothing is rounded, or IEEE 754 says how; a scatter without a reduction is one of them, too."""
+
+ARITHMETIC = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "LeakyRelu", "PRelu", "Shrink", "Mod"}
+)
+MOVEMENTS = EXACT - ARITHMETIC
+QUOTIENTS = frozenset({"Div", "Sqrt", "Reciprocal"})
+"""What Vulkan allows 2.5 units in the last place and more for."""
+
+LINEAR = frozenset(
+    [
+        "AveragePool",
+        "Col2Im",
+        "Conv",
+        "ConvTranspose",
+        "CumSum",
+        "Einsum",
+        "Gemm",
+        "GlobalAveragePool",
+        "MatMul",
+        "Mean",
+        "ReduceL1",
+        "ReduceMean",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Resize",
+        "Sum",
+        "Upsample",
+    ]
+)
+"""Sums of products: the error is a multiple of what the same sum of absolute values comes to."""
+
+FUNCTIONS: dict[str, tuple[float, float]] = {
+    "Elu": (16, 4e-7), "Gelu": (16, 3e-5), "Celu": (16, 2e-6), "HardSwish": (8, 2e-6), "HardSigmoid": (4, 4e-7), "Pow": (70, 0),
+    "Tan": (170, 0), "Sin": (16, 4e-7), "Cos": (16, 4e-7), "Selu": (32, 1e-6), "Softplus": (32, 0),
+    "Acosh": (32, 0), "Swish": (32, 1e-36), "Mish": (32, 1e-36),
+}  # fmt: skip
+"""Units in the last place and absolute error that functions of one number may have; 16 and 0 for others."""
+
+JITTERED = frozenset(
+    [
+        "BatchNormalization",
+        "CumProd",
+        "GlobalLpPool",
+        "GridSample",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "LogSoftmax",
+        "LpNormalization",
+        "LpPool",
+        "LRN",
+        "MeanVarianceNormalization",
+        "AffineGrid",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceProd",
+        "RMSNormalization",
+        "RoiAlign",
+        "ScatterElements",
+        "ScatterND",
+        "Softmax",
+    ]
+)
+"""Formulas of many steps: their inputs are disturbed."""
+LARGEST = {np.dtype(np.float16): 1e17, np.dtype(np.float32): 1e17, np.dtype(np.float64): 1e150}
+"""Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a device may do to numbers."""
+
+    rough_quotients: bool = False
+    flushes: bool = False
+    """Whether subnormal float32 may count as zero."""
+    contracts: bool = False
+    """Whether a product that only a sum reads may go unrounded (a fused multiply-add)."""
+    winograd: bool = False
+    unrounded_halves: bool = False
+    """Whether a float16 may be known more precisely than it is stored."""
+    scale: float = 1.0
+    """Times the errors that functions and sums are allowed."""
+
+
+class RandomDisturbance:
+    """One sample; styles differ in how errors hang together."""
+
+    STYLES = ("each", "all up", "all down", "flushed", "signs", "each")
+
+    def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
+        self.rng, self.traits = rng, traits
+        self.style = self.STYLES[number % len(self.STYLES)]
+        self.coin = number % 2 == 0
+        self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
+
+    def inputs(self, node: Node, arrays: list[Array | None], types: list[DType | None]) -> list[Array | None]:
+        found = [
+            self._flushed(array, dtype) if array is not None and dtype is not None else None
+            for array, dtype in zip(arrays, types, strict=True)
+        ]
+        if self.traits.unrounded_halves and node.op not in MOVEMENTS:
+            found = [
+                self._moved(array, np.spacing(np.abs(array)))
+                if array is not None and array.dtype == np.float16
+                else array
+                for array in found
+            ]
+        if node.op not in JITTERED or node.domain or _is_plain_scatter(node):
+            return found
+        return [
+            array
+            if array is None or dtype is None or not dtype.is_native or not dtype.is_float
+            else self._moved(
+                array, np.abs(array.astype(np.float64)) * self.traits.scale * 4 * _epsilon(array.dtype)
+            )
+            for array, dtype in zip(found, types, strict=True)
+        ]
+
+    def outputs(
+        self, node: Node, inputs: list[Array | None], arrays: list[Array], types: list[DType]
+    ) -> list[Array]:
+        found = []
+        for number, (array, dtype) in enumerate(zip(arrays, types, strict=False)):
+            if dtype.is_float and dtype.is_native:
+                error = self._error(node, inputs, array, number)
+                array = self._flushed(array if error is None else self._moved(array, error), dtype)
+                if self._is_undecided(node, inputs, array):
+                    array = np.full_like(array, np.nan)
+                elif dtype == dtypes.FLOAT16 and self.coin:
+                    # A fused chain of float16 rounds at its end: what overflows on the way may come back.
+                    array = np.where(np.isinf(array), array.dtype.type(np.nan), array)
+            found.append(array)
+        return found
+
+    def _error(self, node: Node, inputs: list[Array | None], array: Array, number: int) -> Any:
+        """Absolute error that an output may have; None for none."""
+        with np.errstate(all="ignore"):
+            op, unit = node.op, np.spacing(np.abs(array))
+        scale = self.traits.scale
+        if (
+            op in EXACT
+            or _is_plain_scatter(node)
+            or (op == "Resize" and node.attributes["mode"] == "nearest")
+        ):
+            if array.dtype == np.float16 and op in ARITHMETIC:
+                return unit  # a chain of these may round once, at its end
+            if self.traits.contracts and op == "Mul":
+                return unit
+            return None if scale == 1 or op not in ARITHMETIC else unit
+        if op in QUOTIENTS:
+            units = 4 if self.traits.rough_quotients else 1 if array.dtype == np.float16 else 0
+            return None if not units else units * unit
+        if op in LINEAR:
+            return scale * self._linear(node, inputs, array) + unit
+        if op in JITTERED:
+            return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
+        if array.dtype != np.float32:
+            return scale * 4 * unit
+        units, absolute = FUNCTIONS.get(op, (16, 0))
+        return scale * (units * unit + absolute + (0 if scale == 1 else 1e-7))
+
+    def _is_undecided(self, node: Node, inputs: list[Array | None], array: Array) -> bool:
+        """Whether a formula may overflow on the way, or not, as it is put."""
+        if node.op not in JITTERED or not self.coin or node.op in ("Softmax", "LogSoftmax"):
+            return False
+        floats = [value for value in inputs if value is not None and value.dtype.kind == "f"]
+        if node.op in ("ReduceProd", "CumProd", "ScatterElements", "ScatterND"):
+            with np.errstate(all="ignore"):
+                logs = [np.abs(np.log2(np.abs(value[np.isfinite(value) & (value != 0)]))) for value in floats]
+            return float(sum(entry.sum() for entry in logs)) > (120 if array.dtype != np.float64 else 1000)
+        return any(
+            np.abs(value[np.isfinite(value)]).max(initial=0) > LARGEST[value.dtype] for value in floats
+        )
+
+    def _linear(self, node: Node, inputs: list[Array | None], array: Array) -> Any:
+        sizes = []
+        for value in inputs:
+            if value is not None and value.dtype.kind == "f":
+                size = np.where(np.isfinite(value), np.abs(value), 0).astype(value.dtype)
+                sizes.append(size)
+            else:
+                sizes.append(value)
+        signs = {key: abs(value) for key, value in node.attributes.items() if key in ("alpha", "beta")}
+        with np.errstate(all="ignore"):
+            total = find(node).evaluate(replace(node, attributes={**node.attributes, **signs}), sizes)[0]
+        terms = max([1, *(value.size / max(array.size, 1) for value in inputs if value is not None)])
+        if (
+            node.op in ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "CumSum")
+            and inputs[0] is not None
+        ):
+            terms = max([terms, *(max(value.shape, default=1) for value in inputs if value is not None)])
+            if node.op == "Conv" and inputs[1] is not None:
+                terms = math.prod(inputs[1].shape[1:])
+        epsilon = 1.2e-7 if array.dtype == np.float16 else _epsilon(array.dtype)
+        error = (4 + 2 * math.sqrt(terms)) * epsilon * total.astype(np.float64)
+        if node.op == "Conv" and self.traits.winograd and inputs[1].shape[2:] == (3, 3):  # type: ignore[union-attr]
+            error = error + 3e-5 * np.max(total, initial=0)
+        if node.op == "Resize":
+            error = error + 4 * epsilon * np.max(np.abs(sizes[0]), initial=0)
+        return error
+
+    def _moved(self, array: Array, error: Any) -> Array:
+        """The array with errors added, up to the stated sizes."""
+        wide = array.astype(np.float64)
+        if self.style == "each":
+            share: Any = self.rng.uniform(-1, 1, array.shape)
+        elif self.style == "signs":
+            share = self.rng.choice([-1.0, 1.0], array.shape)
+        else:
+            share = (
+                float(self.rng.choice([-1.0, 1.0]))
+                if self.style == "flushed"
+                else 1 - 2 * (self.style == "all down")
+            )
+        with np.errstate(all="ignore"):
+            step = np.where(np.isfinite(wide), share * error, 0)
+            if not np.isfinite(error).all():
+                # Sums that overflow on the way, or do not: anything may come out.
+                open_ = ~np.isfinite(error) & np.ones(array.shape, bool)
+                wide, step = np.where(open_, np.nan if self.coin else 0, wide), np.where(open_, 0, step)
+            if array.dtype == np.float64:
+                return np.asarray(array + step)
+            # Beyond the largest number, infinity or not is a matter of the last rounding.
+            return np.asarray(wide + step).astype(array.dtype)
+
+    def _flushed(self, array: Array, dtype: DType) -> Array:
+        if not self.flushes or dtype != dtypes.FLOAT32:
+            return array
+        is_tiny = (np.abs(array) < np.float32(1.17549435e-38)) & (array != 0)
+        return np.where(is_tiny, np.copysign(np.float32(0), array), array) if is_tiny.any() else array
+
+
+def _is_plain_scatter(node: Node) -> bool:
+    return node.op in ("ScatterElements", "ScatterND") and node.attributes.get("reduction") in (
+        "none",
+        "max",
+        "min",
+    )
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps)

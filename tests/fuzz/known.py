@@ -1,0 +1,203 @@
+"""What is known and no finding: what others get wrong, what ONNX leaves open, what vkml says it cannot do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from tests.fuzz.tensors import Array
+from vkml.ir import Node
+
+# -- vkml's own limits ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A refusal that is no mistake."""
+
+    pattern: str
+    reason: str
+    holds: Callable[[ModelProto | None], bool] = lambda proto: True
+    """Whether it is none in this model."""
+
+
+def _rounds_down(proto: ModelProto | None) -> bool:
+    """Whether all pools of a model count whole windows only."""
+    if proto is None:
+        return True
+    settings = (setting for node in proto.graph.node for setting in node.attribute)
+    return not any(setting.name == "ceil_mode" and setting.i for setting in settings)
+
+
+LIMITS = (
+    Limit(r"operators? that vkml does not support", "operators that the registry lacks"),
+    Limit(r"decides shapes and is known only while the model runs", "shapes that depend on data"),
+    Limit(r"bfloat16", "bfloat16 is moved and cast only"),
+    Limit(
+        r"is larger than spatial axis",
+        "a window larger than its axis: others make nothing of it",
+        _rounds_down,
+    ),
+    Limit(r"the dimension '.*' is .* in input", "onnxruntime lets inputs disagree in a dimension"),
+    Limit(r"Constant node .*: (takes 0 inputs|the attribute)", "onnxruntime does not look at Constant nodes"),
+    Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
+    Limit(r"the value '.*' is produced twice|is there twice", "onnxruntime lets one of two equal names win"),
+)
+
+
+def limit_of(message: str, proto: ModelProto | None) -> str | None:
+    """The reason of a refusal that is known; None where it is not."""
+    fitting = (limit for limit in LIMITS if re.search(limit.pattern, message) and limit.holds(proto))
+    return next((limit.reason for limit in fitting), None)
+
+
+# -- operators ----------------------------------------------------------------------------------------------
+
+Where = Callable[[Node, list[Array | None], Array], Any]
+"""Node, inputs, vkml's result → whether all of it, or a mask of its elements."""
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """Elements of a node's results that other runtimes get wrong, or may make what they like of."""
+
+    ops: str
+    where: Where
+    reason: str
+    of: str = ""
+    """The runtime that is excused; any, where this is empty."""
+
+
+def _floats(inputs: list[Array | None]) -> list[Array]:
+    return [array for array in inputs if array is not None and array.dtype.kind == "f"]
+
+
+def always(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return True
+
+
+def has_nan(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return any(np.isnan(array).any() for array in _floats(inputs))
+
+
+def has_special(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return any(not np.isfinite(array).all() for array in _floats(inputs))
+
+
+def is_double(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == np.float64
+
+
+def _is_any_float(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype.kind == "f"
+
+
+def is_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype.kind in "iu"
+
+
+def is_large(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Numbers whose squares lose or overflow what other places need."""
+    return has_special(node, inputs, result) or any(
+        np.abs(array).max(initial=0) > 1e6 for array in _floats(inputs)
+    )
+
+
+def overflows_half(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return any(array.dtype == np.float16 and not np.isfinite(array).all() for array in _floats(inputs))
+
+
+def _pads_outwards(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether padding to the same size would have to take something away: a window shorter than its stride."""
+    if not str(node.attributes["auto_pad"]).startswith("SAME") or inputs[0] is None:
+        return False
+    kernel = node.attributes["kernel_shape"] or (inputs[1].shape[2:] if inputs[1] is not None else ())
+    strides = node.attributes["strides"] or (1,) * len(kernel)
+    return any(size < stride for size, stride in zip(kernel, strides, strict=True))
+
+
+def _is_half(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == np.float16
+
+
+def _is_wide_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Products of integers that overflow, or that float64 cannot hold."""
+    if result.dtype.kind not in "iu":
+        return False
+    sizes = [np.abs(array.astype(np.float64)).max(initial=1) for array in inputs if array is not None]
+    terms = max(max(array.shape, default=1) for array in inputs if array is not None)
+    return float(np.prod(sizes)) * terms >= min(2**50, int(np.iinfo(result.dtype).max))
+
+
+def _is_unsorted_or_backwards(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return (node.attributes["axis"] or 0) < 0 or not node.attributes["sorted"]
+
+
+def overflows_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Sums of integers that leave their type."""
+    if result.dtype.kind not in "iu" or inputs[0] is None:
+        return False
+    size = np.abs(inputs[0].astype(np.float64))
+    total = np.prod(np.maximum(size, 1)) if node.op == "ReduceProd" else np.sum(size * np.maximum(size, 1))
+    return total >= np.iinfo(result.dtype).max
+
+
+def _has_single_size(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return bool(node.attributes["align_corners"]) and 1 in result.shape[1:-1]
+
+
+def _crops(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["coordinate_transformation_mode"] == "tf_crop_and_resize"
+
+
+def _scales_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    is_whole_factor = all(float(node.attributes[key]).is_integer() for key in ("alpha", "beta"))
+    return result.dtype.kind in "iu" and not is_whole_factor
+
+
+ORT, ONNX = "onnxruntime", "onnx's evaluator"
+FREEDOMS = (
+    Freedom("MaxPool GlobalMaxPool", has_nan, "ONNX does not say; vkml hands NaN on, as in ReduceMax"),
+    Freedom("ScatterElements ScatterND", has_nan, "the least and greatest with NaN: ONNX does not say"),
+    Freedom("Unique TopK ArgMax ArgMin Hardmax", has_nan, "the order of NaN: ONNX does not say"),
+    Freedom(
+        "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceProd",
+        overflows_whole,
+        "integers that overflow: ONNX does not say; vkml wraps around, onnxruntime does not always",
+    ),
+    Freedom("ReduceMean ReduceL2 GridSample Resize Upsample", is_whole, "how integers are rounded: ONNX does not say"),
+    Freedom("Gemm", _scales_whole, "integers times a fraction: when they are truncated, ONNX does not say"),
+    Freedom("Shrink", _is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
+    Freedom(
+        "Conv ConvInteger ConvTranspose MaxPool AveragePool LpPool",
+        _pads_outwards,
+        "a window below its stride, and padding to the same size: no two runtimes agree",
+    ),
+    Freedom("AffineGrid", _has_single_size, "the corner of a single place: no two runtimes agree"),
+    Freedom("Resize", _crops, "onnx's text crops before it scales, others do not"),
+    Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),
+    Freedom("OneHot", _is_any_float, "others compute (on - off) * mask + off"),
+    Freedom("LRN", is_large, "onnxruntime keeps a running sum, which one large square spoils for good", ORT),
+    Freedom("MeanVarianceNormalization", _is_half, "onnxruntime adds 1e-9 in float16, which is 0 there", ORT),
+    Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),
+    Freedom("LRN", always, "onnx's evaluator counts channels by the size of the batch", ONNX),
+    Freedom("GlobalMaxPool", always, "onnx's evaluator reduces the last two axes only", ONNX),
+    Freedom("Erf Gelu", is_double, "onnx's evaluator computes float64 in float32", ONNX),
+    Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),
+    Freedom("Unique", _is_unsorted_or_backwards, "onnx's evaluator sorts all the same, and turns axes", ONNX),
+)
+
+
+def freedom(node: Node, inputs: list[Array | None], result: Array, source: str) -> Any:
+    """A mask, or one bool for all, of elements not to be compared with what a runtime says of them."""
+    found: Any = np.False_
+    for entry in FREEDOMS:
+        fits = entry.ops == "*" or (node.op in entry.ops.split() and not node.domain)
+        if fits and entry.of in ("", source):
+            found = found | np.asarray(entry.where(node, inputs, result))
+    return found
