@@ -167,6 +167,14 @@ def test_pools(op: str, seed: int) -> None:
     net.check(net.op("Neg", y), y)
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "GlobalAveragePool"])
+def test_pools_of_doubles_keep_their_precision(op: str) -> None:
+    net = Net(7)
+    x = net.op("Relu", net.input(2, 5, 9, 9, dtype=np.float64))
+    window = {} if op == "GlobalAveragePool" else {"kernel_shape": (3, 3), "strides": (2, 2)}
+    net.check(net.op("Neg", net.op(op, x, **window)), rtol=1e-14)
+
+
 def test_a_small_network_in_channels_last_memory() -> None:
     net = Net(4)
     x = net.input(2, 3, 32, 32)

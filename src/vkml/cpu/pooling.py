@@ -21,13 +21,16 @@ class Pooling:
         windows: where the windows lie.
         average: mean instead of maximum.
         counts: of a mean, how many elements each window divides by, shape `output`.
+        dtype: what is computed in.
     """
 
-    def __init__(self, windows: Windowed, average: bool, counts: Array | None = None) -> None:
+    def __init__(
+        self, windows: Windowed, average: bool, counts: Array | None = None, dtype: Any = np.float32
+    ) -> None:
         self.windows = windows
         self.combine = np.add if average else np.maximum
         self.fill = 0.0 if average else -math.inf
-        self.scale = None if counts is None else (1.0 / counts).astype(np.float32)[..., None]
+        self.scale = None if counts is None else (1.0 / counts).astype(dtype)[..., None]
         self._plans: dict[tuple[int, int], list[tuple[Slices, Slices]]] = {}
         self.taps = list(itertools.product(*(range(k) for k in windows.kernel)))
 

@@ -224,7 +224,7 @@ class PoolingAnchor(Anchor):
             if average
             else None
         )
-        self.kernel = Pooling(geometry, average, counts)
+        self.kernel = Pooling(geometry, average, counts, self.dtype)
         dims = types[node.outputs[0]].dims
         self.memory = (dims[0], *dims[2:], dims[1])
         self.seconds = types[node.outputs[0]].elements * geometry.taps * 1.5 * SECONDS_PER_PASS
