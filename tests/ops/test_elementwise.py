@@ -283,6 +283,14 @@ def test_shift_of_signed_numbers() -> None:
     assert found.tolist() == [-16, 0, -128, -56]
 
 
+@pytest.mark.parametrize("name", ["uint16", "int32"])
+def test_shift_of_scalars_is_a_scalar(name: str) -> None:
+    x, places = np.array(9, name), np.array(1, name)
+    for direction, expected in (("RIGHT", 4), ("LEFT", 18)):
+        [found] = run_operator("BitShift", [x, places], {"direction": direction})
+        assert_same(found, np.array(expected, name))
+
+
 def test_tests_for_nan_and_infinity() -> None:
     for name in FLOATS:
         data = np.array([np.nan, np.inf, -np.inf, 0, 1e4], name)

@@ -22,7 +22,7 @@ def shift(x: Array, amount: Array, direction: str) -> Any:
     safe = np.where(is_inside, amount, 0).astype(x.dtype)
     if direction == "LEFT":
         return np.where(is_inside, np.left_shift(x, safe), 0)
-    filled = x < 0 if x.dtype.kind == "i" else np.zeros(1, np.bool_)
+    filled = x < 0 if x.dtype.kind == "i" else np.False_
     return np.where(is_inside, np.right_shift(x, safe), np.where(filled, -1, 0).astype(x.dtype))
 
 
