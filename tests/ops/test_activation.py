@@ -130,6 +130,16 @@ def test_dropout_in_inference() -> None:
     check_operator("Dropout", [x, np.float32(0.7), np.array(False)], opset=13, outputs=2)
 
 
+@pytest.mark.parametrize("opset", [6, 7, 9])
+def test_dropout_before_opset_10_has_a_mask_of_the_data_type(opset: int) -> None:
+    x = random_array(np.random.default_rng(5), np.float16, (3, 4))
+    found, mask = run_operator("Dropout", [x], opset=opset, outputs=2)
+    assert_same(found, x)
+    assert_same(mask, np.ones_like(x))
+    types = inferred_types("Dropout", [x], opset=opset, outputs=2)
+    assert [type_.dtype.name for type_ in types] == ["float16", "float16"]
+
+
 def test_dropout_in_training() -> None:
     x = np.ones((200, 100), np.float16)
     inputs = [x, np.array(0.25, np.float32), np.array(True)]

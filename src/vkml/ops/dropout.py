@@ -13,7 +13,7 @@ from vkml.ir.operator import OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.broadcasting import require_types
 from vkml.ops.checks import optional, present, require_dtype, required
-from vkml.ops.upgrading import renew
+from vkml.ops.upgrading import NEWEST, fresh_name, renew
 
 
 @operator()
@@ -29,12 +29,20 @@ class Dropout(Operator):
     is_deterministic = False
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
-        node = renew(node, drop=("is_test", "consumed_inputs", "ratio")) if node.version < 12 else node
-        if len(node.inputs) < 3 and not any(node.outputs[1:]):
+        newest = renew(node, drop=("is_test", "consumed_inputs", "ratio")) if node.version < 12 else node
+        has_mask = any(node.outputs[1:])
+        if len(node.inputs) < 3 and not has_mask:
             return renew(
-                node, op="Identity", inputs=node.inputs[:1], outputs=node.outputs[:1], drop=("seed",)
+                newest, op="Identity", inputs=node.inputs[:1], outputs=node.outputs[:1], drop=("seed",)
             )
-        return node
+        if not has_mask or node.version >= 10:
+            return newest
+        # The mask had the type of the data.
+        mask = fresh_name(node, "mask")
+        return [
+            renew(newest, outputs=(node.outputs[0], mask)),
+            Node("CastLike", (mask, node.inputs[0]), node.outputs[1:2], version=NEWEST),
+        ]
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         data = required(node, inputs, 0)
