@@ -101,6 +101,11 @@ def register(operator: Operator) -> Operator:
     """Enters an operator into the registry under its domain and name."""
     key = (operator.domain, operator.name)
     assert key not in REGISTRY, f"{key} registered twice"
+    # ONNX stores a float attribute, also one that is left out, in 32 bits.
+    operator.attributes = {
+        name: float(np.float32(default)) if isinstance(default, float) else default
+        for name, default in operator.attributes.items()
+    }
     REGISTRY[key] = operator
     return operator
 

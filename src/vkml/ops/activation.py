@@ -21,7 +21,7 @@ from vkml.ops.upgrading import renew
 
 
 def _stored(value: float) -> float:
-    """A default as a model file stores it: in 32 bits."""
+    """A number as a model file stores it: in 32 bits."""
     return float(np.float32(value))
 
 
@@ -178,9 +178,7 @@ def _given(node: Node, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 register(Unary("Relu", lambda x: np.maximum(x, 0), "relu({x})", FLOATS + SIGNED))
-register(
-    Unary("LeakyRelu", _leaky_relu, "leaky_relu({x}, {alpha})", FLOATS, attributes={"alpha": _stored(0.01)})
-)
+register(Unary("LeakyRelu", _leaky_relu, "leaky_relu({x}, {alpha})", FLOATS, attributes={"alpha": 0.01}))
 register(_PRelu("PRelu", _prelu, "leaky_relu({x}, {y})", (*FLOATS, INT32, INT64, UINT32, UINT64)))
 register(
     Unary(
@@ -197,7 +195,7 @@ register(
         _selu,
         "selu({x}, {alpha}, {gamma})",
         FLOATS,
-        attributes={"alpha": _stored(1.67326319217681884765625), "gamma": _stored(1.05070102214813232421875)},
+        attributes={"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
         has_double=False,
     )
 )
@@ -209,7 +207,7 @@ register(
         _hard_sigmoid,
         "hard_sigmoid({x}, {alpha}, {beta})",
         FLOATS,
-        attributes={"alpha": _stored(0.2), "beta": 0.5},
+        attributes={"alpha": 0.2, "beta": 0.5},
     )
 )
 register(Unary("HardSwish", _hard_swish, "hard_swish({x})", FLOATS))
