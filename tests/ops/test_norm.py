@@ -60,9 +60,15 @@ def test_batch_normalization_of_opset_1_infers() -> None:
     np.testing.assert_array_equal(found, run_operator("BatchNormalization", inputs)[0])
 
 
-def test_batch_normalization_of_each_activation() -> None:
-    inputs = [_array(2, 3, 4, 5), *_statistics((3, 4, 5))]
-    check_operator("BatchNormalization", inputs, {"spatial": 0}, opset=7, **LOOSE)
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_batch_normalization_of_each_activation(name: str) -> None:
+    inputs = [array.astype(name) for array in (_array(2, 3, 4, 5), *_statistics((3, 4, 5)))]
+    expected = check_operator(
+        "BatchNormalization", [array.astype(np.float32) for array in inputs], {"spatial": 0}, opset=7, **LOOSE
+    )[0]
+    [found] = run_operator("BatchNormalization", inputs, {"spatial": 0}, opset=7)
+    assert found.dtype == name
+    np.testing.assert_allclose(found, expected, rtol=1e-2 if name == "float16" else 1e-4, atol=1e-2)
 
 
 def test_batch_normalization_of_mixed_types() -> None:

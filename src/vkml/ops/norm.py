@@ -138,10 +138,11 @@ def _per_activation(node: Node) -> list[Node]:
     x, scale, bias, mean, variance = node.inputs
     names = {
         key: fresh_name(node, key)
-        for key in ("epsilon", "shifted", "deviation", "centred", "ratio", "scaled")
+        for key in ("constant", "epsilon", "shifted", "deviation", "centred", "ratio", "scaled")
     }
-    epsilon = constant_node(names["epsilon"], node.attributes.get("epsilon", 1e-5), FLOAT32)
+    epsilon = constant_node(names["constant"], node.attributes.get("epsilon", 1e-5), FLOAT32)
     steps = (
+        ("CastLike", (names["constant"], variance), names["epsilon"]),
         ("Add", (variance, names["epsilon"]), names["shifted"]),
         ("Sqrt", (names["shifted"],), names["deviation"]),
         ("Sub", (x, mean), names["centred"]),
