@@ -194,6 +194,7 @@ class RandomDisturbance:
         self.rng, self.traits = rng, traits
         self.style = self.STYLES[number % len(self.STYLES)]
         self.coin = number % 2 == 0
+        self.anything = (np.nan, 0.0, np.inf, -np.inf)[number % 4]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
 
     def inputs(self, node: Node, arrays: list[Array | None], types: list[DType | None]) -> list[Array | None]:
@@ -228,10 +229,10 @@ class RandomDisturbance:
                 error = self._error(node, inputs, array, number)
                 array = self._flushed(array if error is None else self._moved(array, error), dtype)
                 if self._is_undecided(node, inputs, array):
-                    array = np.full_like(array, np.nan)
+                    array = np.full_like(array, self.anything)
                 elif dtype == dtypes.FLOAT16 and self.coin:
                     # A fused chain of float16 rounds at its end: what overflows on the way may come back.
-                    array = np.where(np.isinf(array), array.dtype.type(np.nan), array)
+                    array = np.where(np.isinf(array), array.dtype.type(self.anything), array)
             found.append(array)
         return found
 
@@ -264,7 +265,7 @@ class RandomDisturbance:
 
     def _is_undecided(self, node: Node, inputs: list[Array | None], array: Array) -> bool:
         """Whether a formula may overflow on the way, or not, as it is put."""
-        if node.op not in JITTERED or not self.coin or node.op in ("Softmax", "LogSoftmax"):
+        if node.op not in JITTERED or node.op in ("Softmax", "LogSoftmax"):
             return False
         floats = [value for value in inputs if value is not None and value.dtype.kind == "f"]
         if node.op in ("ReduceProd", "CumProd", "ScatterElements", "ScatterND"):
@@ -294,7 +295,9 @@ class RandomDisturbance:
             terms = max([terms, *(max(value.shape, default=1) for value in inputs if value is not None)])
             if node.op == "Conv" and inputs[1] is not None:
                 terms = math.prod(inputs[1].shape[1:])
-        epsilon = 1.2e-7 if array.dtype == np.float16 else _epsilon(array.dtype)
+        # Coordinates, and so weights, are float32 in every runtime.
+        is_single = array.dtype == np.float16 or node.op in ("Resize", "Upsample")
+        epsilon = 1.2e-7 if is_single else _epsilon(array.dtype)
         error = (4 + 2 * math.sqrt(terms)) * epsilon * total.astype(np.float64)
         if node.op == "Conv" and self.traits.winograd and inputs[1].shape[2:] == (3, 3):  # type: ignore[union-attr]
             error = error + 3e-5 * np.max(total, initial=0)
@@ -320,7 +323,7 @@ class RandomDisturbance:
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)
-                wide, step = np.where(open_, np.nan if self.coin else 0, wide), np.where(open_, 0, step)
+                wide, step = np.where(open_, self.anything, wide), np.where(open_, 0, step)
             if array.dtype == np.float64:
                 return np.asarray(array + step)
             # Beyond the largest number, infinity or not is a matter of the last rounding.

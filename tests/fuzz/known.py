@@ -37,6 +37,7 @@ def _rounds_down(proto: ModelProto | None) -> bool:
 LIMITS = (
     Limit(r"operators? that vkml does not support", "operators that the registry lacks"),
     Limit(r"decides shapes and is known only while the model runs", "shapes that depend on data"),
+    Limit(r"alpha must not be 0, by which Celu divides", "0 / 0 wherever nothing is positive"),
     Limit(r"bfloat16", "bfloat16 is moved and cast only"),
     Limit(
         r"is larger than spatial axis",
@@ -91,6 +92,24 @@ def has_special(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 def is_double(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return result.dtype == np.float64
+
+
+def _leaves_range(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    data = inputs[0]
+    if data is None or result.dtype.kind not in "iu" or data.dtype.kind not in "fiu":
+        return False
+    info = np.iinfo(result.dtype)
+    with np.errstate(all="ignore"):
+        wide = data.astype(np.float64)
+        return ~((np.trunc(wide) >= info.min) & (np.trunc(wide) <= info.max))
+
+
+def _is_mask(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.inputs[0].endswith("/mask")
+
+
+def _is_flattened(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return bool(node.attributes["is_flattened"])
 
 
 def _is_any_float(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -178,6 +197,10 @@ FREEDOMS = (
         _pads_outwards,
         "a window below its stride, and padding to the same size: no two runtimes agree",
     ),
+    Freedom("Cast CastLike", _leaves_range, "conversions of what the target type cannot hold: undefined"),
+    Freedom("Cast", _is_mask, "onnxruntime's masks are empty where Dropout does nothing", ORT),
+    Freedom("GroupNormalization LayerNormalization RMSNormalization", is_double, "stash_type: float32 on the way"),
+    Freedom("Softmax LogSoftmax Hardmax", _is_flattened, "onnx's evaluator knows the newest form only", ONNX),
     Freedom("AffineGrid", _has_single_size, "the corner of a single place: no two runtimes agree"),
     Freedom("Resize", _crops, "onnx's text crops before it scales, others do not"),
     Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),

@@ -88,6 +88,8 @@ class OperatorCheck:
             return mine  # onnx's evaluator takes no care of NaN and infinity
         assert mine.value is not None
         ours = values_of(mine.value, mine.dtype.code)
+        if source == ONNX:
+            theirs = _narrowed(theirs, ours)
         self.counts["operators compared"] += 1
         wrong = self._difference(step, name, ours, theirs, source)
         if wrong is not None:
@@ -110,8 +112,7 @@ class OperatorCheck:
     ) -> str:
         if third is None:
             return ""
-        if {third.dtype.kind, ours.dtype.kind} <= set("iu") or third.dtype.kind == ours.dtype.kind == "f":
-            third = third.astype(ours.dtype)  # the evaluator widens numbers where ONNX does not
+        third = _narrowed(third, ours)
         if wrong.mask is not None and third.shape == ours.shape and third.dtype == ours.dtype:
             third = np.where(wrong.mask, third, ours)  # where the two agree, the third has no say
         if self._difference(step, name, ours, third, ONNX) is None:
@@ -181,6 +182,12 @@ class OperatorCheck:
             elif source:
                 return None
         return arrays
+
+
+def _narrowed(theirs: Array, ours: Array) -> Array:
+    """A result of onnx's evaluator, which widens numbers where ONNX does not, in the type it should have."""
+    kinds = {theirs.dtype.kind, ours.dtype.kind}
+    return theirs.astype(ours.dtype) if kinds <= set("iu") or kinds == {"f"} else theirs
 
 
 def _all_finite(step: Step) -> bool:

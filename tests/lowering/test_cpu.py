@@ -167,6 +167,15 @@ def test_pools(op: str, seed: int) -> None:
     net.check(net.op("Neg", y), y)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_clip_without_a_bound(dtype: Any) -> None:
+    net = Net()
+    x = net.input(value=np.array([np.inf, -np.inf, np.nan, 3], dtype))
+    zero = net.constant(value=np.array(0, dtype))
+    open_ = net.op("Clip", net.op("Abs", x))
+    net.check(net.op("Neg", open_), net.op("Clip", net.op("Neg", x), zero), net.op("Clip", x, "", zero))
+
+
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "GlobalAveragePool"])
 def test_pools_of_doubles_keep_their_precision(op: str) -> None:
     net = Net(7)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from onnx import defs
 
-from tests.ops.checking import assert_same, check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import (
+    assert_same,
+    build_model,
+    check_operator,
+    inferred_types,
+    random_array,
+    run_operator,
+)
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir import TensorType, dtypes, static
 from vkml.ir.operator import REGISTRY
@@ -194,6 +202,34 @@ def test_clip(name: str) -> None:
         check_operator("Clip", [data, *bounds], opset=13)
     [found] = run_operator("Clip", [data, high, low])
     assert (found == low).all()
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_clip_without_a_bound_ends_at_the_largest_number(name: str) -> None:
+    data = np.array([np.inf, -np.inf, np.nan, 1], name)
+    largest, zero = np.finfo(name).max, np.array(0, name)
+    for bounds, expected in (
+        ([], [largest, -largest, np.nan, 1]),
+        ([zero], [largest, 0, np.nan, 1]),
+        ([None, zero], [0, -largest, np.nan, 0]),
+    ):
+        [found] = check_operator("Clip", [data, *bounds], opset=13)
+        assert_same(found, np.array(expected, name))
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_clip_without_a_bound_on_a_device(device_name: str, name: str) -> None:
+    data = np.array([np.inf, -np.inf, np.nan, 1], name)
+    largest, zero = np.finfo(name).max, np.array(0, name)
+    for bounds, expected in (
+        ([], [largest, -largest, np.nan, 1]),
+        ([zero], [largest, 0, np.nan, 1]),
+        ([None, zero], [0, -largest, np.nan, 0]),
+    ):
+        model = build_model("Clip", [data, *bounds], opset=13).SerializeToString()
+        feed = {f"x{index}": array for index, array in enumerate([data, *bounds]) if array is not None}
+        with vkml.InferenceSession(model, devices=device_name) as session:
+            assert_same(session.run(None, feed)[0], np.array(expected, name))
 
 
 def test_clip_keeps_nan_and_upgrades_attributes() -> None:

@@ -129,14 +129,11 @@ def _relu(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -
     return build.step(np.maximum, inputs[0], build.scalar(0, result), dtype=result)
 
 
-def _clip(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -> int:
-    low, high = [*inputs[1:], None, None][:2]
-    value = inputs[0]
-    if low is not None:
-        value = build.step(np.maximum, value, low, dtype=result)
-    if high is not None:
-        value = build.step(np.minimum, value, high, dtype=result)
-    return int(value)
+def _clip(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -> int | None:
+    value, low, high = [*inputs, None, None][:3]
+    if low is None or high is None:
+        return None  # whose place the limits of the stored type take
+    return build.step(np.minimum, build.step(np.maximum, value, low, dtype=result), high, dtype=result)
 
 
 def _sigmoid(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -> int:

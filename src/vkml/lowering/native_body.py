@@ -11,6 +11,7 @@ import numpy as np
 from vkml.cpu.native.expression import Expression, Step
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.kernels.writer import CannotLower
+from vkml.ops.elementwise import clip_limits
 
 ELEMENTS = {dtypes.FLOAT32: "float32", dtypes.FLOAT16: "float16", dtypes.BOOL: "bool"}
 """Element types that expressions compute with, by their names in accesses."""
@@ -149,9 +150,12 @@ def _identity(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
 def _clip(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
     present = iter(inputs)
     value = next(present)
-    for name, operation in zip(node.inputs[1:], ("max", "min"), strict=False):
-        if name:
+    limits = clip_limits(build.dtype(node.outputs[0]))
+    for index, operation in enumerate(("max", "min")):
+        if index + 1 < len(node.inputs) and node.inputs[index + 1]:
             value = build.step(operation, value, next(present))
+        elif limits is not None:
+            value = build.step(operation, value, build.constant(limits[index]))
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import ShapeError
-from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT32, INT64, NUMBERS, DType
+from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT32, INT64, NUMBERS, DType, from_numpy
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator, register
 from vkml.ir.types import Known, TensorType
@@ -17,7 +17,7 @@ from vkml.ops.broadcasting import broadcast_shapes, require_types
 from vkml.ops.checks import optional, present, require_dtype, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import Binary, Variadic
-from vkml.ops.slang_literals import literal_value
+from vkml.ops.slang_literals import literal_value, slang_literal
 from vkml.ops.upgrading import attributes_to_inputs, renew
 
 
@@ -137,9 +137,20 @@ register(Variadic("Sum", _sum, _sum_slang, FLOATS))
 register(Variadic("Mean", lambda *arrays: _sum(*arrays) / len(arrays), _mean_slang, FLOATS))
 
 
+def clip_limits(dtype: DType) -> tuple[float, float] | None:
+    """What Clip limits floats to where a bound is absent: the type's finite numbers; None for other types."""
+    if not dtype.is_float:
+        return None
+    largest = float(np.finfo(dtype.storage).max)
+    return -largest, largest
+
+
 @operator()
 class Clip(Operator):
-    """Limits to [min, max]; NaN stays NaN, and where min > max everything becomes max."""
+    """Limits to [min, max]; NaN stays NaN, and where min > max everything becomes max.
+
+    Without a bound infinity becomes the type's largest number, as ONNX says.
+    """
 
     inputs = (1, 3)
     is_pointwise = True
@@ -166,16 +177,23 @@ class Clip(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         data = present(inputs, 0)
         low, high = optional(inputs, 1), optional(inputs, 2)
+        limits = clip_limits(from_numpy(data.dtype)) or (None, None)
         with np.errstate(all="ignore"):
-            bounds = [None if b is None else b.reshape(()).astype(data.dtype) for b in (low, high)]
-            return [data if bounds == [None, None] else np.asarray(np.clip(data, *bounds))]
+            bounds: list[Any] = [
+                limit if bound is None else bound.reshape(()).astype(data.dtype)
+                for bound, limit in zip((low, high), limits, strict=True)
+            ]
+            return [data if bounds == [None, None] else np.clip(data, *bounds).astype(data.dtype, copy=False)]
 
     def expression(
         self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
     ) -> str | None:
         value = arguments[0]
         kind = "double" if result == FLOAT64 else ""
+        limits = clip_limits(result)
         for index, function in ((1, "maximum"), (2, "minimum")):
             if index < len(arguments) and arguments[index]:
                 value = f"{function}({value}, {kind}({arguments[index]}))"
+            elif limits is not None:
+                value = f"{function}({value}, {slang_literal(limits[index - 1], result)})"
         return value
