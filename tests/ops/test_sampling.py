@@ -52,6 +52,22 @@ def test_grid_sample_survives_absurd_coordinates(padding: str, value: float) -> 
         assert found.item() == pytest.approx(0 if padding == "zeros" else 1, abs=1e-3)
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_grid_sample_outside_reads_nothing_of_an_infinity_at_the_edge(mode: str) -> None:
+    x = np.full((1, 1, 3, 3), np.inf, np.float32)
+    grid = np.full((1, 1, 1, 2), 9, np.float32)
+    assert run_operator("GridSample", [x, grid], {"mode": mode})[0].item() == 0
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_regions_outside_read_nothing_of_an_infinity_at_the_edge(mode: str) -> None:
+    x = np.zeros((1, 2, 3, 3), np.float32)
+    x[..., -1, -1] = np.inf
+    rois = np.array([[7, 7, 9, 9]], np.float32)
+    found = check_operator("RoiAlign", [x, rois, np.array([0])], {"mode": mode}, opset=16)[0]
+    assert not found.any()
+
+
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("size", [(2, 1, 3, 4), (1, 2, 2, 3, 4), (2, 1, 1, 5)])
 def test_affine_grid(aligned: int, size: tuple[int, ...]) -> None:

@@ -87,10 +87,14 @@ class GridSample(Operator):
         for corner in itertools.product(*taps):
             flat = np.zeros(places.shape[1:], dtype=np.int64)
             weight = np.ones(places.shape[1:], dtype=source.dtype)
-            for (index, factor), size in zip(corner, spatial, strict=True):
+            inside = np.ones(places.shape[1:], dtype=np.bool_)
+            for (index, factor, is_there), size in zip(corner, spatial, strict=True):
                 flat = flat * size + index
                 weight = weight * factor
-            total += np.take_along_axis(source, flat[:, None], axis=2) * weight[:, None]
+                inside = inside & is_there
+            # Not a weight of 0, by which an infinity at the edge would become NaN.
+            found = np.where(inside[:, None], np.take_along_axis(source, flat[:, None], axis=2), 0)
+            total += found * weight[:, None]
         return [total.astype(x.dtype).reshape(output)]
 
 
@@ -111,8 +115,10 @@ def _reflected(place: Array, low: float, high: float) -> Array:
     return low + np.minimum(folded, 2 * span - folded)
 
 
-def _axis_taps(place: Array, size: int, mode: str, padding: str, aligned: bool) -> list[tuple[Array, Array]]:
-    """Along one axis: the input places that are read, inside the input, and their weights (0 outside)."""
+def _axis_taps(
+    place: Array, size: int, mode: str, padding: str, aligned: bool
+) -> list[tuple[Array, Array, Array]]:
+    """Along one axis: the input places that are read, their weights, and whether anything is there."""
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if mode == "nearest":
         place = np.rint(place)
@@ -133,11 +139,10 @@ def _axis_taps(place: Array, size: int, mode: str, padding: str, aligned: bool) 
     taps = []
     for offset, weight in zip(offsets, weights, strict=True):
         index = base + offset
-        if padding == "zeros":
-            weight = np.where((index >= 0) & (index < size), weight, 0)
-        elif padding == "reflection":
+        inside = (index >= 0) & (index < size) if padding == "zeros" else np.ones(index.shape, np.bool_)
+        if padding == "reflection":
             index = _reflected(index, low, high)
-        taps.append((index.clip(0, max(size - 1, 0)).astype(np.int64), weight))
+        taps.append((index.clip(0, max(size - 1, 0)).astype(np.int64), weight, inside))
     return taps
 
 
@@ -275,7 +280,7 @@ def _align_region(node: Node, plane: Array, box: Array, geometry: RoiAlignGeomet
     (low_y, high_y, part_y, in_y, rows), (low_x, high_x, part_x, in_x, columns) = axes
     inside = in_y[:, None] & in_x[None, :]
     corners = [
-        plane[:, ys[:, None], xs[None, :]] * (wy[:, None] * wx[None, :] * inside).astype(plane.dtype)
+        np.where(inside, plane[:, ys[:, None], xs[None, :]], 0) * (wy[:, None] * wx).astype(plane.dtype)
         for ys, wy in ((low_y, 1 - part_y), (high_y, part_y))
         for xs, wx in ((low_x, 1 - part_x), (high_x, part_x))
     ]
