@@ -176,8 +176,6 @@ class Traits:
     rough_quotients: bool = False
     flushes: bool = False
     """Whether subnormal float32 may count as zero."""
-    contracts: bool = False
-    """Whether a product that only a sum reads may go unrounded (a fused multiply-add)."""
     winograd: bool = False
     unrounded_halves: bool = False
     """Whether a float16 may be known more precisely than it is stored."""
@@ -248,8 +246,6 @@ class RandomDisturbance:
         ):
             if array.dtype == np.float16 and op in ARITHMETIC:
                 return unit  # a chain of these may round once, at its end
-            if self.traits.contracts and op == "Mul":
-                return unit
             return None if scale == 1 or op not in ARITHMETIC else unit
         if op in QUOTIENTS:
             units = 4 if self.traits.rough_quotients else 1 if array.dtype == np.float16 else 0

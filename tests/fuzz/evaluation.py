@@ -13,6 +13,7 @@ import numpy as np
 
 import vkml.ops  # noqa: F401  (fills the registry)
 from tests.fuzz.tensors import Array, carried
+from vkml.engine.packed import packed, unpacked
 from vkml.ir import Known, Node, TensorType
 from vkml.ir.dtypes import DType
 from vkml.onnx import load_graph
@@ -75,7 +76,7 @@ class Evaluation:
         for step in self.steps(values, disturbance):
             values.update(step.results())
             self.bytes += sum(array.nbytes for array in step.outputs)
-        return {value.name: values[value.name].value for value in self.graph.outputs}
+        return {value.name: outside(values[value.name]) for value in self.graph.outputs}
 
     def start(self, feed: Mapping[str, Array]) -> dict[str, Known]:
         """The values that are there before any node runs."""
@@ -84,7 +85,8 @@ class Evaluation:
         }
         for value in self.graph.inputs:
             array = carried(feed[value.name])
-            values[value.name] = Known(TensorType(value.type.dtype, array.shape), array)
+            type_ = TensorType(value.type.dtype, array.shape)
+            values[value.name] = Known(type_, packed(type_.dtype, array))
         return values
 
     def steps(
@@ -98,6 +100,12 @@ class Evaluation:
             if everything or number in self.needed:
                 found = [values[name] if name else None for name in node.inputs]
                 yield evaluated(node, found, disturbance)
+
+
+def outside(known: Known) -> Array:
+    """A value as a session gives it: one element a byte where several share one inside."""
+    assert known.value is not None
+    return unpacked(known.type, known.value)
 
 
 def evaluated(node: Node, known: list[Known | None], disturbance: Disturbance | None = None) -> Step:

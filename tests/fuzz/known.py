@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from tests.fuzz.tensors import Array
 from vkml.ir import Node
@@ -22,21 +22,24 @@ class Limit:
 
     pattern: str
     reason: str
-    holds: Callable[[ModelProto | None], bool] = lambda proto: True
-    """Whether it is none in this model."""
+    holds: Callable[[NodeProto | None], bool] = lambda node: True
+    """Whether that is so for the node that the message names."""
 
 
-def _rounds_down(proto: ModelProto | None) -> bool:
-    """Whether all pools of a model count whole windows only."""
-    if proto is None:
-        return True
-    settings = (setting for node in proto.graph.node for setting in node.attribute)
-    return not any(setting.name == "ceil_mode" and setting.i for setting in settings)
+def _rounds_down(node: NodeProto | None) -> bool:
+    """Whether a pool counts whole windows only."""
+    return node is None or not any(entry.name == "ceil_mode" and entry.i for entry in node.attribute)
+
+
+def _named_in(message: str, proto: ModelProto | None) -> NodeProto | None:
+    """The node that a message is about."""
+    nodes = proto.graph.node if proto is not None else ()
+    labels = ((node, node.name or next((name for name in node.output if name), "?")) for node in nodes)
+    return next((node for node, label in labels if f"{node.op_type} node '{label}'" in message), None)
 
 
 LIMITS = (
     Limit(r"operators? that vkml does not support", "operators that the registry lacks"),
-    Limit(r"decides shapes and is known only while the model runs", "shapes that depend on data"),
     Limit(r"alpha must not be 0, by which Celu divides", "0 / 0 wherever nothing is positive"),
     Limit(r"bfloat16", "bfloat16 is moved and cast only"),
     Limit(
@@ -55,7 +58,8 @@ LIMITS = (
 
 def limit_of(message: str, proto: ModelProto | None) -> str | None:
     """The reason of a refusal that is known; None where it is not."""
-    fitting = (limit for limit in LIMITS if re.search(limit.pattern, message) and limit.holds(proto))
+    node = _named_in(message, proto)
+    fitting = (limit for limit in LIMITS if re.search(limit.pattern, message) and limit.holds(node))
     return next((limit.reason for limit in fitting), None)
 
 
@@ -202,7 +206,11 @@ FREEDOMS = (
         overflows_whole,
         "integers that overflow: ONNX does not say; vkml wraps around, onnxruntime does not always",
     ),
-    Freedom("ReduceMean ReduceL2 GridSample Resize Upsample", is_whole, "how integers are rounded: ONNX does not say"),
+    Freedom(
+        "ReduceMean ReduceL2 GridSample Resize Upsample",
+        is_whole,
+        "how integers are rounded: ONNX does not say",
+    ),
     Freedom("Gemm", _scales_whole, "integers times a fraction: when they are truncated, ONNX does not say"),
     Freedom("Shrink", _is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
     Freedom(
@@ -212,7 +220,9 @@ FREEDOMS = (
     ),
     Freedom("Cast CastLike", _leaves_range, "conversions of what the target type cannot hold: undefined"),
     Freedom("Cast", _is_mask, "onnxruntime's masks are empty where Dropout does nothing", ORT),
-    Freedom("GroupNormalization LayerNormalization RMSNormalization", is_double, "stash_type: float32 on the way"),
+    Freedom(
+        "GroupNormalization LayerNormalization RMSNormalization", is_double, "stash_type: float32 on the way"
+    ),
     Freedom("Softmax LogSoftmax Hardmax", _is_flattened, "onnx's evaluator knows the newest form only", ONNX),
     Freedom("AffineGrid", _has_single_size, "the corner of a single place: no two runtimes agree"),
     Freedom("Resize", _crops, "onnx's text crops before it scales, others do not"),
@@ -220,7 +230,9 @@ FREEDOMS = (
     Freedom("OneHot", _is_any_float, "others compute (on - off) * mask + off"),
     Freedom("LRN", is_large, "onnxruntime keeps a running sum, which one large square spoils for good", ORT),
     Freedom("MeanVarianceNormalization", _is_half, "onnxruntime adds 1e-9 in float16, which is 0 there", ORT),
-    Freedom("MeanVarianceNormalization", _is_offset, "others subtract the square of the mean from the mean square"),
+    Freedom(
+        "MeanVarianceNormalization", _is_offset, "others subtract the square of the mean from the mean square"
+    ),
     Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),
     Freedom("LRN", always, "onnx's evaluator counts channels by the size of the batch", ONNX),
     Freedom("GlobalMaxPool", always, "onnx's evaluator reduces the last two axes only", ONNX),

@@ -14,7 +14,7 @@ from tests.fuzz import trusted
 from tests.fuzz.comparison import Difference, difference
 from tests.fuzz.disturbances import RandomDisturbance, Traits
 from tests.fuzz.driver import Finding
-from tests.fuzz.evaluation import Evaluation, Mismatch, Step, evaluated
+from tests.fuzz.evaluation import Evaluation, Mismatch, Step, evaluated, outside
 from tests.fuzz.known import ONNX, ORT, freedom, limit_of
 from tests.fuzz.tensors import Array, values_of
 from vkml.ir import Known, TensorType
@@ -87,7 +87,7 @@ class OperatorCheck:
         if theirs is None or (source != ORT and not _all_finite(step)):
             return mine  # onnx's evaluator takes no care of NaN and infinity
         assert mine.value is not None
-        ours = values_of(mine.value, mine.dtype.code)
+        ours = values_of(outside(mine), mine.dtype.code)
         if source == ONNX:
             theirs = _narrowed(theirs, ours)
         self.counts["operators compared"] += 1
@@ -102,7 +102,7 @@ class OperatorCheck:
                     return mine
             message = f"{source} has {wrong.words}{judged}: {_described(step)}"
             self.findings.append(Finding("operator", node.op_type, message))
-        if theirs.dtype != ours.dtype or theirs.shape != ours.shape:
+        if theirs.dtype != ours.dtype or theirs.shape != ours.shape or mine.dtype.is_packed:
             return mine
         raw = theirs if mine.dtype.kind == "s" else np.ascontiguousarray(theirs).view(mine.value.dtype)
         return Known(TensorType(mine.dtype, theirs.shape), raw.reshape(theirs.shape))
@@ -131,7 +131,8 @@ class OperatorCheck:
                 made = evaluated(step.node, list(step.known), disturbance).outputs[at]
             except (vkml.Error, Mismatch):
                 return None
-            return values_of(made, step.types[at].dtype.code)
+            type_ = TensorType(step.types[at].dtype, ours.shape)
+            return values_of(outside(Known(type_, made)), type_.dtype.code)
 
         free = freedom(step.node, step.inputs, ours, source)
         if np.all(free):
@@ -175,8 +176,8 @@ class OperatorCheck:
         arrays: dict[str, Array] = {}
         for source in node.input:
             known = values.get(source)
-            if known is not None and known.value is not None and known.dtype.bits >= 8:
-                arrays[source] = values_of(known.value, known.dtype.code)
+            if known is not None and known.value is not None:
+                arrays[source] = values_of(outside(known), known.dtype.code)
             elif source in self.constants:
                 arrays[source] = numpy_helper.to_array(self.constants[source])
             elif source:

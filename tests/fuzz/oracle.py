@@ -37,7 +37,7 @@ class Verdict:
 def traits_of(device: str, precision: str) -> Traits:
     """What a device may do to numbers."""
     if device == "cpu":
-        return Traits(contracts=True, winograd=precision != "highest")
+        return Traits(winograd=precision != "highest")
     return Traits(rough_quotients=True, flushes=True)
 
 

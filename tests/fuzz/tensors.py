@@ -49,10 +49,12 @@ def is_float(code: int) -> bool:
 
 
 def carried(array: Array) -> Array:
-    """The array as vkml's feeds carry it: types that NumPy itself lacks as their bits."""
-    if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:
-        return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
-    return array
+    """The array as vkml's feeds carry it: types that NumPy itself lacks as bits, small integers as int8 or uint8."""
+    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
+        return array
+    if array.dtype.name.startswith(("int", "uint")):
+        return array.astype(np.int8 if array.dtype.name.startswith("int") else np.uint8)
+    return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
 
 
 def values_of(array: Array, code: int) -> Array:
@@ -60,9 +62,9 @@ def values_of(array: Array, code: int) -> Array:
     wanted = numpy_type(code)
     if code == STRING:
         return np.asarray([_text(item) for item in array.reshape(-1)], object).reshape(array.shape)
-    if array.dtype != wanted and array.dtype.itemsize == wanted.itemsize and wanted.isbuiltin != 1:
-        return array.view(wanted)
-    return array
+    if array.dtype == wanted or wanted.isbuiltin == 1 or array.dtype.itemsize != wanted.itemsize:
+        return array
+    return array.astype(wanted) if wanted.name.startswith(("int", "uint")) else array.view(wanted)
 
 
 def _text(item: Any) -> str:

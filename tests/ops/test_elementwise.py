@@ -215,6 +215,8 @@ def test_clip_without_a_bound_ends_at_the_largest_number(name: str) -> None:
     ):
         [found] = check_operator("Clip", [data, *bounds], opset=13)
         assert_same(found, np.array(expected, name))
+        [scalar] = check_operator("Clip", [data[0], *bounds], opset=13)
+        assert_same(scalar, np.array(expected[0], name))
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])

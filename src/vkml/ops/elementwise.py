@@ -183,7 +183,8 @@ class Clip(Operator):
                 limit if bound is None else bound.reshape(()).astype(data.dtype)
                 for bound, limit in zip((low, high), limits, strict=True)
             ]
-            return [data if bounds == [None, None] else np.clip(data, *bounds).astype(data.dtype, copy=False)]
+            limited = data if bounds == [None, None] else np.asarray(np.clip(data, *bounds))
+            return [limited.astype(data.dtype, copy=False)]
 
     def expression(
         self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
