@@ -30,7 +30,9 @@ def main() -> int:
         return replay(options.replay, options.device)
     if options.minutes is None and options.cases is None:
         options.minutes = 1.0
-    campaign = Campaign(options.device, options.seed, options.findings, minimises=not options.as_found)
+    ops = [op for op in options.ops.split(",") if op]
+    folder, minimises = options.findings, not options.as_found
+    campaign = Campaign(options.device, options.seed, folder, minimises=minimises, ops=ops)
     with campaign:
         try:
             campaign.run(options.cases, options.minutes, options.first)

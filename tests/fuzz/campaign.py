@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,8 +75,9 @@ class Campaign:
         environment: dict[str, str] | None = None,
         say: Callable[[str], None] = print,
         minimises: bool = True,
+        ops: Sequence[str] = (),
     ) -> None:
-        self.device, self.seed, self.folder, self.say = device, seed, folder, say
+        self.device, self.seed, self.folder, self.say, self.ops = device, seed, folder, say, tuple(ops)
         self.minimises = minimises
         self.report = Report()
         self.child = Child(environment)
@@ -89,7 +90,7 @@ class Campaign:
             if minutes is not None and time.monotonic() - start > minutes * 60:
                 break
             source = "mutated" if index % MUTATED_SHARE == MUTATED_SHARE - 1 else "random"
-            self.judge({"source": source, "seed": self.seed, "index": index})
+            self.judge({"source": source, "seed": self.seed, "index": index, "ops": self.ops})
             self.report.seconds = time.monotonic() - start
         return self.report
 

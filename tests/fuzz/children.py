@@ -47,16 +47,16 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self.started = 0
 
-    def ask(self, request: dict[str, Any], cpu_seconds: float = CPU_SECONDS) -> Reply:
+    def ask(self, request: dict[str, Any]) -> Reply:
         """The verdict on a case; without the word of a runtime that crashes on it."""
         without: list[str] = []
         while True:
-            reply = self._ask({**request, "without": without}, cpu_seconds)
+            reply = self._ask({**request, "without": without})
             if not reply.lost_in or reply.lost_in in without or len(without) > 2:
                 return reply
             without.append(reply.lost_in)
 
-    def _ask(self, request: dict[str, Any], cpu_seconds: float) -> Reply:
+    def _ask(self, request: dict[str, Any]) -> Reply:
         self._start()
         assert self._process is not None
         self._stage = "generation"
@@ -80,7 +80,7 @@ class Child:
             now, used = time.monotonic(), self._cpu()
             if used > latest + 0.05:
                 latest, progress = used, now
-            if used - spent > cpu_seconds:
+            if used - spent > CPU_SECONDS:
                 return self._killed("hang", f"still computing after {used - spent:.0f} s of processor time")
             if now - progress > IDLE_SECONDS:
                 return self._killed("hang", f"nothing happens any more, {now - start:.0f} s after its start")

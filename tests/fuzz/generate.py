@@ -32,12 +32,18 @@ HOSTILE = (
 Shapes = dict[str, tuple[int | str, ...]]
 
 
-def random_case(seed: int, index: int) -> Case:
-    """The case of a number; the same for the same seed, whatever came before."""
+def random_case(seed: int, index: int, chosen: Sequence[str] = ()) -> Case:
+    """The case of a number; the same for the same seed, whatever came before.
+
+    Args:
+        seed: of a campaign.
+        index: the case's number in it.
+        chosen: operators and patterns to draw from; all, where none are chosen.
+    """
     rng = np.random.default_rng([seed, index])
     large = rng.random() < 0.06
     build = GraphBuilder(rng, int(rng.choice(OPSETS)), 40_000 if large else 2_500)
-    ops = sorted(RECIPES)
+    ops = sorted(chosen or RECIPES)
     goal = 1 if rng.random() < 0.25 else int(rng.integers(2, MOST_NODES + 1))
     for _ in range(goal * 6):
         build.attempt(RECIPES[op := ops[int(rng.integers(len(ops)))]], op)

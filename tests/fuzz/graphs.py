@@ -60,6 +60,17 @@ def schema_of(op: str, opset: int) -> Any:
 
 
 @functools.cache
+def newest_schema_of(op: str) -> Any:
+    """The last schema of an operator that was not deprecated."""
+    for opset in range(defs.onnx_opset_version(), 0, -1):
+        try:
+            return schema_of(op, opset)
+        except Skip:
+            continue
+    raise Skip(f"{op} is no operator of ONNX")
+
+
+@functools.cache
 def codes_of(op: str, opset: int, position: int) -> tuple[int, ...]:
     """Element types that an input may have."""
     formals = schema_of(op, opset).inputs
@@ -138,7 +149,8 @@ class GraphBuilder:
 
     def constant(self, data: Any, code: int | None = None) -> Value:
         """A new initializer; lists of integers become int64."""
-        array = np.asarray(data) if code is None else np.asarray(data, numpy_type(code))
+        with np.errstate(all="ignore"):
+            array = np.asarray(data) if code is None else np.asarray(data, numpy_type(code))
         known = STRING if array.dtype.kind in "OUS" else helper.np_dtype_to_tensor_dtype(array.dtype)
         value = Value(self.name(), int(known), array.shape, array)
         self.constants[value.name] = value
@@ -233,6 +245,8 @@ class GraphBuilder:
         """
         given = {key: value for key, value in (attributes or {}).items() if value is not None}
         arguments, given = self._adapted(op, list(inputs), given)
+        if any(isinstance(value, list) and not value for value in given.values()):
+            raise Skip(f"{op}: an empty list has no type")
         wanted = [True] * outputs if isinstance(outputs, int) else list(outputs)
         names = [self.name() if is_there else "" for is_there in wanted]
         named = ["" if value is None else value.name for value in arguments]
@@ -258,7 +272,7 @@ class GraphBuilder:
         self, op: str, inputs: list[Value | None], attributes: dict[str, Any]
     ) -> tuple[list[Value | None], dict[str, Any]]:
         """Inputs and attributes in the opset's form: what are inputs now were attributes once."""
-        schema, newest = schema_of(op, self.opset), schema_of(op, 28 if defs.has(op, 28, "") else self.opset)
+        schema, newest = schema_of(op, self.opset), newest_schema_of(op)
         attributes = {key: value for key, value in attributes.items() if key in schema.attributes}
         for position, value in enumerate(inputs):
             if value is None:

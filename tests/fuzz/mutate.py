@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,13 +22,13 @@ LARGEST_FEED = 1 << 18
 Mutation = Callable[[np.random.Generator, ModelProto], None]
 
 
-def mutated_case(seed: int, index: int) -> Case:
-    """The case of a number; independent of all others."""
+def mutated_case(seed: int, index: int, chosen: Sequence[str] = ()) -> Case:
+    """The case of a number; independent of all others. See `random_case`."""
     rng = np.random.default_rng([seed, index, 1])
-    if rng.random() < 0.3:
+    if rng.random() < 0.3 and not chosen:
         base = official_case(int(rng.integers(len(official()))))
     else:
-        base = random_case(seed, int(rng.integers(1 << 40)))
+        base = random_case(seed, int(rng.integers(1 << 40)), chosen)
     proto = base.proto()
     assert proto is not None
     names = []

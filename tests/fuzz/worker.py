@@ -44,7 +44,7 @@ def case_for(request: dict[str, Any]) -> Case:
         "tests.fuzz.mutate" if request["source"] == "mutated" else "tests.fuzz.generate"
     )
     make = module.mutated_case if request["source"] == "mutated" else module.random_case
-    case: Case = make(request["seed"], request["index"])
+    case: Case = make(request["seed"], request["index"], request.get("ops", ()))
     return case
 
 

@@ -1,0 +1,34 @@
+"""Fixed seeds of the fuzzer on every device; `python -m tests.fuzz` runs more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.campaign import Campaign
+from tests.fuzz.mutate import official, official_case
+
+SEED = 20261121
+CASES = {"cpu": 240, "lavapipe": 30, "swiftshader": 12}
+"""Cases of each part; a device that is compiled for takes a second a case, the CPU a twentieth."""
+PARTS = 2
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_fixed_seeds(device_name: str, part: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    label = next((label for label in CASES if label in request.node.callspec.id), "lavapipe")
+    count = CASES[label]
+    with Campaign(device_name, SEED, tmp_path) as campaign:
+        report = campaign.run(count, first=part * count)
+    assert not report.found, "\n".join(
+        f"{found.finding}\n  {found.origin}" for found in report.found.values()
+    )
+    assert report.cases == count
+    # A fuzzer that compares nothing finds nothing.
+    assert report.counts["compared"] > 3 * count and report.counts["onnxruntime ran"] > count / 3
+
+
+def test_official_cases_are_there() -> None:
+    assert len(official()) > 1000
+    assert official_case(0).proto() is not None

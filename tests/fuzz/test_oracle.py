@@ -1,0 +1,158 @@
+"""What counts as wrong: chains that IEEE 754 decides to the last bit, sums and functions within their condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.fuzz.campaign import signature
+from tests.fuzz.case import Case, Run
+from tests.fuzz.comparison import difference
+from tests.fuzz.disturbances import RandomDisturbance, Traits
+from tests.fuzz.driver import Finding
+from tests.fuzz.evaluation import Evaluation
+from tests.fuzz.known import limit_of
+from tests.fuzz.oracle import judge
+from tests.fuzz.tensors import Array
+
+
+def model(
+    nodes: Sequence[Any], constants: dict[str, Array] | None = None, shape: Sequence[int] = (4,)
+) -> Any:
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [helper.make_tensor_value_info("x", 1, shape)],
+        [helper.make_empty_tensor_value_info(nodes[-1].output[0])],
+        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def sampled(proto: Any, x: Array, traits: Traits = Traits()) -> tuple[Array, Any]:  # noqa: B008
+    """The undisturbed result of a model, and what gives disturbed ones."""
+    evaluation = Evaluation(proto.SerializeToString())
+    name = proto.graph.output[0].name
+
+    def sample(number: int) -> Array:
+        disturbance = RandomDisturbance(np.random.default_rng(number), traits, number)
+        return evaluation.run({"x": x}, disturbance)[name]
+
+    return evaluation.run({"x": x})[name], sample
+
+
+node = helper.make_node
+X = np.array([0.1, 1.7, -3.3, 40.25], np.float32)
+
+
+def test_sums_that_ieee_decides_are_compared_to_the_last_bit() -> None:
+    proto = model(
+        [node("Add", ["x", "c"], ["a"]), node("Sub", ["a", "c"], ["y"])], {"c": np.float32([1e4] * 4)}
+    )
+    expected, sample = sampled(proto, X, Traits(rough_quotients=True, flushes=True))
+    assert difference(expected, expected, sample) is None
+    # What a compiler makes of (x + c) - c.
+    wrong = difference(X, expected, sample)
+    assert wrong is not None and wrong.mask.sum() >= 3
+
+
+def test_nan_and_infinity_are_told_apart() -> None:
+    proto = model([node("Sub", ["x", "x"], ["y"])])
+    expected, sample = sampled(proto, np.float32([np.nan, np.inf, 1, -np.inf]))
+    assert difference(np.float32([np.nan, np.nan, 0, np.nan]), expected, sample) is None
+    wrong = difference(np.float32([0, 0, 0, np.nan]), expected, sample)
+    assert wrong is not None and wrong.mask.tolist() == [True, True, False, False]
+
+
+def test_functions_may_differ_in_their_last_places_and_no_more() -> None:
+    expected, sample = sampled(model([node("Sigmoid", ["x"], ["y"])]), X)
+    assert difference(expected * np.float32(1 + 1e-6), expected, sample) is None
+    assert difference(expected * np.float32(1 + 1e-5), expected, sample) is not None
+
+
+def test_errors_are_carried_through_what_follows() -> None:
+    """A difference of two sums: its own relative error is large, and allowed."""
+    x = (np.random.default_rng(0).standard_normal((3, 200)) * 100).astype(np.float32)
+    nodes = [
+        node("ReduceSum", ["x", "axes"], ["s"]),
+        node("Sub", ["s", "c"], ["y"]),
+    ]
+    total = x.sum(1, keepdims=True)
+    proto = model(nodes, {"axes": np.array([1]), "c": total + np.float32(0.001)}, (3, 200))
+    expected, sample = sampled(proto, x)
+    other = (x[:, ::-1].cumsum(1)[:, -1:] - (total + np.float32(0.001))).astype(np.float32)
+    assert np.abs(other / expected - 1).max() > 1e-3
+    assert difference(other, expected, sample) is None
+    assert difference(expected + np.float32(0.5), expected, sample) is not None
+
+
+def test_jumps_that_rounding_may_decide_are_left_open() -> None:
+    nodes = [node("Exp", ["x"], ["e"]), node("Floor", ["e"], ["y"])]
+    x = np.float32([0.0, 1.0, 2.0, 0.5])  # e^0 lies at a jump
+    expected, sample = sampled(model(nodes), x)
+    assert difference(expected - np.float32([1, 0, 0, 0]), expected, sample) is None
+    assert difference(expected - np.float32([0, 1, 0, 0]), expected, sample) is not None
+
+
+def test_tiny_numbers_may_be_flushed_where_the_device_says_so() -> None:
+    proto = model([node("Mul", ["x", "x"], ["y"])])
+    x = np.float32([1e-20, 1, 2, 3])
+    expected, sample = sampled(proto, x, Traits(flushes=True))
+    assert expected[0] > 0
+    flushed = np.where(expected < 1e-38, np.float32(0), expected)
+    assert difference(flushed, expected, sample) is None
+    _, strict = sampled(proto, x)
+    assert difference(flushed, expected, strict) is not None
+
+
+def test_type_and_shape_are_compared() -> None:
+    expected, sample = sampled(model([node("Relu", ["x"], ["y"])]), X)
+    assert difference(expected.astype(np.float64), expected, sample) is not None
+    assert difference(expected.reshape(2, 2), expected, sample) is not None
+
+
+def test_texts_and_integers_are_compared_exactly() -> None:
+    def never(number: int) -> Array:
+        return np.array([1, 2])
+
+    assert difference(np.array(["a"], object), np.array(["a"], object), never) is None
+    assert difference(np.array(["a"], object), np.array(["b"], object), never) is not None
+    assert difference(np.array([1, 3]), np.array([1, 2]), never) is not None
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64"])
+def test_a_right_case_is_found_right(kind: str) -> None:
+    proto = model([node("Softmax", ["x"], ["a"]), node("Mul", ["a", "x"], ["y"])])
+    case = Case(proto.SerializeToString(), ({"x": X},), (Run(0), Run(0, "misaligned")))
+    verdict = judge(case, "cpu")
+    assert not verdict.findings
+    assert verdict.counts["operators compared"] == 2 and verdict.counts["compared"] == 2
+
+
+def test_a_refusal_that_others_share_is_none() -> None:
+    proto = model([node("Reshape", ["x", "s"], ["y"])], {"s": np.array([3])})
+    case = Case(proto.SerializeToString(), ({"x": X},), (Run(0),))
+    verdict = judge(case, "cpu")
+    assert verdict.counts["refused"] == 1 and not verdict.findings
+
+
+def test_limits_are_those_of_the_node_concerned() -> None:
+    pools = [
+        node("MaxPool", ["x"], ["a"], "down", kernel_shape=[2]),
+        node("MaxPool", ["a"], ["y"], "up", ceil_mode=1),
+    ]
+    proto = model(pools)
+    assert limit_of("MaxPool node 'down': a window of 2 is larger than spatial axis 0", proto)
+    assert limit_of("MaxPool node 'up': a window of 2 is larger than spatial axis 0", proto) is None
+
+
+def test_findings_of_one_cause_have_one_signature() -> None:
+    def refused(message: str) -> str:
+        return signature(Finding("refused", "Add", message))
+
+    assert refused("Add node 'a': shape [1, 2] and 3") == refused("Add node 'bc': shape [4] and 17")
+    assert refused("Add node 'a': shape [1]") != refused("Add node 'a': type [1]")
