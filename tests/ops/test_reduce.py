@@ -161,6 +161,7 @@ def test_positions_of_extremes(op: str) -> None:
     with pytest.raises(ShapeError, match="no elements"):
         inferred_types(op, [np.zeros((2, 0), np.float32)], {"axis": 1})
     assert run_operator(op, [np.zeros((2, 0), np.float32)])[0].shape == (1, 0)
+    check_operator(op, [np.zeros((2, 0, 0), np.float32)], {"axis": 1}, opset=13)
 
 
 @pytest.mark.parametrize("op", ["CumSum", "CumProd"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,16 +30,19 @@ class ArgReduction(Operator):
         data = required(node, inputs, 0)
         require_types(node, [data], NUMBERS)
         axis = normalise_axis(node, node.attributes["axis"], max(data.rank, 1))
-        if data.rank and data.dims[axis] == 0:
+        shape = reduced_shape(data.dims, (axis,), bool(node.attributes["keepdims"]))
+        if data.rank and data.dims[axis] == 0 and math.prod(shape):
             raise ShapeError(
                 f"{node.label}: axis {axis} of the input's shape {list(data.dims)} has no elements"
             )
-        return [check_size(node, INT64, reduced_shape(data.dims, (axis,), bool(node.attributes["keepdims"])))]
+        return [check_size(node, INT64, shape)]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         data = widened(present(inputs, 0))
         axis = normalise_axis(node, node.attributes["axis"], max(data.ndim, 1))
         shape = reduced_shape(data.shape, (axis,), bool(node.attributes["keepdims"]))
+        if not math.prod(shape):
+            return [np.zeros(shape, np.int64)]
         line = data if data.ndim else data.reshape(1)
         find = np.argmax if self.name == "ArgMax" else np.argmin
         if node.attributes["select_last_index"]:
