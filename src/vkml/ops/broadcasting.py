@@ -8,7 +8,7 @@ import numpy as np
 
 from vkml import errors
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import BFLOAT16, DType
+from vkml.ir.dtypes import DType
 from vkml.ir.graph import Node
 from vkml.ir.types import Known
 from vkml.ops.upgrading import NEWEST, constant_node, fresh_name, renew
@@ -40,7 +40,7 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
 
     Raises:
         InvalidGraph: The types differ, or the type is not one of `allowed`.
-        NotImplemented: The type is bfloat16, in which NumPy cannot compute.
+        NotImplemented: The type is one that travels as raw bits, as bfloat16 does.
     """
     first = inputs[0].dtype
     if any(known.dtype != first for known in inputs):
@@ -49,10 +49,10 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
             f"{node.label}: inputs have element types {found}; they must be the same, one of "
             f"{', '.join(dtype.name for dtype in allowed)}"
         )
-    if first == BFLOAT16:
-        # Raw bits travel as uint16: computing on them would be silently wrong.
+    if first.is_float and not first.is_native:
+        # Computing on raw bits would be silently wrong.
         raise errors.NotImplemented(
-            f"{node.label}: computing in bfloat16 is not supported; cast to float first"
+            f"{node.label}: computing in {first.name} is not supported; cast to float first"
         )
     if first not in allowed:
         raise InvalidGraph(

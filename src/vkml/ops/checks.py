@@ -138,6 +138,16 @@ def refuse_packed(node: Node, *found: Known | None) -> None:
             )
 
 
+def refuse_raw_bits(node: Node, *found: Known | None) -> None:
+    """Raises `NotImplemented` for types that travel as raw bits: no numbers to compare or to add."""
+    refuse_packed(node, *found)
+    for value in found:
+        if value is not None and not value.dtype.is_native:
+            raise NotImplemented(
+                f"{node.label}: computing in {value.dtype.name} is not supported; cast to float first"
+            )
+
+
 def contiguous(array: Array) -> Array:
     """The array in C order; unlike `numpy.ascontiguousarray`, a scalar stays one."""
     return np.asarray(array, order="C")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from vkml.ir.dtypes import (
     STRING,
     DType,
     from_code,
+    from_numpy,
 )
 from vkml.ir.graph import Constant as ConstantValue
 from vkml.ir.graph import Node
@@ -211,6 +213,12 @@ class EyeLike(Operator):
 
     attributes = {"dtype": None, "k": 0}
 
+    def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
+        """The node with the result's type stated; an array of bits does not tell bfloat16 from uint16."""
+        if node.attributes["dtype"] is not None:
+            return node
+        return replace(node, attributes={**node.attributes, "dtype": required(node, inputs, 0).dtype.code})
+
     def _dtype(self, node: Node, otherwise: DType) -> DType:
         code = node.attributes["dtype"]
         try:
@@ -228,12 +236,8 @@ class EyeLike(Operator):
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x = present(inputs, 0)
-        code = node.attributes["dtype"]
-        one, storage = (
-            (1, x.dtype)
-            if code is None
-            else (_ONES.get(from_code(int(code)), 1), from_code(int(code)).storage)
-        )
+        dtype = self._dtype(node, from_numpy(x.dtype))
+        one, storage = _ONES.get(dtype, 1), dtype.storage
         rows, columns = x.shape
         # Clamped: a hostile k near the ends of int64 would overflow.
         diagonal = max(min(int(node.attributes["k"]), columns), -rows)

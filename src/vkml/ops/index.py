@@ -20,6 +20,7 @@ from vkml.ops.checks import (
     optional,
     present,
     refuse_packed,
+    refuse_raw_bits,
     require_dtype,
     require_rank,
     require_same_dtype,
@@ -212,12 +213,18 @@ class GatherND(Operator):
 REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def _check_reduction(node: Node) -> None:
-    if node.attributes["reduction"] not in ("none", *REDUCTIONS):
+def _check_reduction(node: Node, x: Known) -> None:
+    reduction = node.attributes["reduction"]
+    if reduction == "none":
+        refuse_packed(node, x)
+        return
+    if reduction not in REDUCTIONS:
         raise InvalidGraph(
-            f"{node.label}: reduction {node.attributes['reduction']!r} is not one of none, "
-            f"{', '.join(REDUCTIONS)}"
+            f"{node.label}: reduction {reduction!r} is not one of none, {', '.join(REDUCTIONS)}"
         )
+    refuse_raw_bits(node, x)
+    if x.dtype.kind == "s":
+        raise InvalidGraph(f"{node.label}: strings have no {reduction!r}")
 
 
 def _scatter(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
@@ -241,11 +248,10 @@ class ScatterElements(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices, updates = (required(node, inputs, index) for index in range(3))
-        refuse_packed(node, x)
         require_rank(node, x, 1)
         _require_indices(node, indices)
         require_same_dtype(node, x, updates, "updates")
-        _check_reduction(node)
+        _check_reduction(node, x)
         _along_axis(node, x.dims, indices.dims)
         if updates.dims != indices.dims:
             raise ShapeError(
@@ -284,10 +290,9 @@ class ScatterND(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices, updates = (required(node, inputs, index) for index in range(3))
-        refuse_packed(node, x)
         _require_indices(node, indices)
         require_same_dtype(node, x, updates, "updates")
-        _check_reduction(node)
+        _check_reduction(node, x)
         wanted = gather_nd_geometry(node, x.dims, indices.dims, 0).output
         if updates.dims != wanted:
             raise ShapeError(

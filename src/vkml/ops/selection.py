@@ -19,6 +19,7 @@ from vkml.ops.checks import (
     normalise_axis,
     present,
     refuse_packed,
+    refuse_raw_bits,
     require_dtype,
     require_rank,
     required,
@@ -99,7 +100,7 @@ class NonZero(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_packed(node, x)
+        refuse_raw_bits(node, x)
         count = None if x.value is None else int(np.count_nonzero(x.value))
         return [TensorType(INT64, (x.rank, count))]
 
@@ -223,7 +224,7 @@ class Unique(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_packed(node, x)
+        refuse_raw_bits(node, x)
         stated = node.attributes["axis"]
         axis = None if stated is None else normalise_axis(node, stated, x.rank)
         length = x.type.elements if axis is None else x.dims[axis]
@@ -236,10 +237,12 @@ class Unique(Operator):
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, axis = present(inputs, 0), node.attributes["axis"]
+        # NumPy compares slices of numbers and of texts of one length, not of objects.
+        comparable = x.astype(np.str_) if x.dtype == object and axis is not None else x
         values, first, inverse, counts = np.unique(
-            x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+            comparable, return_index=True, return_inverse=True, return_counts=True, axis=axis
         )
-        inverse = inverse.reshape(-1)
+        values, inverse = values.astype(x.dtype, copy=False), inverse.reshape(-1)
         if not node.attributes["sorted"]:
             # NumPy sorts; the order of first appearance is the order of first places.
             order = np.argsort(first, kind="stable")
