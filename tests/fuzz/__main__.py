@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="cpu, lavapipe, swiftshader, vulkan:0, …")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--ops", default="", help="operators to draw from, separated by commas; without: all")
     parser.add_argument(
         "--findings", type=Path, default=Path("fuzz-findings"), help="where reproducers are put"
     )

@@ -15,6 +15,8 @@ PRESENTATIONS = (
     *("list", "scalar", "changed afterwards", "same object"),
 )
 """How a run is handed its arrays; see `tests.fuzz.driver`."""
+POISON = "poison"
+"""A run of NaN instead of numbers, whose result nobody looks at: what it leaves in memory must not matter."""
 
 
 @dataclass(frozen=True)

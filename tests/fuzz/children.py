@@ -112,7 +112,7 @@ class Child:
             self._release()
         to_read, write = os.pipe()
         read, to_write = os.pipe()
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.worker", str(to_read), str(to_write)],
             cwd=REPOSITORY,

@@ -1,8 +1,8 @@
 """How far rounding may carry a result: evaluation repeated with every inexact step disturbed at random.
 
-A step that IEEE 754 decides (a sum of two float32, a comparison, a movement) is not disturbed at all, so chains
-of such steps must come out to the last bit; a step that devices may round otherwise is disturbed by what it
-may differ, so that conditions, cancellation and jumps (a floor at an integer) show by themselves.
+A step that IEEE 754 decides (a sum of two float32, a comparison, a movement) is not disturbed at all, so
+chains of such steps must come out to the last bit; a step that devices may round otherwise is disturbed by
+what it may differ, so that conditions, cancellation and jumps (a floor at an integer) show by themselves.
 """
 
 from __future__ import annotations
@@ -18,86 +18,15 @@ from vkml.ir import Node, dtypes, find
 from vkml.ir.dtypes import DType
 
 EXACT = frozenset(
-    [
-        "Abs",
-        "Add",
-        "And",
-        "ArgMax",
-        "ArgMin",
-        "BitShift",
-        "BitwiseAnd",
-        "BitwiseNot",
-        "BitwiseOr",
-        "BitwiseXor",
-        "Cast",
-        "CastLike",
-        "Ceil",
-        "CenterCropPad",
-        "Clip",
-        "Compress",
-        "Concat",
-        "Constant",
-        "ConstantOfShape",
-        "DepthToSpace",
-        "Dropout",
-        "Equal",
-        "Expand",
-        "EyeLike",
-        "Flatten",
-        "Floor",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "GlobalMaxPool",
-        "Greater",
-        "GreaterOrEqual",
-        "Hardmax",
-        "Identity",
-        "IsInf",
-        "IsNaN",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "MaxPool",
-        "MaxUnpool",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "NonZero",
-        "Not",
-        "OneHot",
-        "Or",
-        "Pad",
-        "PRelu",
-        "ReduceMax",
-        "ReduceMin",
-        "Relu",
-        "Reshape",
-        "ReverseSequence",
-        "Round",
-        "Scatter",
-        "Shape",
-        "Shrink",
-        "Sign",
-        "Size",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Sub",
-        "TensorScatter",
-        "ThresholdedRelu",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Trilu",
-        "Unique",
-        "Unsqueeze",
-        "Where",
-        "Xor",
-    ]
+    """
+    Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
+    CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike
+    Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity
+    IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonZero Not OneHot Or Pad
+    PRelu ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter Shape Shrink Sign Size Slice
+    SpaceToDepth Split Squeeze Sub TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze
+    Where Xor
+    """.split()  # noqa: SIM905
 )
 """Nothing is rounded, or IEEE 754 says how; a scatter without a reduction is one of them, too."""
 
@@ -109,60 +38,27 @@ QUOTIENTS = frozenset({"Div", "Sqrt", "Reciprocal"})
 """What Vulkan allows 2.5 units in the last place and more for."""
 
 LINEAR = frozenset(
-    [
-        "AveragePool",
-        "Col2Im",
-        "Conv",
-        "ConvTranspose",
-        "CumSum",
-        "Einsum",
-        "Gemm",
-        "GlobalAveragePool",
-        "MatMul",
-        "Mean",
-        "ReduceL1",
-        "ReduceMean",
-        "ReduceSum",
-        "ReduceSumSquare",
-        "Resize",
-        "Sum",
-        "Upsample",
-    ]
+    """
+    AveragePool Col2Im Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool MatMul Mean ReduceL1
+    ReduceMean ReduceSum ReduceSumSquare Resize Sum Upsample
+    """.split()  # noqa: SIM905
 )
 """Sums of products: the error is a multiple of what the same sum of absolute values comes to."""
 
 FUNCTIONS: dict[str, tuple[float, float]] = {
-    "Elu": (16, 4e-7), "Gelu": (16, 3e-5), "Celu": (16, 2e-6), "HardSwish": (8, 2e-6), "HardSigmoid": (4, 4e-7), "Pow": (70, 0),
+    "Elu": (16, 4e-7), "Gelu": (16, 3e-5), "Celu": (16, 2e-6), "HardSwish": (8, 2e-6),
+    "HardSigmoid": (4, 4e-7), "Pow": (70, 0),
     "Tan": (170, 0), "Sin": (16, 4e-7), "Cos": (16, 4e-7), "Selu": (32, 1e-6), "Softplus": (32, 0),
     "Acosh": (32, 0), "Swish": (32, 1e-36), "Mish": (32, 1e-36),
 }  # fmt: skip
 """Units in the last place and absolute error that functions of one number may have; 16 and 0 for others."""
 
 JITTERED = frozenset(
-    [
-        "BatchNormalization",
-        "CumProd",
-        "GlobalLpPool",
-        "GridSample",
-        "GroupNormalization",
-        "InstanceNormalization",
-        "LayerNormalization",
-        "LogSoftmax",
-        "LpNormalization",
-        "LpPool",
-        "LRN",
-        "MeanVarianceNormalization",
-        "AffineGrid",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceProd",
-        "RMSNormalization",
-        "RoiAlign",
-        "ScatterElements",
-        "ScatterND",
-        "Softmax",
-    ]
+    """
+    BatchNormalization CumProd GlobalLpPool GridSample GroupNormalization InstanceNormalization
+    LayerNormalization LogSoftmax LpNormalization LpPool LRN MeanVarianceNormalization AffineGrid ReduceL2
+    ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RoiAlign ScatterElements ScatterND Softmax
+    """.split()  # noqa: SIM905
 )
 """Formulas of many steps: their inputs are disturbed."""
 LARGEST = {np.dtype(np.float16): 1e17, np.dtype(np.float32): 1e17, np.dtype(np.float64): 1e150}
@@ -186,7 +82,9 @@ class Traits:
 class RandomDisturbance:
     """One sample; styles differ in how errors hang together."""
 
-    STYLES = ("each", "all up", "all down", "flushed", "signs", "each")
+    STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros")
+    """Errors of each element's own, of one sign, none but subnormals flushed, full ones of random sign, and
+    such that what may be zero is."""
 
     def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
         self.rng, self.traits = rng, traits
@@ -202,9 +100,7 @@ class RandomDisturbance:
         ]
         if self.traits.unrounded_halves and node.op not in MOVEMENTS:
             found = [
-                self._moved(array, np.spacing(np.abs(array)))
-                if array is not None and array.dtype == np.float16
-                else array
+                self._moved(array, _unit(array)) if array is not None and array.dtype == np.float16 else array
                 for array in found
             ]
         if node.op not in JITTERED or node.domain or _is_plain_scatter(node):
@@ -236,8 +132,7 @@ class RandomDisturbance:
 
     def _error(self, node: Node, inputs: list[Array | None], array: Array, number: int) -> Any:
         """Absolute error that an output may have; None for none."""
-        with np.errstate(all="ignore"):
-            op, unit = node.op, np.spacing(np.abs(array))
+        op, unit = node.op, _unit(array)
         scale = self.traits.scale
         if (
             op in EXACT
@@ -257,6 +152,8 @@ class RandomDisturbance:
         if array.dtype != np.float32:
             return scale * 4 * unit
         units, absolute = FUNCTIONS.get(op, (16, 0))
+        # A function that ends in subnormal numbers may end in zero before.
+        absolute += float(np.finfo(np.float32).tiny)
         return scale * (units * unit + absolute + (0 if scale == 1 else 1e-7))
 
     def _is_undecided(self, node: Node, inputs: list[Array | None], array: Array) -> bool:
@@ -308,12 +205,11 @@ class RandomDisturbance:
             share: Any = self.rng.uniform(-1, 1, array.shape)
         elif self.style == "signs":
             share = self.rng.choice([-1.0, 1.0], array.shape)
+        elif self.style == "zeros":
+            with np.errstate(all="ignore"):
+                share = np.where((np.abs(wide) <= error) & (error > 0), -wide / error, 0)
         else:
-            share = (
-                float(self.rng.choice([-1.0, 1.0]))
-                if self.style == "flushed"
-                else 1 - 2 * (self.style == "all down")
-            )
+            share = {"all up": 1.0, "all down": -1.0, "flushed": 0.0}[self.style]
         with np.errstate(all="ignore"):
             step = np.where(np.isfinite(wide), share * error, 0)
             if not np.isfinite(error).all():
@@ -338,6 +234,11 @@ def _is_plain_scatter(node: Node) -> bool:
         "max",
         "min",
     )
+
+
+def _unit(array: Array) -> Array:
+    """Of each number a unit in its last place; of what is no number, that of 1."""
+    return np.spacing(np.where(np.isfinite(array), np.abs(array), array.dtype.type(1)))
 
 
 def _epsilon(dtype: np.dtype[Any]) -> float:

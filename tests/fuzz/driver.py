@@ -1,8 +1,9 @@
-"""Runs a case through a vkml session, as callers do: with arrays of every kind, used again and written over."""
+"""Runs a case through a vkml session as callers do: with arrays of every kind, used again, written over."""
 
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import vkml
-from tests.fuzz.case import Case
+from tests.fuzz.case import POISON, Case
 from tests.fuzz.comparison import is_equal
 from tests.fuzz.tensors import Array, carried
 
@@ -74,6 +75,8 @@ class Presenter:
                 self._kept[name] = kept = raw.copy()
             kept[...] = raw
             return kept
+        if way == POISON:
+            return np.full_like(raw, np.nan) if raw.dtype.kind in "fc" else raw.copy()
         if way == "fortran":
             return np.array(raw, order="F")
         if way == "misaligned" and raw.dtype != object:
@@ -109,6 +112,7 @@ def run_case(case: Case, device: str) -> Outcome:
             _run(case, device, outcome)
         except vkml.Error as error:
             outcome.refusal = error
+            outcome.findings += _unwanted(error)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -133,9 +137,11 @@ def _run(case: Case, device: str, outcome: Outcome) -> None:
             try:
                 results = session.run(None, given)
             except vkml.Error as error:
-                outcome.results.append(error)
-                if not str(error):
-                    outcome.findings.append(Finding("exception", "", f"{type(error).__name__} says nothing"))
+                outcome.results.append({} if run.presentation == POISON else error)
+                outcome.findings += _unwanted(error)
+                continue
+            if run.presentation == POISON:
+                outcome.results.append({})
                 continue
             copies = [np.array(array) for array in results]
             outcome.results.append(dict(zip(outcome.outputs, copies, strict=True)))
@@ -163,6 +169,17 @@ def _scribble(arrays: Any) -> None:
     for array in arrays:
         if isinstance(array, np.ndarray) and array.flags.writeable:
             array[...] = "scribble" if array.dtype == object else 77 if array.dtype.kind in "fiuc" else True
+
+
+def _unwanted(error: vkml.Error) -> list[Finding]:
+    """A finding for an error that hides a mistake of vkml's own, or says nothing."""
+    if not str(error):
+        return [Finding("exception", type(error).__name__, "it says nothing")]
+    if isinstance(error, vkml.EngineError) or re.search(
+        r"failed on the CPU: \w+(Error|Exception)\b", str(error)
+    ):
+        return [Finding("exception", type(error).__name__, str(error))]
+    return []
 
 
 def _escaped(error: BaseException) -> Finding:

@@ -95,7 +95,7 @@ class Evaluation:
         disturbance: Disturbance | None = None,
         everything: bool = False,
     ) -> Iterator[Step]:
-        """Evaluates node after node; the caller puts what comes out, or what it trusts more, into `values`."""
+        """Evaluates node after node; the caller puts what comes out, or what it trusts more, in `values`."""
         for number, node in enumerate(self.nodes):
             if everything or number in self.needed:
                 found = [values[name] if name else None for name in node.inputs]

@@ -7,13 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
-from tests.fuzz.case import PRESENTATIONS, Case, Run
+from tests.fuzz.case import POISON, PRESENTATIONS, Case, Run
 from tests.fuzz.graphs import GraphBuilder, Value
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.tensors import Array, random_tensor
 
 OPSETS = (13, 14, 15, 16, 17, 17, 18, 18, 19, 20, 20, 21, 21, 22, 22, 23, 23, 24, 25, 26, 7, 8, 9, 10, 11, 12)
 MOST_NODES = 12
+NETWORK = (
+    *["Conv"] * 5, *["conv_and_norm", "MaxPool", "AveragePool", "ConvTranspose", "MatMul", "Resize"] * 2,
+    *["chain", "Concat", "Add", "Mul", "Split", "Transpose", "Slice", "BatchNormalization"] * 2,
+    *("Relu", "Sigmoid", "Tanh", "HardSwish", "Gelu", "LeakyRelu", "Clip", "Sub", "Max", "Where", "Reshape"),
+    *("Expand", "Softmax", "LogSoftmax", "LayerNormalization", "ReduceMean", "ReduceMax", "ReduceSum"),
+    *("Gemm", "Gather", "Pad", "GlobalAveragePool", "Flatten", "PRelu", "InstanceNormalization", "Cast", "Squeeze"),
+)  # fmt: skip
+"""What networks are made of: the operators that are fused, laid out and compiled together."""
 HOSTILE = (
     " ",
     "0",
@@ -41,10 +49,11 @@ def random_case(seed: int, index: int, chosen: Sequence[str] = ()) -> Case:
         chosen: operators and patterns to draw from; all, where none are chosen.
     """
     rng = np.random.default_rng([seed, index])
-    large = rng.random() < 0.06
-    build = GraphBuilder(rng, int(rng.choice(OPSETS)), 40_000 if large else 2_500)
-    ops = sorted(chosen or RECIPES)
-    goal = 1 if rng.random() < 0.25 else int(rng.integers(2, MOST_NODES + 1))
+    kind = str(rng.choice(["small", "large", "network"], p=[0.8, 0.05, 0.15]))
+    most_elements = {"small": 2_500, "large": 40_000, "network": 10_000}[kind]
+    build = GraphBuilder(rng, int(rng.choice(OPSETS)), most_elements, kind == "network")
+    ops = sorted(chosen or RECIPES) if kind != "network" or chosen else list(NETWORK)
+    goal = 1 if rng.random() < 0.25 and kind != "network" else int(rng.integers(2, MOST_NODES + 1))
     for _ in range(goal * 6):
         build.attempt(RECIPES[op := ops[int(rng.integers(len(ops)))]], op)
         if len(build.nodes) >= goal:
@@ -75,6 +84,8 @@ def random_runs(rng: np.random.Generator, feeds: int) -> tuple[Run, ...]:
     runs = [Run(0)]
     for number in [*range(1, feeds), *rng.integers(0, feeds, int(rng.integers(0, 3)))]:
         way = str(rng.choice(PRESENTATIONS)) if rng.random() < 0.4 else "plain"
+        if rng.random() < 0.15:
+            runs.append(Run(int(number), POISON))
         runs.append(Run(int(number), way))
     return tuple(runs)
 

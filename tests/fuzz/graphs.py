@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, defs, helper, numpy_helper, shape_inference
 
-from tests.fuzz.tensors import ANY, STRING, Array, Fill, numpy_type, random_tensor, weight
+from tests.fuzz.tensors import ANY, FLOAT, STRING, Array, Fill, numpy_type, random_tensor, weight
 
 NEWEST = 26
 """The newest opset that onnxruntime reads; onnx itself has newer ones."""
@@ -91,10 +91,21 @@ def _code(name: str) -> int:
 class GraphBuilder:
     """Takes nodes one by one; everything random comes from `rng`."""
 
-    def __init__(self, rng: np.random.Generator, opset: int, most_elements: int = 4000) -> None:
+    def __init__(
+        self, rng: np.random.Generator, opset: int, most_elements: int = 4000, is_network: bool = False
+    ) -> None:
+        """States what cases are like.
+
+        Args:
+            rng: all chance comes from it.
+            opset: of the model.
+            most_elements: of a tensor, roughly.
+            is_network: whether it is of float32 and ordinary numbers, where an operator takes these.
+        """
         self.rng = rng
         self.opset = opset
         self.most_elements = most_elements
+        self.is_network = is_network
         self.values: list[Value] = []
         self.nodes: list[NodeProto] = []
         self.inputs: dict[str, tuple[Value, Fill]] = {}
@@ -114,6 +125,8 @@ class GraphBuilder:
         return int(self.rng.integers(low, high + 1))
 
     def code(self, codes: Sequence[int]) -> int:
+        if self.is_network and FLOAT in codes:
+            return FLOAT
         weights = np.array([weight(code) for code in codes])
         return int(codes[int(self.rng.choice(len(codes), p=weights / weights.sum()))])
 
@@ -159,6 +172,8 @@ class GraphBuilder:
 
     def new(self, code: int, shape: Sequence[int], fill: Fill = ANY, constant: float = 0.45) -> Value:
         """A new input or, with probability `constant`, initializer."""
+        if self.is_network and fill == ANY:
+            fill = Fill("ordinary")
         if self.chance(constant):
             return self.constant(random_tensor(self.rng, code, shape, fill), code)
         return self.input(code, shape, fill)

@@ -41,7 +41,7 @@ def _named_in(message: str, proto: ModelProto | None) -> NodeProto | None:
 LIMITS = (
     Limit(r"operators? that vkml does not support", "operators that the registry lacks"),
     Limit(r"alpha must not be 0, by which Celu divides", "0 / 0 wherever nothing is positive"),
-    Limit(r"bfloat16", "bfloat16 is moved and cast only"),
+    Limit(r"bfloat16|computing in \w+ is not supported", "bfloat16 and float8 are moved and cast only"),
     Limit(
         r"is larger than spatial axis",
         "a window larger than its axis: others make nothing of it",
@@ -49,7 +49,7 @@ LIMITS = (
     ),
     Limit(r"the dimension '.*' is .* in input", "onnxruntime lets inputs disagree in a dimension"),
     Limit(r"Constant node .*: (takes 0 inputs|the attribute)", "onnxruntime does not look at Constant nodes"),
-    Limit(r"in a cycle: Constant node", "onnxruntime does not look at Constant nodes"),
+    Limit(r"in a cycle: .*Constant node", "onnxruntime does not look at Constant nodes"),
     Limit(r"MeanVarianceNormalization node .*: axis . is outside", "the default axes are those of an image"),
     Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
     Limit(r"the value '.*' is produced twice|is there twice", "onnxruntime lets one of two equal names win"),
@@ -122,6 +122,14 @@ def _is_any_float(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return result.dtype.kind == "f"
 
 
+def _is_complex(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype.kind == "c"
+
+
+def _is_text(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == object
+
+
 def is_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return result.dtype.kind in "iu"
 
@@ -138,12 +146,17 @@ def overflows_half(node: Node, inputs: list[Array | None], result: Array) -> Any
 
 
 def _pads_outwards(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    """Whether padding to the same size would have to take something away: a window shorter than its stride."""
+    """Whether padding to the same size would have to take something away: windows shorter than strides."""
     if not str(node.attributes["auto_pad"]).startswith("SAME") or inputs[0] is None:
         return False
     kernel = node.attributes["kernel_shape"] or (inputs[1].shape[2:] if inputs[1] is not None else ())
     strides = node.attributes["strides"] or (1,) * len(kernel)
     return any(size < stride for size, stride in zip(kernel, strides, strict=True))
+
+
+def _divides_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    exponent = inputs[1]
+    return result.dtype.kind in "iu" and exponent is not None and exponent < 0
 
 
 def _is_offset(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -212,6 +225,7 @@ FREEDOMS = (
         "how integers are rounded: ONNX does not say",
     ),
     Freedom("Gemm", _scales_whole, "integers times a fraction: when they are truncated, ONNX does not say"),
+    Freedom("Pow", _divides_whole, "negative powers of integers: ONNX does not say"),
     Freedom("Shrink", _is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
     Freedom(
         "Conv ConvInteger ConvTranspose MaxPool AveragePool LpPool",
@@ -238,6 +252,8 @@ FREEDOMS = (
     Freedom("GlobalMaxPool", always, "onnx's evaluator reduces the last two axes only", ONNX),
     Freedom("Erf Gelu", is_double, "onnx's evaluator computes float64 in float32", ONNX),
     Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),
+    Freedom("Resize", _is_complex, "onnx's evaluator drops the imaginary part", ONNX),
+    Freedom("CenterCropPad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
     Freedom("Unique", _is_unsorted_or_backwards, "onnx's evaluator sorts all the same, and turns axes", ONNX),
 )
 

@@ -1,4 +1,4 @@
-"""Mutated cases: valid models whose structure is changed a little, so that most parts of vkml are still reached."""
+"""Mutated cases: valid models whose structure is changed a little, so that most of vkml is still reached."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from tests.fuzz.case import Case
 from tests.fuzz.generate import random_case, random_runs
 from tests.fuzz.tensors import NATIVE, Array, random_tensor
+from vkml.onnx.wire import encode_varint
 
 INTEGERS = (0, 1, -1, 2, 3, -2, 5, 7, 64, 127, 2**16, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, math.inf, -math.inf, math.nan)
@@ -37,7 +38,7 @@ def mutated_case(seed: int, index: int, chosen: Sequence[str] = ()) -> Case:
         names.append(mutation.__name__)
         mutation(rng, proto)
     data = proto.SerializeToString(deterministic=True)
-    if rng.random() < 0.1:
+    if rng.random() < 0.2:
         data = damaged(rng, data)
         names.append("damaged")
     feeds = tuple(fitting_feed(rng, proto, feed) for feed in base.feeds[:2])
@@ -365,8 +366,11 @@ def damaged(rng: np.random.Generator, data: bytes) -> bytes:
     chosen = rng.random()
     if chosen < 0.2:
         return data[:at]
-    if chosen < 0.7:
+    if chosen < 0.5:
         return data[:at] + bytes([int(rng.integers(256))]) + data[at + 1 :]
+    if chosen < 0.7:  # lengths, sizes and types are all such numbers
+        number = encode_varint(int(_pick(rng, INTEGERS)) % 2**64)  # type: ignore[call-overload]
+        return data[:at] + number + data[at + len(number) :]
     if chosen < 0.85:
         return data[:at] + data[at + int(rng.integers(1, 20)) :]
     other = int(rng.integers(len(data)))

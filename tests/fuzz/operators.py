@@ -28,8 +28,8 @@ absent: set[Any] = set()
 class OperatorCheck:
     """One model's operators.
 
-    Where onnxruntime ran the model, each node gets the inputs that it had there, so errors do not add up; where it
-    did not, nodes are asked for one by one. Where the two differ, onnx's reference evaluator decides.
+    Where onnxruntime ran the model, each node gets the inputs that it had there, so errors do not add up;
+    where it did not, nodes are asked for one by one. Where the two differ, onnx's evaluator decides.
     """
 
     def __init__(self, proto: ModelProto, evaluation: Evaluation) -> None:

@@ -11,7 +11,7 @@ import onnx
 
 import vkml
 from tests.fuzz import trusted
-from tests.fuzz.case import Case
+from tests.fuzz.case import POISON, Case
 from tests.fuzz.comparison import difference
 from tests.fuzz.disturbances import RandomDisturbance, Traits
 from tests.fuzz.driver import Finding, Outcome, run_case
@@ -91,7 +91,7 @@ class _Judge:
                     self._check_refusal(
                         result, self.case.runs[number].feed, self.case.runs[number].presentation
                     )
-                else:
+                elif self.case.runs[number].presentation != POISON:
                     self.count("ran")
                     self._check_result(number, result)
         if self.evaluation is not None and self.proto is not None:
@@ -143,6 +143,8 @@ class _Judge:
         """A refusal is right where others refuse too, or where it is a known limit."""
         if isinstance(error, MemoryError):
             self.count("bytes", UNKNOWN_BYTES)
+        if any(finding.kind == "exception" for finding in self.outcome.findings):
+            return  # which has been told of
         if limit_of(str(error), self.proto):
             self.count("limits")
             return
@@ -155,8 +157,8 @@ class _Judge:
     def _reference_runs(self, feed: int) -> bool:
         """Whether onnx finds the model valid and its evaluator runs it, and onnxruntime has nothing to say.
 
-        The evaluator itself checks next to nothing, so only models count that were made to be valid, at the sizes that
-        they were made for.
+        The evaluator itself checks next to nothing, so only models count that were made to be valid, at the
+        sizes that they were made for.
         """
         if self.proto is None or self.case.is_mutated or feed or not self.lacks_kernels:
             return False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import vkml
-import vkml.ops  # noqa: F401  (fills the registry)
+import vkml.ops
 from vkml.engine.session import InferenceSession
 from vkml.ir.operator import REGISTRY
 

@@ -31,7 +31,16 @@ FLOAT8 = tuple(code for name, code in TensorProto.DataType.items() if name.start
 NARROW = tuple(code for name, code in TensorProto.DataType.items() if name in (
     "INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT6E2M3", "FLOAT6E3M2"))  # fmt: skip
 """Types of less than a byte."""
-WEIGHTS = {FLOAT: 12.0, DOUBLE: 3.0, FLOAT16: 3.0, INT64: 3.0, INT32: 3.0, BOOL: 2.0, STRING: 0.4}
+WEIGHTS = {
+    FLOAT: 12.0,
+    DOUBLE: 3.0,
+    FLOAT16: 3.0,
+    INT64: 3.0,
+    INT32: 3.0,
+    BOOL: 2.0,
+    STRING: 0.5,
+    BFLOAT16: 0.5,
+}
 """How often an element type is chosen where an operator takes several; 0.7 for other integers, else 0.15."""
 
 
@@ -49,7 +58,7 @@ def is_float(code: int) -> bool:
 
 
 def carried(array: Array) -> Array:
-    """The array as vkml's feeds carry it: types that NumPy itself lacks as bits, small integers as int8 or uint8."""
+    """The array as vkml's feeds carry it: types that NumPy lacks as bits, small integers as int8 or uint8."""
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return array
     if array.dtype.name.startswith(("int", "uint")):

@@ -1,4 +1,4 @@
-"""What counts as wrong: chains that IEEE 754 decides to the last bit, sums and functions within their condition."""
+"""What counts as wrong: chains that IEEE 754 decides to the last bit, the rest within its condition."""
 
 from __future__ import annotations
 
@@ -66,6 +66,14 @@ def test_nan_and_infinity_are_told_apart() -> None:
     assert difference(np.float32([np.nan, np.nan, 0, np.nan]), expected, sample) is None
     wrong = difference(np.float32([0, 0, 0, np.nan]), expected, sample)
     assert wrong is not None and wrong.mask.tolist() == [True, True, False, False]
+
+
+def test_nan_and_infinity_that_functions_and_sums_hand_on_are_not_left_open() -> None:
+    x = np.float32([np.nan, np.inf, 1, -np.inf])
+    for nodes in ([node("Exp", ["x"], ["y"])], [node("Mean", ["x", "x", "x"], ["y"])]):
+        expected, sample = sampled(model(nodes), x)
+        wrong = difference(np.nan_to_num(expected), expected, sample)
+        assert wrong is not None and wrong.mask[0] and wrong.mask[1]
 
 
 def test_functions_may_differ_in_their_last_places_and_no_more() -> None:

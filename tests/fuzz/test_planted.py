@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,27 @@ def test_hangs_are_found(mistake: str, words: str, tmp_path: Path, monkeypatch: 
     assert found.finding.kind == "hang" and words in found.finding.message
     assert "planted.py" in found.finding.message
     assert VICTIM in ops_of(found)
+
+
+def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+    """Also one that spins, as after a campaign that someone kills."""
+    code = f"""
+import os, pathlib, threading, time
+from tests.fuzz.children import Child
+child = Child({{"VKML_FUZZ_HOOKS": "tests.fuzz.planted", "VKML_FUZZ_PLANT": "spin"}})
+request = {{"source": "random", "seed": 5, "ops": ["{VICTIM}"], "device": "cpu", "index": 0}}
+child._start()
+pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child._process.pid))
+child._write.write((__import__("json").dumps(request) + "\\n").encode())
+child._write.flush()
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=children.REPOSITORY, timeout=100, check=False)
+    process = Path("/proc") / (tmp_path / "pid").read_text()
+    deadline = time.monotonic() + 60
+    while process.exists() and "State:\tZ" not in (process / "status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_without_a_mistake_nothing_is_found(tmp_path: Path) -> None:

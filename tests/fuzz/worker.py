@@ -6,11 +6,13 @@ Started as ``python -m tests.fuzz.worker READ WRITE``, the numbers of two pipes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import importlib
 import json
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,13 +95,20 @@ def save_values(case: Case, path: Path) -> None:
 
 
 def limit_memory() -> None:
-    """Ends the growth of a process that a case makes too large with an error, not with the machine's memory."""
+    """Ends the growth of a process that a case makes too large by an error, not by the machine's memory."""
     size = _status("VmSize")
     if size:
         resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE, resource.RLIM_INFINITY))
 
 
+def die_with_parent() -> None:
+    """Has the system end this process when its parent ends, whatever it is doing then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def main() -> None:
+    die_with_parent()
     requests, replies = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w", buffering=1)
     faulthandler.enable()
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Operators that work element by element: derived from the registry, and those with inputs of several types."""
+"""Operators that work element by element: from the registry, and those with inputs of several types."""
 
 from __future__ import annotations
 

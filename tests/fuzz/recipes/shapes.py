@@ -121,7 +121,7 @@ def concat(build: GraphBuilder, op: str) -> None:
 
     parts = [data]
     for _ in range(build.integer(0, 3)):
-        other = data.dims[:at] + (build.integer(0 if build.chance(0.05) else 1, 4),) + data.dims[at + 1 :]
+        other = (*data.dims[:at], build.integer(0 if build.chance(0.05) else 1, 4), *data.dims[at + 1 :])
         found = build.having([data.code], data.rank, data.rank, fits) if build.chance(0.7) else None
         parts.append(found or build.new(data.code, other))
     build.rng.shuffle(parts)  # type: ignore[arg-type]
