@@ -11,7 +11,7 @@ import vkml
 import vkml.ops  # fills the registry
 from tests.robustness.processes import output_of
 from vkml.engine.sketch import Sketch
-from vkml.ir import Graph, Node, TensorType, Value, dtypes
+from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes
 from vkml.kernels.pointwise import pointwise
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
@@ -25,11 +25,16 @@ def tensor(elements: int, offset: int = 0) -> View:
     return contiguous(Buffer(BufferKind.ACTIVATION, 4 * (elements + offset)), type_, offset)
 
 
-def launch(op: str, *leaves: View, output: View | None = None, **attributes: Any) -> Dispatch:
+def launch(
+    op: str, *leaves: View, output: View | None = None, number: float | None = None, **attributes: Any
+) -> Dispatch:
+    """Launches a node of leaves, of a number behind them where one is given."""
     names = [f"{op}{at}" for at in range(len(leaves))]
     types = {name: leaf.type for name, leaf in zip(names, leaves, strict=True)} | {"y": leaves[0].type}
-    node = Node(op, tuple(names), ("y",), attributes)
-    body = Graph(tuple(Value(n, types[n]) for n in names), (Value("y", types["y"]),), (node,), {}, types)
+    constants = {} if number is None else {"number": Constant(dtypes.FLOAT32, (), np.array(number, "f4"))}
+    node = Node(op, (*names, *constants), ("y",), attributes)
+    inputs = tuple(Value(n, types[n]) for n in names)
+    body = Graph(inputs, (Value("y", types["y"]),), (node,), constants, types)
     return pointwise(body, leaves, [output or tensor(leaves[0].elements)], label="it", push_limit=128)
 
 
@@ -41,6 +46,15 @@ def test_equal_launches_share_their_kernel() -> None:
     assert [view.buffer for view in second.reads] == [two.buffer, one.buffer]
     assert [view.buffer for view in second.arguments[:2]] == [two.buffer, one.buffer]  # type: ignore[union-attr]
     assert second.arguments[2] is second.writes[0]
+
+
+def test_words_stay_behind_the_addresses() -> None:
+    """Zeros reach arithmetic as push constants."""
+    first, second = (launch("Add", tensor(64), number=0.0) for _ in range(2))
+    assert first.kernel is second.kernel
+    for dispatch in (first, second):
+        assert dispatch.arguments == (*dispatch.reads, *dispatch.writes, 0)
+    assert launch("Add", tensor(64), number=-0.0).kernel is not first.kernel
 
 
 def test_whatever_a_kernel_depends_on_tells_launches_apart() -> None:

@@ -126,8 +126,10 @@ class _Recipe:
 
     kernel: KernelSpec
     groups: tuple[int, int, int]
-    arguments: tuple[int, ...]
+    addresses: tuple[int, ...]
     """Which operand each address of the push constants is that of."""
+    words: tuple[int, ...]
+    """What follows the addresses."""
 
 
 _RECIPES_KEPT = 1024
@@ -161,14 +163,19 @@ def pointwise(
     recipe = _recipes.get(key)
     if recipe is None:
         made = _generate(body, leaves, outputs, forwards, label, push_limit, max_groups)
-        order = tuple(next(i for i, view in enumerate(views) if view is found) for found in made.arguments)
-        recipe = _Recipe(made.kernel, made.groups, order)
+        words = tuple(found for found in made.arguments if isinstance(found, int))
+        found_views = made.arguments[: len(made.arguments) - len(words)]
+        order = tuple(next(i for i, view in enumerate(views) if view is found) for found in found_views)
+        recipe = _Recipe(made.kernel, made.groups, order, words)
         if len(_recipes) >= _RECIPES_KEPT:
             _recipes.clear()
         _recipes[key] = recipe
-    arguments = tuple(views[index] for index in recipe.arguments)
     return Dispatch(
-        recipe.kernel, recipe.groups, arguments, tuple(views[: len(leaves)]), tuple(views[len(leaves) :])
+        recipe.kernel,
+        recipe.groups,
+        (*(views[index] for index in recipe.addresses), *recipe.words),
+        tuple(views[: len(leaves)]),
+        tuple(views[len(leaves) :]),
     )
 
 
