@@ -1,0 +1,75 @@
+"""What a device can do at the most: products of its matrix units, bytes of its memory."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.matrix_units.launch import Burner, Timing, time_chain
+from benchmarks.matrix_units.problems import Problem
+from benchmarks.matrix_units.variants import Fragment, copy_source, padded, unit_source
+from vkml.kernels.compiler import compile_slang
+from vkml.vulkan import Device, MemoryKind
+
+COPIED_BYTES = 256 << 20
+TURNS = 512
+COPY_GROUP = 1024
+"""Words of 16 bytes that a workgroup of copy.slang moves."""
+GROUPS = 2112
+"""A multiple of the multiprocessors of many GPUs, 16 workgroups for each of an H200."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Measured rates."""
+
+    operations: float
+    """A second, of fp16 products with fp32 sums on fragments in registers."""
+    bytes: float
+    """A second, read and written by a copy."""
+
+    def seconds(self, problem: Problem) -> float:
+        """The least time a problem can take: its operations, or every operand and result moved once."""
+        b_elements = problem.n * problem.k * (problem.batch if problem.is_b_batched else 1)
+        # Weights are kept in fp16; a batched B is an fp32 activation.
+        b_bytes = b_elements * (4 if problem.is_b_batched else 2)
+        a_bytes = problem.a_elements * (2 if problem.is_a_half else 4)
+        moved = a_bytes + b_bytes + 4 * problem.batch * problem.m * problem.n
+        return max(problem.operations / self.operations, moved / self.bytes)
+
+
+def measure_ceilings(
+    device: Device, fragment: Fragment, burner: Burner | None, scale: float = 1.0
+) -> Ceilings:
+    """Measures both; `scale` shrinks the work for slow devices."""
+    timing = Timing(0.005, 5, burner)
+    groups, turns = max(1, int(GROUPS * scale)), max(8, int(TURNS * scale))
+    size = padded(max(1 << 16, int(COPIED_BYTES * scale)), 16)
+    source, target = (device.allocate(size, MemoryKind.DEVICE, name) for name in ("from", "to"))
+    halfs = np.random.default_rng(0).standard_normal(4096).astype(np.float16)
+    device.upload(source, 0, halfs)
+    pipeline = device.pipeline(
+        compile_slang(unit_source(fragment), "unit"),
+        push_constant_bytes=24,
+        subgroup_size=fragment.lanes,
+        label="unit",
+    )
+    push = struct.pack("<2Qi4x", source.address, target.address, turns)
+    taken = time_chain(
+        device, lambda turn: [lambda recorder: recorder.dispatch(pipeline, push, groups)], timing
+    )
+    operations = 2 * fragment.m * fragment.n * fragment.k * 32 * 4 * turns * groups / taken
+    # Not the copy command: on an H200 it reaches 0.85 TB/s, a fifth of what a kernel does.
+    copier = device.pipeline(compile_slang(copy_source(), "copy"), push_constant_bytes=24, label="copy")
+    words = size // 16
+    copy_push = struct.pack("<2Qi4x", source.address, target.address, words)
+    copying = time_chain(
+        device,
+        lambda turn: [lambda recorder: recorder.dispatch(copier, copy_push, -(-words // COPY_GROUP))],
+        timing,
+    )
+    source.free()
+    target.free()
+    return Ceilings(operations, 2 * size / copying)
