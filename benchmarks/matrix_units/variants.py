@@ -188,6 +188,10 @@ def template(name: str) -> str:
 def product_source(variant: Variant, finish: Finish) -> str:
     """The complete source of a product kernel."""
     variant.check()
+    if finish.is_out_packed and variant.tile_n % K_PADDING:
+        raise ValueError(
+            f"{variant.label}: a packed result needs tiles of whole {K_PADDING} columns for its zeros"
+        )
     f = variant.fragment
     defines: dict[str, int | str] = {
         "ROWS": 0,
