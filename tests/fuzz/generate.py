@@ -19,7 +19,8 @@ NETWORK = (
     *["chain", "Concat", "Add", "Mul", "Split", "Transpose", "Slice", "BatchNormalization"] * 2,
     *("Relu", "Sigmoid", "Tanh", "HardSwish", "Gelu", "LeakyRelu", "Clip", "Sub", "Max", "Where", "Reshape"),
     *("Expand", "Softmax", "LogSoftmax", "LayerNormalization", "ReduceMean", "ReduceMax", "ReduceSum"),
-    *("Gemm", "Gather", "Pad", "GlobalAveragePool", "Flatten", "PRelu", "InstanceNormalization", "Cast", "Squeeze"),
+    *("Gemm", "Gather", "Pad", "GlobalAveragePool", "Flatten", "PRelu", "InstanceNormalization", "Cast"),
+    "Squeeze",
 )  # fmt: skip
 """What networks are made of: the operators that are fused, laid out and compiled together."""
 HOSTILE = (
