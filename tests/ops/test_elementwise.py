@@ -388,6 +388,9 @@ def test_errors_name_node_and_types() -> None:
         inferred_types("BitShift", [np.zeros(2, np.uint8)] * 2, {"direction": "UP"})
     with pytest.raises(ShapeError, match="min must be a scalar"):
         inferred_types("Clip", [np.zeros(4, np.float32), np.zeros(3, np.float32)])
+    for shape in ((1, 1), (1, 1, 1)):
+        with pytest.raises(ShapeError, match="max must be a scalar"):
+            inferred_types("Clip", [np.zeros(4, np.float32), None, np.zeros(shape, np.float32)])
     with pytest.raises(InvalidGraph, match="max"):
         inferred_types("Clip", [np.zeros(4, np.int32), None, np.zeros((), np.float32)])
     with pytest.raises(ShapeError, match="allows"):

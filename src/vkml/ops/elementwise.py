@@ -170,7 +170,8 @@ class Clip(Operator):
             if bound is None:
                 continue
             require_dtype(node, bound, (dtype, FLOAT32) if dtype.is_float else (dtype,), what)
-            if bound.type.elements != 1:
+            # [1] is taken, too, which exporters write and ONNX Runtime takes.
+            if bound.rank > 1 or bound.type.elements != 1:
                 raise ShapeError(f"{node.label}: {what} must be a scalar, its shape is {list(bound.dims)}")
         return [data.type]
 

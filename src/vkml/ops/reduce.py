@@ -91,7 +91,7 @@ class Reduction(Operator):
         data = inputs[0]
         stated = None if len(inputs) < 2 or inputs[1] is None else integers(inputs[1].buffer.constant.array)
         axes = reduction_axes(node, len(data.shape), stated)
-        if 0 in data.shape:
+        if 0 in data.shape or (self.name in ("ReduceLogSum", "ReduceLogSumExp") and data.dtype.is_integer):
             return None
         if self.name == "ReduceLogSumExp":
             return [_lower_log_sum_exp(build, data, axes)]
@@ -149,7 +149,8 @@ def product(x: Array, axes: Axes) -> Any:
 
 
 def log_sum_exp(x: Array, axes: Axes) -> Any:
-    """log(sum(e^x)), shifted by the maximum so that nothing overflows."""
+    """log(sum(e^x)), shifted by the maximum so that nothing overflows; of integers in float64."""
+    x = _float(x)
     peak = np.asarray(greatest(x, axes))
     shift = np.where(np.isfinite(peak), peak, 0).astype(x.dtype)
     return np.log(total(np.exp(x - shift), axes)) + shift
@@ -183,8 +184,8 @@ def _lower_log_sum_exp(build: Any, x: Any, axes: Axes) -> Any:
     )
 
 
-def _square_root(x: Array) -> Any:
-    return np.sqrt(x if x.dtype.kind == "f" else x.astype(np.float64))
+def _float(x: Array) -> Array:
+    return x if x.dtype.kind == "f" else x.astype(np.float64)
 
 
 register(Reduction("ReduceSum", total, SUMMABLE, axes_opset=13))
@@ -193,7 +194,7 @@ register(Reduction("ReduceMax", greatest, ORDERED))
 register(Reduction("ReduceMin", least, ORDERED))
 register(Reduction("ReduceProd", product, SUMMABLE))
 register(Reduction("ReduceL1", lambda x, axes: total(np.abs(x), axes), SUMMABLE))
-register(Reduction("ReduceL2", lambda x, axes: _square_root(total(x * x, axes)), SUMMABLE))
+register(Reduction("ReduceL2", lambda x, axes: np.sqrt(_float(total(x * x, axes))), SUMMABLE))
 register(Reduction("ReduceSumSquare", lambda x, axes: total(x * x, axes), SUMMABLE))
-register(Reduction("ReduceLogSum", lambda x, axes: np.log(total(x, axes)), FLOATS))
-register(Reduction("ReduceLogSumExp", log_sum_exp, FLOATS))
+register(Reduction("ReduceLogSum", lambda x, axes: np.log(_float(total(x, axes))), SUMMABLE))
+register(Reduction("ReduceLogSumExp", log_sum_exp, SUMMABLE))
