@@ -140,6 +140,8 @@ class InferenceSession:
         self._direct: Callable[[Mapping[str, Any]], list[Array] | None] | None = None
         self._warned: set[str] = set()
         """Nodes of which it has been said that they run on the CPU."""
+        self._misstated: set[str] = set()
+        """Outputs of which it has been said that their stated shapes are wrong."""
         self._events: list[dict[str, Any]] = []
         self._dtypes = tuple(value.type.dtype.storage for value in self._inputs)
         self._has_texts = any(value.type.dtype == dtypes.STRING for value in self._inputs)
@@ -346,6 +348,7 @@ class InferenceSession:
                     plan = self._make_plan(self._segments[index], shapes, values, key)
                 self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
                 self._warn(plan)
+                self._warn_of_shapes(plan)
                 self._plans[key] = plan
                 self._make_room()
             else:
@@ -385,6 +388,23 @@ class InferenceSession:
                 newest,
                 NEWEST,
             )
+
+    def _warn_of_shapes(self, plan: Plan) -> None:
+        """Says once of each output that its stated shape, a stale one of an exporter, is not what it has."""
+        made = {value.name: value.type for value in plan.graph.outputs}
+        for output in self._outputs:
+            found = made.get(output.name)
+            if found is None or output.name in self._misstated or output.type.admits_shape_of(found):
+                continue
+            self._misstated.add(output.name)
+            if self._options.shows_warnings:
+                _log.warning(
+                    "%s: the output '%s' is stated to be %s and computes to %s, which is returned",
+                    self._label,
+                    output.name,
+                    output.type,
+                    found,
+                )
 
     def _make_room(self) -> None:
         while len(self._plans) > max(1, self._options.plan_cache_size) * len(self._segments):

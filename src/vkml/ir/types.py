@@ -50,6 +50,15 @@ class TensorType:
     def bytes(self) -> int:
         return self.dtype.bytes_for(self.elements)
 
+    def admits_shape_of(self, found: TensorType) -> bool:
+        """Whether a value of the type `found` may have this shape; open sizes admit any."""
+        if self.shape is None or found.shape is None:
+            return True
+        return len(self.shape) == len(found.shape) and all(
+            not isinstance(a, int) or not isinstance(b, int) or a == b
+            for a, b in zip(self.shape, found.shape, strict=True)
+        )
+
     def __str__(self) -> str:
         if self.shape is None:
             return f"{self.dtype.name}[?]"
