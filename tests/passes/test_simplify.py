@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
+import vkml
+from tests.vulkan_cases import assert_close
 from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
-from vkml.ir import dtypes
+from vkml.errors import ShapeError
+from vkml.ir import Graph, dtypes
+from vkml.onnx import save_graph
 from vkml.passes import specialise
 from vkml.passes.simplify import remove_identities
+
+Array = np.ndarray[Any, Any]
 
 EXACT = [("Add", -0.0), ("Sub", 0.0), ("Mul", 1.0), ("Div", 1.0)]
 INEXACT = [
@@ -56,3 +65,216 @@ def test_integers_have_one_zero() -> None:
 
 def test_what_changes_the_shape_stays() -> None:
     assert kept("Mul", None, np.ones((2, 1, 1)), dtype="float32") == ["Mul"]
+
+
+SHAPE = (1, 3, 5, 5)
+CHANNELS = 4
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+def normalised(sketch: Sketch, value: str, name: str = "bn", **changed: Any) -> str:
+    """A BatchNormalization; `changed` are vectors (scale, bias, mean, variance) and attributes."""
+    vectors = [
+        sketch.constant(changed.pop(key, numbers(CHANNELS, seed=at)), f"{name}_{key}")
+        for at, key in enumerate(("scale", "bias", "mean", "variance"))
+    ]
+    return sketch.node("BatchNormalization", value, *vectors, name=name, **changed)
+
+
+def convolved(sketch: Sketch, weight: str, *bias: str, name: str = "conv") -> str:
+    return sketch.node("Conv", "x", weight, *bias, name=name)
+
+
+def started(name: str = "folding") -> tuple[Sketch, str]:
+    """A sketch of one input x and a weight that suits it."""
+    sketch = Sketch(name)
+    sketch.input("x", SHAPE)
+    return sketch, sketch.constant(numbers(CHANNELS, 3, 2, 2), "w")
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.op for node in prepare(graph).nodes if node.op != "Identity"]
+
+
+def same_as_reference(graph: Graph) -> None:
+    """Fails unless vkml, which folds, and onnxruntime, which is told not to, compute the same."""
+    model = save_graph(graph)
+    assert model is not None
+    feeds = {
+        value.name: numbers(*value.type.dims, seed=9).astype(value.type.dtype.storage)
+        for value in graph.inputs
+    }
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    ours = vkml.InferenceSession(model, devices="cpu")
+    for made, wanted in zip(ours.run(None, feeds), theirs.run(None, feeds), strict=True):
+        assert_close(made, np.asarray(wanted), rtol=1e-4, atol=1e-4)
+
+
+def test_normalisation_is_folded_into_the_convolution() -> None:
+    for bias in ((), (numbers(CHANNELS, seed=5),)):
+        sketch, weight = started()
+        constants = [sketch.constant(array, "b") for array in bias]
+        graph = sketch.finish(normalised(sketch, convolved(sketch, weight, *constants)))
+        assert operators(graph) == ["Conv"]
+        same_as_reference(graph)
+
+
+def test_folding_heeds_epsilon() -> None:
+    sketch, weight = started()
+    variance = np.full(CHANNELS, 1e-3, np.float32)
+    value = normalised(sketch, convolved(sketch, weight), variance=variance, epsilon=0.5)
+    graph = sketch.finish(value)
+    assert operators(graph) == ["Conv"]
+    same_as_reference(graph)
+
+
+def test_names_made_by_folding_meet_no_value_of_the_model() -> None:
+    sketch, weight = started()
+    plain = sketch.finish(normalised(sketch, convolved(sketch, weight)))
+    taken = sorted(prepare(plain).constants.keys() - plain.constants.keys())
+    assert len(taken) == 2
+    for is_input in (True, False):
+        sketch, weight = started()
+        for name in taken:
+            if is_input:
+                sketch.input(name, (CHANNELS,))
+            else:
+                sketch.constant(numbers(CHANNELS, seed=7), name)
+        folded = normalised(sketch, convolved(sketch, weight))
+        graph = sketch.finish(folded, *(sketch.node("Neg", name) for name in taken))
+        assert "BatchNormalization" not in operators(graph)
+        same_as_reference(graph)
+    sketch, weight = started("taken by nodes")
+    made = [sketch.node("Neg", "x", name=f"neg{at}") for at in range(2)]
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight)), *made)
+    names = dict(zip(made, taken, strict=True))
+    nodes = tuple(
+        replace(
+            node,
+            inputs=tuple(names.get(name, name) for name in node.inputs),
+            outputs=tuple(names.get(name, name) for name in node.outputs),
+        )
+        for node in graph.nodes
+    )
+    same_as_reference(replace(graph, nodes=nodes))
+
+
+def test_a_convolution_that_others_read_stays() -> None:
+    sketch, weight = started("two normalisations")
+    conv = convolved(sketch, weight)
+    first = normalised(sketch, conv, "first")
+    second = normalised(sketch, conv, "second", mean=numbers(CHANNELS, seed=6))
+    graph = sketch.finish(first, second)
+    assert operators(graph) == ["Conv", "BatchNormalization", "BatchNormalization"]
+    same_as_reference(graph)
+
+    sketch, weight = started("another reader")
+    conv = convolved(sketch, weight)
+    graph = sketch.finish(sketch.node("Relu", conv), normalised(sketch, conv))
+    assert sorted(operators(graph)) == ["BatchNormalization", "Conv", "Relu"]
+    same_as_reference(graph)
+
+    sketch, weight = started("a graph output")
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight)))
+    named = replace(graph.outputs[0], name="conv:0")
+    graph = replace(graph, outputs=(*graph.outputs, named))
+    assert operators(graph) == ["Conv", "BatchNormalization"]
+    same_as_reference(graph)
+
+
+def test_weights_of_two_convolutions_are_folded_apart() -> None:
+    sketch, weight = started()
+    bias = sketch.constant(numbers(CHANNELS, seed=5), "b")
+    first = normalised(sketch, convolved(sketch, weight, bias, name="conv1"), "first")
+    second = convolved(sketch, weight, bias, name="conv2")
+    second = normalised(sketch, second, "second", variance=numbers(CHANNELS, seed=6) + 3)
+    third = convolved(sketch, weight, bias, name="conv3")
+    graph = sketch.finish(first, second, third)
+    assert operators(graph) == ["Conv", "Conv", "Conv"]
+    same_as_reference(graph)
+
+
+@pytest.mark.parametrize("key", ["scale", "bias", "mean", "variance"])
+@pytest.mark.parametrize("shape", [(), (1,), (CHANNELS - 1,), (CHANNELS + 1,), (CHANNELS, 1), (1, CHANNELS)])
+def test_vectors_that_do_not_fit_are_refused(key: str, shape: tuple[int, ...]) -> None:
+    sketch, weight = started()
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight), **{key: numbers(*shape)}))
+    with pytest.raises(ShapeError, match="'bn'"):
+        specialise(prepare(graph), {"x": SHAPE})
+
+
+@pytest.mark.parametrize("weight", [(), (4,), (4, 3), (1, 3, 2, 2), (4, 3, 2), (4, 1, 2, 2)])
+def test_weights_that_do_not_fit_are_refused(weight: tuple[int, ...]) -> None:
+    sketch, _ = started()
+    graph = sketch.finish(normalised(sketch, convolved(sketch, sketch.constant(numbers(*weight)))))
+    with pytest.raises(ShapeError):
+        specialise(prepare(graph), {"x": SHAPE})
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (CHANNELS + 1,), (CHANNELS, 1)])
+def test_a_bias_of_the_convolution_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
+    sketch, weight = started()
+    conv = convolved(sketch, weight, sketch.constant(numbers(*shape)))
+    with pytest.raises(ShapeError, match="'conv'"):
+        specialise(prepare(sketch.finish(normalised(sketch, conv))), {"x": SHAPE})
+
+
+def test_a_grouped_convolution_is_folded() -> None:
+    sketch = Sketch("groups")
+    x, weight = sketch.input("x", (1, 2, 5, 5)), sketch.constant(numbers(CHANNELS, 1, 2, 2))
+    graph = sketch.finish(normalised(sketch, sketch.node("Conv", x, weight, group=2)))
+    assert operators(graph) == ["Conv"]
+    same_as_reference(graph)
+
+
+def test_vectors_of_another_type_stay_apart() -> None:
+    """Legal since opset 15, and no statistics of float64 may turn results of float32 into float64 ones."""
+    sketch, weight = started()
+    wide = {key: numbers(CHANNELS, seed=3).astype(np.float64) for key in ("mean", "variance")}
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight), **wide))
+    assert operators(graph) == ["Conv", "BatchNormalization"]
+    [result] = vkml.InferenceSession(save_graph(graph), devices="cpu").run(None, {"x": numbers(*SHAPE)})
+    assert result.dtype == np.float32
+
+
+def test_what_folding_would_overflow_stays_and_warns_nobody() -> None:
+    sketch, _ = started()
+    weight = sketch.constant(np.full((CHANNELS, 3, 2, 2), 1e30, np.float32), "large")
+    scale = np.full(CHANNELS, 1e20, np.float32)
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight), scale=scale))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert operators(graph) == ["Conv", "BatchNormalization"]
+        session = vkml.InferenceSession(save_graph(graph), devices="cpu")
+        [result] = session.run(None, {"x": np.full(SHAPE, 1e-20, np.float32)})
+    assert np.isfinite(result).all() and (result > 1e29).all()
+
+
+@pytest.mark.parametrize("variance", [-1.0, 0.0, np.inf, np.nan])
+def test_deviations_that_are_no_numbers_warn_nobody(variance: float) -> None:
+    sketch, weight = started()
+    vector = np.full(CHANNELS, variance, np.float32)
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight), variance=vector, epsilon=0.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same_as_reference(graph)
+
+
+def test_an_absent_result_is_not_mistaken_for_another_nodes() -> None:
+    """Both BatchNormalization and Dropout here have "" for their first result."""
+    sketch, weight = started()
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight)), sketch.node("Dropout", "x"))
+    nodes = {node.op: node for node in graph.nodes}
+    absent = replace(nodes["BatchNormalization"], outputs=("",))
+    dropout = replace(nodes["Dropout"], outputs=("", "mask"))
+    made = replace(
+        graph,
+        nodes=(nodes["Conv"], absent, dropout),
+        outputs=(replace(graph.outputs[0], name="mask"),),
+    )
+    assert operators(made) == ["Dropout"]

@@ -2,6 +2,7 @@
 
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Constant, Graph, Node, Value
+from vkml.ir.names import unused, value_names
 from vkml.ir.operator import MANY, OPTIONAL, REQUIRED, Operator, find, operator, register
 from vkml.ir.types import Dim, Known, TensorType, static
 
@@ -22,4 +23,6 @@ __all__ = [
     "operator",
     "register",
     "static",
+    "unused",
+    "value_names",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.ir.dtypes import INT64, DType
 from vkml.ir.graph import Constant, Node
+from vkml.ir.names import unused
 
 NEWEST = 28
 """The opset whose operator forms `infer`, `evaluate` and `lower` speak."""
@@ -43,8 +44,12 @@ def constant_node(name: str, array: Any, dtype: DType = INT64) -> Node:
 
 
 def fresh_name(node: Node, purpose: str) -> str:
-    """A value name that no other node makes: the node's first output with a suffix."""
-    return f"{next((output for output in node.outputs if output), node.name)}/{purpose}"
+    """A name for a value that a rewrite makes: the node's first output with a suffix.
+
+    It is none of the node's own values; `normalise` replaces it where another node's value has it.
+    """
+    stem = next((output for output in node.outputs if output), node.name)
+    return unused(f"{stem}/{purpose}", (*node.inputs, *node.outputs))
 
 
 def attributes_to_inputs(

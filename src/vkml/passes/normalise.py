@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from vkml.errors import InvalidGraph, UnsupportedOperator
-from vkml.ir import Constant, Graph, Node, find
+from vkml.ir import Constant, Graph, Node, find, unused, value_names
 from vkml.ir.operator import check_attributes, normalise_attributes
 from vkml.ops.creation import constant_value
 from vkml.passes.explain import explained
@@ -27,24 +27,35 @@ def normalise(graph: Graph) -> Graph:
     _report_unknown(graph)
     nodes: list[Node] = []
     constants: dict[str, Constant] = dict(graph.constants)
+    taken = value_names(graph)
     for node in graph.nodes:
-        for form in _upgraded(node):
-            _place(form, nodes, constants)
-    _check_names(graph, nodes, constants)
+        for form in _named_apart(node, _upgraded(node), taken):
+            if form.op == "Constant" and form.domain == "":
+                constants[form.outputs[0]] = constant_value(form)
+            else:
+                nodes.append(form)
     return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
-def _check_names(graph: Graph, nodes: Sequence[Node], constants: Mapping[str, Constant]) -> None:
-    """Names that rewrites make up must not meet the model's own: two values of one name would be mixed up."""
-    taken = {value.name for value in graph.inputs} | set(constants)
-    for node in nodes:
-        for name in node.outputs:
-            if name and name in taken:
-                raise InvalidGraph(
-                    f"{node.label}: the value {name!r} has the name of another value that vkml makes for an "
-                    "operator of an old opset; rename it"
-                )
-            taken.add(name)
+def _named_apart(node: Node, forms: list[Node], taken: set[str]) -> list[Node]:
+    """The forms of a node, what they make besides its outputs under names not `taken`, which these become."""
+    made = [name for form in forms for name in form.outputs if name and name not in node.outputs]
+    renamed: dict[str, str] = {}
+    for name in made:
+        chosen = unused(name, taken)
+        taken.add(chosen)
+        if chosen != name:
+            renamed[name] = chosen
+    if not renamed:
+        return forms
+    return [
+        replace(
+            form,
+            inputs=tuple(renamed.get(name, name) for name in form.inputs),
+            outputs=tuple(renamed.get(name, name) for name in form.outputs),
+        )
+        for form in forms
+    ]
 
 
 def _report_unknown(graph: Graph) -> None:
@@ -112,13 +123,3 @@ def _check_count(node: Node, what: str, found: int, allowed: tuple[int, int]) ->
         wanted = str(low) if low == high else f"{low} to {high}" if high < 2**31 else f"at least {low}"
         noun = what.removesuffix("s") if wanted.endswith(" 1") or wanted == "1" else what
         raise InvalidGraph(f"{node.label}: takes {wanted} {noun}, has {found}")
-
-
-def _place(node: Node, nodes: list[Node], constants: dict[str, Constant]) -> None:
-    if node.op == "Constant" and node.domain == "":
-        name = node.outputs[0]
-        if name in constants:
-            raise InvalidGraph(f"{node.label}: the value {name!r} is there twice; rename one")
-        constants[name] = constant_value(node)
-    else:
-        nodes.append(node)

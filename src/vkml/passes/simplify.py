@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, Node, dtypes
+from vkml.ir import Constant, Graph, Node, dtypes, unused, value_names
 
 
 def simplify(graph: Graph) -> Graph:
@@ -67,46 +67,62 @@ def _is_exactly(constant: Constant, number: float) -> bool:
 
 
 def fold_batch_normalization(graph: Graph) -> Graph:
-    """Multiplies BatchNormalization into the weights of the Conv before it."""
+    """Multiplies BatchNormalization into the weights of the Conv before it.
+
+    Types need not be known: constants that do not fit, which inference refuses, are left alone.
+    """
     uses = Counter(name for node in graph.nodes for name in node.inputs)
     uses.update(value.name for value in graph.outputs)
-    producers = {name: node for node in graph.nodes for name in node.outputs}
+    producers = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs if name}
     constants = dict(graph.constants)
-    replaced: dict[str, Node | None] = {}
-    for node in graph.nodes:
-        if node.op != "BatchNormalization" or node.domain or node.attributes.get("training_mode"):
-            continue
-        conv = producers.get(node.inputs[0])
-        if conv is None or conv.op != "Conv" or uses[node.inputs[0]] != 1 or any(node.outputs[1:]):
-            continue
-        names = [*conv.inputs[1:3], *node.inputs[1:5]]
-        found = [constants.get(name) for name in names]
-        if any(c is None or c.dtype not in (dtypes.FLOAT32, dtypes.FLOAT64) for c in found):
-            continue
-        weight, bias = _folded(found, len(conv.inputs) > 2, float(node.attributes["epsilon"]))
-        weight_name, bias_name = f"{conv.inputs[1]}*{node.outputs[0]}", f"{node.outputs[0]}+bias"
-        constants[weight_name], constants[bias_name] = weight, bias
-        replaced[conv.outputs[0]] = None
-        replaced[node.outputs[0]] = replace(
-            conv, inputs=(conv.inputs[0], weight_name, bias_name), outputs=node.outputs
-        )
-    nodes = []
-    for node in graph.nodes:
-        form = replaced.get(node.outputs[0], node)
-        if form is not None:
-            nodes.append(form)
     types = dict(graph.types)
-    types.update({name: constant.type for name, constant in constants.items()})
-    return replace(graph, nodes=tuple(nodes), constants=constants, types=types)
+    taken = value_names(graph)
+    nodes: list[Node | None] = list(graph.nodes)
+    for at, node in enumerate(graph.nodes):
+        if node.op != "BatchNormalization" or node.domain or node.attributes["training_mode"]:
+            continue
+        source = node.inputs[0]
+        if source not in producers or uses[source] != 1 or not node.outputs[0] or any(node.outputs[1:]):
+            continue
+        conv = graph.nodes[producers[source]]
+        if conv.op != "Conv" or conv.domain:
+            continue
+        folded = _folded(conv, node, graph)
+        if folded is None:
+            continue
+        names = []
+        for purpose, constant in zip(("weight", "bias"), folded, strict=True):
+            name = unused(f"{node.outputs[0]}+{purpose}", taken)
+            taken.add(name)
+            constants[name], types[name] = constant, constant.type
+            names.append(name)
+        nodes[producers[source]] = None
+        nodes[at] = replace(conv, inputs=(conv.inputs[0], *names), outputs=node.outputs)
+    return replace(
+        graph, nodes=tuple(node for node in nodes if node is not None), constants=constants, types=types
+    )
 
 
-def _folded(found: list[Constant | None], has_bias: bool, epsilon: float) -> tuple[Constant, Constant]:
-    arrays = [np.asarray(c.array, np.float64) for c in found if c is not None]
-    weight = arrays[0]
-    bias = arrays[1] if has_bias else np.zeros(weight.shape[0])
-    scale, shift, mean, variance = arrays[2 if has_bias else 1 :]
-    factor = scale / np.sqrt(variance + epsilon)
-    dtype = found[0].dtype  # type: ignore[union-attr]
-    new_weight = (weight * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(dtype.storage)
-    new_bias = ((bias - mean) * factor + shift).astype(dtype.storage)
-    return Constant(dtype, new_weight.shape, new_weight), Constant(dtype, new_bias.shape, new_bias)
+def _folded(conv: Node, normalisation: Node, graph: Graph) -> tuple[Constant, Constant] | None:
+    """Weight and bias that do what both nodes do; None where constants do not fit or results overflow."""
+    found = [graph.constants.get(name) for name in (*conv.inputs[1:], *normalisation.inputs[1:])]
+    constants = [constant for constant in found if constant is not None]
+    if len(constants) < len(found):
+        return None
+    weight, *vectors = constants
+    dtype = weight.dtype
+    if dtype not in (dtypes.FLOAT32, dtypes.FLOAT64) or len(weight.shape) < 3:
+        return None
+    if any(vector.dtype != dtype or vector.shape != weight.shape[:1] for vector in vectors):
+        return None
+    arrays = [np.asarray(vector.array, np.float64) for vector in vectors]
+    scale, shift, mean, variance = arrays[-4:]
+    bias = arrays[0] if len(arrays) > 4 else 0.0
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + normalisation.attributes["epsilon"])
+        factors = factor.reshape(-1, *[1] * (len(weight.shape) - 1))
+        new_weight = (np.asarray(weight.array, np.float64) * factors).astype(dtype.storage)
+        new_bias = ((bias - mean) * factor + shift).astype(dtype.storage)
+    if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
+        return None
+    return Constant(dtype, weight.shape, new_weight), Constant(dtype, new_bias.shape, new_bias)

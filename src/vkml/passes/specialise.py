@@ -80,13 +80,13 @@ def specialise(
 
 def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
     """The types of a node's outputs."""
-    with explained(node, "its types cannot be inferred"):
+    with np.errstate(all="ignore"), explained(node, "its types cannot be inferred"):
         return find(node).infer(node, known)
 
 
 def evaluate_constant(node: Node, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a node of constants."""
-    with explained(node, "it cannot be computed from its constants"):
+    """The outputs of a node of constants. Numbers that overflow are what the model states: no warning."""
+    with np.errstate(all="ignore"), explained(node, "it cannot be computed from its constants"):
         return find(node).evaluate(node, inputs)
 
 
