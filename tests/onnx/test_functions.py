@@ -242,3 +242,34 @@ def test_functions_that_double_at_every_call(monkeypatch):
     functions.append(function("F40", ["a"], ["o"], [helper.make_node("Neg", ["a"], ["o"])]))
     with pytest.raises(errors.NotImplemented, match="too large"):
         load(model([call("F0", ["x"], ["y"])], functions))
+
+
+@pytest.mark.parametrize(
+    "taken", [("Twice.1/t",), ("Twice.1/t", "Twice.1.1/t"), ("Twice.2/t", "Twice.1.2/t")]
+)
+def test_values_of_a_body_are_told_from_the_models(taken):
+    """Two calls, beside values of the names that a body's value gets in each."""
+    twice = function("Twice", ["a"], ["b"], [
+        helper.make_node("Neg", ["a"], ["t"]), helper.make_node("Sub", ["a", "t"], ["b"])
+    ])  # fmt: skip
+    nodes = [
+        *(helper.make_node("Abs", ["x"], [name]) for name in taken),
+        call("Twice", ["x"], ["first"]),
+        call("Twice", ["first"], ["second"]),
+        helper.make_node("Sum", ["second", *taken], ["y"]),
+    ]
+    same_results(model(nodes, [twice]), x=np.array([[1, -2, 3], [4, 5, -6]], np.float32))
+
+
+def test_values_of_bodies_are_told_from_each_others():
+    """A function's name, with the number of its call, may read like a call of another and a value there."""
+    inner = [helper.make_node("Neg", ["a"], ["B.2/t"]), helper.make_node("Abs", ["B.2/t"], ["b"])]
+    outer = [helper.make_node("Exp", ["a"], ["t"]), helper.make_node("Neg", ["t"], ["b"])]
+    functions = [function("A", ["a"], ["b"], inner), function("A.1/B", ["a"], ["b"], outer)]
+    nodes = [
+        call("A", ["x"], ["first"]),
+        call("A.1/B", ["x"], ["second"]),
+        helper.make_node("Add", ["first", "second"], ["y"]),
+    ]
+    x = np.array([[1, -2, 3], [4, 5, -6]], np.float32)
+    same_results(model(nodes, functions), [np.abs(x) - np.exp(x)], x=x)

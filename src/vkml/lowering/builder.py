@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find
+from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find, unused, value_names
 from vkml.ir.file_constant import settled
 from vkml.kernels import (
     conv,
@@ -456,31 +456,39 @@ class Builder:
         nodes: list[Node] = []
         constants: dict[str, Constant] = {}
         types: dict[str, TensorType] = {}
-        inputs = [Value("~product", result)]
         leaves: dict[str, View] = {}
+        old = self._epilogue
+        taken = value_names(old.body) if old is not None else set()
+
+        def named(wanted: str) -> str:
+            name = unused(wanted, taken)
+            taken.add(name)
+            return name
 
         def scaled(name: str, factor: float) -> str:
             if factor == 1.0:
                 return name
-            array = np.full((), factor, result.dtype.storage)
-            constants[f"{name}~factor"] = Constant(result.dtype, (), array)
-            nodes.append(Node("Mul", (name, f"{name}~factor"), (f"{name}~scaled",)))
-            types[f"{name}~scaled"] = result
-            return f"{name}~scaled"
+            number, product = named(f"{name}~factor"), named(f"{name}~scaled")
+            constants[number] = Constant(result.dtype, (), np.full((), factor, result.dtype.storage))
+            nodes.append(Node("Mul", (name, number), (product,)))
+            types[product] = result
+            return product
 
-        value = scaled("~product", scale)
+        source = named("~product")
+        inputs = [Value(source, result)]
+        value = scaled(source, scale)
         if addend is not None and addend_scale != 0.0:
-            inputs.append(Value("~addend", addend.type))
-            leaves["~addend"] = addend
-            nodes.append(Node("Add", (value, scaled("~addend", addend_scale)), ("~sum",)))
-            types["~sum"] = result
-            value = "~sum"
+            operand, total = named("~addend"), named("~sum")
+            inputs.append(Value(operand, addend.type))
+            leaves[operand] = addend
+            nodes.append(Node("Add", (value, scaled(operand, addend_scale)), (total,)))
+            types[total] = result
+            value = total
         if not nodes:
             return
-        old = self._epilogue
         if old is None:
             body = Graph(tuple(inputs), (Value(value, result),), tuple(nodes), constants, types)
-            self._epilogue, self._epilogue_types = Epilogue(body, "~product", leaves), (result,)
+            self._epilogue, self._epilogue_types = Epilogue(body, source, leaves), (result,)
             return
         last = nodes[-1]
         nodes[-1] = replace(last, outputs=(old.result,))
@@ -491,7 +499,7 @@ class Builder:
             constants={**old.body.constants, **constants},
             types={**old.body.types, **types, old.result: result},
         )
-        self._epilogue = Epilogue(body, "~product", {**leaves, **old.leaves})
+        self._epilogue = Epilogue(body, source, {**leaves, **old.leaves})
 
 
 _NOTHING = TensorType(dtypes.FLOAT32, (0,))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from vkml import errors
 from vkml.errors import InvalidGraph
 from vkml.ir.graph import Constant, Graph, Node, Value
+from vkml.ir.names import unused
 from vkml.ir.types import UNKNOWN, TensorType
 from vkml.onnx import reader
 from vkml.onnx.attributes import read_attribute
@@ -105,6 +106,8 @@ class _Loader:
         self._dense_bytes = 0
         self._inlined_bytes = 0
         self._calls = 0
+        self._stems: set[str] = set()
+        """What stands before the first "/" of values' names; each call of a function gets one of its own."""
 
     def load(self) -> Graph:
         model = self._model
@@ -118,6 +121,8 @@ class _Loader:
                 f"{model.label} imports no opset of the default domain ai.onnx (it imports "
                 f"{model.opsets or 'none'}), so the meaning of its operators is not defined"
             )
+        if self._functions:
+            self._stems.update(name.partition("/")[0] for name in _stated_names(model.graph))
         return self._graph(model.graph, _Scope(model.opsets, model.label), is_body=False)
 
     def _graph(self, proto: GraphProto, scope: _Scope, *, is_body: bool) -> Graph:
@@ -311,13 +316,15 @@ class _Loader:
         self._calls += 1
         self._charge(proto, scope)
         self._charge(function, scope)
+        stem = unused(f"{function.name[:40].replace('/', '.')}.{self._calls}", self._stems)
+        self._stems.add(stem)
         # Not all the calls that lead here: messages, and the work of putting them together, would grow long.
         inside = f"{self._model.label}: function {label}, called by {_label(proto)}"
         body = _deeper(
             scope,
             where=inside,
             opsets={**self._model.opsets, **read_opsets(function.opset_import, inside)},
-            prefix=f"{function.name[:40]}.{self._calls}/",
+            prefix=f"{stem}/",
             names={},
             arguments=self._arguments(proto, function, scope, where),
             calls=(*scope.calls, key),
@@ -401,6 +408,15 @@ def _graphs(value: Any) -> tuple[Graph, ...]:
     if isinstance(value, tuple) and value and isinstance(value[0], Graph):
         return value
     return ()
+
+
+def _stated_names(graph: GraphProto) -> Iterator[str]:
+    """The names of the values that a graph defines itself, not in bodies."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (tensor.values.name for tensor in graph.sparse_initializer if tensor.values)
+    for node in graph.node:
+        yield from node.output
 
 
 def _label(proto: NodeProto) -> str:
