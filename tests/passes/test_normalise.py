@@ -87,3 +87,11 @@ def test_every_value_of_a_rewrite_of_many_nodes_is_moved_aside() -> None:
     found, *others = results(sketched(*taken), x=data, **{name: np.ones(1, np.float32) for name in taken})
     np.testing.assert_array_equal(found, wanted)
     assert all(array == [-1] for array in others)
+
+
+def test_made_up_names_avoid_what_the_node_itself_reads() -> None:
+    sketch = Sketch("old", opset=11)
+    x = sketch.input("node:0/axes", DATA.shape)
+    graph = sketch.finish(sketch.node("Squeeze", x, axes=[0], name="node"))
+    [found] = results(graph, **{"node:0/axes": DATA})
+    np.testing.assert_array_equal(found, DATA[0])

@@ -216,6 +216,14 @@ def test_weights_that_do_not_fit_are_refused(weight: tuple[int, ...]) -> None:
         specialise(prepare(graph), {"x": SHAPE})
 
 
+@pytest.mark.parametrize("shape", [(), (CHANNELS,), (CHANNELS, 3)])
+def test_weights_without_a_kernel_are_left_to_inference(shape: tuple[int, ...]) -> None:
+    sketch, _ = started()
+    vectors = {key: numbers(*shape[:1]) for key in ("scale", "bias", "mean", "variance")}
+    value = normalised(sketch, convolved(sketch, sketch.constant(numbers(*shape))), **vectors)
+    assert operators(sketch.finish(value)) == ["Conv", "BatchNormalization"]
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (CHANNELS + 1,), (CHANNELS, 1)])
 def test_a_bias_of_the_convolution_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
     sketch, weight = started()
