@@ -2,44 +2,134 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
+_ROOT = Path("/")
+_UNLIMITED = 1 << 60
+"""Limits from here on are version 1's way to say that there is none."""
 
 
-def free_memory() -> int | None:
+@dataclass(frozen=True)
+class _Names:
+    """What a version of control groups calls its files."""
+
+    limit: str
+    used: str
+    cached: tuple[str, ...]
+    """Lines of memory.stat, of a group and all below it."""
+
+
+_V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file ", "total_active_file "))
+_V2 = _Names("memory.max", "memory.current", ("inactive_file ", "active_file "))
+
+
+@dataclass(frozen=True)
+class _ControlGroup:
+    folder: Path
+    names: _Names
+
+
+def free_memory(root: Path = _ROOT) -> int | None:
     """Bytes that new arrays may take before the system swaps or ends processes; None: not known.
 
+    The least of what the machine has and of what the process's control group and all groups above it allow.
     Linux grants almost any allocation and ends the process that touches the pages, so a check beforehand is
     the only chance to refuse with a message.
+
+    Args:
+        root: where the file system begins.
     """
-    free = _of_machine()
-    limit, used = (_number(_CONTROL_GROUP / name) for name in ("memory.max", "memory.current"))
-    if limit is None or used is None:
-        return free
-    # Files' cached pages count as used there, and are given up first.
-    left = max(0, limit - used + _cached())
-    return left if free is None else min(free, left)
+    figures = [_of_machine(root), *(_of_group(group) for group in _control_groups(root))]
+    return min((figure for figure in figures if figure is not None), default=None)
 
 
-def _of_machine() -> int | None:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
+def _of_machine(root: Path) -> int | None:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
     return None
 
 
-def _cached() -> int:
+def _of_group(group: _ControlGroup) -> int | None:
+    """What a group's limit leaves; None where it has none."""
+    limit = _number(group.folder / group.names.limit)
+    if limit is None or limit >= _UNLIMITED:
+        return None
+    used = _number(group.folder / group.names.used)
+    if used is None:
+        return None
+    # Files' cached pages count as used there, and are given up first.
+    lines = _lines(group.folder / "memory.stat")
+    cached = sum(int(line.split()[1]) for line in lines if line.startswith(group.names.cached))
+    return max(0, limit - used + cached)
+
+
+def _control_groups(root: Path) -> tuple[_ControlGroup, ...]:
+    # Read each time, for a process can be moved; where the groups lie is looked up once for each answer.
+    return _found_groups(root, tuple(_lines(root / "proc/self/cgroup")))
+
+
+@lru_cache(maxsize=8)
+def _found_groups(root: Path, membership: tuple[str, ...]) -> tuple[_ControlGroup, ...]:
+    """The groups whose limits hold for a process: its own and those above, of both versions.
+
+    Args:
+        root: where the file system begins.
+        membership: lines of /proc/self/cgroup, ``number:controllers:path``.
+    """
+    found: dict[_ControlGroup, None] = {}
+    for line in membership:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            found.update(dict.fromkeys(_lineage(root, path, _V2)))
+        elif "memory" in controllers.split(","):
+            found.update(dict.fromkeys(_lineage(root, path, _V1)))
+    return tuple(found)
+
+
+def _lineage(root: Path, path: str, names: _Names) -> Iterator[_ControlGroup]:
+    """A group and those above it, as far as they are mounted."""
+    mounts = list(_mounts(root, names))
+    own = PurePosixPath(path)
+    inside = [(top, folder) for top, folder in mounts if own.is_relative_to(top) and ".." not in own.parts]
+    # A container may see its own group mounted without the path that leads there.
+    for top, folder in inside or [(own, folder) for _, folder in mounts]:
+        below = own.relative_to(top)
+        yield _ControlGroup(folder / below, names)
+        for parent in below.parents:
+            if _is_shared_with_children(folder / parent, names):
+                yield _ControlGroup(folder / parent, names)
+
+
+def _is_shared_with_children(folder: Path, names: _Names) -> bool:
+    """Whether what a group's children use counts as used by the group."""
+    return names is _V2 or _number(folder / "memory.use_hierarchy") != 0
+
+
+def _mounts(root: Path, names: _Names) -> Iterator[tuple[PurePosixPath, Path]]:
+    """Which group is mounted at which folder."""
+    for line in _lines(root / "proc/self/mountinfo"):
+        place, _, source = line.partition(" - ")
+        kind, _, options = source.partition(" ")
+        has_memory = kind == "cgroup" and "memory" in options.split()[-1].split(",")
+        if kind == "cgroup2" if names is _V2 else has_memory:
+            top, point = (_unescaped(field) for field in place.split()[3:5])
+            yield PurePosixPath(top), root / point.lstrip("/")
+
+
+def _unescaped(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        lines = (_CONTROL_GROUP / "memory.stat").read_text(encoding="ascii").splitlines()
-        kinds = ("inactive_file ", "active_file ")
-        return sum(int(line.split()[1]) for line in lines if line.startswith(kinds))
-    except (OSError, ValueError, IndexError):
-        return 0
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
 
 
 def _number(path: Path) -> int | None:
