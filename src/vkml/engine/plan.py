@@ -48,20 +48,56 @@ def out_of_memory(error: MemoryError, where: str = "") -> OutOfMemory:
     )
 
 
-def _check_memory(nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
-    """Refuses nodes whose own results cannot fit: the system would end the process instead of saying so."""
+def _check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
+    """Refuses nodes one of which cannot fit by itself, before anything is compiled for it."""
+    sizes = [(_result_bytes(node, types), at) for at, node in enumerate(nodes)]
+    need, at = max(sizes, default=(0, 0))
     free = free_memory()
-    if free is None:
+    if free is not None and need > free * share:
+        raise OutOfMemory(
+            f"cpu: {nodes[at].label} needs {amount(need)} for its results, {_left(free, share)}; use a "
+            "smaller batch, or another device"
+        )
+
+
+def _check_peak(programs: Sequence[Bound], types: Mapping[str, TensorType], share: float) -> None:
+    """Refuses programs that cannot fit: the system would end the process instead of saying so."""
+    on_cpu = [program for program in programs if isinstance(program, CpuBound)]
+    if not on_cpu:
         return
-    for node in nodes:
-        if node.op in VIEWS and not node.domain:
-            continue
-        need = sum(types[name].bytes for name in node.outputs if name and types[name].is_static)
-        if need > free * share:
-            raise OutOfMemory(
-                f"cpu: {node.label} needs {amount(need)} for its results, {amount(free)} are free (limit: "
-                f"{share * 100:.3g} % of that); use a smaller batch, or another device"
-            )
+    held = most = 0
+    for program in programs:
+        if isinstance(program, CpuBound):
+            most = max(most, held + program.result_bytes)
+        # What a program makes is held to the end of the run.
+        held += sum(types[name].bytes for name in program.outputs if types[name].is_static)
+    need = most + sum(program.arena_bytes for program in on_cpu)
+    free = free_memory()
+    if free is None or need <= free * share:
+        return
+    nodes = [node for program in on_cpu for node in program.piece.nodes]
+    largest = max(nodes, key=lambda node: _result_bytes(node, types))
+    name = max((name for name in largest.outputs if name), key=lambda name: _bytes(types[name]))
+    raise OutOfMemory(
+        f"cpu: values alive at the same time need {amount(need)}, {_left(free, share)}; the largest is "
+        f"'{name}' of {largest.label} with {amount(_bytes(types[name]))}; use a smaller batch, or "
+        "another device"
+    )
+
+
+def _result_bytes(node: Node, types: Mapping[str, TensorType]) -> int:
+    """What a node's results take; nothing where they are views."""
+    if node.op in VIEWS and not node.domain:
+        return 0
+    return sum(_bytes(types[name]) for name in node.outputs if name)
+
+
+def _bytes(type_: TensorType) -> int:
+    return type_.bytes if type_.is_static else 0
+
+
+def _left(free: int, share: float) -> str:
+    return f"{amount(free)} are free (limit: {share * 100:.3g} % of that)"
 
 
 @dataclass(frozen=True)
@@ -87,6 +123,7 @@ class CpuBound:
         self._program = program
         self._whole = program.whole(piece.inputs, piece.outputs)
         self.forms, self.arena_bytes = program.forms, program.arena_bytes
+        self.result_bytes = program.result_bytes
 
     def run(self, feeds: Sequence[Array], profile: list[tuple[str, float]] | None = None) -> list[Array]:
         try:
@@ -286,6 +323,7 @@ def make_plan(
     try:
         for device, piece in pieces:
             programs.append(_bind(device, piece, graph, placement, options))
+        _check_peak(programs, graph.types, options.memory_limit)
     except BaseException:
         for program in programs:
             program.close()
@@ -345,7 +383,7 @@ def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:
 
 def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options: SessionOptions) -> Bound:
     if device == "cpu":
-        _check_memory(piece.nodes, graph.types, options.memory_limit)
+        _check_results(piece.nodes, graph.types, options.memory_limit)
         threads = options.intra_op_num_threads or None
         program = compile_cpu(
             piece.nodes,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import vkml.ops  # noqa: F401  fills the registry of operators
 from vkml.ir import Constant, Graph, Known, Node, find
 from vkml.passes import normalise, remove_dead
+from vkml.passes.folding import Folding
 from vkml.passes.simplify import fold_batch_normalization
-from vkml.passes.specialise import FOLD_LIMIT, evaluate_constant, infer_types, resolved
+from vkml.passes.specialise import evaluate_constant, infer_types, resolved
 
 
 def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
@@ -20,28 +19,27 @@ def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Evaluates nodes all of whose inputs are constants."""
-    constants: dict[str, Constant] = dict(graph.constants)
+    """Evaluates nodes all of whose inputs are constants, as far as memory allows."""
+    folding = Folding(graph, graph.constants)
     nodes: list[Node] = []
     for node in graph.nodes:
-        folded = _evaluate(node, constants)
+        folded = _evaluate(node, folding)
         if folded is None:
             nodes.append(node)
         else:
-            constants.update(folded)
-    return replace(graph, nodes=tuple(nodes), constants=constants)
+            folding.fold(node, folded)
+    return folding.finish(graph, nodes)
 
 
-def _evaluate(node: Node, constants: dict[str, Constant]) -> dict[str, Constant] | None:
+def _evaluate(node: Node, folding: Folding) -> dict[str, Constant] | None:
+    constants = folding.constants
     if not find(node).is_deterministic or any(name and name not in constants for name in node.inputs):
         return None
     known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
     node = resolved(node, known)
     known = known[: len(node.inputs)]
     types = infer_types(node, known)
-    if not all(type_.is_static for type_ in types):
-        return None
-    if sum(type_.bytes for type_ in types) > FOLD_LIMIT + sum(k.type.bytes for k in known if k is not None):
+    if not all(type_.is_static for type_ in types) or not folding.admits(types):
         return None
     arrays = evaluate_constant(node, [None if k is None else k.value for k in known])
     return {

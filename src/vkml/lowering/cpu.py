@@ -19,6 +19,7 @@ from vkml.errors import Error, RuntimeException
 from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.kernels.writer import STORAGE
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
+from vkml.lowering.cpu_memory import peak_bytes
 from vkml.lowering.cpu_views import VIEWS, compile_movement
 from vkml.passes.fuse import members
 
@@ -71,9 +72,12 @@ class CpuProgram:
         constants: Mapping[str, Constant],
         shared: frozenset[str],
         forms: Mapping[str, Form],
+        result_bytes: int,
     ) -> None:
         self.forms = forms
         """Value → how the node that makes it runs."""
+        self.result_bytes = result_bytes
+        """The most that results take at a time while it runs, without what lies in the arenas."""
         self._steps = tuple(steps)
         self._slots = dict(slots)
         self._constants = constants
@@ -225,7 +229,8 @@ def compile_cpu(
         for node in run.nodes:
             form = Form(variant) if run.step is not None else Form("numpy", _reason(node, run.reason))
             forms.update(dict.fromkeys(node.outputs, form))
-    return CpuProgram(steps, slots, constants, _shared_values(reordered, steps, slots), forms)
+    shared = _shared_values(reordered, steps, slots)
+    return CpuProgram(steps, slots, constants, shared, forms, peak_bytes(reordered, types, outputs or ()))
 
 
 def _reason(node: Node, reason: str) -> str:

@@ -12,9 +12,7 @@ from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find
 from vkml.ir.packing import pack
 from vkml.passes.explain import explained
-
-FOLD_LIMIT = 64 << 20
-"""Bytes up to which a folded constant may outgrow its inputs: a fill of gigabytes is made at run time."""
+from vkml.passes.folding import Folding
 
 
 def specialise(
@@ -45,10 +43,11 @@ def specialise(
     given = set(values)
     """Values, and what is computed from them."""
     types.update({name: constant.type for name, constant in constants.items()})
+    folding = Folding(graph, constants)
     nodes: list[Node] = []
-    for node in graph.nodes:
-        known = [_known(name, types, constants) for name in node.inputs]
-        node = resolved(node, known)
+    for stated in graph.nodes:
+        known = [_known(name, types, folding.constants) for name in stated.inputs]
+        node = resolved(stated, known)
         known = known[: len(node.inputs)]
         operator = find(node)
         _check_sizes(node, known)
@@ -64,18 +63,16 @@ def specialise(
         if is_given and not any(name in arithmetic for name in node.outputs):
             folded = None
         else:
-            folded = _fold(node, known, types)
+            folded = _fold(node, known, types, folding)
         if folded is None:
             nodes.append(node)
             continue
-        constants.update(folded)
+        folding.fold(stated, folded)
         if is_given:
             given.update(folded)
     _check_outputs(graph, types)
     outputs = tuple(Value(v.name, types[v.name]) for v in graph.outputs)
-    return replace(
-        graph, inputs=inputs, outputs=outputs, nodes=tuple(nodes), constants=constants, types=types
-    )
+    return replace(folding.finish(graph, nodes), inputs=inputs, outputs=outputs, types=types)
 
 
 def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
@@ -127,7 +124,7 @@ def _check_values(node: Node, positions: tuple[int, ...], known: list[Known | No
 
 
 def _fold(
-    node: Node, known: list[Known | None], types: Mapping[str, TensorType]
+    node: Node, known: list[Known | None], types: Mapping[str, TensorType], folding: Folding
 ) -> dict[str, Constant] | None:
     operator = find(node)
     outputs = [name for name in node.outputs if name]
@@ -138,10 +135,8 @@ def _fold(
         return {outputs[0]: Constant(dtypes.INT64, (), np.asarray(known[0].type.elements, np.int64))}
     if not operator.is_deterministic or any(k is not None and k.value is None for k in known):
         return None
-    if any(not types[name].is_static for name in outputs):
-        return None
-    size = sum(types[name].bytes for name in outputs)
-    if size > FOLD_LIMIT + sum(k.type.bytes for k in known if k is not None):
+    made = [types[name] for name in outputs]
+    if not all(type_.is_static for type_ in made) or not folding.admits(made):
         return None
     arrays = evaluate_constant(node, [None if k is None else k.value for k in known])
     return {

@@ -1,0 +1,102 @@
+"""How much memory the results of nodes may take that are computed before the model runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.ir import Constant, Graph, Node, TensorType
+
+Array = np.ndarray[Any, Any]
+
+FOLD_LIMIT = 64 << 20
+"""Bytes that folded constants may take in a model without constants: large fills are made at run time."""
+GROWTH = 8
+"""Times the bytes of its own constants that a model may take besides: 4-bit weights become 32-bit floats."""
+_ALWAYS_FOLDED = 1024
+"""Bytes of a result that is folded however much there is already: types need the values of shapes."""
+
+
+@dataclass(eq=False)
+class _Block:
+    """Memory that folding has taken, and how many values lie in it."""
+
+    bytes: int
+    values: int = 0
+
+
+class Folding:
+    """The constants of a graph while a pass folds its nodes in order: adds results, drops what is dead.
+
+    Attributes:
+        constants: of the graph, and results so far that a node still to come or the graph's outputs read.
+    """
+
+    def __init__(self, graph: Graph, constants: Mapping[str, Constant]) -> None:
+        """Args:
+        graph: whose nodes are folded; its `fold_allowance` is what may be taken.
+        constants: known from the start; these stay.
+        """
+        self.constants: dict[str, Constant] = dict(constants)
+        allowance = graph.fold_allowance
+        if allowance is None:
+            own = {id(constant): constant.type.bytes for constant in graph.constants.values()}
+            allowance = FOLD_LIMIT + GROWTH * sum(own.values())
+        self._left = allowance
+        self._readers = Counter(name for node in graph.nodes for name in node.inputs)
+        self._readers.update(value.name for value in graph.outputs)
+        self._blocks: dict[str, _Block | None] = {}
+        """Of each result, what it takes; None: it lies in a constant known from the start."""
+
+    def admits(self, types: Sequence[TensorType]) -> bool:
+        """Whether results of these static types may be made."""
+        size = sum(type_.bytes for type_ in types)
+        return size <= _ALWAYS_FOLDED or size <= self._left
+
+    def fold(self, node: Node, results: Mapping[str, Constant]) -> None:
+        """Takes a node's results for constants and lets go of what only this node still read.
+
+        Args:
+            node: as it stands in the graph.
+            results: by name.
+        """
+        for name, constant in results.items():
+            block = self._block(node, constant.array)
+            if block is not None:
+                self._left -= 0 if block.values else block.bytes
+                block.values += 1
+            self._blocks[name] = block
+            self.constants[name] = constant
+        for name in node.inputs:
+            self._readers[name] -= 1
+        for name in {*node.inputs, *results}:
+            if name in self._blocks and not self._readers[name]:
+                self._drop(name)
+
+    def finish(self, graph: Graph, nodes: Sequence[Node]) -> Graph:
+        """The graph with the nodes that are left, its constants, and what later passes may still take."""
+        return replace(graph, nodes=tuple(nodes), constants=self.constants, fold_allowance=max(0, self._left))
+
+    def _block(self, node: Node, array: Array) -> _Block | None:
+        """Where an array lies: in that of an input, or in memory of its own."""
+        for name in node.inputs:
+            source = self.constants.get(name)
+            # What is wider than its source (an Expand that repeats one element) is made whole by its readers.
+            if source is not None and _lies_in(array, source.array):
+                return self._blocks.get(name)
+        return _Block(array.nbytes)
+
+    def _drop(self, name: str) -> None:
+        del self.constants[name]
+        block = self._blocks.pop(name)
+        if block is not None:
+            block.values -= 1
+            self._left += 0 if block.values else block.bytes
+
+
+def _lies_in(array: Array, source: Array) -> bool:
+    return array.nbytes <= source.nbytes and bool(np.may_share_memory(array, source))
