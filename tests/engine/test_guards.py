@@ -20,10 +20,10 @@ from vkml.passes import specialise
 GUARD_BYTES = 256
 
 
-def lowered(device: str, *, shift: int) -> tuple[VulkanProgram, np.ndarray]:
+def lowered(device: str, *, elements: int, shift: int) -> tuple[VulkanProgram, np.ndarray]:
     """x → Neg → Softmax, the first result in guarded memory; its kernel writes `shift` elements too far."""
     sketch = Sketch("guarded")
-    data = np.arange(8, dtype=np.float32).reshape(2, 4)
+    data = np.arange(elements, dtype=np.float32).reshape(1, elements)
     graph = sketch.finish(sketch.node("Softmax", sketch.node("Neg", sketch.input("x", data.shape))))
     graph = specialise(prepare(graph), {"x": data.shape})
     [info] = [info for info in vkml.devices() if info.name == device]
@@ -37,9 +37,12 @@ def lowered(device: str, *, shift: int) -> tuple[VulkanProgram, np.ndarray]:
     return program, data
 
 
-@pytest.mark.parametrize("shift", [0, 4, -4, 8])
-def test_a_write_outside_is_found(vulkan_device_name: str, shift: int) -> None:
-    program, data = lowered(vulkan_device_name, shift=shift)
+@pytest.mark.parametrize(
+    ("elements", "shift"), [(8, 0), (8, 4), (8, -4), (8, 8), (3, 0), (3, 1), (3, -1), (64, 4), (64, -4)]
+)
+def test_a_write_outside_is_found(vulkan_device_name: str, elements: int, shift: int) -> None:
+    """Down to the one word next to a buffer, on either side."""
+    program, data = lowered(vulkan_device_name, elements=elements, shift=shift)
     [info] = [info for info in vkml.devices() if info.name == vulkan_device_name]
     device = device_registry.open_device(info)
     weights = WeightStore(device)

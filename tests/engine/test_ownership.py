@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,3 +74,21 @@ def test_outputs_share_memory_with_nothing(device_name: str) -> None:
             np.testing.assert_array_equal(given, data)
         for one, kept in zip(session.run(None, {"x": data}), expected, strict=True):
             np.testing.assert_array_equal(one, kept)
+
+
+def test_an_output_that_is_an_input_is_a_copy(device_name: str) -> None:
+    """The value itself, without an Identity between: alone, beside another result, and wanted twice."""
+    sketch = Sketch("input")
+    graph = sketch.finish(sketch.node("Relu", sketch.input("x", (4, 6))))
+    data = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+    [relu] = graph.outputs
+    [x] = graph.inputs
+    with vkml.InferenceSession(save_graph(replace(graph, outputs=(x, relu))), devices=device_name) as session:
+        for wanted in (["x"], ["x", "x"], None, [relu.name, "x", relu.name, "x"]):
+            given = data.copy()
+            found = session.run(wanted, {"x": given})
+            for at, one in enumerate(found):
+                assert not np.shares_memory(one, given)
+                assert not any(np.shares_memory(one, other) for other in found[at + 1 :])
+            for name, one in zip(wanted or ["x", relu.name], found, strict=True):
+                np.testing.assert_array_equal(one, data if name == "x" else np.maximum(data, 0))

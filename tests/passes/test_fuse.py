@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 import vkml
 from tests.counting import lines_run
 from tests.vulkan_cases import GUARD_BYTES, Array, assert_close
+from vkml.engine.devices import target_of
 from vkml.engine.options import GraphOptimizationLevel, SessionOptions
 from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph, find
+from vkml.lowering.vulkan import Piece, lower
 from vkml.onnx import save_graph
 from vkml.passes import fuse, specialise
 from vkml.passes.fuse import MAX_LEAVES, MAX_NODES, MAX_OUTPUTS, members
@@ -271,6 +274,54 @@ def test_groups_have_no_more_results_than_a_kernel_takes(device_name: str, reade
     assert order_is_valid(after)
     assert len(after.nodes) < len(specialise(prepare(graph), {"x": (3, 4)}).nodes)
     check(device_name, graph, feed)
+
+
+@pytest.mark.parametrize("anchor", ["", "Softmax"])
+def test_a_full_group_fits_the_least_push_constants(vulkan_device_name: str, anchor: str) -> None:
+    """All operands and results that the limits allow, broadcast ones too, in the 128 bytes Vulkan grants."""
+    sketch = Sketch("full")
+    shapes = {"x": (3, 4, 5)} | {f"x{i}": [(3, 4, 5), (4, 1), (3, 1, 5)][i % 3] for i in range(MAX_LEAVES)}
+    x, *operands = (sketch.input(name, shape) for name, shape in shapes.items())
+    value, values = sketch.node(anchor, x) if anchor else operands.pop(), []
+    for operand in operands:
+        value = sketch.node("Add", value, operand)
+        values.append(value)
+    graph = fused(sketch.finish(*values[-MAX_OUTPUTS:]), {n: np.zeros(s, "f4") for n, s in shapes.items()})
+    [info] = [info for info in vkml.devices() if info.name == vulkan_device_name]
+    target = replace(target_of(info), push_bytes=128)
+    piece = Piece(graph.nodes, tuple(shapes), tuple(value.name for value in graph.outputs))
+    program = lower(piece, graph.types, graph.constants, target)
+    # An anchor whose own operands leave no room has its tail in a second dispatch; that one has to fit.
+    assert len(program.dispatches) <= (2 if anchor else 1)
+    assert max(dispatch.kernel.push_bytes for dispatch in program.dispatches) <= 128
+
+
+def test_a_node_joins_the_group_that_has_room_for_its_operands() -> None:
+    """Not the one it was nearest to, from which it would be cut off again as a launch of its own."""
+    sketch = Sketch("room")
+    feed = {f"x{i}": np.full((2, 3), 0.1 * i, np.float32) for i in range(MAX_LEAVES + 1)}
+    free, *inputs = (sketch.input(name, (2, 3)) for name in feed)
+    roomy = sketch.node("Tanh", sketch.node("Neg", free))
+    full = inputs[0]
+    for value in inputs[1:]:
+        full = sketch.node("Add", full, value)
+    after = fused(sketch.finish(sketch.node("Mul", full, roomy)), feed)
+    assert over_the_limits(after) == []
+    assert len(after.nodes) == 2
+
+
+@pytest.mark.parametrize("anchor", ["", "Softmax"])
+def test_groups_have_no_more_nodes_than_a_kernel_takes(anchor: str) -> None:
+    sketch = Sketch("nodes")
+    feed = {"x": np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)}
+    value = sketch.input("x", (3, 4))
+    if anchor:
+        value = sketch.node(anchor, value)
+    for index in range(3 * MAX_NODES):
+        value = sketch.node(UNARY[index % len(UNARY)], value)
+    after = fused(sketch.finish(value), feed)
+    assert over_the_limits(after) == []
+    assert len(after.nodes) <= 4  # and they are filled
 
 
 @pytest.mark.parametrize("seed", range(20))

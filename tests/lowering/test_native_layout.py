@@ -1,0 +1,115 @@
+"""Halos: which covers which, what two are joined to, and that readers find the fill they need."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+import vkml.lowering.cpu
+from vkml.cpu.native.executable import InstructionSet, instruction_set
+from vkml.engine.sketch import Sketch
+from vkml.lowering.native_layout import Border
+from vkml.onnx import save_graph
+
+Array = np.ndarray[Any, Any]
+SIDES = ("top", "bottom", "left", "right")
+FULL = Border(2, 2, 2, 2)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_halo_covers_no_wider_one(side: str) -> None:
+    assert FULL.covers(FULL)
+    assert FULL.covers(replace(FULL, **{side: 1}))
+    assert FULL.covers(replace(FULL, **{side: 0}))
+    assert not FULL.covers(replace(FULL, **{side: 3}))
+
+
+def test_a_halo_covers_none_of_another_fill() -> None:
+    assert not FULL.covers(replace(FULL, fill=-np.inf))
+    assert not replace(FULL, fill=-np.inf).covers(FULL)
+    assert replace(FULL, fill=-np.inf).covers(Border(1, 1, 1, 1, -np.inf))
+
+
+def test_joined_halos_cover_both() -> None:
+    sizes = list(itertools.product((0, 1, 2), repeat=4))[::7]
+    for one in sizes:
+        for other in sizes:
+            joined = Border(*one).joined(Border(*other))
+            assert joined.covers(Border(*one))
+            assert joined.covers(Border(*other))
+            assert joined == Border(*map(max, one, other))  # and is no wider than they need
+
+
+def test_of_two_fills_that_of_zeros_is_kept() -> None:
+    lowest = Border(3, 3, 3, 3, -np.inf)
+    assert lowest.joined(FULL) == FULL
+    assert FULL.joined(lowest) == FULL
+    assert Border().joined(lowest) == lowest
+    assert lowest.joined(Border()) == lowest
+
+
+needs_machine_code = pytest.mark.skipif(instruction_set() is None, reason="no machine code here")
+SETS = [
+    pytest.param(InstructionSet.AVX2, marks=needs_machine_code),
+    pytest.param(
+        InstructionSet.AVX512,
+        marks=pytest.mark.skipif(instruction_set() is not InstructionSet.AVX512, reason="no AVX-512"),
+    ),
+]
+
+
+def run_all(model: bytes, feeds: Sequence[dict[str, Array]], variant: str) -> list[list[Array]]:
+    """Results of one session, all of whose steps are of a variant."""
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        results = [session.run(None, feed) for feed in feeds]
+        assert {step.variant for step in session.report().steps} == {variant}
+    return results
+
+
+READERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("Conv", {"kernel_shape": (1, 1)}),
+    "top": ("Conv", {"kernel_shape": (3, 1), "pads": (2, 0, 0, 0)}),
+    "bottom": ("Conv", {"kernel_shape": (3, 1), "pads": (0, 0, 2, 0)}),
+    "left": ("Conv", {"kernel_shape": (1, 3), "pads": (0, 2, 0, 0)}),
+    "right": ("Conv", {"kernel_shape": (1, 3), "pads": (0, 0, 0, 2)}),
+    "all": ("Conv", {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    "wide": ("Conv", {"kernel_shape": (5, 5), "pads": (2, 2, 2, 2)}),
+    "depthwise": ("Conv", {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "group": 8}),
+    "lowest": ("MaxPool", {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    "average": ("AveragePool", {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+}
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(READERS, 2)))
+def test_two_readers_of_one_image_find_what_they_need_round_it(
+    first: str, second: str, instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their wishes for its halo are joined; what is not covered is copied. Compared with NumPy."""
+    rng = np.random.default_rng(0)
+    sketch = Sketch("halos", 20)
+    # Below zero throughout, so that a maximum with zeros round it is another.
+    image = sketch.node(
+        "Conv", sketch.input("x", (2, 8, 6, 7)), sketch.constant(-np.ones((8, 8, 1, 1), "f4"))
+    )
+    outputs = []
+    for name in (first, second):
+        op, attributes = READERS[name]
+        channels = 8 // attributes.get("group", 1)
+        shape = (8, channels, *attributes["kernel_shape"])
+        weights = [sketch.constant(rng.standard_normal(shape).astype("f4"))] if op == "Conv" else []
+        outputs.append(sketch.node(op, image, *weights, **attributes))
+    feeds = [{"x": rng.random((2, 8, 6, 7)).astype("f4") + 1} for _ in range(2)]
+    model = save_graph(sketch.finish(*outputs))
+    monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: instructions)
+    found = run_all(model, feeds, instructions.value)
+    monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: None)
+    for mine, theirs in zip(found, run_all(model, feeds, "numpy"), strict=True):
+        for one, wanted in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(one, wanted, rtol=1e-4, atol=1e-4)
