@@ -14,6 +14,8 @@ import vkml
 import vkml.lowering.cpu
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine.sketch import Sketch
+from vkml.kernels.views import View
+from vkml.lowering.native_builder import NativeBuilder
 from vkml.lowering.native_layout import Border
 from vkml.onnx import save_graph
 
@@ -55,13 +57,9 @@ def test_of_two_fills_that_of_zeros_is_kept() -> None:
 
 
 needs_machine_code = pytest.mark.skipif(instruction_set() is None, reason="no machine code here")
-SETS = [
-    pytest.param(InstructionSet.AVX2, marks=needs_machine_code),
-    pytest.param(
-        InstructionSet.AVX512,
-        marks=pytest.mark.skipif(instruction_set() is not InstructionSet.AVX512, reason="no AVX-512"),
-    ),
-]
+SETS = [pytest.param(InstructionSet.AVX2, marks=needs_machine_code)]
+if instruction_set() is InstructionSet.AVX512:
+    SETS.append(pytest.param(InstructionSet.AVX512))
 
 
 def run_all(model: bytes, feeds: Sequence[dict[str, Array]], variant: str) -> list[list[Array]]:
@@ -125,6 +123,33 @@ def test_two_readers_of_one_image_find_what_they_need_round_it(
     sketch = Sketch("readers", 20)
     image = negative(sketch, sketch.input("x", (2, 8, 6, 7)))
     check(sketch, [read(sketch, rng, image, name) for name in (first, second)], instructions, monkeypatch)
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize(
+    ("readers", "copies"),
+    [(["all"], 0), (["wide"], 0), (["wide", "all"], 0), (["all", "wide"], 0), (["top", "bottom"], 0),
+     (["left", "plain", "right"], 0), (["all", "average"], 0), (["all", "lowest"], 1), (["lowest"], 0)],
+)  # fmt: skip
+def test_an_image_is_copied_only_for_a_halo_of_another_fill(
+    readers: list[str], copies: int, instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    sketch = Sketch("copies", 20)
+    image = negative(sketch, sketch.input("x", (2, 8, 6, 7)))
+    made: list[View] = []
+    copy = NativeBuilder.copy
+
+    def noting(build: NativeBuilder, source: View, target: View) -> None:
+        if source.buffer in build.bordered:
+            made.append(source)
+        copy(build, source, target)
+
+    monkeypatch.setattr(NativeBuilder, "copy", noting)
+    monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: instructions)
+    graph = sketch.finish(*(read(sketch, rng, image, reader) for reader in readers))
+    run_all(save_graph(graph), [{"x": np.ones((2, 8, 6, 7), "f4")}], instructions.value)
+    assert len(made) == copies
 
 
 @pytest.mark.parametrize("instructions", SETS)
