@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from vkml.cpu.mapping import map_memory
+
 Array = np.ndarray[Any, Any]
 
 LEAST_BYTES = 65536
@@ -59,7 +61,7 @@ class BufferPool:
         try:
             block = self._free[size].pop()
         except (KeyError, IndexError):
-            block = mmap.mmap(-1, size)
+            block = map_memory(size)
         lease = _Lease((size,), np.uint8, block)
         lease.home, lease.block = self, block
         return np.ndarray(shape, dtype, lease)

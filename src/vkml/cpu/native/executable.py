@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import mmap
 import os
 import platform
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import _cffi_backend
 
+from vkml.cpu.mapping import map_memory
 from vkml.cpu.native.assembler import R8, R9, RAX, RBX, RCX, RDI, RDX, Assembler, Mem
 
 ffi = _cffi_backend.FFI()
@@ -46,7 +46,7 @@ class Executable:
         for part in parts:
             offsets.append(size)
             size += -(-len(part) // ALIGNMENT) * ALIGNMENT
-        self._memory = mmap.mmap(-1, max(size, 1), prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self._memory = map_memory(max(size, 1))
         for offset, part in zip(offsets, parts, strict=True):
             self._memory[offset : offset + len(part)] = part
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
