@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from tests.robustness.processes import run_python
 from vkml.cpu.pool import WorkerPool, shared_pool
 
 
@@ -127,3 +128,53 @@ def test_threads_that_cannot_start(monkeypatch: pytest.MonkeyPatch, allowed: int
         left[0] = 2
         assert pool.invite(lambda worker: None)
     assert sorted(done) == sorted([*range(8)] * 2)
+
+
+INTERRUPTED = """
+    import faulthandler, threading
+    from tests.robustness.interrupts import interrupted_everywhere
+    from vkml.cpu.pool import WorkerPool
+
+    def start():
+        pool.parallel_for(8, lambda start, stop: None)
+
+    def check():
+        global pool
+        inside = threading.Barrier(4)
+        pool.parallel_for(4, lambda start, stop: inside.wait(60))  # ends only when four are inside at once
+        numbers = []
+
+        def note(worker):
+            numbers.append(worker)
+            inside.wait(60)
+
+        for _ in range(3):
+            pool.invite(note)
+        inside.wait(60)
+        assert sorted(numbers) == [1, 2, 3], numbers
+        pool.close()
+        pool = WorkerPool(4)
+
+    faulthandler.dump_traceback_later(200, exit=True)
+    pool = WorkerPool(4)
+    assert interrupted_everywhere(start, check, ["vkml/cpu/pool.py"]) > 20
+    print("done")
+"""
+
+
+def test_interrupts_while_threads_start() -> None:
+    """Each thread is there afterwards, and has a number of its own: they stand for memory."""
+    done = run_python(INTERRUPTED)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
+
+
+def test_a_thread_outlives_what_it_is_given() -> None:
+    together = threading.Barrier(2, timeout=60)
+
+    def fail(worker: int) -> None:
+        raise ValueError("not to be raised")
+
+    with WorkerPool(2) as pool:
+        assert pool.invite(fail)
+        assert pool.invite(lambda worker: together.wait() and None)
+        together.wait()

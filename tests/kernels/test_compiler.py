@@ -15,7 +15,7 @@ import _cffi_backend
 import pytest
 
 import vkml
-from tests.robustness.processes import output_of
+from tests.robustness.processes import output_of, run_python
 from vkml.engine.sketch import Sketch
 from vkml.errors import CompileError
 from vkml.kernels import compiler
@@ -145,6 +145,37 @@ def test_planning_leaves_no_compiler_open(vulkan_device_name: str, made: list[st
     graph = sketch.finish(sketch.node("Sin", sketch.input("x", (3,))))
     with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name):
         assert made[0] == "made" and made[-1] == "closed"
+
+
+INTERRUPTED = """
+    import faulthandler, itertools
+    from tests.kernels.test_compiler import SOURCE
+    from tests.robustness.interrupts import interrupted_everywhere
+    from vkml.kernels import compiler
+
+    sizes = itertools.count(1)
+    size = 0
+
+    def compile():
+        global size
+        size = next(sizes)
+        compiler.compile_slang(SOURCE.format(size))
+
+    def check():
+        compiler.compile_slang(SOURCE.format(size))
+        assert len(compiler._sessions) == len(compiler._idle) <= 1
+
+    faulthandler.dump_traceback_later(200, exit=True)
+    compile()
+    assert interrupted_everywhere(compile, check, ["vkml/kernels/compiler.py"]) > 20
+    print("done")
+"""
+
+
+def test_interrupted_compilations(tmp_path: Path) -> None:
+    """Nobody waits afterwards for what nobody compiles any more, and no session is lost."""
+    done = run_python(INTERRUPTED, VKML_CACHE_DIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
 
 
 # --- which library ------------------------------------------------------------------------------------------

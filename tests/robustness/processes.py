@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -14,10 +17,10 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, **environment},
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 
@@ -28,3 +31,48 @@ def output_of(code: str, **environment: str) -> str:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
+
+
+BEGUN = """
+    import os, sys, vkml
+
+    run, pipe = vkml.InferenceSession.run, int(sys.argv.pop(1))
+
+    def first_run(*arguments):
+        vkml.InferenceSession.run = run
+        results = run(*arguments)
+        os.write(pipe, b"!")
+        return results
+
+    vkml.InferenceSession.run = first_run
+    from vkml.cli import main
+    main(sys.argv[1:])
+"""
+"""The command line, which says through a pipe that a session has run once."""
+
+
+def interrupted_command(*words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command of vkml's that is interrupted while it runs a model."""
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(BEGUN), str(writer), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[writer],
+        cwd=ROOT,
+    )
+    try:
+        os.close(writer)
+        os.read(reader, 1)  # or it has ended, which closes the pipe
+        os.close(reader)
+        process.send_signal(signal.SIGINT)
+        try:
+            out, error = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            # Python drops an interrupt that meets a finalizer; a person presses the keys again.
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, out, error

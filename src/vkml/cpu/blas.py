@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import platform
 import threading
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cffi
 import numpy as np
+
+from vkml.cpu.functions import ffi, function
+from vkml.forks import renew_in_child
 
 Array = np.ndarray[Any, Any]
 
@@ -25,30 +28,30 @@ _SPELLINGS = (
 
 
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
-_FUNCTIONS = """
-int {get_num_threads}(void);
-void {set_num_threads}(int);
-void {sgemm}(int, int, int, {i} m, {i} n, {i} k, float alpha, const float *a, {i} lda,
-             const float *b, {i} ldb,
-             float beta, float *c, {i} ldc);
-void {sgemv}(int, int, {i} m, {i} n, float alpha, const float *a, {i} lda, const float *x, {i} incx,
-             float beta,
-             float *y, {i} incy);
-"""
+_SGEMM = (
+    "void(*)(int, int, int, {i} m, {i} n, {i} k, float alpha, const float *a, {i} lda, "
+    "const float *b, {i} ldb, float beta, float *c, {i} ldc)"
+)
+_SGEMV = (
+    "void(*)(int, int, {i} m, {i} n, float alpha, const float *a, {i} lda, "
+    "const float *x, {i} incx, float beta, float *y, {i} incy)"
+)
 
 
 @dataclass(frozen=True)
 class _Control:
-    ffi: Any
     read: Callable[[], int]
     write: Callable[[int], None]
     sgemm: Callable[..., None]
     sgemv: Callable[..., None]
 
 
-_lock = threading.Lock()
-_borrowers = 0
-_before = 0
+_lock = threading.RLock()
+"""Re-entrant: an object that an interrupt kept from its end may be finalized while this thread holds it."""
+_borrowers: set[int] = set()
+"""Ids of the contexts that are open."""
+_before: int | None = None
+"""What is to be set again when the last one closes."""
 
 
 class BorrowedThreads:
@@ -59,25 +62,40 @@ class BorrowedThreads:
     """
 
     def __enter__(self) -> None:
-        global _borrowers, _before
+        global _before
         control = _control()
         if control is None:
             return
         with _lock:
-            if _borrowers == 0:
+            if _before is None:
                 _before = control.read()
-            _borrowers += 1
+            _borrowers.add(id(self))
         control.write(1)
 
     def __exit__(self, *_: object) -> None:
-        global _borrowers
+        global _before
         control = _control()
         if control is None:
             return
         with _lock:
-            _borrowers -= 1
-            if _borrowers == 0:
+            if _before is not None and _borrowers <= {id(self)}:
                 control.write(_before)
+                _before = None
+            _borrowers.discard(id(self))  # last: until then an interrupt leaves it to the finalizer
+
+    def __del__(self) -> None:
+        if id(self) in _borrowers:  # an interrupt came before the context was entered or left
+            self.__exit__()
+
+
+def _renew() -> None:
+    """In a forked child, whose other threads are gone; the next context to close sets back what they owe."""
+    global _lock
+    _lock = threading.RLock()
+    _borrowers.clear()
+
+
+renew_in_child(_renew)
 
 
 def use_threads(count: int) -> None:
@@ -113,7 +131,7 @@ def multiply(a: Array, b: Array, out: Array) -> None:
     (m, k), n = a.shape, b.shape[1]
     is_row_major = b.strides[1] == 4 or n == 1
     leading = max(b.strides[0 if is_row_major else 1] // 4, n if is_row_major else k)
-    left, right, result = (_pointer(control.ffi, array) for array in (a, b, out))
+    left, right, result = (_pointer(array) for array in (a, b, out))
     if m == 1:
         rows, columns = (k, n) if is_row_major else (n, k)
         form = _TRANSPOSED if is_row_major else _PLAIN
@@ -124,26 +142,27 @@ def multiply(a: Array, b: Array, out: Array) -> None:
     control.sgemm(_ROW_MAJOR, _PLAIN, form, m, n, k, 1.0, left, step, right, leading, 0.0, result, pitch)
 
 
-def _pointer(ffi: Any, array: Array) -> Any:
+def _pointer(array: Array) -> Any:
     return ffi.cast("float *", array.ctypes.data)
 
 
 @functools.cache
 def _control() -> _Control | None:
     for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue
         for prefix, suffix, integer in _SPELLINGS:
-            ffi = cffi.FFI()
-            names = {
-                "get_num_threads": f"{prefix}openblas_get_num_threads{suffix}",
-                "set_num_threads": f"{prefix}openblas_set_num_threads{suffix}",
-                "sgemm": f"{prefix}cblas_sgemm{suffix}",
-                "sgemv": f"{prefix}cblas_sgemv{suffix}",
+            signatures = {
+                f"{prefix}openblas_get_num_threads{suffix}": "int(*)(void)",
+                f"{prefix}openblas_set_num_threads{suffix}": "void(*)(int)",
+                f"{prefix}cblas_sgemm{suffix}": _SGEMM.format(i=integer),
+                f"{prefix}cblas_sgemv{suffix}": _SGEMV.format(i=integer),
             }
-            ffi.cdef(_FUNCTIONS.format(i=integer, **names))
             try:
-                library = ffi.dlopen(path)
-                return _Control(ffi, *(getattr(library, name) for name in names.values()))
-            except (AttributeError, OSError):
+                return _Control(*(function(library, *names) for names in signatures.items()))
+            except AttributeError:
                 continue
     return None
 

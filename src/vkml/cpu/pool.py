@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import os
 import queue
 import threading
@@ -12,7 +13,9 @@ from collections.abc import Callable
 import numpy as np
 
 from vkml.cpu.processor import current_processor
+from vkml.forks import renew_in_child
 
+_log = logging.getLogger("vkml")
 Body = Callable[[int, int], None]
 """Does the indices from `start` up to, not including, `stop`."""
 
@@ -74,13 +77,20 @@ class WorkerPool:
             size: threads that work on a loop, the caller's included. None: one a usable processor.
         """
         self.size = max(1, available_processors() if size is None else size)
+        self._closed = False
+        self._renew()
+        renew_in_child(self._renew)
+
+    def _renew(self) -> None:
+        """Also in a forked child, which has none of the threads: they start anew with its first loop."""
         self._loops: queue.SimpleQueue[_Loop | _Invitation | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._is_started = False
+        self._numbers = itertools.count(1)
         self._native_ids: list[int] = []
         self._lock = threading.Lock()
         self._busy = threading.local()
         self._avoided: int | None = None
-        self._closed = False
 
     def parallel_for(self, count: int, body: Body, grain: int = 1) -> None:
         """Calls `body(start, stop)` for consecutive chunks of `grain` indices until all `count` are done.
@@ -89,7 +99,7 @@ class WorkerPool:
         exception of a body is raised here, after every running chunk has ended; the others are skipped.
         """
         is_small = count <= grain or self.size == 1 or self._closed or getattr(self._busy, "value", False)
-        if is_small or not (self._threads or self._start()):
+        if is_small or not (self._is_started or self._start()):
             for start in range(0, count, grain):
                 body(start, min(start + grain, count))
             return
@@ -114,7 +124,7 @@ class WorkerPool:
         Returns:
             Whether there is another thread.
         """
-        if self.size == 1 or self._closed or not (self._threads or self._start()):
+        if self.size == 1 or self._closed or not (self._is_started or self._start()):
             return False
         self._make_room()
         self._loops.put(_Invitation(work))
@@ -125,7 +135,8 @@ class WorkerPool:
         with self._lock:
             self._closed = True
             threads, self._threads = self._threads, []
-        for _ in threads:
+            self._is_started = False
+        for _ in range(self.size - 1):
             self._loops.put(None)
         for thread in threads:
             thread.join()
@@ -139,29 +150,32 @@ class WorkerPool:
     def _start(self) -> bool:
         """Starts as many threads as the system allows; whether there are any."""
         with self._lock:
-            if self._threads or self._closed:
-                return bool(self._threads)
-            self._native_ids.clear()
-            started = []
-            for number in range(1, self.size):
-                thread = threading.Thread(
-                    target=self._serve, args=(number,), name=f"vkml-cpu-{number}", daemon=True
-                )
+            while not (self._is_started or self._closed) and len(self._threads) < self.size - 1:
+                name = f"vkml-cpu-{len(self._threads) + 1}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:
                     # A limit of the system's, or the interpreter ends: the others do it all, or the caller.
                     break
-                started.append(thread)
-            self._threads = started
-            return bool(started)
+                self._threads.append(thread)
+            # Not yet where an interrupt has come in between: the next loop then starts the rest.
+            self._is_started = bool(self._threads)
+            return self._is_started
 
-    def _serve(self, worker: int) -> None:
+    def _serve(self) -> None:
+        # Its number is the thread's own choice: a start that was interrupted may have made one too many.
+        worker = next(self._numbers)
+        if worker >= self.size:
+            return
         self._busy.value = True
         self._native_ids.append(threading.get_native_id())
         np.seterr(all="ignore")
         while (loop := self._loops.get()) is not None:
-            loop.work(worker)
+            try:
+                loop.work(worker)
+            except BaseException:
+                _log.exception("work for a thread of the CPU's pool raised; the thread goes on")
             del loop
 
     def _make_room(self) -> None:
@@ -211,12 +225,10 @@ def _close_all() -> None:
         _pools.clear()
 
 
-def _forget_after_fork() -> None:
-    # The child has none of the threads; its programs hold the pools, so each is made anew in place.
-    for pool in _pools.values():
-        pool.__init__(pool.size)  # type: ignore[misc]
+def _renew_lock() -> None:
+    global _pools_lock
+    _pools_lock = threading.Lock()
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+renew_in_child(_renew_lock)

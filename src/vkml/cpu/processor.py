@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
 from collections.abc import Callable
 
-import cffi
+from vkml.cpu.functions import function
 
 
 def current_processor() -> int | None:
     """The index of the processor this thread runs on; None where the system does not say (0.2 µs)."""
-    function = _getcpu()
-    if function is None:
+    call = _getcpu()
+    if call is None:
         return None
-    found = function()
+    found = call()
     return found if found >= 0 else None
 
 
@@ -22,9 +23,7 @@ def current_processor() -> int | None:
 def _getcpu() -> Callable[[], int] | None:
     if not sys.platform.startswith("linux"):
         return None
-    ffi = cffi.FFI()
-    ffi.cdef("int sched_getcpu(void);")
     try:
-        return ffi.dlopen(None).sched_getcpu  # type: ignore[no-any-return]
+        return function(ctypes.CDLL(None), "sched_getcpu", "int(*)(void)")  # type: ignore[no-any-return]
     except (AttributeError, OSError):
         return None

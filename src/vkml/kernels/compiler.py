@@ -14,13 +14,18 @@ import importlib.util
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vkml.errors import CompileError
+from vkml.forks import renew_in_child
 from vkml.vulkan import cache
 from vkml.vulkan.spirv import keep_arithmetic, require_functions_of_doubles
+
+if TYPE_CHECKING:
+    from _thread import LockType
 
 _OPTIONS = (
     *("-target", "spirv", "-profile", "spirv_1_5", "-O2", "-fp-mode", "precise"),
@@ -57,27 +62,39 @@ def compile_slang(source: str, label: str = "kernel", sessions: int = 1) -> byte
     if found is not None:
         return found
     with _changed:
-        # Kernels differ in their constants more than in their sources: who waits for a thread that compiles
-        # the same source finds it in the cache.
-        while key in _under_way or len(_under_way) >= sessions:
-            _changed.wait()
+        turn = _turns.setdefault(key, threading.Lock())
+    # Kernels differ in their constants more than in their sources: who waits for a thread that compiles the
+    # same source finds it in the cache.
+    with turn:
         found = cache.read(name)
-        if found is not None:
-            return found
-        _under_way.add(key)
-        session = _idle.pop() if _idle else None
-    try:
-        if session is None:
+        if found is None:
+            session = _take_session(sessions)
+            try:
+                found = session.compile(source, label)
+            finally:
+                _give_back(session)
+            cache.write(name, found)
+        return found
+
+
+def _take_session(limit: int) -> _Session:
+    """An idle session or a new one, when fewer than `limit` are at work."""
+    with _changed:
+        while len(_sessions) - len(_idle) >= limit:
+            _changed.wait(1.0)  # an interrupt may have kept back the notice
+        if _idle:
+            session = _idle[-1]
+            del _idle[-1]
+        else:
             session = _Session(open_library())
-        found = session.compile(source, label)
-        cache.write(name, found)
-    finally:
-        with _changed:
-            _under_way.discard(key)
-            if session is not None:
-                _idle.append(session)
-            _changed.notify_all()
-    return found
+            _sessions.add(session)
+        return session
+
+
+def _give_back(session: _Session) -> None:
+    with _changed:
+        _idle.append(session)
+        _changed.notify_all()
 
 
 def close_compiler() -> None:
@@ -85,6 +102,7 @@ def close_compiler() -> None:
     with _changed:
         sessions = list(_idle)
         _idle.clear()
+        _sessions.difference_update(sessions)
     for session in sessions:
         session.close()
     # glibc keeps what was freed in small pieces, here nearly all of it, until asked.
@@ -200,19 +218,30 @@ class Library:
 
 
 class _Session:
-    """A Slang session; not for two threads at once."""
+    """A Slang session, made when it first compiles; not for two threads at once."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._session = library.create_session(None)
-        if not self._session:
-            raise CompileError("the Slang compiler could not create a session")
+        self._session: Any = None
 
     def close(self) -> None:
-        self._library.destroy_session(self._session)
+        session, self._session = self._session, None
+        if session:
+            self._library.destroy_session(session)
+
+    def __del__(self) -> None:
+        if self._session:
+            self.close()
+
+    def forget(self) -> None:
+        """Leaves the compiler's part as it is."""
+        self._session = None
 
     def compile(self, source: str, label: str) -> bytes:
         library = self._library
+        self._session = self._session or library.create_session(None)
+        if not self._session:
+            raise CompileError("the Slang compiler could not create a session")
         request = library.create_request(self._session)
         try:
             arguments = (ctypes.c_char_p * len(_OPTIONS))(*(o.encode() for o in _OPTIONS))
@@ -237,9 +266,23 @@ class _Session:
 
 
 _changed = threading.Condition()
-"""Guards the three below."""
+"""Guards what follows."""
 _library: Library | None = None
 _idle: list[_Session] = []
 """Sessions, kept until `close_compiler`: one takes 0.2 s and 180 MiB to make and holds 150 MiB."""
-_under_way: set[str] = set()
-"""Cache keys of the sources that threads are compiling."""
+_sessions: weakref.WeakSet[_Session] = weakref.WeakSet()
+"""Those and the ones at work."""
+_turns: weakref.WeakValueDictionary[str, LockType] = weakref.WeakValueDictionary()
+"""Cache key → what a thread holds that compiles such a source, as long as any thread holds or wants it."""
+
+
+def _renew() -> None:
+    """In a forked child: nobody compiles. What a thread may have been at work with is not used again."""
+    global _changed, _sessions, _turns
+    for session in _idle:
+        session.forget()
+    _idle.clear()
+    _changed, _sessions, _turns = threading.Condition(), weakref.WeakSet(), weakref.WeakValueDictionary()
+
+
+renew_in_child(_renew)

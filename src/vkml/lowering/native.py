@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from vkml.cpu.functions import ffi
 from vkml.cpu.memory import amount, free_memory
-from vkml.cpu.native.executable import InstructionSet, ffi
+from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import TooFewRegisters
 from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import WorkerPool
@@ -56,7 +56,10 @@ class NativeReport:
 
 
 class NativeStep:
-    """A recording with the memory it works on; called with slots as every step of a program is."""
+    """A recording with the memory it works on; called with slots as every step of a program is.
+
+    Not for two threads at once: whoever holds it sees to that, as a plan does.
+    """
 
     def __init__(
         self,
@@ -132,7 +135,6 @@ class NativeStep:
         self._operands, self._replay = self._recording.operands, self._recording.run
         self._labels = build.error_labels
         self._names = [", ".join(dispatch.nodes) or dispatch.launch.kernel.label for dispatch in flat]
-        self._lock = threading.Lock()
         self.report = NativeReport(len(flat), len(levels), size)
 
     def _way(
@@ -162,36 +164,36 @@ class NativeStep:
             arrays: one an input.
             profile: receives (nodes, seconds) of every launch; the launches then run one by one.
         """
-        with self._lock:
-            operands = self._operands
-            held = []
-            for array, (inside, positions, shifts) in zip(arrays, self._inputs, strict=True):
-                if inside is not None:
-                    inside[...] = array
-                else:
-                    if not array.flags.c_contiguous:
-                        array = np.ascontiguousarray(array)
-                        held.append(array)
-                    operands[positions] = shifts + _address(array)
-            made = []
-            for inside, positions, shifts, shape, dtype in self._outputs:
-                if inside is None:
-                    array = np.empty(shape, dtype)
-                    operands[positions] = shifts + _address(array)
-                    made.append(array)
-                else:
-                    made.append(inside)
-            if profile is None:
-                self._replay()
+        operands = self._operands
+        held = []
+        for array, (inside, positions, shifts) in zip(arrays, self._inputs, strict=True):
+            if inside is not None:
+                inside[...] = array
             else:
-                profile += zip(self._names, self._recording.run_each(), strict=True)
-            if self._labels and self._status[0]:
-                self._report_status()
-            return [array if array.base is None else array.copy() for array in made]
+                if not array.flags.c_contiguous:
+                    array = np.ascontiguousarray(array)
+                    held.append(array)
+                operands[positions] = shifts + _address(array)
+        made = []
+        for inside, positions, shifts, shape, dtype in self._outputs:
+            if inside is None:
+                array = np.empty(shape, dtype)
+                operands[positions] = shifts + _address(array)
+                made.append(array)
+            else:
+                made.append(inside)
+        if self._labels:
+            self._status[0] = 0  # what a run that was interrupted, or that a fork cut off, had to say
+        if profile is None:
+            self._replay()
+        else:
+            profile += zip(self._names, self._recording.run_each(), strict=True)
+        if self._labels and self._status[0]:
+            self._report_status()
+        return [array if array.base is None else array.copy() for array in made]
 
     def _report_status(self) -> None:
         code = int(self._status[0])
-        self._status[0] = 0
         raise IndexOutOfRange(
             f"{self._labels[code - 1]}: an index from the data lies outside the tensor it indexes "
             "(device cpu); check the inputs that the indices come from"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,6 +11,7 @@ from vkml.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
 from vkml.ir.mapped_file import FileMapping
 from vkml.onnx import messages
 from vkml.onnx.external import ExternalFiles
+from vkml.onnx.lazy import lazy
 from vkml.onnx.messages import (
     FunctionProto,
     GraphProto,
@@ -79,12 +79,12 @@ class Model:
     def doc_string(self) -> str:
         return self._header.doc_string
 
-    @functools.cached_property
+    @lazy
     def metadata(self) -> dict[str, str]:
         """The model's own key-value pairs."""
         return pairs(self._header.metadata_props)
 
-    @functools.cached_property
+    @lazy
     def opsets(self) -> dict[str, int]:
         """Imported opset version by domain; the default domain is ""."""
         if not self._header.opset_import and self.ir_version < 3:
@@ -92,7 +92,7 @@ class Model:
             return {"": 1}
         return read_opsets(self._header.opset_import, self.label)
 
-    @functools.cached_property
+    @lazy
     def graph(self) -> GraphProto:
         """The main graph, decoded on first use."""
         spans = self._header.graph
@@ -105,7 +105,7 @@ class Model:
         assert isinstance(graph, GraphProto)
         return graph
 
-    @functools.cached_property
+    @lazy
     def functions(self) -> tuple[FunctionProto, ...]:
         """Model-local functions, decoded on first use."""
         return tuple(self._decode(messages.FUNCTION, start, stop) for start, stop in self._header.functions)

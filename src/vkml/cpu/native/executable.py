@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-import _cffi_backend
-
+from vkml.cpu.functions import ffi
 from vkml.cpu.mapping import map_memory
 from vkml.cpu.native.assembler import R8, R9, RAX, RBX, RCX, RDI, RDX, Assembler, Mem
 
-ffi = _cffi_backend.FFI()
-"""cffi's core, which reads C types itself; `cffi.FFI` would import a parser for 20 ms."""
 _READ, _EXECUTE = 1, 4
 ALIGNMENT = 64
 

@@ -34,6 +34,7 @@ from vkml.cpu.native.assembler import (
 from vkml.cpu.native.executable import Executable
 from vkml.cpu.native.kernel import Launch
 from vkml.cpu.pool import DISPATCH_SECONDS, WorkerPool
+from vkml.forks import renew_in_child
 
 Array = np.ndarray[Any, Any]
 
@@ -108,8 +109,10 @@ class Recording:
         self._parts: list[tuple[slice, Recording]] = []
         """Each launch by itself, made when times are first asked for."""
         self._serial, self._lead, self._join = _drivers()
-        self._tokens = collections.deque(range(self.threads - 1))
+        self._tokens = collections.deque(range(self.threads - 1), self.threads - 1)
         """One for each thread that may be invited: those invited before that have not come hold theirs."""
+        self._has_all_tokens = True
+        renew_in_child(self._renew)
 
     def run(self) -> None:
         """Runs every launch; returns when all are done and no other thread is at work on them."""
@@ -118,12 +121,27 @@ class Recording:
         if self.threads == 1:
             self._serial(self._address, self._scratch_addresses[0])
             return
-        while self._tokens:
-            token = self._tokens.pop()
+        tokens = self._tokens
+        if not self._has_all_tokens:
+            tokens.extend(range(self.threads - 1))  # those too many fall out
+        # An interrupt may come between taking one and handing it over; the next run then begins with all.
+        self._has_all_tokens = False
+        while tokens:
+            token = tokens.pop()
             if not self._pool.invite(self._help):
-                self._tokens.append(token)
+                tokens.append(token)
                 break
+        self._has_all_tokens = True
         self._lead(self._address, self._scratch_addresses[0])
+
+    def _help(self, worker: int) -> None:
+        self._tokens.append(worker)
+        self._join(self._address, self._scratch_addresses[worker])
+
+    def _renew(self) -> None:
+        """In a forked child: whom the parent invited does not come, and nobody is at work."""
+        self._has_all_tokens = False
+        self._block[_GATE // 8] = 0
 
     def run_each(self) -> list[float]:
         """Runs the launches one after another, each on all threads; the seconds that each took."""
@@ -140,10 +158,6 @@ class Recording:
             part.run()
             seconds.append(time.perf_counter() - before)
         return seconds
-
-    def _help(self, worker: int) -> None:
-        self._tokens.append(worker)
-        self._join(self._address, self._scratch_addresses[worker])
 
 
 def _aligned(count: int) -> Array:

@@ -1,0 +1,34 @@
+"""Attributes that are computed when they are first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+_Value = TypeVar("_Value")
+
+
+class lazy(Generic[_Value]):
+    """As `functools.cached_property`, without the lock that it has before Python 3.12.
+
+    All objects of a class shared that one: models were decoded one after another, and a child forked in the
+    meantime waited for ever. Two threads that ask at the same time may both compute here.
+    """
+
+    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> lazy[_Value]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> _Value: ...
+
+    def __get__(self, instance: object | None, owner: type) -> lazy[_Value] | _Value:
+        if instance is None:
+            return self
+        # From now on the instance's own attribute is found first.
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value
