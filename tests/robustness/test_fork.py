@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,146 @@ PREFORKED = """
 def test_children_of_a_server_compute_side_by_side(native: str) -> None:
     """Workers forked from a parent that has run the model, each with requests of its own."""
     assert output_of(PREFORKED, VKML_NATIVE=native) == "done\n"
+
+
+BUSY = """
+    import threading, numpy as np, vkml
+    from tests.robustness.forks import in_children
+    from tests.robustness.models import model, node, value
+
+    SIZE = 160
+    names = ["x", *(f"h{{index}}" for index in range(5)), "y"]
+    chain = model(
+        [node("MatMul", [a, "w"], [b]) for a, b in zip(names, names[1:])],
+        [value("x", ("n", SIZE))],
+        [value("y", ("n", SIZE))],
+        {{"w": 2 * np.eye(SIZE, dtype=np.float32)}},
+    )
+
+    def open_session():
+        return vkml.InferenceSession(chain, vkml.SessionOptions(intra_op_num_threads=3), devices="cpu")
+
+    def check(session, rows, seed=0):
+        x = np.random.default_rng(seed).standard_normal((rows, SIZE)).astype(np.float32)
+        assert np.array_equal(session.run(None, {{"x": x}})[0], 64 * x)
+
+    def runs(number):
+        check(session, SIZE, number)
+
+    def plans(number):
+        check(session, 1 + next(rows) % 400)
+
+    def loads(number):
+        with open_session() as other:
+            check(other, SIZE, number)
+
+    def repeat(number):
+        while True:
+            {work}(number)
+            started[number].set()
+
+    def has_workers():
+        return any(thread.name.startswith("vkml-cpu") for thread in threading.enumerate())
+
+    def child(number):
+        for rows in (SIZE, 7, SIZE):
+            check(session, rows)
+        assert has_workers() or not had_workers
+        session.close()
+        with open_session() as other:
+            check(other, SIZE)
+
+    import itertools
+    rows = itertools.count()
+    session = open_session()
+    started = [threading.Event() for _ in range(3)]
+    for number in range(len(started)):
+        threading.Thread(target=repeat, args=(number,), daemon=True).start()
+    for event in started:
+        event.wait()
+    had_workers = has_workers()
+    for _ in range(10):
+        in_children(1, child)
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("native", ["", "0"])
+@pytest.mark.parametrize("work", ["runs", "plans", "loads"])
+def test_children_of_a_busy_process(work: str, native: str) -> None:
+    """A child has neither the workers of its parent nor the threads that hold locks and have begun runs."""
+    assert output_of(BUSY.format(work=work), VKML_NATIVE=native) == "done\n"
+
+
+HELD = """
+    import gc, os, sys, threading, numpy as np, vkml
+    from tests.robustness.forks import in_children
+    from tests.robustness.models import model, node, value
+    from vkml.cpu.blas import BorrowedThreads
+    from vkml.kernels.compiler import close_compiler, compile_slang
+
+    SOURCE = '[shader("compute")] [numthreads({0}, 1, 1)] void main(uint3 i : SV_DispatchThreadID) {{ }}'
+    mixed = model(
+        [
+            node("MatMul", ["x", "w"], ["a"]),
+            node("CumSum", ["a", "axis"], ["b"]),
+            node("Mul", ["b", "b"], ["y"]),
+        ],
+        [value("x", ("n", 64))],
+        [value("y", ("n", 64))],
+        {"w": np.eye(64, dtype=np.float32), "axis": np.array(1)},
+    )
+
+    def check(session, rows):
+        x = np.random.default_rng(rows).integers(-3, 4, (rows, 64)).astype(np.float32)
+        assert np.array_equal(session.run(None, {"x": x})[0], np.cumsum(x, 1) ** 2)
+        session.report({"n": rows})
+
+    def use(number):
+        check(session, 5)
+        check(session, 600 + number)
+        with vkml.InferenceSession(mixed, devices="cpu") as other:
+            check(other, 700)
+            check(other, 5)
+        with BorrowedThreads():
+            pass
+        assert compile_slang(SOURCE.format(2 + number))
+        close_compiler()
+        if number:
+            session.close()
+
+    def locks():
+        kinds = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
+        # The devices' own are another matter: a child opens none of its parent's.
+        modules = [
+            module
+            for name, module in sys.modules.items()
+            if name.split(".")[0] == "vkml" and not name.startswith("vkml.vulkan")
+        ]
+        objects = [thing for thing in gc.get_objects() if str(type(thing).__module__).startswith("vkml.")]
+        for owner in (*modules, *objects):
+            for name, found in list(getattr(owner, "__dict__", {}).items()):
+                if isinstance(found, kinds):
+                    yield f"{type(owner).__qualname__}.{name}", found
+
+    def hold():
+        held.update(name for name, lock in free if lock.acquire(blocking=False))
+        ready.set()
+        threading.Event().wait()
+
+    session = vkml.InferenceSession(mixed, devices="cpu")
+    use(0)
+    free, held, ready = list(locks()), set(), threading.Event()
+    threading.Thread(target=hold, daemon=True).start()
+    ready.wait()
+    assert {"InferenceSession._plans_lock", "Plan.lock", "module._changed", "module._pools_lock"} < held, held
+    try:
+        in_children(2, lambda number: use(1 + number))
+        print("done", flush=True)
+    finally:
+        os._exit(0)  # what runs at an exit would wait for these locks
+"""
+
+
+def test_children_while_another_thread_holds_every_lock(tmp_path: Path) -> None:
+    assert output_of(HELD, VKML_CACHE_DIR=str(tmp_path)) == "done\n"

@@ -1,104 +1,195 @@
-"""Ctrl-C: ends a long run quietly, and leaves a session that can go on."""
+"""Ctrl-C and other signals: a long run ends quietly; a session goes on with all that it had, or closes."""
 
 from __future__ import annotations
 
-import itertools
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import vkml
-from tests.robustness.models import model, node, product, value
-
-ROOT = Path(__file__).parents[2]
-
-
-SIZE = 160
-
-
-def heavy() -> bytes:
-    """Products that keep a device busy for some milliseconds."""
-    names = [f"h{index}" for index in range(6)]
-    nodes = [node("MatMul", [a, "w"], [b]) for a, b in zip(["x", *names], [*names, "y"], strict=True)]
-    square = np.eye(SIZE, dtype=np.float32)
-    return model(nodes, [value("x", (SIZE, SIZE))], [value("y", (SIZE, SIZE))], {"w": square})
+from tests.robustness.models import product
+from tests.robustness.processes import interrupted_command, output_of, run_python
 
 
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_command_line(device_name: str, command: str, tmp_path: Path) -> None:
-    path = tmp_path / "heavy.onnx"
-    path.write_bytes(heavy())
-    words = ["run", "--random", "--repeat", "1000000"] if command == "run" else ["bench", "--seconds", "1000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vkml", *words, str(path), "--device", device_name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    out = error = ""
-    try:
-        time.sleep(1.5)
-        process.send_signal(signal.SIGINT)
-        try:
-            out, error = process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            # Python drops an interrupt that meets a finalizer; a person presses the keys again.
-            process.send_signal(signal.SIGINT)
-            out, error = process.communicate(timeout=40)
-    finally:
-        process.kill()
-    assert process.returncode == 130, (out, error)
+    path = tmp_path / "product.onnx"
+    path.write_bytes(product())
+    words = {"run": ["run", "--random", "--repeat", "100000000"], "bench": ["bench", "--seconds", "100000"]}
+    code, _, error = interrupted_command(*words[command], str(path), "--device", device_name)
+    assert code == 130, error
     assert "Traceback" not in error and "internal error" not in error
 
 
-class Interrupter:
-    """Raises KeyboardInterrupt in this thread after a delay, and again where one was lost in a finalizer."""
-
-    def __init__(self, delay: float) -> None:
-        self.delay = delay
-        self.is_armed = True
-
-    def __enter__(self) -> None:
-        signal.signal(signal.SIGALRM, self._interrupt)
-        signal.setitimer(signal.ITIMER_REAL, self.delay, 0.2)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self.is_armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        return kind is KeyboardInterrupt
-
-    def _interrupt(self, *_: object) -> None:
-        if self.is_armed:
-            raise KeyboardInterrupt
+def ends_well(code: str, **environment: str) -> None:
+    """Runs code in a process that may say which interrupts met a finalizer, where Python drops them."""
+    done = run_python(code, **environment)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_session_goes_on(device_name: str) -> None:
-    """An interrupt in the middle of a run; then the session runs again, and closes."""
-    x = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float32)
-    with vkml.InferenceSession(heavy(), devices=device_name, precision="highest") as session:
-        (expected,) = session.run(None, {"x": x})
-        for delay in (0.001, 0.002, 0.003, 0.005, 0.01):
-            with Interrupter(delay):
-                while True:
-                    session.run(None, {"x": x})
-            np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+COMMON = """
+    import faulthandler, itertools, random, signal, threading, time
+    import numpy as np, vkml
+    from tests.robustness.interrupts import interrupted, interrupted_everywhere
+    from tests.robustness.models import model, node, value
+    from vkml.cpu import blas
+    from vkml.vulkan import live_objects
+
+    faulthandler.dump_traceback_later(200, exit=True)
+    SIZE, LAYERS = {size}, {layers}
+    names = ["x", *(f"h{{index}}" for index in range(1, LAYERS)), "y"]
+    chain = model(
+        [node("MatMul", [a, "w"], [b]) for a, b in zip(names, names[1:])],
+        [value("x", ("n", SIZE))],
+        [value("y", ("n", SIZE))],
+        {{"w": 2 * np.eye(SIZE, dtype=np.float32)}},
+    )
+    options = vkml.SessionOptions(intra_op_num_threads=2, plan_cache_size=3)
+    sizes = itertools.cycle(range(10, 20))  # more than plans are kept
+
+    def opened():
+        return vkml.InferenceSession(chain, options, devices="{name}", precision="highest")
+
+    def run(rows=SIZE):
+        x = np.random.default_rng(rows).standard_normal((rows, SIZE)).astype(np.float32)
+        np.testing.assert_array_equal(session.run(None, {{"x": x}})[0], 2**LAYERS * x)
+
+    def close():
+        session.close()
+        try:
+            run()
+        except vkml.Fail as refusal:
+            assert "is closed" in str(refusal)
+            print("done")
+
+    session = opened()
+    run()
+"""
+
+ANY_TIME = """
+    for rows in (SIZE, 3):
+        interrupted(lambda: run(rows), 30, 0.003)
+        run(rows)
+    interrupted(lambda: run(next(sizes)), 40, 0.01)
+    for rows in range(10, 20):
+        run(rows)
+        assert len(session._plans) <= 3
+    close()
+"""
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_interrupted_while_planning(device_name: str) -> None:
-    with vkml.InferenceSession(product(), devices=device_name) as session:
-        for delay in (0.0003, 0.0005, 0.001, 0.002, 0.003):
-            with Interrupter(delay):
-                for rows in itertools.count(1):
-                    session.run(None, {"x": np.ones((rows % 40, 4), np.float32)})
-            assert session.run(None, {"x": np.ones((3, 4), np.float32)})[0].shape == (3, 3)
+def test_interrupts_at_any_time(device_name: str) -> None:
+    ends_well((COMMON + ANY_TIME).format(name=device_name, size=64, layers=6))
+
+
+EVERYWHERE = """
+    def plan():
+        session = opened()
+        session.run(None, {{"x": np.ones((next(sizes), SIZE), np.float32)}})
+        session.close()
+
+    def check():
+        run(next(sizes))
+        run(3)
+        assert len(session._plans) <= 3
+        assert set(session._alive) == set(session._plans.values()), "a plan is not closed"
+
+    files = ["vkml/forks.py", "vkml/cpu/blas.py", "vkml/cpu/pool.py", "vkml/cpu/native/replay.py"]
+    files += ["vkml/lowering/native.py", "vkml/kernels/compiler.py"]
+    files += [f"vkml/engine/{{name}}.py" for name in ("session", "plan", "programs", "turns", "feed")]
+    assert interrupted_everywhere(lambda: run(3), lambda: run(3), files) > 10
+    assert interrupted_everywhere(lambda: run(next(sizes)), check, files) > 100
+    assert interrupted_everywhere(plan, check, files) > 100
+    close()
+"""
+
+
+def test_an_interrupt_at_every_place(device_name: str) -> None:
+    """Of running a model again, of planning another shape, and of opening and closing a session."""
+    ends_well((COMMON + EVERYWHERE).format(name=device_name, size=4, layers=1))
+
+
+WORKERS = """
+    def clocks():
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("vkml-cpu")]
+        return [time.clock_gettime(time.pthread_getcpuclockid(thread.ident)) for thread in threads]
+
+    interrupted(run, 1000, 0.001)
+    begun = clocks()
+    assert begun
+    while not all(now > before + 0.005 for now, before in zip(clocks(), begun, strict=True)):
+        run()
+    close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no clocks of threads on this system")
+def test_no_worker_is_lost() -> None:
+    """After a thousand interrupts every worker still takes its part."""
+    ends_well((COMMON + WORKERS).format(name="cpu", size=160, layers=6))
+
+
+BLAS = """
+    def check():
+        assert blas._control().read() == before
+
+    before = blas._control().read()
+    assert interrupted_everywhere(run, check, ["vkml/cpu/blas.py"]) > 10
+    close()
+"""
+
+
+def test_blas_has_its_threads_back() -> None:
+    if not blas_is_controllable():
+        pytest.skip("NumPy's BLAS is not OpenBLAS")
+    ends_well((COMMON + BLAS).format(name="cpu", size=160, layers=6), VKML_NATIVE="0")
+
+
+def blas_is_controllable() -> bool:
+    from vkml.cpu.blas import is_controllable
+
+    return is_controllable()
+
+
+HANDLERS = """
+    def soon(handler):
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + random.random() * 0.002)
+
+    refused = 0
+
+    def run_again(*_):
+        global refused
+        try:
+            run()
+        except vkml.Fail as refusal:
+            assert "very thread" in str(refusal)
+            refused += 1
+
+    while refused < 10:
+        soon(run_again)
+        run()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    session.close()
+
+    held = []
+    for _ in range(20):
+        session = opened()
+        run()
+        soon(lambda *_: session.close())
+        try:
+            while True:
+                run()
+        except vkml.Fail as refusal:
+            assert "closed" in str(refusal)
+        held.append([live_objects().get(kind, 0) for kind in ("Buffer", "DeviceMemory", "Semaphore")])
+    assert all(each == held[0] for each in held), held
+    close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that send signals on this system")
+def test_signal_handlers_that_use_the_session(device_name: str) -> None:
+    """In the middle of a run, to run it is refused and to close it works; neither waits for itself."""
+    assert output_of((COMMON + HANDLERS).format(name=device_name, size=64, layers=6)) == "done\n"

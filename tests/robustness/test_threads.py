@@ -61,10 +61,10 @@ def test_more_shapes_than_plans_are_kept(device_name: str, size: int) -> None:
             for run in range(RUNS // 2):
                 check(session, 1 + (index + run // 3) % 5, 100 * index + run)
                 assert len(session._plans) <= size
-                assert len(session._dropped) <= THREADS
+                assert len(session._alive) <= size + THREADS
 
         in_threads(body)
-        assert not session._dropped and all(not plan.users for plan in session._plans.values())
+        assert set(session._alive) == set(session._plans.values())
 
 
 def test_many_sessions(device_name: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from vkml.engine.packed import packed, unpacked
 from vkml.engine.placement import cut
 from vkml.engine.programs import Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
-from vkml.errors import EngineError, OutOfMemory
+from vkml.engine.turns import Turn
+from vkml.errors import EngineError, Fail, OutOfMemory
 from vkml.ir import Graph, Node, TensorType, dtypes
 from vkml.ir.file_constant import owned, settled
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from vkml.lowering.builder import Target
     from vkml.vulkan import Device
 
+_log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
 
 
 class PlanClosed(EngineError):
-    """A plan was dropped from the session's cache between being found there and being run."""
+    """A plan was closed, with its session, between being found in the cache and being run."""
 
 
 def out_of_memory(error: MemoryError, where: str = "") -> OutOfMemory:
@@ -135,13 +137,13 @@ class CpuBound:
         return [made[name] for name in self.outputs]
 
     def direct(
-        self, types: Sequence[TensorType], lock: threading.Lock
+        self, types: Sequence[TensorType], turn: Turn
     ) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
         """As `VulkanBound.direct`, where the program is machine code from end to end.
 
         Args:
             types: of the inputs.
-            lock: held while it runs.
+            turn: taken while it runs.
         """
         if self._whole is None:
             return None
@@ -153,7 +155,7 @@ class CpuBound:
 
         def call(feed: Mapping[str, Any]) -> list[Array] | None:
             try:
-                if len(feed) != count or self._is_closed:
+                if len(feed) != count:
                     return None
                 arrays = []
                 for name, shape, dtype in entries:
@@ -161,13 +163,18 @@ class CpuBound:
                     if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
                         return None
                     arrays.append(array)
-            except (KeyError, TypeError):
+            except Exception:
                 return None
-            try:
-                with lock:
+            with turn.lock:
+                if turn.is_taken or self._is_closed:
+                    return None
+                turn.is_taken = True
+                try:
                     return run(arrays)
-            except MemoryError as error:
-                raise out_of_memory(error) from error
+                except MemoryError as error:
+                    raise out_of_memory(error) from error
+                finally:
+                    turn.is_taken = False
 
         return call
 
@@ -188,8 +195,8 @@ class Placement:
 
 
 @dataclass(eq=False)
-class Plan:
-    """Programs in order; `run` carries values between them."""
+class Plan(Turn):
+    """Programs in order; `run` carries values between them. Closes when the last reference to it goes."""
 
     signature: Any
     input_names: tuple[str, ...]
@@ -200,10 +207,7 @@ class Plan:
     graph: Graph
     constants: Mapping[str, Array]
     """Outputs that are constants of the model."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
     is_closed: bool = False
-    users: int = 0
-    """Runs under way that were given this plan by the session's cache; under the cache's lock."""
 
     def run(
         self, feeds: Sequence[Array], wanted: Sequence[str], profile: list[Timing] | None = None
@@ -217,18 +221,27 @@ class Plan:
                 second pass with timestamps).
         """
         with self.lock:
+            if self.is_taken:
+                raise Fail(
+                    "this session runs in this very thread, for inputs of the same shapes: what is called "
+                    "during a run (a signal handler, a finalizer) cannot run it once more"
+                )
             if self.is_closed:
                 raise PlanClosed("this plan has been closed")
-            if self._is_direct and wanted == self.outputs and profile is None:
-                return self.programs[0].run(feeds)
-            values: dict[str, Array] = {
-                name: packed(type_.dtype, array)
-                for name, type_, array in zip(self.input_names, self.input_types, feeds, strict=True)
-            }
-            for program in self.programs:
-                given = [values[name] for name in program.inputs]
-                results = program.run(given) if profile is None else _timed(program, given, profile)
-                values.update(zip(program.outputs, results, strict=True))
+            self.is_taken = True
+            try:
+                if self._is_direct and wanted == self.outputs and profile is None:
+                    return self.programs[0].run(feeds)
+                values: dict[str, Array] = {
+                    name: packed(type_.dtype, array)
+                    for name, type_, array in zip(self.input_names, self.input_types, feeds, strict=True)
+                }
+                for program in self.programs:
+                    given = [values[name] for name in program.inputs]
+                    results = program.run(given) if profile is None else _timed(program, given, profile)
+                    values.update(zip(program.outputs, results, strict=True))
+            finally:
+                self.is_taken = False
         results = []
         shared = set(self.input_names)
         for name in wanted:
@@ -243,6 +256,7 @@ class Plan:
         return results
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         values = (*self.graph.inputs, *self.graph.outputs)
         self.has_packed = any(value.type.dtype.is_packed for value in values)
         """Whether several elements of an input or output share a byte inside of the programs."""
@@ -257,15 +271,29 @@ class Plan:
         """The shortest way from a feed to all outputs, where one program is the whole plan."""
         program = self.programs[0] if self._is_direct else None
         if isinstance(program, CpuBound):
-            return program.direct(self.input_types, self.lock)
-        return program.direct(self.lock) if isinstance(program, VulkanBound) else None
+            return program.direct(self.input_types, self)
+        return program.direct(self) if isinstance(program, VulkanBound) else None
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Frees what the programs hold, when no other thread runs it any more; returns whether it did.
+
+        A thread in the middle of a run of its own (a signal handler closes the session) frees nothing: the
+        run's end does, by letting go of the plan.
+        """
         with self.lock:
+            if self.is_taken:
+                return False
             self.is_closed = True
             for program in self.programs:
                 program.close()
             self.programs.clear()
+            return True
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:
+            _log.debug("closing a plan at its end failed", exc_info=True)
 
 
 def _timed(program: Bound, feeds: Sequence[Array], profile: list[Timing]) -> list[Array]:

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,9 @@ from vkml.engine.plan import (
 from vkml.engine.prepare import prepare
 from vkml.engine.programs import WeightStore
 from vkml.engine.report import PlanReport
+from vkml.engine.turns import Turn
 from vkml.errors import Fail, InvalidArgument, ModelError
+from vkml.forks import renew_in_child
 from vkml.ir import DType, Graph, TensorType, Value, dtypes, static
 from vkml.ir.file_constant import files_of, settled_graph
 from vkml.ir.mapped_file import MappedFile
@@ -133,9 +135,14 @@ class InferenceSession:
         self._made: dict[str, DType] = {}
         """Element types of what segments make for later ones, once they have been planned."""
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._dropped: list[Plan] = []
-        """Plans that have left the cache while threads run them."""
-        self._plans_lock = threading.Lock()
+        self._alive: weakref.WeakSet[Plan] = weakref.WeakSet()
+        """Plans of the cache, and those that have left it while threads run them."""
+        self._planning: weakref.WeakValueDictionary[Any, Turn] = weakref.WeakValueDictionary()
+        """A turn for each signature that some thread plans or waits for."""
+        # Held to look at the cache and to change it, never to plan, close or call anything of the caller's.
+        # Re-entrant: a signal handler may close the session just then.
+        self._plans_lock = threading.RLock()
+        renew_in_child(self._renew)
         self._latest: tuple[tuple[tuple[int, ...], ...], tuple[Any, ...], Plan] | None = None
         self._direct: Callable[[Mapping[str, Any]], list[Array] | None] | None = None
         self._warned: set[str] = set()
@@ -176,8 +183,7 @@ class InferenceSession:
         inputs = self._segments[0].graph.inputs
         if self._segments[0].values or not all(value.type.is_static for value in inputs):
             return
-        with self._plan(0, tuple(value.type.dims for value in inputs), {}):
-            pass
+        self._plan(0, tuple(value.type.dims for value in inputs), {})
 
     # -- what the model is ----------------------------------------------------------------------------------
 
@@ -249,10 +255,10 @@ class InferenceSession:
                 feeds = [input_feed[name] for name in self._input_names]
                 fits = len(input_feed) == len(feeds)
                 for array, shape, dtype in zip(feeds, shapes, types, strict=True):
-                    if array.shape != shape or array.dtype != dtype:
+                    if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
                         fits = False
                         break
-            except (KeyError, AttributeError, TypeError):
+            except Exception:  # a feed's own code may raise anything; the long way says what
                 fits = False
             if fits:
                 try:
@@ -262,8 +268,7 @@ class InferenceSession:
         return self._run_checked(output_names, input_feed)
 
     def _run_checked(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Array]:
-        if self._closed:
-            raise Fail(f"this session of {self._label} is closed; make a new one")
+        self._require_open()
         if output_names is None:
             output_names = ()
         if isinstance(output_names, str) or not isinstance(output_names, Iterable):
@@ -282,21 +287,28 @@ class InferenceSession:
         try:
             if len(self._segments) > 1:
                 return self._run_segments(feeds, wanted)
-            with self._plan_for(0, feeds) as plan:
-                if not self._segments[0].values and not self._has_texts and not plan.has_packed:
-                    self._latest = (tuple(array.shape for array in feeds), self._dtypes, plan)
-                    self._direct = None if self._options.enable_profiling else plan.direct()
-                return self._run_plan(plan, feeds, wanted)
-        except PlanClosed:  # only `close` closes a plan that is in use
+            plan = self._plan_for(0, feeds)
+            if not self._segments[0].values and not self._has_texts and not plan.has_packed:
+                self._remember(tuple(array.shape for array in feeds), plan)
+            return self._run_plan(plan, feeds, wanted)
+        except PlanClosed:
             raise Fail(f"this session of {self._label} was closed during a run") from None
+
+    def _remember(self, shapes: tuple[tuple[int, ...], ...], plan: Plan) -> None:
+        """Has the next run try this plan first."""
+        with self._plans_lock:
+            is_cached = self._plans.get(plan.signature) is plan
+            if is_cached and (self._latest is None or self._latest[2] is not plan):
+                direct = None if self._options.enable_profiling else plan.direct()
+                self._latest, self._direct = (shapes, self._dtypes, plan), direct
 
     def _run_segments(self, feeds: Sequence[Array], wanted: Sequence[str]) -> list[Array]:
         """Runs one segment after the other; what one makes for others passes through the host."""
         values = dict(zip(self._input_names, feeds, strict=True))
         for index, segment in enumerate(self._segments):
             given = [values[value.name] for value in segment.graph.inputs]
-            with self._plan_for(index, given) as plan:
-                made = self._run_plan(plan, given, plan.outputs, f"segment {index}")
+            plan = self._plan_for(index, given)
+            made = self._run_plan(plan, given, plan.outputs, f"segment {index}")
             values.update(zip(plan.outputs, made, strict=True))
         first = {name: at for at, name in reversed(list(enumerate(wanted)))}
         return [values[name] if first[name] == at else values[name].copy() for at, name in enumerate(wanted)]
@@ -323,45 +335,46 @@ class InferenceSession:
         event = {"name": name, "cat": category, "ph": "X", "ts": start * 1e6, "dur": seconds * 1e6}
         self._events.append({**event, "pid": os.getpid(), "tid": threading.get_native_id(), "args": args})
 
-    def _plan_for(self, index: int, feeds: Sequence[Array]) -> AbstractContextManager[Plan]:
+    def _plan_for(self, index: int, feeds: Sequence[Array]) -> Plan:
         """The plan of segment `index` for these inputs; see `_plan`."""
         # Copies, which the plan keeps: the caller may change the arrays at any time.
         values = {name: feeds[at].copy() for at, name in self._deciding[index]}
         return self._plan(index, tuple([array.shape for array in feeds]), values)
 
-    @contextmanager
-    def _plan(
-        self, index: int, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]
-    ) -> Iterator[Plan]:
-        """A segment's plan for a signature, from the cache or new; not closed before the end of the context.
+    def _plan(self, index: int, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Plan:
+        """A segment's plan for a signature, from the cache or new; not closed as long as the caller holds it.
 
-        Segments before it have been planned at least once.
+        Each signature is planned by one thread; others that want the same wait for it. Segments before this
+        one have been planned at least once.
         """
         # Numbers: no shape is decided by strings, whose bytes are addresses.
         key = (index, shapes, tuple(array.tobytes() for array in values.values()))
+        plan = self._find(key)
+        if plan is not None:
+            return plan
         with self._plans_lock:
-            if self._closed:
-                raise Fail(f"this session of {self._label} is closed; make a new one")
-            plan = self._plans.get(key)
-            if plan is None:
-                with _explained(self._label), _mapped(self._files), collector_paused():
-                    plan = self._make_plan(self._segments[index], shapes, values, key)
-                self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
-                self._warn(plan)
-                self._warn_of_shapes(plan)
-                self._plans[key] = plan
-                self._make_room()
-            else:
-                self._plans.move_to_end(key)
-            plan.users += 1
+            turn = self._planning.setdefault(key, Turn())
         try:
-            yield plan
+            with turn.taken(
+                f"{self._label} is being planned for these shapes in this very thread: what planning calls "
+                "(a progress callback, a signal handler) may use only what is planned already"
+            ):
+                plan = self._find(key) or self._make_plan(self._segments[index], shapes, values, key)
         finally:
-            with self._plans_lock:
-                plan.users -= 1
-                if not plan.users and plan in self._dropped:
-                    self._dropped.remove(plan)
-                    plan.close()
+            if self._closed:
+                self.close()  # what a close in the middle of planning had to leave
+        self._warn(plan)
+        self._warn_of_shapes(plan)
+        return plan
+
+    def _find(self, key: Hashable) -> Plan | None:
+        with self._plans_lock:
+            self._require_open()
+            try:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+            except KeyError:
+                return None
 
     def _make_plan(
         self,
@@ -376,7 +389,24 @@ class InferenceSession:
         )
         named = {value.name: value.type.dims for value in inputs}
         graph = replace(segment.graph, inputs=inputs)
-        return make_plan(graph, named, values, self._placement, self._options, signature, segment.arithmetic)
+        with _explained(self._label), _mapped(self._files), collector_paused():
+            plan = make_plan(
+                graph, named, values, self._placement, self._options, signature, segment.arithmetic
+            )
+        dropped: list[Plan] = []  # each closes when the last run that uses it lets go of it, or here
+        with self._plans_lock:
+            self._require_open()
+            self._latest, self._direct = None, None  # may be one of those that go
+            while len(self._plans) >= max(1, self._options.plan_cache_size) * len(self._segments):
+                dropped.append(self._plans.popitem(last=False)[1])
+            self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
+            self._alive.add(plan)
+            self._plans[signature] = plan
+        return plan
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Fail(f"this session of {self._label} is closed; make a new one")
 
     def _warn_of_opset(self, graph: Graph) -> None:
         newest = max((node.version for node in graph.nodes if not node.domain), default=0)
@@ -406,21 +436,12 @@ class InferenceSession:
                     found,
                 )
 
-    def _make_room(self) -> None:
-        while len(self._plans) > max(1, self._options.plan_cache_size) * len(self._segments):
-            _, oldest = self._plans.popitem(last=False)
-            if self._latest is not None and self._latest[2] is oldest:
-                self._latest, self._direct = None, None
-            if oldest.users:
-                self._dropped.append(oldest)
-            else:
-                oldest.close()
-
     def _warn(self, plan: Plan) -> None:
-        fresh = [(label, reason) for label, reason in plan.fallbacks if label not in self._warned]
+        with self._plans_lock:
+            fresh = [(label, reason) for label, reason in plan.fallbacks if label not in self._warned]
+            self._warned.update(label for label, _ in fresh)
         if not fresh or not self._options.shows_warnings:
             return
-        self._warned.update(label for label, _ in fresh)
         first = "; ".join(f"{label}: {reason}" for label, reason in fresh[:3])
         more = f" (and {len(fresh) - 3} more)" if len(fresh) > 3 else ""
         _log.warning("%d nodes run on the CPU instead of %s: %s%s", len(fresh), self.device, first, more)
@@ -450,18 +471,14 @@ class InferenceSession:
             for value in self._inputs
         }
         shapes = {name: type_.dims for name, type_ in types.items()}
-        with ExitStack() as stack:
-            plans, assumed = self._plans_without_data(types, stack)
-            return report(plans, self._placement.weights, shapes, assumed)
+        plans, assumed = self._plans_without_data(types)
+        return report(plans, self._placement.weights, shapes, assumed)
 
-    def _plans_without_data(
-        self, types: dict[str, TensorType], stack: ExitStack
-    ) -> tuple[list[Plan], list[str]]:
+    def _plans_without_data(self, types: dict[str, TensorType]) -> tuple[list[Plan], list[str]]:
         """Plans of the segments, as many as can be made, and what was assumed for them.
 
         Args:
             types: of the model's inputs.
-            stack: at whose end the plans may be closed.
         """
         plans: list[Plan] = []
         assumed: list[str] = []
@@ -480,8 +497,7 @@ class InferenceSession:
                     assumed.append(f"'{name}' holds ones")
             values = {name: known[name] for name in segment.values}
             try:
-                shapes = tuple(types[name].dims for name in names)
-                plan = stack.enter_context(self._plan(index, shapes, values))
+                plan = self._plan(index, tuple(types[name].dims for name in names), values)
             except ModelError as error:
                 if not assumed:
                     raise
@@ -507,16 +523,27 @@ class InferenceSession:
         return path
 
     def close(self) -> None:
-        """Frees everything the session holds on its devices; it cannot run afterwards."""
-        self._closed = True
-        self._latest, self._direct = None, None
+        """Frees everything the session holds on its devices; it cannot run afterwards.
+
+        Waits for other threads that run or plan. In the middle of a run or of planning of this thread's own
+        (in a signal handler, in a progress callback) that one is freed at its end.
+        """
         with self._plans_lock:
-            for plan in (*self._plans.values(), *self._dropped):
-                plan.close()
+            self._closed = True
+            self._latest, self._direct = None, None
             self._plans.clear()
-            self._dropped.clear()
-        if self._placement.weights is not None:
+            plans, planning = list(self._alive), list(self._planning.values())
+        is_idle = True
+        for turn in planning:
+            with turn.lock:
+                is_idle &= not turn.is_taken
+        for plan in plans:
+            is_idle &= plan.close()
+        if is_idle and self._placement.weights is not None:
             self._placement.weights.close()
+
+    def _renew(self) -> None:
+        self._plans_lock = threading.RLock()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -527,11 +554,12 @@ class InferenceSession:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            try:
-                self.close()
-            except Exception:
-                _log.debug("closing a session at its end failed", exc_info=True)
+        if not hasattr(self, "_closed"):
+            return  # not even made
+        try:
+            self.close()
+        except Exception:
+            _log.debug("closing a session at its end failed", exc_info=True)
 
 
 _on_devices: weakref.WeakSet[InferenceSession] = weakref.WeakSet()

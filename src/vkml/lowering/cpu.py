@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import ChainMap, Counter
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -63,7 +62,7 @@ class Form:
 
 
 class CpuProgram:
-    """Nodes as a list of ready steps; safe to run from several threads at once."""
+    """Nodes as a list of ready steps; for several threads at once only where none is machine code."""
 
     def __init__(
         self,
@@ -87,7 +86,6 @@ class CpuProgram:
                 self._template[slot] = constants[name].array
         self._shared = shared
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
-        self._lock = threading.Lock()
 
     @property
     def arena_bytes(self) -> int:
@@ -137,23 +135,22 @@ class CpuProgram:
         return results
 
     def _schedule(self, wanted: tuple[str, ...]) -> _Schedule:
-        with self._lock:
-            kept = {self._slots[name] for name in wanted if name in self._slots}
-            dead: set[int] = set(kept)
-            reversed_steps = []
-            for step in reversed(self._steps):
-                last = tuple({slot for slot in (*step.reads, *step.writes) if slot not in dead})
-                dead.update(last)
-                reversed_steps.append((step.run, last, step.label))
-            results = []
-            owners: set[int] = set()
-            for name in wanted:
-                slot = self._slots.get(name, -1)
-                results.append((name, slot, slot < 0 or name in self._shared or slot in owners))
-                owners.add(slot)
-            schedule = _Schedule(tuple(reversed(reversed_steps)), tuple(results))
-            self._schedules[wanted] = schedule
-            return schedule
+        kept = {self._slots[name] for name in wanted if name in self._slots}
+        dead: set[int] = set(kept)
+        reversed_steps = []
+        for step in reversed(self._steps):
+            last = tuple({slot for slot in (*step.reads, *step.writes) if slot not in dead})
+            dead.update(last)
+            reversed_steps.append((step.run, last, step.label))
+        results = []
+        owners: set[int] = set()
+        for name in wanted:
+            slot = self._slots.get(name, -1)
+            results.append((name, slot, slot < 0 or name in self._shared or slot in owners))
+            owners.add(slot)
+        schedule = _Schedule(tuple(reversed(reversed_steps)), tuple(results))
+        self._schedules[wanted] = schedule
+        return schedule
 
 
 def _run_steps(schedule: _Schedule, slots: Slots, profile: Profile | None) -> None:
