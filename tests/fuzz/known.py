@@ -159,6 +159,21 @@ def _divides_whole(node: Node, inputs: list[Array | None], result: Array) -> Any
     return result.dtype.kind in "iu" and exponent is not None and exponent < 0
 
 
+def _pads_for_dilations(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    dilations = node.attributes["dilations"] or ()
+    return str(node.attributes["auto_pad"]).startswith("SAME") and max(dilations, default=1) > 1
+
+
+def _may_overflow(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return any(
+        array.size and not np.abs(array).max() < np.finfo(array.dtype).max / 16 for array in _floats(inputs)
+    )
+
+
+def _keeps_ratio(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["keep_aspect_ratio_policy"] != "stretch"
+
+
 def _is_offset(node: Node, inputs: list[Array | None], result: Array) -> Any:
     """Whether numbers that are normalised hardly differ, next to their size."""
     data = inputs[0]
@@ -238,6 +253,13 @@ FREEDOMS = (
         "GroupNormalization LayerNormalization RMSNormalization", is_double, "stash_type: float32 on the way"
     ),
     Freedom("Softmax LogSoftmax Hardmax", _is_flattened, "onnx's evaluator knows the newest form only", ONNX),
+    Freedom(
+        "AveragePool LpPool", _pads_for_dilations, "padding to the same size: others forget the dilations"
+    ),
+    Freedom(
+        "Resize Upsample GridSample RoiAlign", _may_overflow, "infinity times a weight of 0: who multiplies?"
+    ),
+    Freedom("Resize", _keeps_ratio, "onnx's evaluator reads the place before at the end of an axis", ONNX),
     Freedom("AffineGrid", _has_single_size, "the corner of a single place: no two runtimes agree"),
     Freedom("Resize", _crops, "onnx's text crops before it scales, others do not"),
     Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),
