@@ -51,6 +51,7 @@ LIMITS = (
     Limit(r"Constant node .*: (takes 0 inputs|the attribute)", "onnxruntime does not look at Constant nodes"),
     Limit(r"in a cycle: .*Constant node", "onnxruntime does not look at Constant nodes"),
     Limit(r"MeanVarianceNormalization node .*: axis . is outside", "the default axes are those of an image"),
+    Limit(r"Arg(Max|Min) node .* has no elements", "the place of the greatest of none"),
     Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
     Limit(r"the value '.*' is produced twice|is there twice", "onnxruntime lets one of two equal names win"),
 )
@@ -155,8 +156,12 @@ def _pads_outwards(node: Node, inputs: list[Array | None], result: Array) -> Any
 
 
 def _divides_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    exponent = inputs[1]
-    return result.dtype.kind in "iu" and exponent is not None and exponent < 0
+    base, exponent = inputs
+    if result.dtype.kind not in "iu" or base is None or exponent is None:
+        return False
+    with np.errstate(all="ignore"):
+        size = np.abs(base.astype(np.float64)) ** exponent.astype(np.float64)
+    return (exponent < 0) | ~(size < np.iinfo(result.dtype).max)
 
 
 def _pads_for_dilations(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -240,7 +245,7 @@ FREEDOMS = (
         "how integers are rounded: ONNX does not say",
     ),
     Freedom("Gemm", _scales_whole, "integers times a fraction: when they are truncated, ONNX does not say"),
-    Freedom("Pow", _divides_whole, "negative powers of integers: ONNX does not say"),
+    Freedom("Pow", _divides_whole, "powers of integers, negative or too large: ONNX does not say"),
     Freedom("Shrink", _is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
     Freedom(
         "Conv ConvInteger ConvTranspose MaxPool AveragePool LpPool",

@@ -167,6 +167,15 @@ def test_pools(op: str, seed: int) -> None:
     net.check(net.op("Neg", y), y)
 
 
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_of_an_old_opset_over_no_axes_is_over_one_element(op: str) -> None:
+    net = Net()
+    x = net.input(3, dtype=np.float64)
+    y = net.op(op, x, axis=1, is_flattened=1)
+    assert (net.reference([y])[y] == (1 if op == "Softmax" else 0)).all()
+    net.check(y)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_clip_without_a_bound(dtype: Any) -> None:
     net = Net()

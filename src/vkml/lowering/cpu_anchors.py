@@ -27,6 +27,7 @@ from vkml.ops.conv import ConvGeometry, conv_geometry
 from vkml.ops.matmul import matmul_geometry
 from vkml.ops.norm import row_geometry
 from vkml.ops.pool import pool_geometry, window_counts
+from vkml.ops.softmax import softmax_geometry
 
 Array = np.ndarray[Any, Any]
 Block = Callable[[Index, Array], None]
@@ -437,8 +438,8 @@ class RowsAnchor(Anchor):
 
 
 def _softmax(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Anchor | None:
-    rank = types[node.outputs[0]].rank
-    if rank == 0 or node.attributes["axis"] % rank != rank - 1:
+    shape = types[node.outputs[0]].dims
+    if not shape or softmax_geometry(node, shape)[1:] != (shape[-1], 1):
         return None
     return RowsAnchor(node, types, softmax_rows if node.op == "Softmax" else log_softmax_rows, 8)
 
