@@ -158,6 +158,13 @@ class RandomDisturbance:
 
     def _is_undecided(self, node: Node, inputs: list[Array | None], array: Array) -> bool:
         """Whether a formula may overflow on the way, or not, as it is put."""
+        if node.op in ("Conv", "ConvTranspose"):
+            # Whether zeros that pad an image meet an infinite weight, kernels decide.
+            weight, is_padded = (
+                inputs[1],
+                any(node.attributes["pads"] or ()) or node.attributes["auto_pad"] != "NOTSET",
+            )
+            return bool(is_padded and weight is not None and not np.isfinite(weight).all())
         if node.op not in JITTERED or node.op in ("Softmax", "LogSoftmax"):
             return False
         floats = [value for value in inputs if value is not None and value.dtype.kind == "f"]

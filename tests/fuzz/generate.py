@@ -15,12 +15,11 @@ from tests.fuzz.tensors import Array, random_tensor
 OPSETS = (13, 14, 15, 16, 17, 17, 18, 18, 19, 20, 20, 21, 21, 22, 22, 23, 23, 24, 25, 26, 7, 8, 9, 10, 11, 12)
 MOST_NODES = 12
 NETWORK = (
-    *["Conv"] * 5, *["conv_and_norm", "MaxPool", "AveragePool"] * 2, *["ConvTranspose", "MatMul", "Resize"] * 2,
-    *["chain", "Concat", "Add", "Mul", "Split", "Transpose", "Slice", "BatchNormalization"] * 2,
-    *("Relu", "Sigmoid", "Tanh", "HardSwish", "Gelu", "LeakyRelu", "Clip", "Sub", "Max", "Where", "Reshape"),
-    *("Expand", "Softmax", "LogSoftmax", "LayerNormalization", "ReduceMean", "ReduceMax", "ReduceSum"),
-    *("Gemm", "Gather", "Pad", "GlobalAveragePool", "Flatten", "PRelu", "InstanceNormalization", "Cast"),
-    "Squeeze",
+    *["Conv"] * 5, *["conv_and_norm", "MaxPool", "AveragePool", "chain", "Concat", "Add", "Mul"] * 2,
+    *["ConvTranspose", "MatMul", "Resize", "Split", "Transpose", "Slice", "BatchNormalization"] * 2,
+    "Relu", "Sigmoid", "Tanh", "HardSwish", "Gelu", "LeakyRelu", "Clip", "Sub", "Max", "Where", "Reshape",
+    "Expand", "Softmax", "LogSoftmax", "LayerNormalization", "ReduceMean", "ReduceMax", "ReduceSum", "Gemm",
+    "Gather", "Pad", "GlobalAveragePool", "Flatten", "PRelu", "InstanceNormalization", "Cast", "Squeeze",
 )  # fmt: skip
 """What networks are made of: the operators that are fused, laid out and compiled together."""
 HOSTILE = (
