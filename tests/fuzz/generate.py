@@ -81,8 +81,8 @@ def random_case(seed: int, index: int, chosen: Sequence[str] = ()) -> Case:
 
 def random_runs(rng: np.random.Generator, feeds: int) -> tuple[Run, ...]:
     """Every feed once, some of them again, handed over in different ways."""
-    runs = [Run(0)]
-    for number in [*range(1, feeds), *rng.integers(0, feeds, int(rng.integers(0, 3)))]:
+    runs: list[Run] = []
+    for number in [*range(feeds), *rng.integers(0, feeds, int(rng.integers(0, 4)))]:
         way = str(rng.choice(PRESENTATIONS)) if rng.random() < 0.4 else "plain"
         if rng.random() < 0.15:
             runs.append(Run(int(number), POISON))
