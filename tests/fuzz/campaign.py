@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import tempfile
@@ -76,9 +77,22 @@ class Campaign:
         say: Callable[[str], None] = print,
         minimises: bool = True,
         ops: Sequence[str] = (),
+        seconds: float = 90.0,
     ) -> None:
+        """States what is tried.
+
+        Args:
+            device: what `--device` takes.
+            seed: of all cases.
+            folder: where reproducers are put.
+            environment: of the child, besides this process's own.
+            say: told of findings.
+            minimises: whether cases are made smaller.
+            ops: operators and patterns to draw from; all, where none are chosen.
+            seconds: that making one case smaller may take.
+        """
         self.device, self.seed, self.folder, self.say, self.ops = device, seed, folder, say, tuple(ops)
-        self.minimises = minimises
+        self.minimises, self.seconds = minimises, seconds
         self.report = Report()
         self.child = Child(environment)
         self._scratch = Path(tempfile.mkdtemp(prefix="vkml-fuzz-"))
@@ -129,7 +143,8 @@ class Campaign:
         # Until it is small, the finding counts as known, whatever name it has then.
         self.report.found[key] = found = Found(finding, path, case.origin, "")
         if self.minimises:
-            small = minimised(case, lambda candidate: self._shows(candidate, finding), self._values_of)
+            shows = functools.partial(self._shows, finding)
+            small = minimised(case, shows, self._values_of, seconds=self.seconds)
             small.save(path)
             for other in self.child.ask(
                 {"source": "saved", "path": str(path), "device": self.device}
@@ -157,7 +172,7 @@ class Campaign:
                 found[int(number)][name] = array
         return found
 
-    def _shows(self, case: Case, finding: Finding) -> bool:
+    def _shows(self, finding: Finding, case: Case) -> bool:
         case.save(self._scratch / "candidate")
         request = {"source": "saved", "path": str(self._scratch / "candidate"), "device": self.device}
         reply = self.child.ask(request)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +46,8 @@ class Outcome:
     results: list[dict[str, Array] | vkml.Error] = field(default_factory=list)
     """For each run, outputs by name in vkml's storage, or what it raised."""
     findings: list[Finding] = field(default_factory=list)
+    steps: Counter[str] = field(default_factory=Counter)
+    """Kinds of code that the plan of a model of fixed sizes consists of: "avx2", "numpy", …"""
 
 
 class _Subclass(np.ndarray):  # type: ignore[type-arg]
@@ -152,6 +156,9 @@ def _run(case: Case, device: str, outcome: Outcome) -> None:
                 _scribble(results)
             else:
                 kept.append((number, results, copies))
+        if all(isinstance(size, int) for value in session.get_inputs() for size in value.shape):
+            with contextlib.suppress(vkml.Error):
+                outcome.steps.update(step.variant for step in session.report().steps if step.device == "cpu")
     for number, results, copies in kept:
         for name, array, copy in zip(outcome.outputs, results, copies, strict=True):
             if not np.all(is_equal(array, copy)):

@@ -73,6 +73,7 @@ class _Judge:
         with stage("vkml"):
             self.outcome = run_case(self.case, self.device)
         self.verdict.findings += self.outcome.findings
+        self.verdict.counts.update({f"{kind} steps": count for kind, count in self.outcome.steps.items()})
         self._check_validation()
         self._trace()
         with stage("evaluation"):
