@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from tests.fuzz.case import Case
 ADDRESS_SPACE = 3 << 30
 """Bytes of address space that cases may take beyond what the process has when all is loaded."""
 MEMORY_FLOOR = {"cpu": 192 << 20}
-"""Bytes of memory that a case may take, however small its tensors are; where kernels are compiled, 1 GiB."""
+"""Bytes of memory that a case may take, however small its tensors are; on a GPU 1 GiB, to compile for it."""
+SLOW_SECONDS = 20.0
+"""Processor time that the CPU device may take for a case; kernels for GPUs are compiled, which takes longer."""
 MEMORY_FACTOR = 24
 """Times the bytes of all its tensors, which a case may take besides."""
 
@@ -50,20 +53,27 @@ def case_for(request: dict[str, Any]) -> Case:
     return case
 
 
-class PeakMemory:
-    """How much resident memory vkml's own stage takes at its height, where the system tells."""
+class Meter:
+    """What vkml's own stage takes: memory at its height, where the system tells, and processor time."""
 
-    grown = 0
-    _before: int | None = None
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Before a case."""
+        self.grown, self.seconds = 0, 0.0
+        self._before: tuple[int, float] | None = None
 
     def enter(self, name: str) -> None:
         """A stage begins, and another one ends."""
         if self._before is not None:
-            self.grown, self._before = max(self.grown, _status("VmHWM") - self._before), None
+            self.grown = max(self.grown, _status("VmHWM") - self._before[0])
+            self.seconds += time.process_time() - self._before[1]
+            self._before = None
         if name == "vkml":
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
-            self._before = _status("VmHWM")
+            self._before = _status("VmHWM"), time.process_time()
 
 
 def _status(key: str) -> int:
@@ -124,7 +134,7 @@ def main() -> None:
     from tests.fuzz import stages
     from tests.fuzz.oracle import judge
 
-    meter = PeakMemory()
+    meter = Meter()
     stages.report += [lambda name: say({"stage": name}), meter.enter]
     say({"ready": os.getpid()})
     names: dict[str, str] = {}
@@ -142,7 +152,7 @@ def main() -> None:
             continue
         stages.skipped.clear()
         stages.skipped.update(request.get("without", []))
-        meter.grown = 0
+        meter.reset()
         verdict = judge(case, device)
         findings = [vars(finding) for finding in verdict.findings]
         values = verdict.counts.pop("bytes", 0)
@@ -151,6 +161,10 @@ def main() -> None:
         if is_limited and meter.grown > allowed:
             message = f"{meter.grown >> 20} MiB for tensors of {(tensor_bytes(case) + values) >> 10} KiB"
             findings.append({"kind": "memory", "where": "", "message": message})
+        if device == "cpu" and meter.seconds > SLOW_SECONDS:
+            findings.append(
+                {"kind": "slow", "where": "", "message": f"{meter.seconds:.0f} s of processor time"}
+            )
         say({"done": True, "findings": findings, "counts": dict(verdict.counts), "origin": case.origin})
         if not is_limited:
             limit_memory()

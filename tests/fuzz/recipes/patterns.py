@@ -77,3 +77,14 @@ def chain(build: GraphBuilder, op: str) -> None:
             other = build.pick(*seen) if build.chance(0.5) else build.broadcastable(value.code, seen[0].dims)
             [value] = build.node(kind, [value, other] if build.chance(0.6) else [other, value])
         seen.append(value)
+
+
+@recipe("wide")
+def wide(build: GraphBuilder, op: str) -> None:
+    """A node of very many inputs, seldom: what takes time as the square of their number shows."""
+    if not build.chance(0.03):
+        raise Skip("seldom")
+    values = [build.new(FLOAT, (2,)) for _ in range(3)]
+    inputs = [build.pick(*values) for _ in range(build.pick(300, 1000, 6000))]
+    kind = build.pick("Sum", "Max", "Concat")
+    build.node(kind, inputs, {"axis": 0} if kind == "Concat" else {})
