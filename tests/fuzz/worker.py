@@ -25,7 +25,7 @@ ADDRESS_SPACE = 3 << 30
 MEMORY_FLOOR = {"cpu": 192 << 20}
 """Bytes of memory that a case may take, however small its tensors are; on a GPU 1 GiB, to compile for it."""
 SLOW_SECONDS = 20.0
-"""Processor time that the CPU device may take for a case; for GPUs kernels are compiled, which takes longer."""
+"""Processor time that the CPU device may take for a case; for GPUs kernels are compiled."""
 MEMORY_FACTOR = 24
 """Times the bytes of all its tensors, which a case may take besides."""
 
