@@ -178,6 +178,14 @@ def _may_overflow(node: Node, inputs: list[Array | None], result: Array) -> Any:
     )
 
 
+def _has_groups(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["group"] > 1
+
+
+def _has_odd_ceiling(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["ceil_mode"] not in (0, 1)
+
+
 def _keeps_ratio(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["keep_aspect_ratio_policy"] != "stretch"
 
@@ -284,6 +292,8 @@ FREEDOMS = (
     Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),
     Freedom("Resize", _is_complex, "onnx's evaluator drops the imaginary part", ONNX),
     Freedom("CenterCropPad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
+    Freedom("ConvTranspose", _has_groups, "onnx's evaluator sums over groups", ONNX),
+    Freedom("MaxPool AveragePool LpPool", _has_odd_ceiling, "onnxruntime cuts the number off", ORT),
     Freedom("Unique", _is_unsorted_or_backwards, "onnx's evaluator sorts all the same, and turns axes", ONNX),
 )
 

@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from tests.ops.checking import assert_same, check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import (
+    assert_same,
+    build_model,
+    check_operator,
+    inferred_types,
+    random_array,
+    run_operator,
+)
 from vkml.errors import InvalidGraph, ShapeError
 
 FLOATS = ("float32", "float16", "float64")
@@ -96,6 +104,21 @@ def test_prelu_of_old_opsets_has_one_slope_a_channel() -> None:
         assert_same(run_operator("PRelu", [data, slope], opset=opset)[0], expected)
     one = np.array([0.25], np.float32)
     assert_same(run_operator("PRelu", [data, one], opset=6)[0], np.where(data < 0, data * one, data))
+
+
+@pytest.mark.parametrize("op", ["LeakyRelu", "Elu", "Selu"])
+@pytest.mark.parametrize("alpha", [np.nan, np.inf, -np.inf])
+def test_a_slope_that_is_not_finite_concerns_what_is_below_zero_only(
+    device_name: str, op: str, alpha: float
+) -> None:
+    x = np.array([1, 2.5, np.inf, -1, np.nan], np.float32)
+    [found] = check_operator(op, [x], {"alpha": alpha}, opset=15)
+    gain = np.float32(1.0507010221481323) if op == "Selu" else 1
+    np.testing.assert_array_equal(found[:3], x[:3] * gain)
+    assert not np.isfinite(found[3:]).any()
+    model = build_model(op, [x], {"alpha": alpha}, opset=16).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert_same(session.run(None, {"x0": x})[0], found)
 
 
 def test_selu_of_opset_1_has_other_constants() -> None:

@@ -29,7 +29,14 @@ def _stored(value: float) -> float:
 # element and takes 5 ns, these 0.5 ns.
 
 
+def _split(x: Array, above: Any, below: Any) -> Any:
+    """`above` from 0 on and `below` under it, for parameters that are not finite: 0 times these is no 0."""
+    return np.where(x >= 0, above, np.where(x < 0, below, x))
+
+
 def _leaky_relu(x: Array, alpha: float) -> Any:
+    if not math.isfinite(alpha):
+        return _split(x, x, x * alpha)
     if not 0 <= alpha <= 1:
         return np.maximum(x, 0) + np.minimum(x, 0) * alpha
     value = np.multiply(x, x.dtype.type(alpha), out=np.empty_like(x))
@@ -37,6 +44,8 @@ def _leaky_relu(x: Array, alpha: float) -> Any:
 
 
 def _elu(x: Array, alpha: float) -> Any:
+    if not math.isfinite(alpha):
+        return _split(x, x, alpha * np.expm1(x))
     return np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0))
 
 
@@ -45,6 +54,8 @@ def _celu(x: Array, alpha: float) -> Any:
 
 
 def _selu(x: Array, alpha: float, gamma: float) -> Any:
+    if not math.isfinite(alpha):
+        return _split(x, gamma * x, gamma * alpha * np.expm1(x))
     return gamma * (np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0)))
 
 
