@@ -55,6 +55,8 @@ LIMITS = (
     Limit(r"GatherND node .*do not address data", "onnxruntime reads beyond a batch that is too small"),
     Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
     Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
+    Limit(r"name an axis twice", "onnxruntime reduces it once"),
+    Limit(r"axis -?\d{9,} is outside", "onnxruntime cuts the number off"),
     Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
     Limit(r"the value '.*' is produced twice|is there twice", "onnxruntime lets one of two equal names win"),
 )
@@ -288,7 +290,7 @@ FREEDOMS = (
     Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),
     Freedom("LRN", always, "onnx's evaluator counts channels by the size of the batch", ONNX),
     Freedom("GlobalMaxPool", always, "onnx's evaluator reduces the last two axes only", ONNX),
-    Freedom("Erf Gelu", is_double, "onnx's evaluator computes float64 in float32", ONNX),
+    Freedom("Erf Gelu GridSample", is_double, "onnx's evaluator computes float64 in float32", ONNX),
     Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),
     Freedom("Resize", _is_complex, "onnx's evaluator drops the imaginary part", ONNX),
     Freedom("CenterCropPad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
