@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -179,8 +180,18 @@ def pointwise(
     )
 
 
+_body_keys: weakref.WeakKeyDictionary[Graph, Hashable] = weakref.WeakKeyDictionary()
+
+
 def _body_key(body: Graph) -> Hashable:
     """Equal for bodies that compute the same, whatever their values are called."""
+    key = _body_keys.get(body)
+    if key is None:
+        key = _body_keys[body] = _number_values(body)
+    return key
+
+
+def _number_values(body: Graph) -> Hashable:
     numbers: dict[str, Hashable] = {value.name: number for number, value in enumerate(body.inputs)}
     for name, constant in body.constants.items():
         numbers[name] = (constant.dtype, constant.array.tobytes())

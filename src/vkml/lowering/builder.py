@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from vkml.kernels import (
     scatter,
 )
 from vkml.kernels import pointwise as pointwise_kernels
-from vkml.kernels.pointwise import Epilogue
+from vkml.kernels.pointwise import Epilogue, attribute_key
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
@@ -520,17 +520,31 @@ def _tail(body: Graph) -> Graph:
     return replace(body, inputs=(result, *leaves), nodes=body.nodes[1:])
 
 
+_BODIES_KEPT = 1024
+_bodies: dict[Hashable, Graph] = {}
+
+
 def body_graph(node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Graph:
-    """A body of one pointwise node."""
-    types: Mapping[str, TensorType] = {n: t for n, t in zip(node.outputs, outputs, strict=False) if n}
-    unique: dict[str, TensorType] = {}
-    for name, type_ in zip(node.inputs, inputs, strict=True):
-        if name and type_ is not None:
-            unique.setdefault(name, type_)
-    return Graph(
-        tuple(Value(n, t) for n, t in unique.items()),
-        tuple(Value(n, types[n]) for n in node.outputs if n),
-        (node,),
-        {},
-        types,
-    )
+    """A body of one pointwise node, the same one for equal nodes.
+
+    Its inputs, and their names in it, are the distinct inputs that are there, in order.
+    """
+    numbers: dict[str, int] = {}
+    present = [(name, type_) for name, type_ in zip(node.inputs, inputs, strict=True) if name and type_]
+    for name, _ in present:
+        numbers.setdefault(name, len(numbers))
+    places = tuple(numbers.get(name) for name in node.inputs)
+    result = next(type_ for name, type_ in zip(node.outputs, outputs, strict=False) if name)
+    types = tuple(type_ for _, type_ in present)
+    key = (node.op, node.domain, attribute_key(node.attributes), places, types, result)
+    body = _bodies.get(key)
+    if body is None:
+        names = tuple("" if place is None else f"x{place}" for place in places)
+        given = {f"x{numbers[name]}": type_ for name, type_ in present}
+        made = replace(node, inputs=names, outputs=("y",), name="")
+        values = tuple(Value(name, type_) for name, type_ in given.items())
+        body = Graph(values, (Value("y", result),), (made,), {}, {"y": result})
+        if len(_bodies) >= _BODIES_KEPT:
+            _bodies.clear()
+        _bodies[key] = body
+    return body

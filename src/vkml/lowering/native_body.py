@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,12 +18,22 @@ ELEMENTS = {dtypes.FLOAT32: "float32", dtypes.FLOAT16: "float16", dtypes.BOOL: "
 """Element types that expressions compute with, by their names in accesses."""
 
 
+_expressions: weakref.WeakKeyDictionary[Graph, Expression] = weakref.WeakKeyDictionary()
+
+
 def expression_of(body: Graph) -> Expression:
     """A body as an expression whose operands are the body's inputs, in order.
 
     Raises:
         CannotLower: a node or a type has no machine code.
     """
+    known = _expressions.get(body)
+    if known is None:
+        known = _expressions[body] = _translated(body)
+    return known
+
+
+def _translated(body: Graph) -> Expression:
     build = _Translation(len(body.inputs))
     for number, value in enumerate(body.inputs):
         _require(value.type)

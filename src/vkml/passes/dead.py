@@ -12,8 +12,9 @@ def remove_dead(graph: Graph) -> Graph:
     needed = {value.name for value in graph.outputs}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if any(name in needed for name in node.outputs):
+        if not needed.isdisjoint(node.outputs):
             kept.append(node)
-            needed.update(name for name in node.inputs if name)
+            needed.update(node.inputs)
+            needed.discard("")  # an absent input is no absent output
     constants = {name: constant for name, constant in graph.constants.items() if name in needed}
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
