@@ -272,6 +272,41 @@ def test_an_error_names_its_node_and_is_forgotten(bench: Bench, way: str, wrong:
     assert len({*bound.program.error_labels}) == 3
 
 
+@pytest.mark.parametrize("way", ["run", "direct"])
+def test_results_outlive_the_next_run(bench: Bench, way: str) -> None:
+    sketch = Sketch("twice")
+    data = np.linspace(-2, 2, 15, dtype=np.float32).reshape(5, 3)
+    bound, _ = bench.bind(sketch.finish(sketch.node("Neg", sketch.input("x", data.shape))), {"x": data})
+    call = bound.direct(threading.Lock())
+    assert call is not None
+    first, second = (bound.run([given]) if way == "run" else call({"x": given}) for given in (data, 3 * data))
+    assert first is not None
+    assert second is not None
+    np.testing.assert_array_equal(first[0], -data)
+    np.testing.assert_array_equal(second[0], -3 * data)
+    assert not np.shares_memory(first[0], second[0])
+
+
+def test_outputs_of_both_kinds_keep_apart(bench: Bench) -> None:
+    """Those that kernels write to the host's memory, and those that are copied there."""
+    sketch = Sketch("kinds")
+    sizes = (5, DIRECT_OUTPUT_BYTES, 1, DIRECT_OUTPUT_BYTES // 4, DIRECT_OUTPUT_BYTES // 4 + 1, 3)
+    feed = {f"x{i}": np.arange(1, size + 1, dtype=np.float32) + i for i, size in enumerate(sizes)}
+    graph = sketch.finish(*(sketch.node("Neg", sketch.input(name, a.shape)) for name, a in feed.items()))
+    bound, commands = bench.bind(graph, feed)
+    assert commands.sets[-2] == ["copy", "copy"]
+    for array, found in zip(feed.values(), bound.run([*feed.values()]), strict=True):
+        np.testing.assert_array_equal(found, -array)
+
+
+def test_a_program_of_nothing(bench: Bench) -> None:
+    sketch = Sketch("nothing")
+    graph = sketch.finish(sketch.node("Neg", sketch.input("x", (0, 3))))
+    data = np.zeros((0, 3), np.float32)
+    bound, _ = bench.bind(graph, {"x": data})
+    assert [found.shape for found in bound.run([data])] == [(0, 3)]
+
+
 def test_empty_values_and_odd_sizes_share_no_memory(bench: Bench) -> None:
     """Inputs and outputs of 0, 1, 3 … elements stay as given or made, and allow accesses of 16 bytes."""
     sketch = Sketch("sizes")
