@@ -52,13 +52,14 @@ def out_of_memory(error: MemoryError, where: str = "") -> OutOfMemory:
 
 def _check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
     """Refuses nodes one of which cannot fit by itself, before anything is compiled for it."""
-    sizes = [(_result_bytes(node, types), at) for at, node in enumerate(nodes)]
-    need, at = max(sizes, default=(0, 0))
+    sizes = [_result_bytes(node, types) for node in nodes]
+    need = max(sizes, default=0)
     free = free_memory()
     if free is not None and need > free * share:
+        label = nodes[sizes.index(need)].label
         raise OutOfMemory(
-            f"cpu: {nodes[at].label} needs {amount(need)} for its results, {_left(free, share)}; use a "
-            "smaller batch, or another device"
+            f"cpu: {label} needs {amount(need)} for its results, {_left(free, share)}; use a smaller "
+            "batch, or another device"
         )
 
 
