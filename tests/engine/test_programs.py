@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from vkml.engine import devices as device_registry
 from vkml.engine.prepare import prepare
 from vkml.engine.programs import DIRECT_OUTPUT_BYTES, VulkanBound, WeightStore
 from vkml.engine.sketch import Sketch
+from vkml.engine.turns import Turn
 from vkml.errors import IndexOutOfRange
 from vkml.ir import Graph, dtypes
 from vkml.lowering.vulkan import Piece, lower
@@ -255,7 +255,7 @@ def test_an_error_names_its_node_and_is_forgotten(bench: Bench, way: str, wrong:
     feed = {"x": table, **{f"at{i}": np.array([i, 4], np.int64) for i in range(3)}}
     made = [sketch.node("Gather", x, sketch.input(f"at{i}", (2,), dtypes.INT64)) for i in range(3)]
     bound, _ = bench.bind(sketch.finish(*made), feed)
-    call = bound.direct(threading.Lock())
+    call = bound.direct(Turn())
     assert call is not None
 
     def run(given: Mapping[str, Array]) -> list[Array] | None:
@@ -277,7 +277,7 @@ def test_results_outlive_the_next_run(bench: Bench, way: str) -> None:
     sketch = Sketch("twice")
     data = np.linspace(-2, 2, 15, dtype=np.float32).reshape(5, 3)
     bound, _ = bench.bind(sketch.finish(sketch.node("Neg", sketch.input("x", data.shape))), {"x": data})
-    call = bound.direct(threading.Lock())
+    call = bound.direct(Turn())
     assert call is not None
     first, second = (bound.run([given]) if way == "run" else call({"x": given}) for given in (data, 3 * data))
     assert first is not None
