@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkml.cpu.blas import BorrowedThreads, can_multiply_unaligned, multiply
+from vkml.cpu.blas import borrowed_threads, can_multiply_unaligned, multiply
 from vkml.cpu.blocks import BlockProgram, Chain, choose, partition, refine
 from vkml.cpu.buffers import LEAST_BYTES, BufferPool
 from vkml.cpu.products import blas_ready, product
@@ -184,7 +184,7 @@ def test_multiply_agrees_with_numpy() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.standard_normal((5, 7), dtype=np.float32), rng.standard_normal((7, 3), dtype=np.float32)
     out = np.empty((5, 3), np.float32)
-    with BorrowedThreads():
+    with borrowed_threads():
         multiply(a, b, out)
     np.testing.assert_allclose(out, a @ b, rtol=1e-6, atol=1e-6)
 

@@ -134,7 +134,7 @@ HELD = """
     import gc, os, sys, threading, numpy as np, vkml
     from tests.robustness.forks import in_children
     from tests.robustness.models import model, node, value
-    from vkml.cpu.blas import BorrowedThreads
+    from vkml.cpu.blas import borrowed_threads
     from vkml.kernels.compiler import close_compiler, compile_slang
 
     SOURCE = '[shader("compute")] [numthreads({0}, 1, 1)] void main(uint3 i : SV_DispatchThreadID) {{ }}'
@@ -160,7 +160,7 @@ HELD = """
         with vkml.InferenceSession(mixed, devices="cpu") as other:
             check(other, 700)
             check(other, 5)
-        with BorrowedThreads():
+        with borrowed_threads():
             pass
         assert compile_slang(SOURCE.format(2 + number))
         close_compiler()

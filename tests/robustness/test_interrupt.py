@@ -29,7 +29,7 @@ def ends_well(code: str, **environment: str) -> None:
 
 
 COMMON = """
-    import faulthandler, itertools, random, signal, threading, time
+    import faulthandler, gc, itertools, random, signal, threading, time
     import numpy as np, vkml
     from tests.robustness.interrupts import interrupted, interrupted_everywhere
     from tests.robustness.models import model, node, value
@@ -94,10 +94,11 @@ EVERYWHERE = """
         run(3)
         assert len(session._plans) <= 3
         assert set(session._alive) == set(session._plans.values()), "a plan is not closed"
+        assert gc.isenabled()
 
-    files = ["vkml/forks.py", "vkml/cpu/blas.py", "vkml/cpu/pool.py", "vkml/cpu/native/replay.py"]
-    files += ["vkml/lowering/native.py", "vkml/kernels/compiler.py"]
-    files += [f"vkml/engine/{{name}}.py" for name in ("session", "plan", "programs", "turns", "feed")]
+    names = ["forks", "process_settings", "cpu/blas", "cpu/pool", "cpu/native/replay", "lowering/native"]
+    names += ["kernels/compiler", "engine/session", "engine/plan", "engine/programs", "engine/turns"]
+    files = [f"vkml/{{name}}.py" for name in (*names, "engine/feed", "engine/collector")]
     assert interrupted_everywhere(lambda: run(3), lambda: run(3), files) > 10
     assert interrupted_everywhere(lambda: run(next(sizes)), check, files) > 100
     assert interrupted_everywhere(plan, check, files) > 100
@@ -132,10 +133,10 @@ def test_no_worker_is_lost() -> None:
 
 BLAS = """
     def check():
-        assert blas._control().read() == before
+        assert blas.thread_count() == before
 
-    before = blas._control().read()
-    assert interrupted_everywhere(run, check, ["vkml/cpu/blas.py"]) > 10
+    before = blas.thread_count()
+    assert interrupted_everywhere(run, check, ["vkml/cpu/blas.py", "vkml/process_settings.py"]) > 10
     close()
 """
 

@@ -61,7 +61,8 @@ def test_more_shapes_than_plans_are_kept(device_name: str, size: int) -> None:
             for run in range(RUNS // 2):
                 check(session, 1 + (index + run // 3) % 5, 100 * index + run)
                 assert len(session._plans) <= size
-                assert len(session._alive) <= size + THREADS
+                # Each thread runs one and may be closing another.
+                assert len(session._alive) <= size + 2 * THREADS
 
         in_threads(body)
         assert set(session._alive) == set(session._plans.values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import platform
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vkml.cpu.functions import ffi, function
-from vkml.forks import renew_in_child
+from vkml.process_settings import ProcessSetting
 
 Array = np.ndarray[Any, Any]
 
@@ -46,60 +46,23 @@ class _Control:
     sgemv: Callable[..., None]
 
 
-_lock = threading.RLock()
-"""Re-entrant: an object that an interrupt kept from its end may be finalized while this thread holds it."""
-_borrowers: set[int] = set()
-"""Ids of the contexts that are open."""
-_before: int | None = None
-"""What is to be set again when the last one closes."""
-
-
-class BorrowedThreads:
+def borrowed_threads() -> AbstractContextManager[None]:
     """A context in which this package decides how many threads BLAS uses, one to begin with.
 
     The setting is process-wide. Contexts of several threads may overlap: they then disturb each other's
     speed, never their results, and what was set before is back when the last one closes.
     """
-
-    def __enter__(self) -> None:
-        global _before
-        control = _control()
-        if control is None:
-            return
-        with _lock:
-            if _before is None:
-                _before = control.read()
-            _borrowers.add(id(self))
-        control.write(1)
-
-    def __exit__(self, *_: object) -> None:
-        global _before
-        control = _control()
-        if control is None:
-            return
-        with _lock:
-            if _before is not None and _borrowers <= {id(self)}:
-                control.write(_before)
-                _before = None
-            _borrowers.discard(id(self))  # last: until then an interrupt leaves it to the finalizer
-
-    def __del__(self) -> None:
-        if id(self) in _borrowers:  # an interrupt came before the context was entered or left
-            self.__exit__()
+    return _NOTHING if _control() is None else _threads.changed(1)
 
 
-def _renew() -> None:
-    """In a forked child, whose other threads are gone; the next context to close sets back what they owe."""
-    global _lock
-    _lock = threading.RLock()
-    _borrowers.clear()
-
-
-renew_in_child(_renew)
+def thread_count() -> int:
+    """How many threads BLAS uses; 0 where it does not say."""
+    control = _control()
+    return 0 if control is None else control.read()
 
 
 def use_threads(count: int) -> None:
-    """Sets how many threads BLAS uses from now on; only inside `BorrowedThreads`."""
+    """Sets how many threads BLAS uses from now on; only inside `borrowed_threads`."""
     control = _control()
     if control is not None:
         control.write(count)
@@ -144,6 +107,11 @@ def multiply(a: Array, b: Array, out: Array) -> None:
 
 def _pointer(array: Array) -> Any:
     return ffi.cast("float *", array.ctypes.data)
+
+
+_NOTHING = nullcontext()
+# Not set back by forks: OpenBLAS starts threads when it is told how many, and a child may need none.
+_threads = ProcessSetting(thread_count, use_threads, forks_set_back=False)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from vkml.cpu.blas import BorrowedThreads
+from vkml.cpu.blas import borrowed_threads
 from vkml.cpu.buffers import BufferPool
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import shared_pool
@@ -123,7 +123,7 @@ class CpuProgram:
             slot = places.get(name)
             if slot is not None:
                 slots[slot] = array
-        with np.errstate(all="ignore"), BorrowedThreads():
+        with np.errstate(all="ignore"), borrowed_threads():
             _run_steps(schedule, slots, profile)
         results = {}
         for name, slot, copies in schedule.wanted:
