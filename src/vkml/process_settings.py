@@ -45,20 +45,6 @@ class ProcessSetting(Generic[_Value]):
         """A context in which the setting is `value`, unless another thread's context sets another."""
         return _Change(self, value)
 
-    def _enter(self, change: int, value: _Value) -> None:
-        with self._lock:
-            if self._before is None:
-                self._before = (self._read(),)
-            self._open.add(change)
-            self._write(value)
-
-    def _leave(self, change: int) -> None:
-        with self._lock:
-            if self._before is not None and self._open <= {change}:
-                self._write(self._before[0])
-                self._before = None
-            self._open.discard(change)  # last: until then an interrupt leaves it to the finalizer
-
     def _renew(self) -> None:
         self._lock = threading.RLock()
         if self._open and self._before is not None and self._forks_set_back:
@@ -70,15 +56,28 @@ class ProcessSetting(Generic[_Value]):
 class _Change(Generic[_Value]):
     """A context, to be entered once."""
 
+    __slots__ = ("_setting", "_value")
+
     def __init__(self, setting: ProcessSetting[_Value], value: _Value) -> None:
         self._setting, self._value = setting, value
 
     def __enter__(self) -> None:
-        self._setting._enter(id(self), self._value)
+        setting = self._setting
+        with setting._lock:
+            if setting._before is None:
+                setting._before = (setting._read(),)
+            setting._open.add(id(self))
+            setting._write(self._value)
 
     def __exit__(self, *_: object) -> None:
-        self._setting._leave(id(self))
+        setting = self._setting
+        with setting._lock:
+            is_last = len(setting._open) == (id(self) in setting._open)
+            if is_last and setting._before is not None:
+                setting._write(setting._before[0])
+                setting._before = None
+            setting._open.discard(id(self))  # last: until then an interrupt leaves it to the finalizer
 
     def __del__(self) -> None:
         if id(self) in self._setting._open:
-            self._setting._leave(id(self))
+            self.__exit__()
