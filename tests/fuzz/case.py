@@ -12,7 +12,7 @@ from tests.fuzz.tensors import STRING, Array, load_tensors, save_tensors
 
 PRESENTATIONS = (
     *("plain", "fortran", "misaligned", "read-only", "reversed", "big-endian", "subclass", "array-like"),
-    *("list", "scalar", "changed afterwards", "same object"),
+    *("list", "scalar", "changed afterwards", "same object", "some outputs"),
 )
 """How a run is handed its arrays; see `tests.fuzz.driver`."""
 POISON = "poison"
@@ -36,6 +36,7 @@ class Case:
     runs: tuple[Run, ...]
     optimise: bool = True
     precision: str = "highest"
+    threads: int = 0
     is_mutated: bool = False
     """Whether the model may be an illegal one."""
     origin: str = ""
@@ -60,6 +61,7 @@ class Case:
             "runs": [asdict(run) for run in self.runs],
             "optimise": self.optimise,
             "precision": self.precision,
+            "threads": self.threads,
             "is_mutated": self.is_mutated,
             "origin": self.origin,
         }
@@ -80,6 +82,7 @@ class Case:
             tuple(Run(**run) for run in notes["runs"]),
             notes["optimise"],
             notes["precision"],
+            notes["threads"],
             notes["is_mutated"],
             notes["origin"],
         )

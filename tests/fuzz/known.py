@@ -180,6 +180,10 @@ def _may_overflow(node: Node, inputs: list[Array | None], result: Array) -> Any:
     )
 
 
+def _is_index(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == np.int64
+
+
 def _has_groups(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["group"] > 1
 
@@ -289,6 +293,7 @@ FREEDOMS = (
     ),
     Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),
     Freedom("LRN", always, "onnx's evaluator counts channels by the size of the batch", ONNX),
+    Freedom("MaxPool", _is_index, "onnx's evaluator counts places within each plane", ONNX),
     Freedom("GlobalMaxPool", always, "onnx's evaluator reduces the last two axes only", ONNX),
     Freedom("Erf Gelu GridSample", is_double, "onnx's evaluator computes float64 in float32", ONNX),
     Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),

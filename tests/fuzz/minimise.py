@@ -343,6 +343,8 @@ def plainer_options(case: Case) -> Iterator[Case]:
         yield replace(case, precision="highest")
     if not case.optimise:
         yield replace(case, optimise=True)
+    if case.threads:
+        yield replace(case, threads=0)
 
 
 STEPS = (

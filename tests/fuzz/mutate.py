@@ -7,11 +7,12 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tests.fuzz.case import Case
+from tests.fuzz.case import Case, Run
 from tests.fuzz.generate import random_case, random_runs
 from tests.fuzz.tensors import NATIVE, Array, random_tensor
 from vkml.onnx.wire import encode_varint
@@ -20,13 +21,19 @@ INTEGERS = (0, 1, -1, 2, 3, -2, 5, 7, 64, 127, 2**16, 2**31 - 1, 2**31, -(2**31)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, math.inf, -math.inf, math.nan)
 TEXTS = ("", "NOTSET", "SAME_UPPER", "linear", "nearest", "constant", "add", "?", "é\x00")
 LARGEST_FEED = 1 << 18
+FOLDER = Path(__file__).parents[3] / "shared" / "models"
+SHARED = tuple(sorted(path for path in FOLDER.glob("*.onnx") if path.stat().st_size < 1 << 18))
+"""Public models that lie beside this checkout, where they do."""
 Mutation = Callable[[np.random.Generator, ModelProto], None]
 
 
 def mutated_case(seed: int, index: int, chosen: Sequence[str] = ()) -> Case:
     """The case of a number; independent of all others. See `random_case`."""
     rng = np.random.default_rng([seed, index, 1])
-    if rng.random() < 0.3 and not chosen:
+    kind = rng.random() if not chosen else 1.0
+    if kind < 0.03 and SHARED:
+        base = shared_case(SHARED[int(rng.integers(len(SHARED)))])
+    elif kind < 0.3:
         base = official_case(int(rng.integers(len(official()))))
     else:
         base = random_case(seed, int(rng.integers(1 << 40)), chosen)
@@ -92,6 +99,14 @@ def _fits(array: Array, code: int, sizes: list[int], has_shape: bool) -> bool:
     return not has_shape or (
         len(sizes) == array.ndim and all(a in (-1, b) for a, b in zip(sizes, array.shape, strict=True))
     )
+
+
+# -- models of others --------------------------------------------------------------------------------------
+
+
+def shared_case(path: Path) -> Case:
+    """A public model; its inputs are filled when it has been mutated."""
+    return Case(path.read_bytes(), ({},), (Run(0),), origin=f"the public model {path.name}")
 
 
 # -- onnx's own test cases ----------------------------------------------------------------------------------

@@ -192,7 +192,8 @@ class _Judge:
         except vkml.Error as error:
             self.add("unreported", f"the session ran what its operators refuse: {error}")
             return
-        for name, expected in self.expected[run.feed].items():
+        for name in result:
+            expected = self.expected[run.feed][name]
 
             def sample(which: int, name: str = name) -> Array | None:
                 found = self._sample(run.feed, which)

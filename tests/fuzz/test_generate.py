@@ -58,11 +58,12 @@ def test_a_case_is_read_as_it_was_written(tmp_path) -> None:
         "": np.zeros((0, 4), np.float32),
         "scalar": np.array(3.5),
     }
-    case = Case(b"bytes", (feed, {}), (Run(0), Run(1, "list")), False, "high", True, "made up")
+    case = Case(b"bytes", (feed, {}), (Run(0), Run(1, "list")), False, "high", 3, True, "made up")
     case.save(tmp_path / "case")
     found = Case.load(tmp_path / "case.onnx")
     assert (found.model, found.runs, found.optimise) == (case.model, case.runs, case.optimise)
-    assert (found.precision, found.is_mutated, found.origin) == ("high", True, "made up")
+    assert (found.precision, found.threads) == ("high", 3)
+    assert (found.is_mutated, found.origin) == (True, "made up")
     for name, array in feed.items():
         assert found.feeds[0][name].dtype == array.dtype and found.feeds[0][name].shape == array.shape
         assert np.all(is_equal(found.feeds[0][name], array))
@@ -104,4 +105,4 @@ def test_every_way_of_handing_over_gives_the_same(way: str) -> None:
     assert not isinstance(first, vkml.Error)
     for other in others:
         assert not isinstance(other, vkml.Error)
-        assert all(np.all(is_equal(array, other[name])) for name, array in first.items())
+        assert other and all(np.all(is_equal(array, first[name])) for name, array in other.items())
