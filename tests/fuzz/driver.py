@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import traceback
 import warnings
@@ -18,8 +17,6 @@ import vkml
 from tests.fuzz.case import POISON, Case
 from tests.fuzz.comparison import is_equal
 from tests.fuzz.tensors import Array, carried
-
-logging.getLogger("vkml").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ FREEDOMS = (
         "integers that overflow: ONNX does not say; vkml wraps around, onnxruntime does not always",
     ),
     Freedom(
-        "ReduceMean ReduceL2 GridSample Resize Upsample",
+        "ReduceMean ReduceL2 ReduceLogSum ReduceLogSumExp GridSample Resize Upsample",
         is_whole,
         "how integers are rounded: ONNX does not say",
     ),

@@ -10,6 +10,7 @@ import ctypes
 import faulthandler
 import importlib
 import json
+import logging
 import os
 import resource
 import signal
@@ -119,6 +120,7 @@ def die_with_parent() -> None:
 
 def main() -> None:
     die_with_parent()
+    logging.getLogger("vkml").setLevel(logging.CRITICAL)
     requests, replies = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w", buffering=1)
     faulthandler.enable()
     with contextlib.suppress(OSError, ValueError):
