@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 
 import pytest
 
@@ -55,8 +56,6 @@ def test_objects_are_not_kept() -> None:
 
         def renew(self) -> None: ...
 
-    before = len(forks._methods)
-    for _ in range(3):
-        Owner()
+    owners = [weakref.ref(Owner()) for _ in range(3)]
     gc.collect()
-    assert len(forks._methods) == before
+    assert [owner() for owner in owners] == [None] * 3

@@ -73,9 +73,9 @@ class Graph:
     constants: Mapping[str, Constant]
     types: Mapping[str, TensorType] = field(default_factory=dict)
     """Types of values between nodes, as far as they were stated or inferred."""
-    fold_allowance: int | None = None
-    """Bytes that results folded to constants may still take; None: as many as its constants allow."""
     name: str = ""
     opsets: Mapping[str, int] = field(default_factory=dict)
     documentation: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    fold_allowance: int | None = None
+    """Bytes that results folded to constants may still take; None: as many as its constants allow."""
