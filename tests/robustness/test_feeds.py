@@ -54,6 +54,44 @@ def test_refused_feeds(session: Any, feed: Any, words: tuple[str, ...], has_run:
     assert isinstance(caught.value, ValueError)
 
 
+class Lazy:
+    """An array-like, as jax's, h5py's or torch's: an array when it is asked for one, or an exception."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+        self.shape, self.dtype = (2, 4), np.dtype(np.float32)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if isinstance(self.made, BaseException):
+            raise self.made
+        return self.made
+
+
+def test_array_likes_are_taken_at_every_run(device_name: str) -> None:
+    with vkml.InferenceSession(product(), devices=device_name, precision="highest") as session:
+        for array in (X, -X, X, 2 * X):
+            [y] = session.run(None, {"x": Lazy(array)})
+            np.testing.assert_allclose(y, array.astype(np.float64) @ weights(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize("error", [RuntimeError, AttributeError, KeyError, OSError])
+def test_what_array_likes_raise(session: Any, error: type[Exception], has_run: bool) -> None:
+    """A torch tensor that requires a gradient raises RuntimeError, a closed h5py file others."""
+    if has_run:
+        session.run(None, {"x": X})
+    with pytest.raises(vkml.InvalidArgument, match="'x' cannot be made an array.*call detach") as caught:
+        session.run(None, {"x": Lazy(error("call detach"))})
+    assert isinstance(caught.value.__cause__, error)
+
+
+def test_memory_and_interrupts_of_array_likes(session: Any) -> None:
+    with pytest.raises(vkml.OutOfMemory, match="'x'.*8 TiB"):
+        session.run(None, {"x": Lazy(MemoryError("8 TiB"))})
+    with pytest.raises(KeyboardInterrupt):
+        session.run(None, {"x": Lazy(KeyboardInterrupt())})
+
+
 TAKEN: dict[str, Any] = {
     "Fortran": np.asfortranarray(X),
     "strided": np.repeat(np.repeat(X, 2, 0), 3, 1)[::2, ::3],

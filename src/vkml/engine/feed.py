@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkml.engine.packed import check_range, describe
-from vkml.errors import InvalidArgument
+from vkml.errors import InvalidArgument, OutOfMemory
 from vkml.ir import Value, dtypes
 from vkml.ir.dtypes import DType
 
@@ -23,6 +23,7 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
 
     Raises:
         InvalidArgument: a missing, extra, misshapen or mistyped input; inputs that disagree in a dimension.
+        OutOfMemory: an array-like that is too large to become an array.
     """
     names = [value.name for value in inputs]
     if not isinstance(feed, Mapping):
@@ -58,8 +59,10 @@ def check_input(value: Value, given: Any) -> Array:
     """One input's array, of its type and shape; see `check_feed`."""
     try:
         array = np.asarray(given)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidArgument(f"input '{value.name}' cannot be made an array: {error}") from None
+    except MemoryError as error:
+        raise OutOfMemory(f"cpu: input '{value.name}' cannot be made an array: {error}") from error
+    except Exception as error:  # an array-like's own code may raise anything
+        raise InvalidArgument(f"input '{value.name}' cannot be made an array: {error}") from error
     wanted = value.type.dtype
     if wanted == dtypes.STRING:
         array = _texts(value, array)

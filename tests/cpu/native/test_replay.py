@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vkml.cpu.native.assembler import R8, R9, RCX, RDI, RDX, RSI, Mem
+from vkml.cpu.native.assembler import R8, R9, RAX, RCX, RDI, RDX, RSI, Mem
 from vkml.cpu.native.executable import Executable, InstructionSet, instruction_set
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.replay import WORTH_SECONDS, Recording
@@ -64,6 +65,48 @@ def test_levels_run_in_order(instructions: InstructionSet, threads: int) -> None
         assert recording.threads == threads
         recording.run()
     np.testing.assert_array_equal(x, expected)
+
+
+def gate() -> Kernel:
+    """Waits until the word that its operand points to is not zero."""
+    code = VectorCode(instruction_set())
+    code.mov(R8, Mem(RDI))
+    again = code.here()
+    code.pause()
+    code.mov(RAX, Mem(R8))
+    code.test(RAX, RAX)
+    code.jump_if("z", again)
+    code.ret()
+    return Kernel("gate", code.finish())
+
+
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no clock of another thread's work")
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_no_level_begins_before_all_of_the_one_before_is_done(closed: int) -> None:
+    """One thread is held in a level; the other works long enough to have run the next, if it could."""
+    opened = np.zeros(1, np.int64)
+    marks = [np.zeros(CHUNK, np.float32) for _ in range(4)]
+    kernel = axpy(instruction_set(), 0.0, 1.0)
+    levels = [[(Launch(kernel, table(1), 1.0), [mark.ctypes.data])] for mark in marks]
+    levels[closed].append((Launch(gate(), table(1), 1.0), [opened.ctypes.data]))
+    known = set(threading.enumerate())
+    with WorkerPool(2) as pool:
+        recording = Recording(levels, pool)
+        run = threading.Thread(target=recording.run, daemon=True)
+        run.start()
+        try:
+            while len(threads := set(threading.enumerate()) - known) < 2:
+                time.sleep(0.001)
+            clocks = [time.pthread_getcpuclockid(thread.ident) for thread in threads if thread.ident]
+            assert len(clocks) == 2
+            while not marks[closed + 1][-1] and any(time.clock_gettime(clock) < 0.05 for clock in clocks):
+                time.sleep(0.001)
+            begun = [bool(mark[-1]) for mark in marks]
+        finally:
+            opened[0] = 1
+            run.join(60)
+    assert begun == [at <= closed for at in range(4)]
+    assert all((mark == 1).all() for mark in marks)
 
 
 @pytest.mark.parametrize("threads", [2, 4])
