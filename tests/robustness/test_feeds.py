@@ -80,13 +80,13 @@ def test_what_array_likes_raise(session: Any, error: type[Exception], has_run: b
     """A torch tensor that requires a gradient raises RuntimeError, a closed h5py file others."""
     if has_run:
         session.run(None, {"x": X})
-    with pytest.raises(vkml.InvalidArgument, match="'x' cannot be made an array.*call detach") as caught:
+    with pytest.raises(vkml.InvalidArgument, match=r"'x' cannot be made an array.*call detach") as caught:
         session.run(None, {"x": Lazy(error("call detach"))})
     assert isinstance(caught.value.__cause__, error)
 
 
 def test_memory_and_interrupts_of_array_likes(session: Any) -> None:
-    with pytest.raises(vkml.OutOfMemory, match="'x'.*8 TiB"):
+    with pytest.raises(vkml.OutOfMemory, match=r"'x'.*8 TiB"):
         session.run(None, {"x": Lazy(MemoryError("8 TiB"))})
     with pytest.raises(KeyboardInterrupt):
         session.run(None, {"x": Lazy(KeyboardInterrupt())})
