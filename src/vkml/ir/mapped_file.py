@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import Fail, ModelChanged
+from vkml.forks import renew_in_child
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +43,9 @@ class MappedFile:
         self._close = weakref.finalize(self, os.close, descriptor)
         self._opened = os.fstat(descriptor)
         self._mapping: weakref.ref[FileMapping] | None = None
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may plan while this thread holds it.
+        self._lock = threading.RLock()
+        renew_in_child(self._renew)
 
     def view(self) -> memoryview:
         """All bytes, as they are now.
@@ -105,6 +108,9 @@ class MappedFile:
         except OSError:
             return False  # renamed
         return (named.st_dev, named.st_ino) == (was.st_dev, was.st_ino)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
 
 
 def mapping_of(array: Array) -> FileMapping | None:
