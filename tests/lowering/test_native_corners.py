@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,15 +136,35 @@ def test_numpy_works_where_memory_cannot_be_made_executable(monkeypatch: pytest.
         assert {step.variant for step in session.report().steps} == {"numpy"}
 
 
-def test_an_arena_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arena_and_results_that_do_not_fit_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     sketch = Sketch("large", 20)
     x = sketch.input("x", ("n", 1024))
     model = save_graph(sketch.finish(sketch.node("Softmax", sketch.node("Softmax", x, axis=-1), axis=-1)))
     with vkml.InferenceSession(model, devices="cpu") as session:
-        monkeypatch.setattr(vkml.lowering.native, "free_memory", lambda: 1 << 20)
+        monkeypatch.setattr("vkml.engine.plan.free_memory", lambda: 80 << 20)
+        x = np.zeros((1 << 14, 1024), np.float32)  # 64 MiB a result: one fits, two do not
         with pytest.raises(vkml.OutOfMemory, match="free"):
-            session.run(None, {"x": np.zeros((1 << 14, 1024), np.float32)})
+            session.run(None, {"x": x})
         session.run(None, {"x": np.zeros((4, 1024), np.float32)})
+
+
+def test_an_arena_beyond_the_limit_is_not_even_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A halo is filled when its arena is made: what `memory_limit` forbids would be in use by then."""
+    sketch = Sketch("large", 20)
+    x = sketch.node("Softmax", sketch.input("x", (1, 1024, 128, "n")), axis=-1)
+    y = sketch.node("MaxPool", x, kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+    model = save_graph(sketch.finish(y))
+    options = vkml.SessionOptions(memory_limit=0.5)
+    with vkml.InferenceSession(model, options, devices="cpu") as session:
+        monkeypatch.setattr("vkml.engine.plan.free_memory", lambda: 200 << 20)
+        x = np.zeros((1, 1024, 128, 128), np.float32)
+        tracemalloc.start()
+        try:
+            with pytest.raises(vkml.OutOfMemory, match=r"200.0 MiB are free \(limit: 50 % of that\)"):
+                session.run(None, {"x": x})
+            assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_many_refused_nodes_take_work_in_proportion() -> None:

@@ -33,6 +33,26 @@ class _ControlGroup:
     names: _Names
 
 
+@dataclass(frozen=True)
+class MemoryBudget:
+    """How much may be taken of the host's memory: a share of what is free."""
+
+    free: int | None = None
+    """Bytes; None: not known."""
+    share: float = 1.0
+
+    def admits(self, need: int) -> bool:
+        """Whether so many bytes may be taken."""
+        return self.free is None or need <= self.free * self.share
+
+    def __str__(self) -> str:
+        free = "an unknown amount" if self.free is None else amount(self.free)
+        return f"{free} are free (limit: {self.share * 100:.3g} % of that)"
+
+
+UNBOUNDED = MemoryBudget()
+
+
 def free_memory(root: Path = _ROOT) -> int | None:
     """Bytes that new arrays may take before the system swaps or ends processes; None: not known.
 

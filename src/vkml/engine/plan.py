@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cpu.memory import amount, free_memory
+from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.packed import packed, unpacked
 from vkml.engine.placement import cut
@@ -50,16 +50,15 @@ def out_of_memory(error: MemoryError, where: str = "") -> OutOfMemory:
     )
 
 
-def _check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
+def _check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], budget: MemoryBudget) -> None:
     """Refuses nodes one of which cannot fit by itself, before anything is compiled for it."""
     sizes = [_result_bytes(node, types) for node in nodes]
     need = max(sizes, default=0)
-    free = free_memory()
-    if free is not None and need > free * share:
+    if not budget.admits(need):
         label = nodes[sizes.index(need)].label
         raise OutOfMemory(
-            f"cpu: {label} needs {amount(need)} for its results, {_left(free, share)}; use a smaller "
-            "batch, or another device"
+            f"cpu: {label} needs {amount(need)} for its results, {budget}; use a smaller batch, or another "
+            "device"
         )
 
 
@@ -75,14 +74,14 @@ def _check_peak(programs: Sequence[Bound], types: Mapping[str, TensorType], shar
         # What a program makes is held to the end of the run.
         held += sum(types[name].bytes for name in program.outputs if types[name].is_static)
     need = most + sum(program.arena_bytes for program in on_cpu)
-    free = free_memory()
-    if free is None or need <= free * share:
+    budget = MemoryBudget(free_memory(), share)
+    if budget.admits(need):
         return
     nodes = [node for program in on_cpu for node in program.piece.nodes]
     largest = max(nodes, key=lambda node: _result_bytes(node, types))
     name = max((name for name in largest.outputs if name), key=lambda name: _bytes(types[name]))
     raise OutOfMemory(
-        f"cpu: values alive at the same time need {amount(need)}, {_left(free, share)}; the largest is "
+        f"cpu: values alive at the same time need {amount(need)}, {budget}; the largest is "
         f"'{name}' of {largest.label} with {amount(_bytes(types[name]))}; use a smaller batch, or "
         "another device"
     )
@@ -97,10 +96,6 @@ def _result_bytes(node: Node, types: Mapping[str, TensorType]) -> int:
 
 def _bytes(type_: TensorType) -> int:
     return type_.bytes if type_.is_static else 0
-
-
-def _left(free: int, share: float) -> str:
-    return f"{amount(free)} are free (limit: {share * 100:.3g} % of that)"
 
 
 @dataclass(frozen=True)
@@ -412,7 +407,8 @@ def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:
 
 def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options: SessionOptions) -> Bound:
     if device == "cpu":
-        _check_results(piece.nodes, graph.types, options.memory_limit)
+        budget = MemoryBudget(free_memory(), options.memory_limit)
+        _check_results(piece.nodes, graph.types, budget)
         threads = options.intra_op_num_threads or None
         program = compile_cpu(
             piece.nodes,
@@ -422,6 +418,7 @@ def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options
             inputs=piece.inputs,
             outputs=piece.outputs,
             is_strict=placement.precision == "highest",
+            budget=budget,
         )
         return CpuBound(piece, program)
     assert placement.device is not None and placement.target is not None and placement.weights is not None

@@ -12,6 +12,7 @@ import numpy as np
 
 from vkml.cpu.blas import borrowed_threads
 from vkml.cpu.buffers import BufferPool
+from vkml.cpu.memory import UNBOUNDED, MemoryBudget
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import shared_pool
 from vkml.errors import Error, RuntimeException
@@ -189,6 +190,7 @@ def compile_cpu(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] | None = None,
     is_strict: bool = False,
+    budget: MemoryBudget = UNBOUNDED,
 ) -> CpuProgram:
     """Compiles nodes for the CPU: to machine code where there is some for a node, else to NumPy's functions.
 
@@ -201,13 +203,17 @@ def compile_cpu(
         outputs: the values that runs may ask for, in their order, which machine code needs to know; None:
             any, and NumPy does it all.
         is_strict: whether machine code must add up the products that convolutions state (no Winograd).
+        budget: for the memory that machine code keeps between runs.
+
+    Raises:
+        OutOfMemory: that is not enough.
     """
     slots: dict[str, int] = {}
     for node in nodes:
         for name in (*node.inputs, *node.outputs):
             if name:
                 slots.setdefault(name, len(slots))
-    scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool(), is_strict)
+    scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool(), is_strict, budget)
     instructions = instruction_set() if outputs is not None else None
     reason = "machine code needs x86-64 with AVX2, a system that lets it run, and VKML_NATIVE not to be 0"
     runs = [_Run((node,), reason) for node in nodes]
@@ -322,6 +328,7 @@ def _native_runs(
                     instructions,
                     scope.pool,
                     scope.is_strict,
+                    scope.budget,
                 )
                 if len(part) < stop - start:
                     waiting.append((start, stop))

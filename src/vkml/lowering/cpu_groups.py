@@ -12,6 +12,7 @@ import numpy as np
 from vkml.cpu.blas import is_controllable, use_threads
 from vkml.cpu.blocks import BlockProgram, Index, partition, refine
 from vkml.cpu.buffers import BufferPool
+from vkml.cpu.memory import MemoryBudget
 from vkml.cpu.pool import DISPATCH_SECONDS, WorkerPool
 from vkml.ir import Constant, Node, TensorType, find
 from vkml.lowering.cpu_anchors import SECONDS_PER_PASS, Anchor, find_anchor
@@ -40,8 +41,10 @@ class Scope:
     """Values that lie channels-last in memory; grows while steps are compiled in order."""
     pool: WorkerPool
     buffers: BufferPool
-    is_strict: bool = False
+    is_strict: bool
     """Whether convolutions in machine code must add up the products that they state."""
+    budget: MemoryBudget
+    """For the memory that machine code keeps between runs."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from vkml.cpu.functions import ffi
-from vkml.cpu.memory import amount, free_memory
+from vkml.cpu.memory import MemoryBudget, amount
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import TooFewRegisters
 from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import WorkerPool
-from vkml.errors import IndexOutOfRange
+from vkml.errors import IndexOutOfRange, OutOfMemory
 from vkml.ir import Constant, Node, TensorType, find
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import CannotLower
@@ -32,8 +32,6 @@ Array = np.ndarray[Any, Any]
 
 SPATIAL = frozenset({"AveragePool", "Conv", "MaxPool"})
 """Operators whose results lie channels-last."""
-_CHECKED_BYTES = 1 << 26
-"""Arenas from here on are checked against free memory, which costs 0.1 ms."""
 COPIED_BYTES = 16384
 """Inputs and outputs up to here have a place in the arena and are copied; larger ones are used in place."""
 
@@ -68,6 +66,7 @@ class NativeStep:
         inputs: Sequence[tuple[int, View]],
         outputs: Sequence[tuple[int, View]],
         pool: WorkerPool,
+        budget: MemoryBudget,
     ) -> None:
         keys = {
             buffer: (held.inside.shape, held.inside.strides, held.border)
@@ -79,7 +78,11 @@ class NativeStep:
             if view.buffer.bytes <= COPIED_BYTES:
                 places[view.buffer] = size
                 size += -(-max(1, view.buffer.bytes) // 64) * 64
-        _check_memory(size)
+        if not budget.admits(size):
+            raise OutOfMemory(
+                f"cpu: what machine code keeps between runs takes {amount(size)}, {budget}; use a smaller "
+                "batch, or another device"
+            )
         whole = np.zeros(size + 128, np.uint8)
         skip = -whole.ctypes.data % 64
         self._arena = whole[skip : skip + size + 64]
@@ -200,13 +203,6 @@ class NativeStep:
         )
 
 
-def _check_memory(size: int) -> None:
-    """Raises MemoryError for an arena that the system would grant and then end the process for using."""
-    free = free_memory() if size >= _CHECKED_BYTES else None
-    if free is not None and size > free:
-        raise MemoryError(f"what is kept between steps takes {amount(size)}, {amount(free)} are free")
-
-
 def _address(array: Array) -> int:
     return int(ffi.cast("uintptr_t", ffi.from_buffer(array)))
 
@@ -220,7 +216,8 @@ def compile_native(
     slots: Mapping[str, int],
     instructions: InstructionSet,
     pool: WorkerPool,
-    is_strict: bool = False,
+    is_strict: bool,
+    budget: MemoryBudget,
 ) -> NativeStep:
     """Nodes as one step.
 
@@ -234,8 +231,10 @@ def compile_native(
         instructions: the set that code may use.
         pool: whose threads run it.
         is_strict: whether convolutions must add up the products that they state (no Winograd).
+        budget: for the memory that is kept between runs.
 
     Raises:
+        OutOfMemory: that is not enough.
         Refused: a node has no machine code.
     """
     layouts = _layouts(nodes, outputs, types)
@@ -271,6 +270,7 @@ def compile_native(
         [(slots[name], view) for name, view in sources.items()],
         [(slots[name], view) for name, view in results.items()],
         pool,
+        budget,
     )
 
 
