@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vkml.onnx
+from tests.robustness.processes import interrupted_command
 from vkml import __version__
 from vkml.engine.sketch import Sketch
 
@@ -124,13 +123,7 @@ def test_without_streams(scale_model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX has them")
 def test_interruption_is_quiet(scale_model: Path) -> None:
-    words = [*VKML, "bench", str(scale_model), "-d", "cpu", "--seconds", "60"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(3)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "")
+    assert interrupted_command("bench", str(scale_model), "-d", "cpu", "--seconds", "100000") == (130, "", "")
 
 
 def test_output_to_a_file_is_not_cut_to_a_terminal_s_width(scale_model: Path, tmp_path: Path) -> None:

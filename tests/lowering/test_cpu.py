@@ -369,7 +369,8 @@ def test_results_share_memory_with_nothing() -> None:
     fixed = net.op("Identity", c)
     made = net.op("Add", x, x)
     again = net.op("Reshape", made, net.constant(value=np.array([2, 12])))
-    wanted = [same, view, fixed, made, again, x]
+    unread = net.input(3)
+    wanted = [same, view, fixed, made, again, x, unread, c]
     program = net.compile(wanted)
     kept = {name: array.copy() for name, array in net.reference(wanted).items()}
     results = program.run(net.feed, wanted)
@@ -379,6 +380,7 @@ def test_results_share_memory_with_nothing() -> None:
             assert other == name or not np.shares_memory(array, unchanged)
     assert_close(program.run(net.feed, wanted), kept, 0)
     np.testing.assert_array_equal(net.feed[x], kept[same])
+    np.testing.assert_array_equal(net.feed[unread], kept[unread])
 
 
 def test_results_survive_the_next_run() -> None:

@@ -8,8 +8,9 @@ import signal
 import traceback
 from collections.abc import Callable
 
-PATIENCE = 20
-"""Seconds after which a child counts as hanging: it then shows where, and ends."""
+PATIENCE = 100
+"""Seconds after which a child counts as hanging: it then shows where, and ends. Beside busy processes one that
+compiles kernels takes twenty."""
 
 
 def in_children(count: int, body: Callable[[int], None]) -> None:

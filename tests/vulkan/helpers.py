@@ -68,7 +68,7 @@ def run_python(code: str, tmp_path: Path, **environment: str) -> subprocess.Comp
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         cwd=root,
         env={**os.environ, "VKML_CACHE_DIR": str(tmp_path), "PYTHONPATH": path, **environment},
         check=False,

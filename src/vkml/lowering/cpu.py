@@ -144,11 +144,9 @@ class CpuProgram:
             dead.update(last)
             reversed_steps.append((step.run, last, step.label))
         results = []
-        owners: set[int] = set()
         for name in wanted:
             slot = self._slots.get(name, -1)
-            results.append((name, slot, slot < 0 or name in self._shared or slot in owners))
-            owners.add(slot)
+            results.append((name, slot, slot < 0 or name in self._shared))
         schedule = _Schedule(tuple(reversed(reversed_steps)), tuple(results))
         self._schedules[wanted] = schedule
         return schedule
