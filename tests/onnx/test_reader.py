@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -58,6 +59,20 @@ def test_bytes_that_may_change_are_copied(path, view):
     owner.append(0)  # a view of it would not let it grow
     np.testing.assert_array_equal(array, np.arange(6, dtype=np.float32).reshape(2, 3))
     assert model.graph.node[0].op_type == "Add"
+
+
+def test_views_of_mappings_are_copied(path):
+    """A read-only view says nothing of the mapping itself, nor a read-only mapping of its file."""
+    data = path.read_bytes()
+    with mmap.mmap(-1, len(data)) as owner:
+        owner[:] = data
+        array = vkml.onnx.open(memoryview(owner).toreadonly()).tensors()["w"].array()
+        owner[:] = bytes(len(data))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as owner:
+        mapped = vkml.onnx.open(memoryview(owner)).tensors()["w"].array()
+        path.write_bytes(bytes(len(data)))
+    for each in (array, mapped):
+        np.testing.assert_array_equal(each, np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
 def test_bytes_that_cannot_change_are_not_copied(path):

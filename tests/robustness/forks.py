@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Callable
 
 PATIENCE = 100
-"""Seconds after which a child counts as hanging: it then shows where, and ends. Beside busy processes one that
-compiles kernels takes twenty."""
+"""Seconds after which a child counts as hanging: it then shows where, and ends. One that compiles takes
+twenty beside busy processes."""
 
 
 def in_children(count: int, body: Callable[[int], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import mmap
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from vkml.engine.turns import Turn
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.forks import renew_in_child
 from vkml.ir import Constant
+from vkml.ir.mapped_file import mapping_of
 from vkml.kernels.compiler import close_compiler, compile_slang
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View, constant_array
@@ -182,23 +184,16 @@ def release_pages(array: Array) -> None:
 
     Uploading a 1 GB model would otherwise leave all of it in this process's resident set.
     """
-    import mmap
-
-    base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    if not isinstance(base, mmap.mmap) or not hasattr(base, "madvise") or array.nbytes < 1 << 20:
+    mapping = mapping_of(array)
+    if mapping is None or not hasattr(mapping, "madvise") or array.nbytes < 1 << 20:
         return
-    start = (
-        array.__array_interface__["data"][0] - np.frombuffer(base, np.uint8).__array_interface__["data"][0]
-    )
+    whole = np.frombuffer(mapping, np.uint8)
+    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     page = mmap.PAGESIZE
     first = -(-start // page) * page
     end = (start + array.nbytes) // page * page
     if end > first:
-        base.madvise(mmap.MADV_DONTNEED, first, end - first)
+        mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 class VulkanBound:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from pathlib import Path
 
@@ -20,7 +19,7 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
 
     Args:
         source: A path, which is mapped and never read whole, or the model's bytes; what may change, like a
-            bytearray, is copied.
+            bytearray or a mapping, is copied.
         base_directory: Where external data are looked for; by default the folder of the model file. A model
             given as bytes has no folder, and its external data are refused unless this is given.
 
@@ -45,7 +44,7 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
             view = memoryview(source).cast("B")
         except TypeError as error:
             raise InvalidArgument(f"the model's memoryview cannot be read: {error}") from None
-        if not isinstance(view.obj, bytes | mmap.mmap) or not view.readonly:
+        if not isinstance(view.obj, bytes):
             view = memoryview(view.tobytes())  # its owner may change it while the model is in use
     elif isinstance(source, str | os.PathLike):
         label = os.fsdecode(source)
