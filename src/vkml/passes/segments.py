@@ -180,14 +180,18 @@ def _parts(graph: Graph, places: _Places) -> Iterator[Graph]:
     last_read = {
         name: at for at, nodes in enumerate(places.members) for node in nodes for name in node.inputs
     }
-    stated = {value.name for value in graph.outputs}
+    stated: list[list[Value]] = [[] for _ in places.members]
+    """The graph's outputs that each segment makes."""
+    for value in graph.outputs:
+        stated[places.made_in.get(value.name, 0)].append(value)
+    is_stated = {value.name for value in graph.outputs}
     for at, nodes in enumerate(places.members):
-        outputs = [value for value in graph.outputs if places.made_in.get(value.name, 0) == at]
+        outputs = list(stated[at])
         outputs += [
             Value(name, UNKNOWN)
             for node in nodes
             for name in node.outputs
-            if name and last_read.get(name, 0) > at and name not in stated
+            if name and last_read.get(name, 0) > at and name not in is_stated
         ]
         made = {name for node in nodes for name in node.outputs}
         waiting = [*(name for node in nodes for name in node.inputs), *(value.name for value in outputs)]
