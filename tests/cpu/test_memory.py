@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vkml.cpu.memory import free_memory
+from vkml.cpu.memory import MemoryBudget, free_memory
 
 MIB = 1 << 20
 UNLIMITED_V1 = 9223372036854771712
@@ -131,3 +131,10 @@ def test_a_process_that_is_moved_and_a_mount_point_with_spaces(tmp_path: Path) -
     assert free_memory(tmp_path) == 29 * MIB
     machine(tmp_path, "0::/b", mount)
     assert free_memory(tmp_path) == 19 * MIB
+
+
+def test_a_budget_is_a_share_of_what_is_free() -> None:
+    budget = MemoryBudget(100 * MIB, 0.5)
+    assert budget.admits(50 * MIB) and not budget.admits(50 * MIB + 1)
+    assert str(budget) == "100.0 MiB are free (limit: 50 % of that)"
+    assert MemoryBudget().admits(1 << 62)
