@@ -276,6 +276,42 @@ def test_lossy_conversions_are_refused(command: Command, sum_model: Path, tmp_pa
     assert "float64" in done.err and "int64" in done.err
 
 
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (np.array([-1, 2]), dtypes.UINT64),  # each of these comes back from the other type as it was
+        (np.array([2**63, 2], np.uint64), dtypes.INT64),
+        (np.array([200, 2], np.uint8), dtypes.INT8),
+        (np.array([-1, 2], np.int32), dtypes.UINT32),
+        (np.array([1e300, 2]), dtypes.FLOAT32),
+        (np.array([70000, 2]), dtypes.FLOAT16),
+        (np.array([np.nan, 2]), dtypes.INT32),
+        (np.array([2, 1]), dtypes.BOOL),
+    ],
+    ids=str,
+)
+def test_numbers_that_the_type_does_not_have_are_refused(
+    command: Command, tmp_path: Path, given: np.ndarray[Any, Any], dtype: dtypes.DType
+) -> None:
+    sketch = Sketch("copy")
+    vkml.onnx.save_graph(sketch.finish(sketch.input("x", (2,), dtype)), tmp_path / "copy.onnx")
+    np.save(tmp_path / "x.npy", given)
+    done = command("run", tmp_path / "copy.onnx", "-i", tmp_path / "x.npy", "-d", "cpu")
+    assert done.code == 2, done.out
+    assert given.dtype.name in done.err and dtype.numpy_name in done.err
+
+
+def test_infinities_and_nan_are_numbers_of_every_float(command: Command, tmp_path: Path) -> None:
+    sketch = Sketch("copy")
+    vkml.onnx.save_graph(sketch.finish(sketch.input("x", (3,), dtypes.FLOAT16)), tmp_path / "copy.onnx")
+    np.save(tmp_path / "x.npy", np.array([np.inf, -np.inf, np.nan]))
+    done = command(
+        "run", tmp_path / "copy.onnx", "-i", tmp_path / "x.npy", "-d", "cpu", "-o", tmp_path / "out"
+    )
+    assert done.code == 0, done.err
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "output.npy"), [np.inf, -np.inf, np.nan])
+
+
 def test_images_without_pillow_say_what_to_install(
     command: Command, scale_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,10 @@ def test_codes_of_small_floats_go_in_and_come_out_one_a_byte(device_name: str) -
         (dtypes.UINT4, [[999] * 7], "takes uint4, got int64"),
         (dtypes.UINT4, np.zeros((1, 7), np.float32), "takes uint4, got float32"),
         (dtypes.FLOAT4E2M1, np.zeros((1, 7), np.float32), "the code as a uint8 from 0 to 15"),
+        (dtypes.FLOAT4E2M1, [[1.5] * 7], "the code as a uint8 from 0 to 15"),
+        (dtypes.FLOAT4E2M1, [[16] * 7], "the code as a uint8 from 0 to 15"),
+        (dtypes.FLOAT4E2M1, [[257] * 7], "the code as a uint8 from 0 to 15"),
+        (dtypes.FLOAT4E2M1, [[-1] * 7], "the code as a uint8 from 0 to 15"),
     ],
 )
 def test_what_the_type_cannot_hold_is_refused(dtype: DType, given: Any, said: str) -> None:

@@ -355,7 +355,10 @@ def test_broadcast_attributes_of_old_opsets(op: str) -> None:
         assert_same(found, expected)
     middle = random_array(rng, np.float32, (3, 4))
     [found] = run_operator(op, [a, middle], {"broadcast": 1, "axis": 1}, opset=6)
-    assert_same(found, run_operator(op, [a, middle.reshape(3, 4, 1)])[0])
+    expected = run_operator(op, [a, middle.reshape(3, 4, 1)])[0]
+    assert_same(found, expected)
+    [found] = run_operator(op, [a, middle], {"broadcast": 1, "axis": -3}, opset=6)
+    assert_same(found, expected)
     tail = random_array(rng, np.float32, (4, 5))
     [found] = run_operator(op, [a, tail], {"broadcast": 1}, opset=6)
     assert_same(found, run_operator(op, [a, tail])[0])

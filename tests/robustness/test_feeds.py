@@ -35,6 +35,8 @@ REFUSED: list[tuple[Any, tuple[str, ...]]] = [
     ({"x": "text"}, ("'x'", "float32")),
     ({"x": {"a": 1}}, ("'x'", "float32")),
     ({"x": [[1j, 2, 3, 4]]}, ("'x'", "complex")),
+    ({"x": [[1e300, 2, 3, 4]]}, ("'x'", "float32", "float64")),
+    ({"x": [[10**40, 2, 3, 4]]}, ("'x'", "float32")),
     ([X], ("mapping", "a list", "['x']")),
     (None, ("mapping", "NoneType", "['x']")),
     (3, ("mapping", "an int")),
@@ -228,6 +230,7 @@ def test_output_names(device_name: str) -> None:
             ("n", ("list of names", "'n'")),
             ([3], ("no output '3'",)),
             (3, ("list of names", "3")),
+            (["n", ["r"]], ("no output '['r']'",)),
         ):
             with pytest.raises(vkml.InvalidArgument) as caught:
                 session.run(wrong, {"x": X})

@@ -251,11 +251,8 @@ def _converted(value: Array, dtype: DType, what: str) -> Array:
     if value.dtype == dtype.unpacked or dtype.kind == "s":
         return value
     has_numbers = dtype.kind in "fiub" and (dtype.is_native or (dtype.is_packed and dtype.is_integer))
-    if value.dtype.kind in "fiub" and has_numbers:
-        with np.errstate(all="ignore"):
-            made = value.astype(dtype.unpacked)
-            if dtype.is_float or bool(np.array_equal(made.astype(value.dtype), value)):
-                return made
+    if value.dtype.kind in "fiub" and has_numbers and dtypes.can_hold(dtype, value):
+        return value.astype(dtype.unpacked)
     raise InvalidArgument(f"{what} holds {value.dtype} values; the model wants {dtype.numpy_name}")
 
 

@@ -97,12 +97,11 @@ def _may_become(array: Array, wanted: DType) -> bool:
     kind = array.dtype.kind
     if array.size == 0 and kind == "f":  # what NumPy makes of an empty list
         return wanted.kind in "fiub"
-    if wanted.is_float:
-        return kind in "fiu"
-    if wanted.is_integer and kind in "iu":
-        bounds = np.iinfo(wanted.unpacked)
-        return array.size == 0 or bool(bounds.min <= array.min() and array.max() <= bounds.max)
-    return False
+    if wanted.kind not in "fiu":
+        return False
+    # Of floats that NumPy does not have these are codes, which are integers.
+    kinds = "fiu" if wanted.is_float and wanted.is_native else "iu"
+    return kind in kinds and dtypes.can_hold(wanted, array)
 
 
 def _advice(array: Array, wanted: DType) -> str:

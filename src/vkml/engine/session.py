@@ -279,7 +279,7 @@ class InferenceSession:
         wanted = tuple(output_names) or self._output_names
         known = set(self._output_names)
         for name in wanted:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise InvalidArgument(
                     f"the model has no output '{name}'; its outputs are {list(self._output_names)}"
                 )

@@ -134,3 +134,31 @@ def from_numpy(dtype: Any) -> DType:
             return STRING
         raise InvalidGraph(f"NumPy type {dtype} has no ONNX element type")
     return found
+
+
+def can_hold(dtype: DType, array: np.ndarray[Any, Any]) -> bool:
+    """Whether a type has every number of an array, a float but for its rounding.
+
+    Of a type that NumPy does not compute with, numbers are those of the array that users see
+    (`DType.unpacked`).
+
+    Args:
+        dtype: the type.
+        array: floats, integers or bools.
+    """
+    if array.size == 0:
+        return True
+    if dtype.is_float and dtype.is_native:
+        with np.errstate(over="ignore"):
+            overflows = np.isinf(array.astype(dtype.storage)) & np.isfinite(array)
+        return not overflows.any()
+    if array.dtype.kind == "f" and not (np.isfinite(array) & (np.trunc(array) == array)).all():
+        return False
+    # As Python's integers: NumPy's comparisons may round.
+    least, most = (0, 1) if dtype is BOOL else _bounds(dtype.unpacked)
+    return least <= int(array.min()) and int(array.max()) <= most
+
+
+def _bounds(integers: np.dtype[Any]) -> tuple[int, int]:
+    found = np.iinfo(integers)
+    return int(found.min), int(found.max)

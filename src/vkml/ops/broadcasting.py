@@ -65,13 +65,13 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
 def align_to_axis(node: Node, axis: int) -> list[Node]:
     """Rewrites the broadcasting of opsets 1 to 6, where the second input starts at `axis` of the first.
 
+    A negative axis counts from the end of the first.
+
     The second input gets trailing axes of size 1 through shape arithmetic, which constant folding resolves
     once the shapes are known; the node follows in its newest form.
     """
     first, second = node.inputs[:2]
-    names = {
-        key: fresh_name(node, key) for key in ("shape", "rank", "own_shape", "own_rank", "axis", "after")
-    }
+    names = {key: fresh_name(node, key) for key in ("shape", "after", "own_shape", "own_rank")}
     names |= {key: fresh_name(node, key) for key in ("missing", "ones", "target", "aligned")}
 
     def step(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Node:
@@ -80,12 +80,10 @@ def align_to_axis(node: Node, axis: int) -> list[Node]:
 
     one = constant_node("one", np.ones(1, np.int64)).attributes["value"]
     return [
-        step("Shape", [first], "shape"),
-        step("Shape", ["shape"], "rank"),
+        step("Shape", [first], "shape", start=axis),
+        step("Shape", ["shape"], "after"),
         step("Shape", [second], "own_shape"),
         step("Shape", ["own_shape"], "own_rank"),
-        constant_node(names["axis"], [axis]),
-        step("Sub", ["rank", "axis"], "after"),
         step("Sub", ["after", "own_rank"], "missing"),
         step("ConstantOfShape", ["missing"], "ones", value=one),
         step("Concat", ["own_shape", "ones"], "target", axis=0),
