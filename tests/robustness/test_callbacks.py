@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import vkml
+from tests.robustness.models import unary
 from tests.robustness.processes import output_of
 
 FEEDS = """
@@ -158,3 +160,11 @@ LOGGING = """
 def test_a_logging_handler_that_uses_the_session(vulkan_device_name: str) -> None:
     """The warning that nodes run on the CPU comes in the middle of a first run."""
     assert output_of(LOGGING.format(name=vulkan_device_name)) == "1 True\n"
+
+
+def test_progress_of_few_kernels(vulkan_device_name: str) -> None:
+    """Also where one thread compiles them all."""
+    told: list[tuple[str, int, int]] = []
+    options = vkml.SessionOptions(progress=lambda *stage: told.append(stage))
+    vkml.InferenceSession(unary("Softmax", (3, 7)), options, devices=vulkan_device_name).close()
+    assert told == [("compile", 1, 1)]

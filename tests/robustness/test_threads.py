@@ -11,6 +11,7 @@ import pytest
 
 import vkml
 from tests.robustness.models import product, shape_arithmetic, weights
+from tests.robustness.processes import output_of
 
 THREADS = 8
 RUNS = 50
@@ -135,3 +136,48 @@ def test_errors_stay_with_their_thread(device_name: str) -> None:
                     check(session, 2, run)
 
         in_threads(body)
+
+
+AFTER_MAIN = """
+    import threading, time
+    import numpy as np
+    import vkml
+    from tests.robustness.models import model, node, value
+    {more}
+
+    def executors_are_shut():
+        try:
+            from concurrent.futures import ThreadPoolExecutor
+            ThreadPoolExecutor(1).submit(int)
+        except RuntimeError:
+            return True
+        return False
+
+    def serve():
+        threading.main_thread().join()
+        while not executors_are_shut():
+            time.sleep(0.001)
+        kernels = model(
+            [
+                node("Softmax", ["x"], ["s"], axis=0),
+                node("MatMul", ["s", "w"], ["m"]),
+                node("MaxPool", ["x"], ["p"], kernel_shape=[2]),
+                node("Transpose", ["x"], ["t"], perm=[2, 1, 0]),
+            ],
+            [value("x", (1, 4, 5))],
+            [value(name, None) for name in "smpt"],
+            {{"w": np.ones((5, 2), np.float32)}},
+        )
+        with vkml.InferenceSession(kernels, devices="{device}") as session:
+            found = session.run(None, {{"x": np.ones((1, 4, 5), np.float32)}})
+        print([array.shape for array in found], [float(array.max()) for array in found], flush=True)
+
+    threading.Thread(target=serve).start()
+"""
+
+
+@pytest.mark.parametrize("more", ["", "import concurrent.futures.thread"])
+def test_threads_that_outlive_the_main_one(device_name: str, more: str) -> None:
+    """As those of servers do: Python's executors take no work then, not even their import works."""
+    made = output_of(AFTER_MAIN.format(device=device_name, more=more))
+    assert made == "[(1, 4, 5), (1, 4, 2), (1, 4, 4), (5, 4, 1)] [1.0, 5.0, 1.0, 1.0]\n"

@@ -9,12 +9,13 @@ import mmap
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from vkml.engine.in_threads import in_threads
 from vkml.engine.turns import Turn
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.forks import renew_in_child
@@ -517,15 +518,11 @@ def compile_kernels(
     # a second each, with an H200's tiles) loads in 42 s instead of 10.
     sessions = min(workers, -(-len({kernel.source for kernel in kernels}) // 4)) or 1
     try:
-        if workers > 1:
-            with ThreadPoolExecutor(workers, "vkml-compile") as pool:
-                pipelines = zip(unique, pool.map(make, unique.values()), strict=True)
-                for done, (key, pipeline) in enumerate(pipelines):
-                    made[key] = pipeline
-                    if progress:
-                        progress("compile", done + 1, len(unique))
-        else:
-            made = {key: make(kernel) for key, kernel in unique.items()}
+        with closing(in_threads(make, list(unique.values()), workers, "vkml-compile")) as pipelines:
+            for done, (key, pipeline) in enumerate(zip(unique, pipelines, strict=True)):
+                made[key] = pipeline
+                if progress:
+                    progress("compile", done + 1, len(unique))
     finally:
         close_compiler()
     return {id(kernel): made[kernel.source, kernel.constants] for kernel in kernels}
