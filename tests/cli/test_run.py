@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,21 @@ def test_long_names_make_short_file_names(command: Command, tmp_path: Path) -> N
     done = command("run", tmp_path / "copy.onnx", "--random", "-d", "cpu", "-o", tmp_path / "out")
     assert done.code == 0, done.err
     assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_file_names_differ_by_more_than_their_letters_case(command: Command, tmp_path: Path) -> None:
+    """Else one output would overwrite another on file systems that do not tell them apart."""
+    sketch = Sketch("copy")
+    x = sketch.input("x", (1,))
+    names = ["Y", "y", "größe", "GRÖSSE", "gro\u0308ße", "y_2", "a/b", "A_b"]
+    for name in names:
+        sketch.output(sketch.node("Relu", x), name, (1,), dtypes.FLOAT32)
+    vkml.onnx.save_graph(sketch.finish(), tmp_path / "copy.onnx")
+    done = command("run", tmp_path / "copy.onnx", "--random", "-d", "cpu", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    written = [path.name for path in (tmp_path / "out").iterdir()]
+    alike = {unicodedata.normalize("NFC", name).casefold() for name in written}
+    assert len(written) == len(alike) == len(names), written
 
 
 def test_lossy_conversions_are_refused(command: Command, sum_model: Path, tmp_path: Path) -> None:

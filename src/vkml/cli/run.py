@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,22 +104,30 @@ def run_model(request: RunRequest) -> int:
 def _write_outputs(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> tuple[Path, ...]:
     """One .npy an output, named after it, with characters that no file name may have replaced.
 
+    Names differ by more than letters' case and composition, which some file systems do not tell apart.
+
     Strings are written as NumPy's own, which can be read without unpickling.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
+    taken: set[str] = set()
     for name, value in zip(names, outputs, strict=True):
         stem = re.sub(r"[^\w.\-]+", "_", name).lstrip(".") or "output"
         stem = stem.encode()[:200].decode(errors="ignore")  # of the 255 that file systems allow
         path = folder / f"{stem}.npy"
         count = 1
-        while path in written:
+        while _folded(path.name) in taken:
             count += 1
             path = folder / f"{stem}_{count}.npy"
+        taken.add(_folded(path.name))
         array = np.asarray(value)
         np.save(path, array.astype(np.str_) if array.dtype == object else array, allow_pickle=False)
         written.append(path)
     return tuple(written)
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _show(request: RunRequest, outcome: _Outcome) -> None:
