@@ -58,6 +58,9 @@ def test_unknown_settings() -> None:
         vkml.InferenceSession(product(), devices="cpu", precision="hihg")
     with pytest.raises(vkml.InvalidArgument, match=r"sess_options is a vkml\.SessionOptions, not 3"):
         vkml.InferenceSession(product(), 3, devices="cpu")  # type: ignore[arg-type]
+    for strict in ("no", None, 1):
+        with pytest.raises(vkml.InvalidArgument, match=f"strict is True or False, not {strict!r}"):
+            vkml.InferenceSession(product(), devices="cpu", strict=strict)  # type: ignore[arg-type]
     for limit in (0, -1, 1.5, float("nan"), "half"):
         with pytest.raises(vkml.InvalidArgument, match="memory_limit is a share"):
             vkml.InferenceSession(product(), vkml.SessionOptions(memory_limit=limit), devices="cpu")  # type: ignore[arg-type]

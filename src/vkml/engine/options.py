@@ -113,7 +113,8 @@ def _enumerated(kind: type[IntEnum]) -> Check:
     return check
 
 
-def _flag(what: str, value: Any) -> bool:
+def flag(what: str, value: Any) -> bool:
+    """The `Check` of what is switched on and off."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise InvalidArgument(f"{what} is True or False, not {value!r}")
@@ -158,19 +159,19 @@ def _callback(what: str, value: Any) -> Progress | None:
 _CHECKS: dict[str, Check] = {
     "graph_optimization_level": _enumerated(GraphOptimizationLevel),
     "execution_mode": _enumerated(ExecutionMode),
-    "enable_profiling": _flag,
+    "enable_profiling": flag,
     "profile_file_prefix": _text,
     "intra_op_num_threads": _whole(0),
     "inter_op_num_threads": _whole(0),
-    "enable_cpu_mem_arena": _flag,
-    "enable_mem_pattern": _flag,
-    "enable_mem_reuse": _flag,
+    "enable_cpu_mem_arena": flag,
+    "enable_mem_pattern": flag,
+    "enable_mem_reuse": flag,
     "log_severity_level": _whole(-1, 4),
     "log_verbosity_level": _whole(0),
     "logid": _text,
     "memory_limit": _share,
     "plan_cache_size": _whole(0),
     "progress": _callback,
-    "copy_model": _flag,
+    "copy_model": flag,
     "guard_bytes": _whole(0),
 }

@@ -19,7 +19,7 @@ import numpy as np
 from vkml.engine import devices as device_registry
 from vkml.engine.collector import collector_paused
 from vkml.engine.feed import check_feed
-from vkml.engine.options import SessionOptions
+from vkml.engine.options import SessionOptions, flag
 from vkml.engine.plan import (
     Placement,
     Plan,
@@ -104,6 +104,7 @@ class InferenceSession:
     ) -> None:
         if precision not in PRECISIONS:
             raise InvalidArgument(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
+        strict = flag("strict", strict)
         self._options = _checked_options(sess_options)
         self._precision = precision
         device_registry.check_provider_options(providers, provider_options)
