@@ -208,6 +208,19 @@ def test_a_profile_names_every_node(device_name: str, tmp_path: Path) -> None:
     assert all(event["dur"] >= 0 and event["args"]["device"] == device_name for event in nodes)
 
 
+def test_profiles_of_the_same_second_keep_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.strftime", lambda *_: "now")
+    options = SessionOptions(enable_profiling=True, profile_file_prefix=str(tmp_path / "trace"))
+    paths = []
+    for runs in (1, 2, 3):
+        with vkml.InferenceSession(_of_opset(13), options, devices="cpu") as session:
+            for _ in range(runs):
+                session.run(None, {"x": np.ones(2, np.float32)})
+            paths.append(session.end_profiling())
+    traces = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    assert [sum(event["name"] == "run" for event in trace) for trace in traces] == [1, 2, 3]
+
+
 def _of_opset(version: int) -> bytes:
     sketch = Sketch("new", opset=version)
     x = sketch.input("x", (2,))

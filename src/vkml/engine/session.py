@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -10,7 +12,6 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -518,9 +519,13 @@ class InferenceSession:
         """
         import json
 
-        path = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self._events, file)
+        stem = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+        for count in itertools.count(1):
+            path = f"{stem}_{count}.json" if count > 1 else f"{stem}.json"
+            # Another session, perhaps of another process, may have written in this second.
+            with contextlib.suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
+                json.dump(self._events, file)
+                break
         return path
 
     def close(self) -> None:
@@ -604,7 +609,7 @@ def _check_run_options(options: Any) -> None:
         raise InvalidArgument(f"run_options is onnxruntime's RunOptions or None, not {options!r}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _mapped(files: Sequence[MappedFile]) -> Iterator[None]:
     """Checks that the model's files are what they were, and keeps them mapped during the context.
 
@@ -618,7 +623,7 @@ def _mapped(files: Sequence[MappedFile]) -> Iterator[None]:
     del views
 
 
-@contextmanager
+@contextlib.contextmanager
 def _explained(label: str) -> Iterator[None]:
     """Names the model in errors that do not, and makes NumPy's MemoryError one of vkml's."""
     try:
