@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vkml.cli.inputs import parse_dimensions
 from vkml.cli.output import console, counted, print_json, shape_text, show_table, size, table
 from vkml.cli.sessions import opened_session
-from vkml.ir.graph import Graph, Value
+from vkml.ir.graph import Graph, Value, every_node
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,16 +48,6 @@ def inspect_model(
     return 0
 
 
-def all_nodes(graph: Graph) -> Iterator[Any]:
-    """The graph's nodes and those of the bodies of If, Loop and Scan."""
-    for node in graph.nodes:
-        yield node
-        for value in node.attributes.values():
-            for body in value if isinstance(value, tuple) else (value,):
-                if isinstance(body, Graph):
-                    yield from all_nodes(body)
-
-
 def _describe(path: Path, model: Model, graph: Graph) -> dict[str, Any]:
     constants = graph.constants.values()
     return {
@@ -71,7 +61,7 @@ def _describe(path: Path, model: Model, graph: Graph) -> dict[str, Any]:
         "metadata": dict(graph.metadata),
         "inputs": [_value(each) for each in graph.inputs],
         "outputs": [_value(each) for each in graph.outputs],
-        "operators": dict(Counter(_operator(node) for node in all_nodes(graph)).most_common()),
+        "operators": dict(Counter(_operator(node) for node in every_node(graph)).most_common()),
         "parameters": sum(constant.type.elements for constant in constants),
         "parameter_bytes": sum(constant.type.bytes for constant in constants),
         "parameter_types": dict(Counter(constant.dtype.name for constant in constants).most_common()),

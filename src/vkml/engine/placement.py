@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vkml.ir import Graph
+from vkml.ir import Graph, GraphIndex, Node
 from vkml.lowering.vulkan import Piece
 
 
@@ -20,35 +20,21 @@ def cut(graph: Graph, device_of: Mapping[str, str]) -> list[tuple[str, Piece]]:
     """
     stage_of: dict[str, int] = {}
     home: dict[str, str] = {}
-    pieces: dict[tuple[int, str], list[int]] = {}
-    for index, node in enumerate(graph.nodes):
+    pieces: dict[tuple[int, str], list[Node]] = {}
+    for node in graph.nodes:
         device = device_of[next(name for name in node.outputs if name)]
         stage = 0
-        for name in node.inputs:
+        for name in node.reads:
             if name in stage_of:
                 stage = max(stage, stage_of[name] + (home[name] != device))
         for name in node.outputs:
             if name:
                 stage_of[name], home[name] = stage, device
-        pieces.setdefault((stage, device), []).append(index)
-    place = {name: (stage_of[name], home[name]) for name in stage_of}
-    wanted = {value.name for value in graph.outputs}
-    outside: dict[tuple[int, str], set[str]] = {key: set() for key in pieces}
-    for key, indices in pieces.items():
-        for index in indices:
-            for name in graph.nodes[index].inputs:
-                if name in place and place[name] != key:
-                    outside[place[name]].add(name)
+        pieces.setdefault((stage, device), []).append(node)
+    index = GraphIndex.of(graph)
     cuts = []
     for key in sorted(pieces):
-        nodes = tuple(graph.nodes[index] for index in pieces[key])
-        made = [name for node in nodes for name in node.outputs if name]
-        inputs = dict.fromkeys(
-            name
-            for node in nodes
-            for name in node.inputs
-            if name and name not in graph.constants and place.get(name) != key
-        )
-        outputs = tuple(name for name in made if name in wanted or name in outside[key])
-        cuts.append((key[1], Piece(nodes, tuple(inputs), outputs)))
+        read, outputs = index.boundary(pieces[key])
+        inputs = tuple(name for name in read if not index.is_constant(name))
+        cuts.append((key[1], Piece(tuple(pieces[key]), inputs, tuple(outputs))))
     return cuts

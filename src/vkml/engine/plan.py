@@ -481,7 +481,7 @@ def report(
             steps += [
                 _cpu_step(node, plan.graph.types, program.forms[_key(node)]) for node in program.piece.nodes
             ]
-            names = {name for node in program.piece.nodes for name in node.inputs}
+            names = {name for node in program.piece.nodes for name in node.reads}
             kinds["weights"] = kinds.get("weights", 0) + sum(
                 plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants
             )

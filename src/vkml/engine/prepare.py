@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import vkml.ops  # noqa: F401  fills the registry of operators
-from vkml.ir import Constant, Graph, Known, Node, find
+from vkml.ir import Constant, Graph, Known, Node
 from vkml.passes import normalise, remove_dead
-from vkml.passes.folding import Folding
+from vkml.passes.folding import Folding, is_foldable
 from vkml.passes.simplify import fold_batch_normalization
 from vkml.passes.specialise import evaluate_constant, infer_types, resolved
 
@@ -33,7 +33,7 @@ def fold_constants(graph: Graph) -> Graph:
 
 def _evaluate(node: Node, folding: Folding) -> dict[str, Constant] | None:
     constants = folding.constants
-    if not find(node).is_deterministic or any(name and name not in constants for name in node.inputs):
+    if not is_foldable(node) or any(name not in constants for name in node.reads):
         return None
     known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
     node = resolved(node, known)

@@ -1,7 +1,8 @@
 """The intermediate representation: ONNX operators over typed values."""
 
 from vkml.ir.dtypes import DType
-from vkml.ir.graph import Constant, Graph, Node, Value
+from vkml.ir.graph import Constant, Graph, Node, Value, every_node
+from vkml.ir.index import GraphIndex
 from vkml.ir.names import unused, value_names
 from vkml.ir.operator import MANY, OPTIONAL, REQUIRED, Operator, find, operator, register
 from vkml.ir.types import Dim, Known, TensorType, static
@@ -14,11 +15,13 @@ __all__ = [
     "DType",
     "Dim",
     "Graph",
+    "GraphIndex",
     "Known",
     "Node",
     "Operator",
     "TensorType",
     "Value",
+    "every_node",
     "find",
     "operator",
     "register",

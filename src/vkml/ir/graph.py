@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
 from vkml.ir.dtypes import DType
 from vkml.ir.types import TensorType
+
+_T = TypeVar("_T")
+
+
+class _kept(Generic[_T]):
+    """A property worked out once: `functools.cached_property` without its lock, which took 1 µs a node."""
+
+    def __init__(self, function: Callable[[Any], _T]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> _kept[_T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> _T: ...
+    def __get__(self, instance: object | None, owner: type) -> _T | _kept[_T]:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +74,29 @@ class Node:
         """How messages call the node: ``Conv node 'conv1'``, by its first output where it has no name."""
         return f"{self.op} node '{self.name or next((o for o in self.outputs if o), '?')}'"
 
+    @_kept
+    def subgraphs(self) -> tuple[Graph, ...]:
+        """The bodies among its attributes: of If, Loop, Scan, SequenceMap."""
+        found: tuple[Graph, ...] = ()
+        for value in self.attributes.values():
+            if isinstance(value, Graph):
+                found = (*found, value)
+            elif isinstance(value, tuple | list) and value and isinstance(value[0], Graph):
+                found = (*found, *value)
+        return found
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """Values of the graph around it that its subgraphs read, each once."""
+        bodies = self.subgraphs
+        return tuple(dict.fromkeys(name for body in bodies for name in body.captures)) if bodies else ()
+
+    @_kept
+    def reads(self) -> tuple[str, ...]:
+        """All values it needs: its inputs that are there, then what its subgraphs capture."""
+        present = self.inputs if "" not in self.inputs else tuple(name for name in self.inputs if name)
+        return present + self.captures if self.subgraphs else present
+
 
 @dataclass(frozen=True)
 class Value:
@@ -64,7 +110,7 @@ class Value:
 class Graph:
     """Nodes in topological order; every value is a graph input, a constant, or one node's output.
 
-    A body of If or Loop may also read values of the graph around it (`Graph` does not list those).
+    A body of If or Loop may also read values of the graph around it: `captures`.
     """
 
     inputs: tuple[Value, ...]
@@ -79,3 +125,22 @@ class Graph:
     metadata: Mapping[str, str] = field(default_factory=dict)
     fold_allowance: int | None = None
     """Bytes that results folded to constants may still take; None: as many as its constants allow."""
+
+    @_kept
+    def captures(self) -> tuple[str, ...]:
+        """Values from outside that it reads, as bodies do: nothing of its own gives them."""
+        known = set(self.constants)
+        known.update([value.name for value in self.inputs])
+        for node in self.nodes:
+            known.update(node.outputs)
+        found = [name for node in self.nodes for name in node.reads if name not in known]
+        found += [value.name for value in self.outputs if value.name not in known]
+        return tuple(dict.fromkeys(found)) if found else ()
+
+
+def every_node(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, each before those of its subgraphs."""
+    for node in graph.nodes:
+        yield node
+        for body in node.subgraphs:
+            yield from every_node(body)

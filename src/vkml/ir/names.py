@@ -9,10 +9,13 @@ from vkml.ir.graph import Graph
 
 
 def value_names(graph: Graph) -> set[str]:
-    """The names of a graph's values."""
+    """The names of a graph's values and of those in its subgraphs, which may not be called alike."""
     names = {value.name for value in graph.inputs}
     names.update(graph.constants)
-    names.update(name for node in graph.nodes for name in node.outputs)
+    for node in graph.nodes:
+        names.update(node.outputs)
+        for body in node.subgraphs:
+            names |= value_names(body)
     return names
 
 

@@ -515,7 +515,7 @@ def _tail(body: Graph) -> Graph:
     """A fused body without its anchor; the anchor's result becomes an input."""
     anchor = body.nodes[0]
     result = Value(anchor.outputs[0], body.types[anchor.outputs[0]])
-    used = {name for node in body.nodes[1:] for name in node.inputs}
+    used = {name for node in body.nodes[1:] for name in node.reads}
     leaves = tuple(value for value in body.inputs if value.name in used)
     return replace(body, inputs=(result, *leaves), nodes=body.nodes[1:])
 

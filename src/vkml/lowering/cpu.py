@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,7 +16,7 @@ from vkml.cpu.memory import UNBOUNDED, MemoryBudget
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import shared_pool
 from vkml.errors import Error, RuntimeException
-from vkml.ir import Constant, Graph, Node, TensorType, find
+from vkml.ir import Constant, Graph, GraphIndex, Node, TensorType, find
 from vkml.kernels.writer import STORAGE
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_memory import peak_bytes
@@ -208,7 +208,7 @@ def compile_cpu(
     """
     slots: dict[str, int] = {}
     for node in nodes:
-        for name in (*node.inputs, *node.outputs):
+        for name in (*node.reads, *node.outputs):
             if name:
                 slots.setdefault(name, len(slots))
     scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool(), is_strict, budget)
@@ -296,7 +296,7 @@ def _native_runs(
 
     runs: list[_Run] = []
     waiting = [(0, len(nodes))]
-    uses = Counter(name for node in nodes for name in {*node.inputs})
+    index = GraphIndex(nodes, outputs=wanted, constants=scope.constants)
     # Values from and for outside in the order in which runs give and want them.
     given_place = {name: at for at, name in enumerate(given)}
     wanted_place = {name: at for at, name in enumerate(wanted)}
@@ -306,12 +306,10 @@ def _native_runs(
         if start == stop:
             continue
         part = tuple(nodes[start : min(stop, start + length)])
-        made = dict.fromkeys(name for node in part for name in node.outputs if name)
-        inside = Counter(name for node in part for name in {*node.inputs})
-        read = [name for name in inside if name and name not in made and name not in scope.constants]
-        needed = [name for name in made if name in wanted_place or uses[name] > inside[name]]
+        read, needed = index.boundary(part)
+        varying = [name for name in read if not index.is_constant(name)]
         outputs = tuple(sorted(needed, key=lambda name: wanted_place.get(name, len(wanted))))
-        inputs = tuple(sorted(read, key=lambda name: given_place.get(name, len(given))))
+        inputs = tuple(sorted(varying, key=lambda name: given_place.get(name, len(given))))
         refused = ((at, _type_refusal(scope, node)) for at, node in enumerate(part))
         first, reason = next(((at, why) for at, why in refused if why), (None, ""))
         if first is None:
@@ -374,7 +372,7 @@ def _compile_node(scope: Scope, node: Node) -> _Step:
     return _Step(
         node.label,
         run,
-        tuple(scope.slots[name] for name in node.inputs if name),
+        tuple(scope.slots[name] for name in node.reads),
         tuple(scope.slots[name] for name in node.outputs if name),
         is_fresh,
     )
@@ -436,12 +434,17 @@ def _reference(scope: Scope, node: Node) -> StepFunction:
 
 def _shared_values(nodes: Sequence[Node], steps: Sequence[_Step], slots: Mapping[str, int]) -> frozenset[str]:
     """Values that may share memory with an input, a constant or another value: copied for the caller."""
-    uses = Counter(name for node in nodes for name in node.inputs)
+    index = GraphIndex(nodes)
     fresh: set[str] = set()
     for node, step in zip(nodes, steps, strict=True):
         if step.is_fresh:
             fresh.update(node.outputs)
-        elif node.op in VIEWS and not node.domain and node.inputs[0] in fresh and uses[node.inputs[0]] == 1:
+        elif (
+            node.op in VIEWS
+            and not node.domain
+            and node.inputs[0] in fresh
+            and index.uses(node.inputs[0]) == 1
+        ):
             # A view of an array that nobody else looks at takes it over.
             fresh.discard(node.inputs[0])
             fresh.update(node.outputs)

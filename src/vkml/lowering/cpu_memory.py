@@ -23,7 +23,7 @@ def peak_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], kept: Col
     last: dict[str, int] = {}
     """Values with memory of their own → where they are used last."""
     for at, node in enumerate(nodes):
-        for name in node.inputs:
+        for name in node.reads:
             last[source.get(name, name)] = at
         is_view = node.op in VIEWS and not node.domain
         for name in node.outputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vkml.ir import Constant, Node, TensorType, dtypes, find
+from vkml.ir import Constant, GraphIndex, Node, TensorType, dtypes, find
 from vkml.kernels.pointwise import attribute_key
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS, CannotLower
@@ -113,7 +113,7 @@ def place_concatenations(
     build: Builder, nodes: Sequence[Node], types: Mapping[str, TensorType], outputs: Mapping[str, View]
 ) -> None:
     """Lets the inputs of a Concat be written where they will stand in its result."""
-    made = {name for node in nodes for name in node.outputs if name}
+    index = GraphIndex(nodes)
     for node in nodes:
         if node.op != "Concat" or node.domain:
             continue
@@ -127,7 +127,7 @@ def place_concatenations(
         for part in node.inputs:
             view = slice_along(whole, axis, start, types[part].dims[axis])
             start += types[part].dims[axis]
-            if part in made and not build.has_destination(part):
+            if index.position(part) is not None and not build.has_destination(part):
                 build.set_destination(part, view)
 
 

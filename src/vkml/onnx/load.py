@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,8 +99,6 @@ class _Loader:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._functions: dict[_FunctionKey, FunctionProto] = {}
-        self._free: dict[Graph, dict[str, Node]] = {}
-        """Subgraph → the names it reads from outside → a node of it that reads them."""
         self._values: dict[int, Any] = {}
         """Attribute message → value, so that a function called often does not decode its tensors as often."""
         self._dense_bytes = 0
@@ -131,13 +129,13 @@ class _Loader:
         inputs = self._inputs(proto, scope, constants, is_body)
         given = dict.fromkeys(constants, "initializer") | {value.name: "input" for value in inputs}
         nodes = self._nodes(proto.node, scope)
-        ordered, outside = sort_nodes(nodes, [self._reads(node) for node in nodes], given, where)
-        free = {name: nodes[index] for name, index in outside.items()}
-        if free and not is_body:
-            name, node = next(iter(free.items()))
+        ordered, outside = sort_nodes(nodes, given, where)
+        if outside and not is_body:
+            name, index = next(iter(outside.items()))
+            more = len(outside) - 1
             raise InvalidGraph(
-                f"{where}: {self._reader(node, name)} reads {name!r}, which nothing in the model provides"
-                + (f"; {len(free) - 1} more names are missing likewise" if len(free) > 1 else "")
+                f"{where}: {_reader(nodes[index], name)} reads {name!r}, which nothing in the model provides"
+                + (f"; {more} more names are missing likewise" if more else "")
             )
         outputs = tuple(self._output(item, scope) for item in proto.output)
         produced = {name for node in nodes for name in node.outputs}
@@ -149,7 +147,7 @@ class _Loader:
                 )
         if not outputs and not is_body:
             raise InvalidGraph(f"{where}: the graph has no outputs")
-        graph = Graph(
+        return Graph(
             inputs=inputs,
             outputs=outputs,
             nodes=tuple(ordered),
@@ -160,9 +158,6 @@ class _Loader:
             documentation=proto.doc_string if is_body else self._model.doc_string or proto.doc_string,
             metadata={} if is_body else dict(self._model.metadata),
         )
-        if is_body:
-            self._free[graph] = free
-        return graph
 
     def _constants(self, proto: GraphProto, scope: _Scope) -> dict[str, Constant]:
         constants: dict[str, Constant] = {}
@@ -370,20 +365,6 @@ class _Loader:
         }
         return {**defaults, **given}
 
-    def _reads(self, node: Node) -> Iterable[str]:
-        bodies = [graph for value in node.attributes.values() for graph in _graphs(value)]
-        if not bodies:
-            return node.inputs
-        return [*node.inputs, *(name for graph in bodies for name in self._free[graph])]
-
-    def _reader(self, node: Node, name: str) -> str:
-        if name not in node.inputs:
-            for value in node.attributes.values():
-                for graph in _graphs(value):
-                    if name in self._free[graph]:
-                        return f"{self._reader(self._free[graph][name], name)} in a subgraph of {node.label}"
-        return node.label
-
     def _charge(self, proto: NodeProto | FunctionProto, scope: _Scope) -> None:
         names = (*proto.input, *proto.output, proto.name)
         self._inlined_bytes += 512 + sum(100 + len(scope.prefix) + len(name) for name in names)
@@ -402,12 +383,14 @@ def _deeper(scope: _Scope, **changes: Any) -> _Scope:
     return _Scope(**{**values, "depth": scope.depth + 1, **changes})
 
 
-def _graphs(value: Any) -> tuple[Graph, ...]:
-    if isinstance(value, Graph):
-        return (value,)
-    if isinstance(value, tuple) and value and isinstance(value[0], Graph):
-        return value
-    return ()
+def _reader(node: Node, name: str) -> str:
+    """How messages call the node, itself or in a subgraph of it, that reads a value."""
+    if name not in node.inputs:
+        for body in node.subgraphs:
+            if name in body.captures:
+                inner = next(each for each in body.nodes if name in each.reads)
+                return f"{_reader(inner, name)} in a subgraph of {node.label}"
+    return node.label
 
 
 def _stated_names(graph: GraphProto) -> Iterator[str]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vkml.errors import InvalidGraph
 from vkml.ir.graph import Node
+from vkml.ir.index import GraphIndex
 
 _SHOWN = 12
 
 
 def sort_nodes(
-    nodes: Sequence[Node], reads: Sequence[Iterable[str]], given: Mapping[str, str], where: str
+    nodes: Sequence[Node], given: Mapping[str, str], where: str
 ) -> tuple[list[Node], dict[str, int]]:
     """Nodes in topological order, in the file's order as far as it is one.
 
     Args:
         nodes: The nodes of one graph.
-        reads: For each, the values it needs: its inputs and what its subgraphs read from outside.
         given: Names that are there before any node runs → what gives them ("input", "initializer").
         where: The graph, for messages.
 
@@ -28,8 +27,22 @@ def sort_nodes(
     Raises:
         InvalidGraph: A name is produced twice, or nodes wait for one another in a cycle.
     """
-    producer: dict[str, int] = {}
-    for index, node in enumerate(nodes):
+    _check_producers(nodes, given, where)
+    index = GraphIndex(nodes)
+    outside: dict[str, int] = {}
+    for at, node in enumerate(nodes):
+        for name in node.reads:
+            if name not in given and index.position(name) is None:
+                outside.setdefault(name, at)
+    order = index.topological_order()
+    if len(order) < len(nodes):
+        raise InvalidGraph(f"{where}: nodes wait for one another in a cycle: {_cycle(nodes, index, order)}")
+    return [nodes[at] for at in order], outside
+
+
+def _check_producers(nodes: Sequence[Node], given: Mapping[str, str], where: str) -> None:
+    producer: dict[str, Node] = {}
+    for node in nodes:
         for name in node.outputs:
             if not name:
                 continue
@@ -37,57 +50,22 @@ def sort_nodes(
                 raise InvalidGraph(f"{where}: {node.label} produces {name!r}, which is also an {given[name]}")
             if name in producer:
                 raise InvalidGraph(
-                    f"{where}: the value {name!r} is produced twice, by {nodes[producer[name]].label} and by "
+                    f"{where}: the value {name!r} is produced twice, by {producer[name].label} and by "
                     f"{node.label}"
                 )
-            producer[name] = index
-    outside: dict[str, int] = {}
-    is_sorted = True
-    for index, names in enumerate(reads):
-        for name in names:
-            if name and name not in given:
-                source = producer.get(name)
-                if source is None:
-                    outside.setdefault(name, index)
-                elif source >= index:
-                    is_sorted = False
-    if is_sorted:
-        return list(nodes), outside
-    return _kahn(nodes, reads, producer, where), outside
+            producer[name] = node
 
 
-def _kahn(
-    nodes: Sequence[Node], reads: Sequence[Iterable[str]], producer: Mapping[str, int], where: str
-) -> list[Node]:
-    needs = [{producer[name] for name in names if name in producer} for names in reads]
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, sources in enumerate(needs):
-        for source in sources:
-            readers[source].append(index)
-    waiting = [len(sources) for sources in needs]
-    ready = [index for index, count in enumerate(waiting) if count == 0]
-    ordered: list[Node] = []
-    while ready:
-        index = heapq.heappop(ready)
-        ordered.append(nodes[index])
-        for reader in readers[index]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, reader)
-    if len(ordered) < len(nodes):
-        raise InvalidGraph(f"{where}: nodes wait for one another in a cycle: {_cycle(nodes, needs, waiting)}")
-    return ordered
-
-
-def _cycle(nodes: Sequence[Node], needs: Sequence[set[int]], waiting: Sequence[int]) -> str:
+def _cycle(nodes: Sequence[Node], graph: GraphIndex, order: Sequence[int]) -> str:
     # Each node that still waits has a predecessor that waits, so walking backwards must come round.
-    index = next(i for i, count in enumerate(waiting) if count)
+    needs, done = graph.needs(), set(order)
+    index = next(at for at in range(len(nodes)) if at not in done)
     path: list[int] = []
     place: dict[int, int] = {}
     while index not in place:
         place[index] = len(path)
         path.append(index)
-        index = min(source for source in needs[index] if waiting[source])
+        index = min(source for source in needs[index] if source not in done)
     cycle = path[place[index] :][::-1]
     labels = [nodes[i].label for i in cycle[:_SHOWN]] + (["…"] if len(cycle) > _SHOWN else [])
     return " → ".join([*labels, nodes[cycle[0]].label])

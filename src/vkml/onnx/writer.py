@@ -12,7 +12,7 @@ import numpy as np
 
 from vkml.errors import Fail, InvalidArgument, InvalidGraph
 from vkml.ir import dtypes
-from vkml.ir.graph import Constant, Graph, Node
+from vkml.ir.graph import Constant, Graph, Node, every_node
 from vkml.onnx import messages
 from vkml.onnx.attributes import write_attribute
 from vkml.onnx.messages import (
@@ -221,7 +221,7 @@ def _opsets(graph: Graph) -> dict[str, int]:
     """The model's imports: the versions that the nodes have, else those that the graph states."""
     used: dict[str, Node] = {}
     domains = set()
-    for node in _all_nodes(graph):
+    for node in every_node(graph):
         domains.add(node.domain)
         other = used.setdefault(node.domain, node) if node.version else node
         if other.version != node.version:
@@ -236,15 +236,6 @@ def _opsets(graph: Graph) -> dict[str, int]:
             f"neither the graph nor its nodes state an opset of the domain {missing[0] or 'ai.onnx'!r}"
         )
     return opsets
-
-
-def _all_nodes(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
-        yield node
-        for value in node.attributes.values():
-            for item in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(item, Graph):
-                    yield from _all_nodes(item)
 
 
 def _ir_version(opset: int, types: Iterable[str]) -> int:

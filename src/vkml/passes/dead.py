@@ -14,7 +14,6 @@ def remove_dead(graph: Graph) -> Graph:
     for node in reversed(graph.nodes):
         if not needed.isdisjoint(node.outputs):
             kept.append(node)
-            needed.update(node.inputs)
-            needed.discard("")  # an absent input is no absent output
+            needed.update(node.reads)
     constants = {name: constant for name, constant in graph.constants.items() if name in needed}
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)

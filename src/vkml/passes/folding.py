@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, Node, TensorType
+from vkml.ir import Constant, Graph, GraphIndex, Node, TensorType, find
 
 Array = np.ndarray[Any, Any]
 
@@ -19,6 +18,20 @@ GROWTH = 8
 """Times the bytes of its own constants that a model may take besides: 4-bit weights become 32-bit floats."""
 _ALWAYS_FOLDED = 1024
 """Bytes of a result that is folded however much there is already: types need the values of shapes."""
+
+
+def is_foldable(node: Node) -> bool:
+    """Whether a node's results may be computed before the model runs, once all of its inputs are known.
+
+    One whose subgraphs capture values is left alone: `Operator.evaluate` is given its inputs only.
+    """
+    if not find(node).is_deterministic:
+        return False
+    return not node.subgraphs or (not node.captures and all(map(_is_foldable_body, node.subgraphs)))
+
+
+def _is_foldable_body(body: Graph) -> bool:
+    return all(is_foldable(node) for node in body.nodes)
 
 
 @dataclass(eq=False)
@@ -47,8 +60,9 @@ class Folding:
             own = {id(constant): constant.type.bytes for constant in graph.constants.values()}
             allowance = FOLD_LIMIT + GROWTH * sum(own.values())
         self._left = allowance
-        self._readers = Counter(name for node in graph.nodes for name in node.inputs)
-        self._readers.update(value.name for value in graph.outputs)
+        self._index = GraphIndex.of(graph)
+        self._done: dict[str, int] = {}
+        """How many of the uses of a value were by nodes that are folded."""
         self._blocks: dict[str, _Block | None] = {}
         """Of each result, what it takes; None: it lies in a constant known from the start."""
 
@@ -71,10 +85,10 @@ class Folding:
                 block.values += 1
             self._blocks[name] = block
             self.constants[name] = constant
-        for name in node.inputs:
-            self._readers[name] -= 1
-        for name in {*node.inputs, *results}:
-            if name in self._blocks and not self._readers[name]:
+        for name in node.reads:
+            self._done[name] = self._done.get(name, 0) + 1
+        for name in {*node.reads, *results}:
+            if name in self._blocks and self._done.get(name, 0) == self._index.uses(name):
                 self._drop(name)
 
     def finish(self, graph: Graph, nodes: Sequence[Node]) -> Graph:

@@ -7,12 +7,10 @@ of the body has the shape of the group's result or one that broadcasts to it.
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vkml.ir import Graph, Node, TensorType, Value, find
+from vkml.ir import Graph, GraphIndex, Node, TensorType, Value, find
 from vkml.passes.order import AcyclicOrder
 
 ANCHORS = frozenset(
@@ -70,15 +68,14 @@ def fuse(
         place: node → device; only nodes of one device are fused. None: all are on the same.
         follows: whether an anchor's group may take a pointwise node; None: always.
     """
-    readers = Counter(name for node in graph.nodes for name in {*node.inputs} if name)
-    readers.update(value.name for value in graph.outputs)
+    index = GraphIndex.of(graph)
     merged: list[Node] = []
     for group in _grow(graph, place, follows):
         if len(group) == 1:
             merged += group
             continue
-        for part in _split(group, graph, readers):
-            merged.append(part[0] if len(part) == 1 else _fused_node(part, graph, readers))
+        for part in _split(group, graph, index):
+            merged.append(part[0] if len(part) == 1 else _fused_node(part, graph, index))
     return replace(graph, nodes=tuple(_sorted(merged)))
 
 
@@ -93,7 +90,7 @@ def _grow(
     """Value → number of the group that makes it."""
     for i, node in enumerate(nodes):
         is_pointwise = _is_pointwise(node, types)
-        leaves = {name for name in node.inputs if name and not _is_scalar_constant(name, graph)}
+        leaves = {name for name in node.reads if not _is_scalar_constant(name, graph)}
         sources: dict[int, int] = {}
         """Group → how many of the values read it makes."""
         for name in leaves:
@@ -132,11 +129,13 @@ def _grow(
 
 
 def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
-    operator = find(node)
-    if not operator.is_pointwise or len(node.outputs) != 1:
+    if not find(node).is_pointwise or len(node.outputs) != 1:
         return False
-    known = [types[name] for name in node.inputs if name]
-    return all(t.dtype.is_native and t.dtype.kind in "fiub" for t in (*known, types[node.outputs[0]]))
+    for name in (*node.inputs, *node.outputs):
+        dtype = types[name].dtype if name else None
+        if dtype is not None and not (dtype.is_native and dtype.kind in "fiub"):
+            return False
+    return True
 
 
 def _is_static(node: Node, types: Mapping[str, TensorType]) -> bool:
@@ -152,7 +151,7 @@ def _is_scalar_constant(name: str, graph: Graph) -> bool:
     return constant is not None and constant.array.size == 1 and constant.dtype.is_native
 
 
-def _split(group: Sequence[Node], graph: Graph, readers: Mapping[str, int]) -> Iterator[Sequence[Node]]:
+def _split(group: Sequence[Node], graph: Graph, index: GraphIndex) -> Iterator[Sequence[Node]]:
     """Cuts a group where values that are needed outside of it would be too many.
 
     Which these are is known only when every node has its group. The start of a group and the rest of it can
@@ -166,41 +165,37 @@ def _split(group: Sequence[Node], graph: Graph, readers: Mapping[str, int]) -> I
         """Values made so far that are read outside → how many readers there are."""
         for at, node in enumerate(group, 1):
             if at > 1 or _is_pointwise(node, graph.types):
-                read = {name for name in node.inputs if name and not _is_scalar_constant(name, graph)}
+                read = {name for name in node.reads if not _is_scalar_constant(name, graph)}
                 leaves |= read - made
-            for name in waiting.keys() & {*node.inputs}:
+            for name in waiting.keys() & {*node.reads}:
                 waiting[name] -= 1
                 if not waiting[name]:
                     del waiting[name]
             made.update(name for name in node.outputs if name)
-            waiting.update({name: readers[name] for name in node.outputs if readers[name]})
+            for name in node.outputs:
+                if readers := index.readers(name):
+                    waiting[name] = readers
             if len(waiting) <= MAX_OUTPUTS and len(leaves) <= MAX_LEAVES:
                 length = at
         yield group[:length]
         group = group[length:]
 
 
-def _fused_node(members: Sequence[Node], graph: Graph, readers: Mapping[str, int]) -> Node:
-    made = {name for node in members for name in node.outputs if name}
-    inside = Counter(name for node in members for name in {*node.inputs})
-    inputs: dict[str, None] = {}
-    constants = {}
+def _fused_node(members: Sequence[Node], graph: Graph, index: GraphIndex) -> Node:
+    read, outputs = index.boundary(members)
     anchor = members[0] if not _is_pointwise(members[0], graph.types) else None
-    for node in members:
-        for name in node.inputs:
-            if not name or name in made:
-                continue
-            if _is_scalar_constant(name, graph) and (anchor is None or name not in anchor.inputs):
-                constants[name] = graph.constants[name]
-            else:
-                inputs[name] = None
-    outputs = [name for node in members for name in node.outputs if name and readers[name] > inside[name]]
+    constants = {
+        name: graph.constants[name]
+        for name in read
+        if _is_scalar_constant(name, graph) and (anchor is None or name not in anchor.inputs)
+    }
+    inputs = [name for name in read if name not in constants]
     body = Graph(
         tuple(Value(name, graph.types[name]) for name in inputs),
         tuple(Value(name, graph.types[name]) for name in outputs),
         tuple(members),
         constants,
-        {name: graph.types[name] for name in made},
+        {name: graph.types[name] for node in members for name in node.outputs if name},
         name="+".join(node.op for node in members[:8]),
     )
     label = members[0].name or members[0].outputs[0]
@@ -209,27 +204,9 @@ def _fused_node(members: Sequence[Node], graph: Graph, readers: Mapping[str, int
 
 def _sorted(nodes: Sequence[Node]) -> list[Node]:
     """Topological order, stable."""
-    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
-    needs = [{producer[name] for name in node.inputs if name in producer} for node in nodes]
-    if all(need < i for i, mine in enumerate(needs) for need in mine):
-        return list(nodes)
-    waiting = [len(mine) for mine in needs]
-    users: list[list[int]] = [[] for _ in nodes]
-    for i, mine in enumerate(needs):
-        for need in mine:
-            users[need].append(i)
-    ready = [i for i, count in enumerate(waiting) if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(nodes[i])
-        for user in users[i]:
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                heapq.heappush(ready, user)
+    order = GraphIndex(nodes).topological_order()
     assert len(order) == len(nodes), "fusion made a cycle"
-    return order
+    return [nodes[at] for at in order]
 
 
 def members(node: Node) -> tuple[Node, ...]:

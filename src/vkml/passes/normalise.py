@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from vkml.errors import InvalidGraph, UnsupportedOperator
-from vkml.ir import Constant, Graph, Node, find, unused, value_names
+from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names
 from vkml.ir.operator import check_attributes, normalise_attributes
 from vkml.ops.creation import constant_value
 from vkml.passes.explain import explained
@@ -60,7 +59,7 @@ def _named_apart(node: Node, forms: list[Node], taken: set[str]) -> list[Node]:
 
 def _report_unknown(graph: Graph) -> None:
     unknown: dict[str, list[str]] = {}
-    for node in _every_node(graph):
+    for node in every_node(graph):
         if node.domain != "vkml":  # vkml's own domain holds what passes make, never what a model states
             try:
                 find(node)
@@ -78,16 +77,6 @@ def _report_unknown(graph: Graph) -> None:
             f"the model uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that vkml does not "
             "support:\n" + "\n".join(lines)
         )
-
-
-def _every_node(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph and of the subgraphs in it."""
-    for node in graph.nodes:
-        yield node
-        for value in node.attributes.values():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Graph):
-                    yield from _every_node(item)
 
 
 def _upgraded(node: Node) -> list[Node]:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vkml.ir import Graph, Node, Value, find
+from vkml.ir import Graph, GraphIndex, Node, Value, find
 from vkml.ir.types import UNKNOWN
+from vkml.passes.folding import is_foldable
 
 SHAPE_ELEMENTS = 16
 """Graph inputs of integers are taken for shapes up to this size; longer ones may be data."""
@@ -79,7 +80,7 @@ class _Places:
 
     def _place(self, node: Node) -> None:
         outputs = [name for name in node.outputs if name]
-        names = [name for name in node.inputs if name and name not in self.anywhere]
+        names = [name for name in node.reads if name not in self.anywhere]
         at = max((self._readable(name) for name in names), default=0)
         for name in _deciding(node):
             if name in self.made_in and name not in self.planned:
@@ -90,8 +91,7 @@ class _Places:
         self.members[at].append(node)
         self.made_in.update(dict.fromkeys(outputs, at))
         is_folded = _is_shape(node) or (
-            find(node).is_deterministic
-            and all(name in self._folded and self.made_in[name] == at for name in names)
+            is_foldable(node) and all(name in self._folded and self.made_in[name] == at for name in names)
         )
         if is_folded or (_is_arithmetic(node) and all(self._is_known(name, at) for name in names)):
             self.planned.update(outputs)
@@ -139,9 +139,8 @@ def _known_from_shapes(graph: Graph) -> set[str]:
     known = set(graph.constants)
     inputs = {value.name for value in graph.inputs}
     for node in graph.nodes:
-        names = [name for name in node.inputs if name]
-        if all(name in known or (_is_shape(node) and name in inputs) for name in names) and (
-            find(node).is_deterministic
+        if all(name in known or (name in inputs and _is_shape(node)) for name in node.reads) and (
+            is_foldable(node)
         ):
             known.update(name for name in node.outputs if name)
     return known
@@ -174,51 +173,46 @@ def _small_values(graph: Graph) -> set[str]:
 def _parts(graph: Graph, places: _Places) -> Iterator[Graph]:
     """One graph a segment; a node whose result is known anywhere is in each that needs it."""
     inputs = {value.name: value for value in graph.inputs}
-    shared = {
-        name: at for at, node in enumerate(graph.nodes) for name in node.outputs if name in places.anywhere
-    }
-    last_read = {
-        name: at for at, nodes in enumerate(places.members) for node in nodes for name in node.inputs
-    }
+    index = GraphIndex.of(graph)
+    last_read = {name: at for at, nodes in enumerate(places.members) for node in nodes for name in node.reads}
     stated: list[list[Value]] = [[] for _ in places.members]
     """The graph's outputs that each segment makes."""
     for value in graph.outputs:
         stated[places.made_in.get(value.name, 0)].append(value)
-    is_stated = {value.name for value in graph.outputs}
     for at, nodes in enumerate(places.members):
         outputs = list(stated[at])
         outputs += [
             Value(name, UNKNOWN)
             for node in nodes
             for name in node.outputs
-            if name and last_read.get(name, 0) > at and name not in is_stated
+            if name and last_read.get(name, 0) > at and not index.is_output(name)
         ]
         made = {name for node in nodes for name in node.outputs}
-        waiting = [*(name for node in nodes for name in node.inputs), *(value.name for value in outputs)]
+        waiting = [*(name for node in nodes for name in node.reads), *(value.name for value in outputs)]
         repeated: set[int] = set()
         read: dict[str, None] = {}
         while waiting:
             name = waiting.pop()
-            if name and name not in made and name not in read:
-                read[name] = None
-                if name in shared and shared[name] not in repeated:
-                    repeated.add(shared[name])
-                    waiting.extend(graph.nodes[shared[name]].inputs)
+            if name in made or name in read:
+                continue
+            read[name] = None
+            position = index.position(name)
+            if name in places.anywhere and position is not None and position not in repeated:
+                repeated.add(position)
+                waiting.extend(graph.nodes[position].reads)
         yield replace(
             graph,
             inputs=tuple(
-                inputs.get(name, Value(name, UNKNOWN))
-                for name in read
-                if name not in graph.constants and name not in shared
+                inputs.get(name, Value(name, UNKNOWN)) for name in read if name not in places.anywhere
             ),
             outputs=tuple(outputs),
-            nodes=(*(graph.nodes[index] for index in sorted(repeated)), *nodes),
+            nodes=(*(graph.nodes[position] for position in sorted(repeated)), *nodes),
             constants={name: graph.constants[name] for name in read if name in graph.constants},
         )
 
 
 def _segment(graph: Graph, places: _Places, sized_by_data: Sequence[Node]) -> Segment:
-    producers = {name: node for node in graph.nodes for name in node.outputs if name}
+    index = GraphIndex.of(graph)
     waiting = [name for node in graph.nodes for name in _deciding(node)]
     values: set[str] = set()
     arithmetic: set[str] = set()
@@ -226,11 +220,12 @@ def _segment(graph: Graph, places: _Places, sized_by_data: Sequence[Node]) -> Se
         name = waiting.pop()
         if name in values or name in arithmetic or name in places.anywhere:
             continue
-        if name not in producers:
+        producer = index.producer(name)
+        if producer is None:
             values.add(name)
             continue
         arithmetic.add(name)
-        if not _is_shape(producers[name]):
-            waiting.extend(other for other in producers[name].inputs if other)
+        if not _is_shape(producer):
+            waiting.extend(producer.reads)
     order = tuple(value.name for value in graph.inputs if value.name in values)
     return Segment(graph, order, frozenset(arithmetic), tuple(sized_by_data))

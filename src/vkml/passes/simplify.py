@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, Node, dtypes, unused, value_names
+from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, unused, value_names
 
 
 def simplify(graph: Graph) -> Graph:
@@ -19,17 +18,17 @@ def simplify(graph: Graph) -> Graph:
 def remove_identities(graph: Graph) -> Graph:
     """Drops Identity, inference-time Dropout, and arithmetic that keeps shape and every number.
 
-    x + 0 does not keep -0; x + -0 and x - 0 do.
+    x + 0 does not keep -0; x + -0 and x - 0 do. What graph outputs and subgraphs read keeps its name.
     """
-    outputs = {value.name for value in graph.outputs}
+    index = GraphIndex.of(graph)
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
         kept = replace(node, inputs=inputs) if inputs != node.inputs else node
-        source = _same_as(kept, graph)
-        if source is not None and node.outputs[0] not in outputs:
-            renamed[node.outputs[0]] = source
+        source, result = _same_as(kept, graph), node.outputs[0]
+        if source is not None and not index.is_output(result) and not index.is_captured(result):
+            renamed[result] = source
         else:
             nodes.append(kept)
     return replace(graph, nodes=tuple(nodes))
@@ -71,9 +70,7 @@ def fold_batch_normalization(graph: Graph) -> Graph:
 
     Types need not be known: constants that do not fit, which inference refuses, are left alone.
     """
-    uses = Counter(name for node in graph.nodes for name in node.inputs)
-    uses.update(value.name for value in graph.outputs)
-    producers = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs if name}
+    index = GraphIndex.of(graph)
     constants = dict(graph.constants)
     types = dict(graph.types)
     taken = value_names(graph)
@@ -82,9 +79,10 @@ def fold_batch_normalization(graph: Graph) -> Graph:
         if node.op != "BatchNormalization" or node.domain or node.attributes["training_mode"]:
             continue
         source = node.inputs[0]
-        if source not in producers or uses[source] != 1 or not node.outputs[0] or any(node.outputs[1:]):
+        before = index.position(source)
+        if before is None or index.uses(source) != 1 or not node.outputs[0] or any(node.outputs[1:]):
             continue
-        conv = graph.nodes[producers[source]]
+        conv = graph.nodes[before]
         if conv.op != "Conv" or conv.domain:
             continue
         folded = _folded(conv, node, graph)
@@ -96,7 +94,7 @@ def fold_batch_normalization(graph: Graph) -> Graph:
             taken.add(name)
             constants[name], types[name] = constant, constant.type
             names.append(name)
-        nodes[producers[source]] = None
+        nodes[before] = None
         nodes[at] = replace(conv, inputs=(conv.inputs[0], *names), outputs=node.outputs)
     return replace(
         graph, nodes=tuple(node for node in nodes if node is not None), constants=constants, types=types

@@ -12,7 +12,7 @@ from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find
 from vkml.ir.packing import pack
 from vkml.passes.explain import explained
-from vkml.passes.folding import Folding
+from vkml.passes.folding import Folding, is_foldable
 
 
 def specialise(
@@ -59,7 +59,7 @@ def specialise(
         missing = [name for name in node.outputs if name and name not in types]
         if missing:
             raise InvalidGraph(f"{node.label}: has no output number {node.outputs.index(missing[0])}")
-        is_given = any(name in given for name in node.inputs)
+        is_given = any(name in given for name in node.reads)
         if is_given and not any(name in arithmetic for name in node.outputs):
             folded = None
         else:
@@ -126,14 +126,13 @@ def _check_values(node: Node, positions: tuple[int, ...], known: list[Known | No
 def _fold(
     node: Node, known: list[Known | None], types: Mapping[str, TensorType], folding: Folding
 ) -> dict[str, Constant] | None:
-    operator = find(node)
     outputs = [name for name in node.outputs if name]
     if node.op == "Shape" and node.domain == "" and known[0] is not None and known[0].type.is_static:
         value = np.asarray(known[0].dims, np.int64)[node.attributes["start"] : node.attributes["end"]]
         return {outputs[0]: Constant(dtypes.INT64, value.shape, value)}
     if node.op == "Size" and node.domain == "" and known[0] is not None and known[0].type.is_static:
         return {outputs[0]: Constant(dtypes.INT64, (), np.asarray(known[0].type.elements, np.int64))}
-    if not operator.is_deterministic or any(k is not None and k.value is None for k in known):
+    if not is_foldable(node) or any(k is not None and k.value is None for k in known):
         return None
     made = [types[name] for name in outputs]
     if not all(type_.is_static for type_ in made) or not folding.admits(made):
