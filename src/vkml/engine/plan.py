@@ -17,10 +17,9 @@ from vkml.engine.programs import Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
 from vkml.engine.turns import Turn
 from vkml.errors import EngineError, Fail, OutOfMemory
-from vkml.ir import Graph, Node, TensorType, dtypes
+from vkml.ir import Graph, Node, TensorType, dtypes, find
 from vkml.ir.file_constant import owned, settled
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
-from vkml.lowering.cpu_views import VIEWS
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, remove_dead, simplify, specialise
 from vkml.passes.fuse import members
@@ -89,7 +88,7 @@ def _check_peak(programs: Sequence[Bound], types: Mapping[str, TensorType], shar
 
 def _result_bytes(node: Node, types: Mapping[str, TensorType]) -> int:
     """What a node's results take; nothing where they are views."""
-    if node.op in VIEWS and not node.domain:
+    if find(node).is_view:
         return 0
     return sum(_bytes(types[name]) for name in node.outputs if name)
 

@@ -12,6 +12,7 @@ from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Constant, Graph, Node
 from vkml.ir.types import Known, TensorType
+from vkml.ir.windows import Windows
 
 Array = np.ndarray[Any, Any]
 
@@ -54,6 +55,30 @@ class Operator:
     """Whether each output element depends only on the inputs' elements at the same (broadcast) place."""
     is_deterministic: ClassVar[bool] = True
     """False for random operators, which constant folding leaves alone."""
+    is_anchor: bool = False
+    """Whether pointwise nodes may be fused behind it: its templates apply them as an epilogue to each element
+    before they store it."""
+    is_view: ClassVar[bool] = False
+    """Whether its result is its first input's elements under another shape or order of axes, so that it may
+    share their memory."""
+    is_shape_only: ClassVar[bool] = False
+    """Whether its result follows from its input's shape alone: `evaluate_shape` gives it."""
+    is_shape_arithmetic: bool = False
+    """Whether planning applies it to small values that decide shapes, as it does every pointwise operator."""
+    keeps_elements: ClassVar[bool] = False
+    """Whether all elements of its data inputs are in its outputs, so that none of them is the larger."""
+    is_spatial: ClassVar[bool] = False
+    """Whether its kernels slide `windows` over images, which best lie channels-last, with a halo round them
+    that is as wide as the windows reach."""
+    halo_fill: ClassVar[float] = 0.0
+    """For spatial operators: the number that stands for elements outside of the input."""
+    neutral_elements: Mapping[int, float] = {}
+    """For operators of two inputs: which of them may be a number that leaves the other as it is → that
+    number, its sign included: -0 is neutral for Add, 0 is not, for it makes 0 of -0."""
+    internal_attributes: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that only rewrites give to nodes; no model may, they say what vkml has found out."""
+    retyped_attributes: ClassVar[frozenset[str]] = frozenset()
+    """Attributes whose type was another one before opset 6; `upgrade` checks these."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name or type(self).__name__
@@ -65,6 +90,10 @@ class Operator:
         """
         return node
 
+    def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
+        """The node in the form that its inputs' types decide: CastLike as a Cast that states both."""
+        return node
+
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         """Output types, exact ONNX semantics; raises `ShapeError` or `InvalidGraph` that names the node."""
         raise NotImplementedError(self.name)
@@ -72,6 +101,38 @@ class Operator:
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         """Reference implementation in NumPy, also the constant folder's and the CPU's fallback."""
         raise NotImplementedError(self.name)
+
+    def evaluate_shape(self, node: Node, dims: Sequence[int]) -> Array:
+        """For `is_shape_only` operators: the output for an input of a static shape."""
+        raise NotImplementedError(self.name)
+
+    def stated_constant(self, node: Node) -> Constant | None:
+        """The tensor that a node only states, as Constant does; None for all that compute something."""
+        return None
+
+    def is_identity(self, node: Node) -> bool:
+        """Whether a node's first output is its first input as it is, and its only one that is wanted."""
+        return False
+
+    def concatenation_axis(self, node: Node, rank: int) -> int | None:
+        """The axis along which a node's output is its inputs laid end to end; None where it is not that.
+
+        Args:
+            node: normalised.
+            rank: of the output.
+        """
+        return None
+
+    def windows(self, node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
+        """The windows that a node slides over its first input, [batch, channels, *spatial].
+
+        None for operators without windows, and where the types that they depend on are not static.
+        """
+        return None
+
+    def keeps_layout(self, node: Node) -> bool:
+        """Whether a node makes an image that lies channels-last of one that does, at no cost."""
+        return self.is_pointwise
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         """Emits the operator's Vulkan kernels through the builder (see `vkml.lowering.builder`).

@@ -20,8 +20,8 @@ from vkml.ir import Constant, Graph, GraphIndex, Node, TensorType, find
 from vkml.kernels.writer import STORAGE
 from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
 from vkml.lowering.cpu_memory import peak_bytes
-from vkml.lowering.cpu_views import VIEWS, compile_movement
-from vkml.passes.fuse import members
+from vkml.lowering.cpu_views import compile_movement
+from vkml.passes.fuse import is_fused, members
 
 if TYPE_CHECKING:
     from vkml.lowering.native import NativeStep
@@ -360,11 +360,11 @@ def _type_refusal(scope: Scope, node: Node) -> str:
 
 def _compile_node(scope: Scope, node: Node) -> _Step:
     run, is_fresh = None, True
-    if node.op == "Fused" and node.domain == "vkml":
+    if is_fused(node):
         run = _compile_fused(scope, node)
     else:
         run = compile_movement(scope, node)
-        is_fresh = run is None or node.op not in VIEWS
+        is_fresh = run is None or not find(node).is_view
         if run is None and _has_static_outputs(scope, node):
             run = compile_group(scope, (node,), node.outputs, {})
     if run is None:
@@ -439,12 +439,7 @@ def _shared_values(nodes: Sequence[Node], steps: Sequence[_Step], slots: Mapping
     for node, step in zip(nodes, steps, strict=True):
         if step.is_fresh:
             fresh.update(node.outputs)
-        elif (
-            node.op in VIEWS
-            and not node.domain
-            and node.inputs[0] in fresh
-            and index.uses(node.inputs[0]) == 1
-        ):
+        elif find(node).is_view and node.inputs[0] in fresh and index.uses(node.inputs[0]) == 1:
             # A view of an array that nobody else looks at takes it over.
             fresh.discard(node.inputs[0])
             fresh.update(node.outputs)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from vkml.ir import Node, TensorType
-from vkml.lowering.cpu_views import VIEWS
+from vkml.ir import Node, TensorType, find
 
 
 def peak_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], kept: Collection[str]) -> int:
@@ -25,7 +24,7 @@ def peak_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], kept: Col
     for at, node in enumerate(nodes):
         for name in node.reads:
             last[source.get(name, name)] = at
-        is_view = node.op in VIEWS and not node.domain
+        is_view = find(node).is_view
         for name in node.outputs:
             source[name] = source.get(node.inputs[0], node.inputs[0]) if is_view else name
             last[source[name]] = at

@@ -16,9 +16,6 @@ from vkml.ops.shape import permutation
 
 Array = np.ndarray[Any, Any]
 
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators whose result may share memory with their first input."""
-
 
 def compile_movement(scope: Scope, node: Node) -> StepFunction | None:
     """The step of a node that moves data without computing; None where it is none, or has no fast form."""

@@ -24,14 +24,10 @@ from vkml.lowering.native_builder import NativeBuilder, NativeDispatch
 from vkml.lowering.native_layout import Border, Layouts
 from vkml.lowering.schedule import schedule
 from vkml.lowering.vulkan import lower_one, place_concatenations, view_of
-from vkml.ops.conv import ConvGeometry, conv_geometry
-from vkml.ops.pool import PoolGeometry, pool_geometry
 from vkml.passes.fuse import members
 
 Array = np.ndarray[Any, Any]
 
-SPATIAL = frozenset({"AveragePool", "Conv", "MaxPool"})
-"""Operators whose results lie channels-last."""
 COPIED_BYTES = 16384
 """Inputs and outputs up to here have a place in the arena and are copied; larger ones are used in place."""
 
@@ -279,53 +275,33 @@ def _layouts(nodes: Sequence[Node], outputs: Sequence[str], types: Mapping[str, 
     last: set[str] = set()
     borders: dict[str, Border] = {}
     for node in nodes:
-        parts = members(node)
-        anchor = parts[0]
+        anchor = members(node)[0]
         made = [
             name
             for name in node.outputs
             if name and types[name].is_static and len(types[name].dims) in (3, 4)
         ]
-        is_spatial = anchor.op in SPATIAL and not anchor.domain
-        follows = any(name in last for name in node.inputs) and _keeps_places(node, parts)
-        if is_spatial or follows:
+        operator = find(anchor)
+        follows = operator.keeps_layout(anchor) and any(name in last for name in node.inputs)
+        if operator.is_spatial or follows:
             last.update(made)
-        if is_spatial:
+        if operator.is_spatial:
             _want_border(borders, anchor, types)
     return Layouts(frozenset(last - set(outputs)), borders)
-
-
-def _keeps_places(node: Node, parts: Sequence[Node]) -> bool:
-    if all(find(part).is_pointwise for part in parts):
-        return True
-    return parts[0].op == "Resize" or (node.op == "Concat" and node.attributes["axis"] == 1)
 
 
 def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, TensorType]) -> None:
     x = types.get(node.inputs[0])
     if x is None or not x.is_static or len(x.dims) not in (3, 4):
         return
-    geometry: ConvGeometry | PoolGeometry
-    if node.op == "Conv":
-        weight = types.get(node.inputs[1])
-        if weight is None or not weight.is_static:
-            return
-        geometry = conv_geometry(node, x.dims, weight.dims)
-    else:
-        geometry = pool_geometry(node, x.dims)
+    operator = find(node)
+    windows = operator.windows(node, [types.get(name) for name in node.inputs])
+    if windows is None:
+        return
     sides = []
-    for size, result, kernel, stride, dilation, begin in zip(
-        x.dims[2:],
-        geometry.output,
-        geometry.kernel,
-        geometry.strides,
-        geometry.dilations,
-        geometry.pads_begin,
-        strict=True,
-    ):
-        sides += [begin, max(0, (result - 1) * stride + (kernel - 1) * dilation - begin - size + 1)]
-    fill = -np.inf if node.op == "MaxPool" else 0.0
+    for begin, end in zip(windows.pads_begin, windows.reach_end, strict=True):
+        sides += [begin, max(0, end)]
     wanted = Border(*([0, 0] if len(sides) == 2 else []), *sides)
-    wanted = replace(wanted, fill=fill)
+    wanted = replace(wanted, fill=operator.halo_fill)
     name = node.inputs[0]
     borders[name] = borders.get(name, Border()).joined(wanted)

@@ -13,7 +13,7 @@ from vkml.cpu.native import gather, pointwise
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
-from vkml.ir import Graph, TensorType, dtypes
+from vkml.ir import Graph, TensorType, dtypes, find
 from vkml.ir.file_constant import owned
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import CannotLower
@@ -153,7 +153,7 @@ class NativeBuilder(Builder):
         space = outputs[0].shape
         if not outputs[0].elements:
             return
-        if all(node.op == "Identity" for node in body.nodes) and len(body.outputs) == 1 and len(leaves) == 1:
+        if len(body.outputs) == len(leaves) == 1 and all(find(node).is_identity(node) for node in body.nodes):
             self.copy(leaves[0], outputs[0])
             return
         body, leaves = _with_numbers(body, leaves)

@@ -13,12 +13,12 @@ from vkml.cpu.native import depthwise, product, windows, winograd
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
 from vkml.cpu.native.kernel import Launch
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.windows import Windows
 from vkml.kernels.views import View
 from vkml.kernels.writer import CannotLower
 from vkml.lowering.native_epilogue import Ending, after, grouped, scaled
 from vkml.lowering.native_layout import Border, access_of, places, plane, require_floats
 from vkml.ops.pool import window_counts
-from vkml.ops.windows import Windows
 
 if TYPE_CHECKING:
     from vkml.lowering.native_builder import NativeBuilder

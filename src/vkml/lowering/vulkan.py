@@ -112,17 +112,17 @@ def view_of(
 def place_concatenations(
     build: Builder, nodes: Sequence[Node], types: Mapping[str, TensorType], outputs: Mapping[str, View]
 ) -> None:
-    """Lets the inputs of a Concat be written where they will stand in its result."""
+    """Lets values that are laid end to end be written where they will stand in the result."""
     index = GraphIndex(nodes)
     for node in nodes:
-        if node.op != "Concat" or node.domain:
-            continue
         name = node.outputs[0]
+        axis = find(node).concatenation_axis(node, types[name].rank) if name else None
+        if axis is None:
+            continue
         whole = outputs.get(name)
         if whole is None:
             whole = build.activation(types[name], name)
             build.set_destination(name, whole)
-        axis = node.attributes["axis"] % len(whole.shape)
         start = 0
         for part in node.inputs:
             view = slice_along(whole, axis, start, types[part].dims[axis])

@@ -125,6 +125,7 @@ class _Conversion(Operator):
         "source_shape": OPTIONAL,
     }
     is_pointwise = True
+    internal_attributes = frozenset({"source", "source_shape"})
 
     def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
         """The element type converted to."""
@@ -165,6 +166,7 @@ class Cast(_Conversion):
     """Converts elements to the type that attribute `to` names."""
 
     attributes = {**_Conversion.attributes, "to": REQUIRED}
+    retyped_attributes = frozenset({"to"})
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         target = node.attributes.get("to")

@@ -14,11 +14,11 @@ from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8, INT32, UINT8
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
+from vkml.ir.windows import Windows
 from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.windows import (
-    Windows,
     check_window_padding,
     pad_for_windows,
     resolve_windows,
@@ -188,6 +188,8 @@ class Conv(Operator):
         "pads": None,
         "strides": None,
     }
+    is_anchor = True
+    is_spatial = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, weight = required(node, inputs, 0), required(node, inputs, 1)
@@ -199,6 +201,12 @@ class Conv(Operator):
         geometry = conv_geometry(node, x.dims, weight.dims)
         check_bias(node, bias, geometry.filters)
         return [check_size(node, x.dtype, geometry.output_shape)]
+
+    def windows(self, node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
+        x, weight = inputs[:2]
+        if x is None or weight is None or not (x.is_static and weight.is_static):
+            return None
+        return conv_geometry(node, x.dims, weight.dims)
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, weight = present(inputs, 0), present(inputs, 1)

@@ -83,6 +83,9 @@ class Constant(Operator):
     inputs = (0, 0)
     attributes: dict[str, Any] = {"value": None, "sparse_value": None, **dict.fromkeys(_CONSTANT_FORMS)}
 
+    def stated_constant(self, node: Node) -> ConstantValue:
+        return constant_value(node)
+
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         value = constant_value(node)
         return [check_size(node, value.dtype, value.shape)]

@@ -44,6 +44,9 @@ class Dropout(Operator):
             Node("CastLike", (mask, node.inputs[0]), node.outputs[1:2], version=NEWEST),
         ]
 
+    def is_identity(self, node: Node) -> bool:
+        return not any(node.outputs[1:]) and len(node.inputs) < 3
+
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         data = required(node, inputs, 0)
         require_types(node, [data], FLOATS)

@@ -125,10 +125,10 @@ def _sum(*arrays: Array) -> Any:
     return functools.reduce(np.add, arrays)
 
 
-register(Binary("Add", np.add, "({x} + {y})", NUMBERS))
-register(Binary("Sub", np.subtract, "subtract({x}, {y})", NUMBERS))
-register(Binary("Mul", np.multiply, "({x} * {y})", NUMBERS))
-register(Binary("Div", divide, "divide({x}, {y})", NUMBERS))
+register(Binary("Add", np.add, "({x} + {y})", NUMBERS, neutral_elements={0: -0.0, 1: -0.0}))
+register(Binary("Sub", np.subtract, "subtract({x}, {y})", NUMBERS, neutral_elements={1: 0.0}))
+register(Binary("Mul", np.multiply, "({x} * {y})", NUMBERS, neutral_elements={0: 1.0, 1: 1.0}))
+register(Binary("Div", divide, "divide({x}, {y})", NUMBERS, neutral_elements={1: 1.0}))
 register(Binary("Mod", remainder, _mod_slang, NUMBERS, attributes={"fmod": 0}, has_double=False))
 register(_Pow("Pow", power, "", (*FLOATS, INT32, INT64)))
 register(Variadic("Max", lambda *arrays: functools.reduce(np.maximum, arrays), _folded("maximum"), NUMBERS))

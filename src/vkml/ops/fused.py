@@ -1,4 +1,4 @@
-"""Fused: a group of nodes that run as one (made by the fusion pass, never read from a file)."""
+"""Nodes that stand for several which run as one; vkml makes them, no file states them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkml.ir.operator import Array
 
 @operator("Fused")
 class Fused(Operator):
-    """Runs the nodes of its attribute ``body`` in order."""
+    """Runs the nodes of its attribute ``body`` in order; made by the fusion pass."""
 
     domain = "vkml"
     inputs = (0, MANY)
@@ -33,3 +33,12 @@ class Fused(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         return build.fused(node.attributes["body"], inputs)  # type: ignore[no-any-return]
+
+
+@operator("Native")
+class Native(Operator):
+    """Stands, where the CPU's memory is planned, for nodes that machine code computes in one step."""
+
+    domain = "vkml"
+    inputs = (0, MANY)
+    outputs = (0, MANY)

@@ -307,9 +307,13 @@ class Resize(Operator):
         "nearest_mode": "round_prefer_floor",
     }
     value_inputs = (1, 2, 3)
+    is_anchor = True
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return _from_opset_10(node) if node.version < 11 else node
+
+    def keeps_layout(self, node: Node) -> bool:
+        return True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

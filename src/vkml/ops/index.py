@@ -66,6 +66,7 @@ class Gather(Operator):
 
     inputs = (2, 2)
     attributes = {"axis": 0}
+    is_shape_arithmetic = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices = required(node, inputs, 0), required(node, inputs, 1)

@@ -86,6 +86,7 @@ class MatMul(Operator):
     """Matrix product with NumPy's rules for 1-D operands and batches."""
 
     inputs = (2, 2)
+    is_anchor = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         a, b = required(node, inputs, 0), required(node, inputs, 1)
@@ -154,6 +155,7 @@ class Gemm(Operator):
 
     inputs = (2, 3)
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+    is_anchor = True
 
     def upgrade(self, node: Node) -> Node:
         # Before opset 7, `broadcast` allowed C to be smaller; the newest form always allows it.

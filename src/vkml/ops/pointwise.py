@@ -41,6 +41,7 @@ class Pointwise(Operator):
         result: DType | None = None,
         attributes: Mapping[str, Any] | None = None,
         has_double: bool = True,
+        neutral_elements: Mapping[int, float] | None = None,
     ) -> None:
         """States the operator.
 
@@ -52,6 +53,7 @@ class Pointwise(Operator):
             result: element type of the output where it is not that of the inputs.
             attributes: attribute → default.
             has_double: whether the Slang form works in double (SPIR-V has no transcendental functions in it).
+            neutral_elements: see `Operator`.
         """
         super().__init__(name)
         self.compute = compute
@@ -60,6 +62,7 @@ class Pointwise(Operator):
         self.result = result
         self.attributes = dict(attributes or {})
         self.has_double = has_double
+        self.neutral_elements = dict(neutral_elements or {})
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         known = [required(node, inputs, index) for index in range(len(inputs))]

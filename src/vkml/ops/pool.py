@@ -14,12 +14,12 @@ from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8
 from vkml.ir.graph import Node
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
+from vkml.ir.windows import Windows
 from vkml.ops.checks import present, require_dtype, require_rank, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import renew
 from vkml.ops.windows import (
-    Windows,
     check_window_padding,
     pad_for_windows,
     resolve_windows,
@@ -103,8 +103,16 @@ def _lowest(dtype: np.dtype[np.generic]) -> float:
     return -math.inf if dtype.kind == "f" else int(np.iinfo(dtype.type).min)  # type: ignore[type-var]
 
 
+class _Pool(Operator):
+    """A reduction of sliding windows."""
+
+    def windows(self, node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
+        x = inputs[0]
+        return pool_geometry(node, x.dims) if x is not None and x.is_static else None
+
+
 @operator()
-class MaxPool(Operator):
+class MaxPool(_Pool):
     """Greatest element of each window, and on request its index in the input."""
 
     outputs = (1, 2)
@@ -117,6 +125,9 @@ class MaxPool(Operator):
         "storage_order": 0,
         "strides": None,
     }
+    is_anchor = True
+    is_spatial = True
+    halo_fill = -math.inf
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
@@ -173,7 +184,7 @@ def _max_with_indices(padded: Array, geometry: PoolGeometry, column_major: bool)
 
 
 @operator()
-class AveragePool(Operator):
+class AveragePool(_Pool):
     """Mean of each window."""
 
     attributes = {
@@ -185,6 +196,8 @@ class AveragePool(Operator):
         "pads": None,
         "strides": None,
     }
+    is_anchor = True
+    is_spatial = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
@@ -223,7 +236,7 @@ def _lower_pool(build: Any, node: Node, x: Any, how: str | float) -> Sequence[An
 
 
 @operator()
-class LpPool(Operator):
+class LpPool(_Pool):
     """The p-norm of each window."""
 
     attributes = {
@@ -235,6 +248,7 @@ class LpPool(Operator):
         "pads": None,
         "strides": None,
     }
+    retyped_attributes = frozenset({"p"})
 
     def upgrade(self, node: Node) -> Node:
         return _integer_p(node)
@@ -290,6 +304,8 @@ class _GlobalPool(Operator):
 class GlobalAveragePool(_GlobalPool):
     """Mean over all spatial axes."""
 
+    is_anchor = True
+
     def reduce(self, node: Node, x: Array, axes: tuple[int, ...]) -> Array:
         count = math.prod(x.shape[axis] for axis in axes)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -315,6 +331,7 @@ class GlobalLpPool(_GlobalPool):
     """The p-norm over all spatial axes."""
 
     attributes = {"p": 2}
+    retyped_attributes = frozenset({"p"})
 
     def upgrade(self, node: Node) -> Node:
         return _integer_p(node)

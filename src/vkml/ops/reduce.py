@@ -56,10 +56,19 @@ class Reduction(Operator):
     value_inputs = (1,)
 
     def __init__(
-        self, name: str, compute: Callable[[Array, Axes], Any], allowed: Sequence[DType], axes_opset: int = 18
+        self,
+        name: str,
+        compute: Callable[[Array, Axes], Any],
+        allowed: Sequence[DType],
+        axes_opset: int = 18,
+        *,
+        is_anchor: bool = True,
+        is_shape_arithmetic: bool = False,
     ) -> None:
         """States the reduction; before `axes_opset` its axes were an attribute."""
         super().__init__(name)
+        self.is_anchor = is_anchor
+        self.is_shape_arithmetic = is_shape_arithmetic
         self.compute = compute
         self.allowed = tuple(allowed)
         self.axes_opset = axes_opset
@@ -188,13 +197,13 @@ def _float(x: Array) -> Array:
     return x if x.dtype.kind == "f" else x.astype(np.float64)
 
 
-register(Reduction("ReduceSum", total, SUMMABLE, axes_opset=13))
+register(Reduction("ReduceSum", total, SUMMABLE, axes_opset=13, is_shape_arithmetic=True))
 register(Reduction("ReduceMean", mean, SUMMABLE))
-register(Reduction("ReduceMax", greatest, ORDERED))
-register(Reduction("ReduceMin", least, ORDERED))
-register(Reduction("ReduceProd", product, SUMMABLE))
+register(Reduction("ReduceMax", greatest, ORDERED, is_shape_arithmetic=True))
+register(Reduction("ReduceMin", least, ORDERED, is_shape_arithmetic=True))
+register(Reduction("ReduceProd", product, SUMMABLE, is_shape_arithmetic=True))
 register(Reduction("ReduceL1", lambda x, axes: total(np.abs(x), axes), SUMMABLE))
 register(Reduction("ReduceL2", lambda x, axes: np.sqrt(_float(total(x * x, axes))), SUMMABLE))
 register(Reduction("ReduceSumSquare", lambda x, axes: total(x * x, axes), SUMMABLE))
-register(Reduction("ReduceLogSum", lambda x, axes: np.log(_float(total(x, axes))), SUMMABLE))
-register(Reduction("ReduceLogSumExp", log_sum_exp, SUMMABLE))
+register(Reduction("ReduceLogSum", lambda x, axes: np.log(_float(total(x, axes))), SUMMABLE, is_anchor=False))
+register(Reduction("ReduceLogSumExp", log_sum_exp, SUMMABLE, is_anchor=False))

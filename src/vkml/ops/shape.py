@@ -40,26 +40,34 @@ class Shape(Operator):
     """The input's sizes, as int64."""
 
     attributes = {"start": 0, "end": None}
+    is_shape_only = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         dims = required(node, inputs, 0).type.shape or ()
         return [static(INT64, (len(dims[shape_slice(node, len(dims))]),))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        shape = present(inputs, 0).shape
-        return [np.array(shape[shape_slice(node, len(shape))], dtype=np.int64)]
+        return [self.evaluate_shape(node, present(inputs, 0).shape)]
+
+    def evaluate_shape(self, node: Node, dims: Sequence[int]) -> Array:
+        return np.array(dims[shape_slice(node, len(dims))], dtype=np.int64)
 
 
 @operator()
 class Size(Operator):
     """The input's number of elements, as an int64 scalar."""
 
+    is_shape_only = True
+
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         required(node, inputs, 0)
         return [static(INT64, ())]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        return [np.array(present(inputs, 0).size, dtype=np.int64)]
+        return [self.evaluate_shape(node, present(inputs, 0).shape)]
+
+    def evaluate_shape(self, node: Node, dims: Sequence[int]) -> Array:
+        return np.array(math.prod(dims), dtype=np.int64)
 
 
 def reshape_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
@@ -106,6 +114,9 @@ class Reshape(Operator):
     inputs = (2, 2)
     attributes = {"allowzero": 0}
     value_inputs = (1,)
+    is_view = True
+    is_shape_arithmetic = True
+    keeps_elements = True
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version < 5:
@@ -139,6 +150,9 @@ class Flatten(Operator):
     """The same elements as a matrix, split at an axis."""
 
     attributes = {"axis": 1}
+    is_view = True
+    is_shape_arithmetic = True
+    keeps_elements = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
@@ -170,6 +184,9 @@ class Squeeze(Operator):
 
     inputs = (1, 2)
     value_inputs = (1,)
+    is_view = True
+    is_shape_arithmetic = True
+    keeps_elements = True
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return attributes_to_inputs(node, [("axes", 1, INT64)]) if node.version < 13 else node
@@ -208,6 +225,9 @@ class Unsqueeze(Operator):
 
     inputs = (2, 2)
     value_inputs = (1,)
+    is_view = True
+    is_shape_arithmetic = True
+    keeps_elements = True
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return attributes_to_inputs(node, [("axes", 1, INT64)]) if node.version < 13 else node
@@ -245,6 +265,9 @@ class Transpose(Operator):
     """Permutes the axes."""
 
     attributes = {"perm": None}
+    is_view = True
+    is_shape_arithmetic = True
+    keeps_elements = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

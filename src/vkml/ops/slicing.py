@@ -52,9 +52,17 @@ class Concat(Operator):
 
     inputs = (1, MANY)
     attributes = {"axis": REQUIRED}
+    is_shape_arithmetic = True
+    keeps_elements = True
 
     def upgrade(self, node: Node) -> Node:
         return renew(node, attributes={"axis": node.attributes.get("axis", 1)}) if node.version < 4 else node
+
+    def concatenation_axis(self, node: Node, rank: int) -> int:
+        return normalise_axis(node, node.attributes["axis"], rank)
+
+    def keeps_layout(self, node: Node) -> bool:
+        return bool(node.attributes["axis"] == 1)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         parts = [required(node, inputs, index) for index in range(len(inputs))]
@@ -102,6 +110,7 @@ class Split(Operator):
     outputs = (1, MANY)
     attributes = {"axis": 0, "num_outputs": None}
     value_inputs = (1,)
+    is_shape_arithmetic = True
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return attributes_to_inputs(node, [("split", 1, INT64)]) if node.version < 13 else node
@@ -194,6 +203,7 @@ class Slice(Operator):
 
     inputs = (3, 5)
     value_inputs = (1, 2, 3, 4)
+    is_shape_arithmetic = True
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version < 10:

@@ -36,6 +36,11 @@ class Softmax(Operator):
     """e^x over the sum of e^x along an axis; its logarithm; or 1 at the first maximum and 0 elsewhere."""
 
     attributes = {"axis": -1, "is_flattened": 0}
+    internal_attributes = frozenset({"is_flattened"})
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.is_anchor = name != "Hardmax"
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 13:

@@ -73,9 +73,13 @@ class Identity(Operator):
     """Its input, of whatever type (sequences and optionals included)."""
 
     is_pointwise = True
+    is_view = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         return [required(node, inputs, 0).type]
+
+    def is_identity(self, node: Node) -> bool:
+        return True
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         return [present(inputs, 0)]

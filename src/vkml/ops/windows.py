@@ -5,47 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array
+from vkml.ir.windows import Windows
 from vkml.ops.limits import check_padding
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Where windows lie over the spatial axes; every tuple has one entry a spatial axis."""
-
-    spatial: tuple[int, ...]
-    """Sizes of the input."""
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads_begin: tuple[int, ...]
-    pads_end: tuple[int, ...]
-    output: tuple[int, ...]
-    """Windows along each axis."""
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """What one window spans, dilation included."""
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.kernel)
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether each window is exactly the input element at the output's own place."""
-        ones = (1,) * len(self.kernel)
-        unpadded = not any(self.pads_begin) and not any(self.pads_end)
-        return self.kernel == ones and self.strides == ones and unpadded
 
 
 def spatial_attribute(node: Node, key: str, rank: int, default: int, least: int) -> tuple[int, ...]:
@@ -160,16 +129,8 @@ def pad_for_windows(array: Array, windows: Windows, fill: float) -> Array:
     With ceil_mode a window may reach beyond the stated padding; with large strides, last elements go unused.
     """
     widths = [(0, 0), (0, 0)]
-    for size, begin, end, extent, stride, count in zip(
-        windows.spatial,
-        windows.pads_begin,
-        windows.pads_end,
-        windows.extents,
-        windows.strides,
-        windows.output,
-        strict=True,
-    ):
-        widths.append((begin, max(end, (count - 1) * stride + extent - size - begin, 0)))
+    for begin, end, reach in zip(windows.pads_begin, windows.pads_end, windows.reach_end, strict=True):
+        widths.append((begin, max(end, reach, 0)))
     if not any(begin or end for begin, end in widths):
         return array
     return np.pad(array, widths, constant_values=np.asarray(fill, dtype=array.dtype))

@@ -13,29 +13,6 @@ from dataclasses import dataclass, replace
 from vkml.ir import Graph, GraphIndex, Node, TensorType, Value, find
 from vkml.passes.order import AcyclicOrder
 
-ANCHORS = frozenset(
-    {
-        "Conv",
-        "MatMul",
-        "Gemm",
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "Softmax",
-        "LogSoftmax",
-        "LayerNormalization",
-        "RMSNormalization",
-        "ReduceSum",
-        "ReduceMean",
-        "ReduceSumSquare",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceProd",
-        "Resize",
-    }
-)
 MAX_NODES = 128
 MAX_LEAVES = 10
 """Operands besides the anchor's own: 128 bytes of push constants hold 16 addresses in all."""
@@ -122,7 +99,7 @@ def _grow(
                 break
         if chosen is None:
             chosen = order.add(sources)
-            is_open = is_pointwise or (node.op in ANCHORS and not node.domain and _single_output(node))
+            is_open = is_pointwise or (find(node).is_anchor and _single_output(node))
             groups.append(_Group([i], shape, device, is_open, leaves if is_pointwise else set()))
         group_of.update((name, chosen) for name in node.outputs if name)
     return [[nodes[i] for i in group.members] for group in groups]
@@ -209,6 +186,11 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
     return [nodes[at] for at in order]
 
 
+def is_fused(node: Node) -> bool:
+    """Whether a node stands for a group."""
+    return node.op == "Fused" and node.domain == "vkml"
+
+
 def members(node: Node) -> tuple[Node, ...]:
     """The nodes a (possibly fused) node stands for."""
-    return node.attributes["body"].nodes if node.op == "Fused" and node.domain == "vkml" else (node,)
+    return node.attributes["body"].nodes if is_fused(node) else (node,)

@@ -7,13 +7,7 @@ from dataclasses import replace
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names
 from vkml.ir.operator import check_attributes, normalise_attributes
-from vkml.ops.creation import constant_value
 from vkml.passes.explain import explained
-
-_INTERNAL = frozenset({"is_flattened", "source", "source_shape"})
-"""Attributes that rewrites give to nodes: no model may, they say what vkml has found out about inputs."""
-_RETYPED = ("p", "to")
-"""Attributes that had another type before opset 6: LpPool's was a float, Cast's a string."""
 
 
 def normalise(graph: Graph) -> Graph:
@@ -29,10 +23,11 @@ def normalise(graph: Graph) -> Graph:
     taken = value_names(graph)
     for node in graph.nodes:
         for form in _named_apart(node, _upgraded(node), taken):
-            if form.op == "Constant" and form.domain == "":
-                constants[form.outputs[0]] = constant_value(form)
-            else:
+            stated = find(form).stated_constant(form)
+            if stated is None:
                 nodes.append(form)
+            else:
+                constants[form.outputs[0]] = stated
     return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
@@ -82,10 +77,10 @@ def _report_unknown(graph: Graph) -> None:
 def _upgraded(node: Node) -> list[Node]:
     operator = find(node)
     if node.attributes:
-        hidden = sorted(_INTERNAL.intersection(node.attributes))
+        hidden = sorted(operator.internal_attributes.intersection(node.attributes))
         if hidden:
             raise InvalidGraph(f"{node.label}: the attribute {hidden[0]!r} is not one of {node.op}'s")
-        changed = _RETYPED if node.version < 6 else ()
+        changed = operator.retyped_attributes if node.version < 6 else ()
         stated = {key: value for key, value in node.attributes.items() if key not in changed}
         checked = check_attributes(replace(node, attributes=stated), operator)
         node = replace(node, attributes={**node.attributes, **checked})

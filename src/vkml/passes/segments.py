@@ -22,11 +22,6 @@ from vkml.passes.folding import is_foldable
 SHAPE_ELEMENTS = 16
 """Graph inputs of integers are taken for shapes up to this size; longer ones may be data."""
 
-_SAME_SIZE = frozenset({"Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators, besides pointwise ones, whose inputs have no more elements than their outputs."""
-_ARITHMETIC = _SAME_SIZE | {"Gather", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Slice", "Split"}
-"""Operators, besides pointwise ones, that planning applies to small values."""
-
 
 @dataclass(frozen=True, eq=False)
 class Segment:
@@ -113,14 +108,12 @@ class _Places:
 
 
 def _is_shape(node: Node) -> bool:
-    return node.op in ("Shape", "Size") and not node.domain
+    return find(node).is_shape_only
 
 
 def _is_arithmetic(node: Node) -> bool:
     operator = find(node)
-    if not operator.is_deterministic:
-        return False
-    return operator.is_pointwise or (node.op in _ARITHMETIC and not node.domain)
+    return operator.is_deterministic and (operator.is_pointwise or operator.is_shape_arithmetic)
 
 
 def _positions(node: Node, positions: Sequence[int]) -> Iterator[str]:
@@ -154,9 +147,8 @@ def _small_values(graph: Graph) -> set[str]:
     small: set[str] = set()
     for node in reversed(graph.nodes):
         small.update(_deciding(node))
-        if (find(node).is_pointwise or (node.op in _SAME_SIZE and not node.domain)) and any(
-            name in small for name in node.outputs
-        ):
+        operator = find(node)
+        if (operator.is_pointwise or operator.keeps_elements) and any(name in small for name in node.outputs):
             small.update(name for name in node.inputs if name)
     for node in graph.nodes:
         if _is_shape(node):

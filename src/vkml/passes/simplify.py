@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, unused, value_names
+from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, find, unused, value_names
 
 
 def simplify(graph: Graph) -> Graph:
@@ -35,16 +35,10 @@ def remove_identities(graph: Graph) -> Graph:
 
 
 def _same_as(node: Node, graph: Graph) -> str | None:
-    if node.domain:
-        return None
-    if node.op == "Identity":
+    operator = find(node)
+    if operator.is_identity(node):
         return node.inputs[0]
-    if node.op == "Dropout" and not any(node.outputs[1:]) and len(node.inputs) < 3:
-        return node.inputs[0]
-    neutral = {"Add": -0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}.get(node.op)
-    if neutral is None:
-        return None
-    for index in (0, 1) if node.op in ("Add", "Mul") else (1,):
+    for index, neutral in operator.neutral_elements.items():
         constant = graph.constants.get(node.inputs[index])
         other = node.inputs[1 - index]
         if (
@@ -68,7 +62,8 @@ def _is_exactly(constant: Constant, number: float) -> bool:
 def fold_batch_normalization(graph: Graph) -> Graph:
     """Multiplies BatchNormalization into the weights of the Conv before it.
 
-    Types need not be known: constants that do not fit, which inference refuses, are left alone.
+    Types need not be known: constants that do not fit, which inference refuses, are left alone. The operators
+    are named here, for the rewrite is about these two alone.
     """
     index = GraphIndex.of(graph)
     constants = dict(graph.constants)

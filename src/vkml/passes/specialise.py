@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find
+from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, find
 from vkml.ir.packing import pack
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
@@ -89,11 +89,8 @@ def evaluate_constant(node: Node, inputs: Sequence[Any]) -> list[Any]:
 
 def resolved(node: Node, known: Sequence[Known | None]) -> Node:
     """The node in the form that its inputs' types decide: CastLike as a Cast that states both its types."""
-    resolve = getattr(find(node), "resolve", None)
-    if resolve is None:
-        return node
     with explained(node, "its types cannot be inferred"):
-        return resolve(node, known)  # type: ignore[no-any-return]
+        return find(node).resolve(node, known)
 
 
 def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Known | None:
@@ -127,11 +124,10 @@ def _fold(
     node: Node, known: list[Known | None], types: Mapping[str, TensorType], folding: Folding
 ) -> dict[str, Constant] | None:
     outputs = [name for name in node.outputs if name]
-    if node.op == "Shape" and node.domain == "" and known[0] is not None and known[0].type.is_static:
-        value = np.asarray(known[0].dims, np.int64)[node.attributes["start"] : node.attributes["end"]]
-        return {outputs[0]: Constant(dtypes.INT64, value.shape, value)}
-    if node.op == "Size" and node.domain == "" and known[0] is not None and known[0].type.is_static:
-        return {outputs[0]: Constant(dtypes.INT64, (), np.asarray(known[0].type.elements, np.int64))}
+    operator = find(node)
+    if operator.is_shape_only and known[0] is not None and known[0].type.is_static:
+        value = operator.evaluate_shape(node, known[0].dims)
+        return {outputs[0]: Constant(types[outputs[0]].dtype, value.shape, value)}
     if not is_foldable(node) or any(k is not None and k.value is None for k in known):
         return None
     made = [types[name] for name in outputs]

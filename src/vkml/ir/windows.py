@@ -1,0 +1,47 @@
+"""Windows that slide over spatial axes: the geometry of convolutions and pools."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where windows lie over the spatial axes; every tuple has one entry a spatial axis."""
+
+    spatial: tuple[int, ...]
+    """Sizes of the input."""
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    pads_end: tuple[int, ...]
+    output: tuple[int, ...]
+    """Windows along each axis."""
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """What one window spans, dilation included."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    @property
+    def reach_end(self) -> tuple[int, ...]:
+        """Elements behind the input that the last windows read; negative where they leave some unread."""
+        return tuple(
+            (count - 1) * stride + extent - begin - size
+            for count, stride, extent, begin, size in zip(
+                self.output, self.strides, self.extents, self.pads_begin, self.spatial, strict=True
+            )
+        )
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each window is exactly the input element at the output's own place."""
+        ones = (1,) * len(self.kernel)
+        unpadded = not any(self.pads_begin) and not any(self.pads_end)
+        return self.kernel == ones and self.strides == ones and unpadded
