@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+import onnx.defs
 import pytest
 
 import vkml.ops  # noqa: F401  fills the registry
@@ -14,7 +15,7 @@ from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, dtypes, find
-from vkml.ir.operator import REGISTRY, Array, normalise_attributes
+from vkml.ir.operator import REGISTRY, Array, AttributeType, normalise_attributes
 from vkml.lowering.cpu_memory import peak_bytes
 from vkml.passes import fuse, normalise, remove_dead, simplify, specialise
 from vkml.passes.fuse import members
@@ -74,6 +75,34 @@ def test_spatial_operators_have_windows() -> None:
         assert (windows.output, windows.pads_begin, windows.reach_end) == ((4, 3), (1, 0), (1, 0))
         unknown = TensorType(dtypes.FLOAT32, (1, None, 7, 9))
         assert find(node).windows(node, [unknown, weight]) is None
+
+
+def test_attributes_have_the_types_that_onnx_states() -> None:
+    kinds = {each.name: each for each in AttributeType}
+    checked = 0
+    for schema in onnx.defs.get_all_schemas_with_history():
+        operator = REGISTRY.get((schema.domain, schema.name))
+        for name, attribute in schema.attributes.items() if operator is not None else ():
+            stated = attribute.type.name
+            if stated in kinds and not (schema.since_version < 6 and name in operator.retyped_attributes):
+                assert operator.attribute_type(name) is kinds[stated], (
+                    schema.name,
+                    schema.since_version,
+                    name,
+                )
+                checked += 1
+    assert checked > 500
+
+
+def test_a_seed_is_an_integer() -> None:
+    sketch = Sketch("seed", opset=13)
+    training = sketch.constant(np.array(True))
+    rate = sketch.constant(np.float32(0.5))
+    x = sketch.input("x", SHAPE)
+    prepare(sketch.finish(sketch.node("Dropout", x, rate, training, seed=3)))
+    sketch.node("Dropout", x, rate, training, seed=0.5)
+    with pytest.raises(InvalidGraph, match="'seed' must be an integer"):
+        prepare(sketch.finish())
 
 
 class _Stating(Operator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -15,6 +16,22 @@ from vkml.ir.types import Known, TensorType
 from vkml.ir.windows import Windows
 
 Array = np.ndarray[Any, Any]
+
+
+class AttributeType(Enum):
+    """What an attribute holds; the values are how messages call it."""
+
+    INT = "an integer"
+    FLOAT = "a float"
+    STRING = "a string"
+    TENSOR = "a tensor"
+    GRAPH = "a graph"
+    INTS = "a list of integers"
+    FLOATS = "a list of floats"
+    STRINGS = "a list of strings"
+
+
+INT, FLOAT, STRING, TENSOR, GRAPH, INTS, FLOATS, STRINGS = AttributeType
 
 
 class _Required:
@@ -46,6 +63,9 @@ class Operator:
     outputs: tuple[int, int] = (1, 1)
     attributes: Mapping[str, Any] = {}
     """Attribute → default, `REQUIRED` or `OPTIONAL`."""
+    attribute_types: Mapping[str, AttributeType] = {}
+    """Types of the attributes, older opsets' among them, whose defaults do not tell: for these are None, or
+    there is none."""
     value_inputs: tuple[int, ...] = ()
     """Inputs whose values (not only types) `infer` needs: shapes, axes, pads, … Constants by then."""
     sizing_inputs: tuple[int, ...] = ()
@@ -82,6 +102,16 @@ class Operator:
 
     def __init__(self, name: str = "") -> None:
         self.name = name or type(self).__name__
+
+    def attribute_type(self, name: str) -> AttributeType | None:
+        """What an attribute must hold; None where anything is let pass unseen."""
+        default = self.attributes.get(name)
+        for kind, type_ in ((int, INT), (float, FLOAT), (str, STRING)):
+            if isinstance(default, kind):
+                return type_
+        if isinstance(default, tuple) and all(isinstance(item, int) for item in default):
+            return INTS
+        return self.attribute_types.get(name)
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         """Rewrites a node of an older opset (`node.version`) into the newest form.
@@ -193,23 +223,6 @@ def find(node: Node) -> Operator:
     return found
 
 
-_INT, _FLOAT, _TEXT, _TENSOR, _GRAPH = "an integer", "a float", "a string", "a tensor", "a graph"
-_INTS, _FLOATS, _TEXTS = "a list of integers", "a list of floats", "a list of strings"
-_BY_NAME = {
-    **dict.fromkeys(("axis", "blocksize", "dtype", "end", "hidden_size", "k", "num_groups"), _INT),
-    **dict.fromkeys(("num_outputs", "num_scan_inputs", "size", "to"), _INT),
-    **dict.fromkeys(("clip", "high", "low", "max", "min", "ratio", "seed", "value_float"), _FLOAT),
-    **dict.fromkeys(("direction", "value_string"), _TEXT),
-    **dict.fromkeys(("axes", "dilations", "ends", "kernel_shape", "output_padding", "output_shape"), _INTS),
-    **dict.fromkeys(("pads", "perm", "repeats", "shape", "split", "starts", "strides", "value_ints"), _INTS),
-    **dict.fromkeys(("activation_alpha", "activation_beta", "scales", "value_floats"), _FLOATS),
-    **dict.fromkeys(("activations", "value_strings"), _TEXTS),
-    **dict.fromkeys(("body", "else_branch", "then_branch"), _GRAPH),
-    "value_int": _INT,
-}
-"""Types of attributes whose default does not tell; ONNX gives one name the same type nearly everywhere."""
-
-
 def normalise_attributes(node: Node, spec: Operator) -> dict[str, Any]:
     """The node's attributes with defaults filled in; `InvalidGraph` for unknown, missing or mistyped ones."""
     unknown = sorted(key for key in node.attributes if key not in spec.attributes)
@@ -231,54 +244,41 @@ def check_attributes(node: Node, spec: Operator) -> dict[str, Any]:
     """The node's own attributes, integers made floats where floats belong; others pass unseen.
 
     Raises:
-        InvalidGraph: an attribute is not of the type that its default, or its name, tells.
+        InvalidGraph: an attribute is not of the type that its operator states.
     """
     checked = {}
     for key, value in node.attributes.items():
-        wanted = _wanted(spec, key)
+        wanted = spec.attribute_type(key)
         checked[key] = value if wanted is None or value is None else _checked(node, key, value, wanted)
     return checked
 
 
-def _wanted(spec: Operator, key: str) -> str | None:
-    default = spec.attributes.get(key)
-    if default is None or default is REQUIRED:
-        if key == "value":
-            return _TENSOR if key in spec.attributes else None
-        return _BY_NAME.get(key)
-    for kind, wanted in ((int, _INT), (float, _FLOAT), (str, _TEXT)):
-        if isinstance(default, kind):
-            return wanted
-    return _INTS if isinstance(default, tuple) and all(isinstance(item, int) for item in default) else None
-
-
-def _checked(node: Node, key: str, value: Any, wanted: str) -> Any:
-    if _kind(value) == wanted or (value in ((), []) and wanted in (_FLOATS, _TEXTS)):
+def _checked(node: Node, key: str, value: Any, wanted: AttributeType) -> Any:
+    kind = _kind(value)
+    if kind is wanted or (value in ((), []) and wanted in (FLOATS, STRINGS)):
         return value
     # An integer stands for the float it equals; the other way round would lose something sooner or later.
-    if _kind(value) == _INT and wanted == _FLOAT and float(value) == value:
+    if kind is INT and wanted is FLOAT and float(value) == value:
         return float(value)
-    if _kind(value) == _INTS and wanted == _FLOATS and all(float(item) == item for item in value):
+    if kind is INTS and wanted is FLOATS and all(float(item) == item for item in value):
         return tuple(float(item) for item in value)
     shown = repr(value)
+    found = kind.value if isinstance(kind, AttributeType) else kind
     raise InvalidGraph(
-        f"{node.label}: the attribute {key!r} must be {wanted}, the model has {_kind(value)}, "
+        f"{node.label}: the attribute {key!r} must be {wanted.value}, the model has {found}, "
         f"{shown if len(shown) <= 60 else shown[:60] + '…'}"
     )
 
 
-def _kind(value: Any) -> str:
+_LISTS = {INT: INTS, FLOAT: FLOATS, STRING: STRINGS}
+_KINDS = ((numbers.Integral, INT), (numbers.Real, FLOAT), (str, STRING), (Constant, TENSOR), (Graph, GRAPH))
+
+
+def _kind(value: Any) -> AttributeType | str:
+    """What a value is; in words where it is nothing that an attribute may be."""
     if isinstance(value, list | tuple):
         kinds = {_kind(item) for item in value}
-        lists = {_INT: _INTS, _FLOAT: _FLOATS, _TEXT: _TEXTS}
-        return _INTS if not kinds else lists.get(min(kinds), "a list") if len(kinds) == 1 else "a mixed list"
-    for kinds_, name in (
-        (numbers.Integral, _INT),
-        (numbers.Real, _FLOAT),
-        (str, _TEXT),
-        (Constant, _TENSOR),
-        (Graph, _GRAPH),
-    ):
-        if isinstance(value, kinds_):
-            return name
-    return f"a {type(value).__name__}"
+        if len(kinds) > 1:
+            return "a mixed list"
+        return next((found for kind, found in _LISTS.items() if kind in kinds), "a list") if kinds else INTS
+    return next((kind for type_, kind in _KINDS if isinstance(value, type_)), f"a {type(value).__name__}")

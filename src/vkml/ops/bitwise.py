@@ -10,7 +10,7 @@ import numpy as np
 from vkml.errors import InvalidGraph
 from vkml.ir.dtypes import INTEGERS, DType
 from vkml.ir.graph import Node
-from vkml.ir.operator import REQUIRED, Array, register
+from vkml.ir.operator import REQUIRED, STRING, Array, register
 from vkml.ir.types import Known, TensorType
 from vkml.ops.pointwise import Binary
 
@@ -32,6 +32,8 @@ def _shift_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str
 
 class _BitShift(Binary):
     """Shifts the bits of the first input by as many places as the second says."""
+
+    attribute_types = {**Binary.attribute_types, "direction": STRING}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         direction = node.attributes["direction"]

@@ -13,7 +13,7 @@ from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import dtypes
 from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT64, NUMBERS, STRING, DType
 from vkml.ir.graph import Node
-from vkml.ir.operator import OPTIONAL, REQUIRED, Array, Operator, operator
+from vkml.ir.operator import INT, OPTIONAL, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, required
 from vkml.ops.limits import check_size
@@ -167,6 +167,7 @@ class Cast(_Conversion):
 
     attributes = {**_Conversion.attributes, "to": REQUIRED}
     retyped_attributes = frozenset({"to"})
+    attribute_types = {"to": INT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         target = node.attributes.get("to")

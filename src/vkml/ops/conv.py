@@ -19,6 +19,7 @@ from vkml.ops.checks import optional, present, require_dtype, require_same_dtype
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.windows import (
+    WINDOW_ATTRIBUTES,
     check_window_padding,
     pad_for_windows,
     resolve_windows,
@@ -190,6 +191,7 @@ class Conv(Operator):
     }
     is_anchor = True
     is_spatial = True
+    attribute_types = WINDOW_ATTRIBUTES
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, weight = required(node, inputs, 0), required(node, inputs, 1)
@@ -239,6 +241,7 @@ class ConvInteger(Operator):
 
     inputs = (2, 4)
     attributes = Conv.attributes
+    attribute_types = WINDOW_ATTRIBUTES
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, weight = required(node, inputs, 0), required(node, inputs, 1)

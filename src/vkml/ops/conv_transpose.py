@@ -11,13 +11,13 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
 from vkml.ops.conv import CONV_DTYPES, Conv, check_bias, check_kernel_shape, check_ranks, with_bias
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
-from vkml.ops.windows import auto_pad_mode, explicit_pads, spatial_attribute
+from vkml.ops.windows import WINDOW_ATTRIBUTES, auto_pad_mode, explicit_pads, spatial_attribute
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ class ConvTranspose(Operator):
 
     inputs = (2, 3)
     attributes = {**Conv.attributes, "output_padding": None, "output_shape": None}
+    attribute_types = {**WINDOW_ATTRIBUTES, "output_padding": INTS, "output_shape": INTS}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, weight = required(node, inputs, 0), required(node, inputs, 1)

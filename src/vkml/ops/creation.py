@@ -29,7 +29,18 @@ from vkml.ir.dtypes import (
 )
 from vkml.ir.graph import Constant as ConstantValue
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import (
+    FLOAT,
+    FLOATS,
+    INT,
+    INTS,
+    STRINGS,
+    TENSOR,
+    Array,
+    AttributeType,
+    Operator,
+    operator,
+)
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     has_unknown_value,
@@ -82,6 +93,15 @@ class Constant(Operator):
 
     inputs = (0, 0)
     attributes: dict[str, Any] = {"value": None, "sparse_value": None, **dict.fromkeys(_CONSTANT_FORMS)}
+    attribute_types = {
+        "value": TENSOR,
+        "value_float": FLOAT,
+        "value_floats": FLOATS,
+        "value_int": INT,
+        "value_ints": INTS,
+        "value_string": AttributeType.STRING,
+        "value_strings": STRINGS,
+    }
 
     def stated_constant(self, node: Node) -> ConstantValue:
         return constant_value(node)
@@ -114,6 +134,7 @@ class ConstantOfShape(Operator):
 
     attributes = {"value": None}
     value_inputs = (0,)
+    attribute_types = {"value": TENSOR}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         target, fill = required(node, inputs, 0), fill_value(node)
@@ -215,6 +236,7 @@ class EyeLike(Operator):
     """A matrix of the input's shape with ones on one diagonal."""
 
     attributes = {"dtype": None, "k": 0}
+    attribute_types = {"dtype": INT}
 
     def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
         """The node with the result's type stated; an array of bits does not tell bfloat16 from uint16."""

@@ -9,7 +9,7 @@ import numpy as np
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import BOOL, FLOATS, DType
 from vkml.ir.graph import Node
-from vkml.ir.operator import OPTIONAL, Array, Operator, operator
+from vkml.ir.operator import FLOAT, INT, INTS, OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.broadcasting import require_types
 from vkml.ops.checks import optional, present, require_dtype, required
@@ -27,6 +27,7 @@ class Dropout(Operator):
     outputs = (1, 2)
     attributes = {"seed": OPTIONAL}
     is_deterministic = False
+    attribute_types = {"consumed_inputs": INTS, "is_test": INT, "ratio": FLOAT, "seed": INT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         newest = renew(node, drop=("is_test", "consumed_inputs", "ratio")) if node.version < 12 else node

@@ -11,7 +11,7 @@ import numpy as np
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT32, INT64, NUMBERS, DType, from_numpy
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, operator, register
+from vkml.ir.operator import FLOAT, INTS, Array, Operator, operator, register
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import broadcast_shapes, require_types
 from vkml.ops.checks import optional, present, require_dtype, required
@@ -154,6 +154,7 @@ class Clip(Operator):
 
     inputs = (1, 3)
     is_pointwise = True
+    attribute_types = {"consumed_inputs": INTS, "max": FLOAT, "min": FLOAT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 11:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vkml.ir import MANY, REQUIRED, Graph, Known, Node, Operator, TensorType, find, operator
-from vkml.ir.operator import Array
+from vkml.ir.operator import GRAPH, Array
 
 
 @operator("Fused")
@@ -17,6 +17,7 @@ class Fused(Operator):
     inputs = (0, MANY)
     outputs = (1, MANY)
     attributes = {"body": REQUIRED}
+    attribute_types = {"body": GRAPH}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         return [value.type for value in node.attributes["body"].outputs]

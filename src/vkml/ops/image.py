@@ -12,7 +12,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT64, NUMBERS
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import FLOAT, FLOATS, INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
     contiguous,
@@ -308,6 +308,7 @@ class Resize(Operator):
     }
     value_inputs = (1, 2, 3)
     is_anchor = True
+    attribute_types = {"axes": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return _from_opset_10(node) if node.version < 11 else node
@@ -376,6 +377,7 @@ class Upsample(Operator):
 
     inputs = (1, 2)
     attributes = {"mode": "nearest"}
+    attribute_types = {"height_scale": FLOAT, "scales": FLOATS, "width_scale": FLOAT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 9:

@@ -23,7 +23,7 @@ from vkml.ir.dtypes import (
     DType,
 )
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import INT, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
 from vkml.ops.limits import check_size
@@ -156,6 +156,7 @@ class Gemm(Operator):
     inputs = (2, 3)
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
     is_anchor = True
+    attribute_types = {"broadcast": INT}
 
     def upgrade(self, node: Node) -> Node:
         # Before opset 7, `broadcast` allowed C to be smaller; the newest form always allows it.

@@ -12,7 +12,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from vkml.ir.graph import Node
-from vkml.ir.operator import REQUIRED, Array, Operator, operator
+from vkml.ir.operator import INT, INTS, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     normalise_axes,
@@ -68,6 +68,7 @@ class BatchNormalization(Operator):
     inputs = (5, 5)
     outputs = (1, 3)
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
+    attribute_types = {"consumed_inputs": INTS, "is_test": INT, "spatial": INT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 14:
@@ -159,6 +160,7 @@ class InstanceNormalization(Operator):
 
     inputs = (3, 3)
     attributes = {"epsilon": 1e-5}
+    attribute_types = {"consumed_inputs": INTS}
 
     def upgrade(self, node: Node) -> Node:
         return renew(node, drop=["consumed_inputs"]) if node.version < 6 else node
@@ -195,6 +197,7 @@ class GroupNormalization(Operator):
 
     inputs = (3, 3)
     attributes = {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1}
+    attribute_types = {"num_groups": INT}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, groups = required(node, inputs, 0), int(node.attributes["num_groups"])
@@ -359,6 +362,7 @@ class LRN(Operator):
     """Divides each element by a power of the sum of squares over neighbouring channels."""
 
     attributes = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
+    attribute_types = {"size": INT}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

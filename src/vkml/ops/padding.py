@@ -11,7 +11,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
 from vkml.ir.graph import Constant, Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import FLOAT, INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
     array_values,
@@ -98,6 +98,7 @@ class Pad(Operator):
     inputs = (2, 4)
     attributes = {"mode": "constant"}
     value_inputs = (1, 3)
+    attribute_types = {"paddings": INTS, "pads": INTS, "value": FLOAT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 11:
@@ -283,6 +284,7 @@ class CenterCropPad(Operator):
     inputs = (2, 2)
     attributes = {"axes": None}
     value_inputs = (1,)
+    attribute_types = {"axes": INTS}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from vkml.ir.dtypes import BOOL, FLOAT64, DType
 from vkml.ir.graph import Node
-from vkml.ir.operator import MANY, Array, Operator
+from vkml.ir.operator import INT, INTS, MANY, Array, Operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import align_to_axis, broadcast_shapes, require_types
 from vkml.ops.checks import present, required
@@ -96,6 +96,7 @@ class Unary(Pointwise):
     """A pointwise operator of one input."""
 
     inputs = (1, 1)
+    attribute_types = {"consumed_inputs": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return renew(node, drop=("consumed_inputs",)) if node.version < 6 else node
@@ -105,6 +106,7 @@ class Binary(Pointwise):
     """A pointwise operator of two inputs, broadcast both ways."""
 
     inputs = (2, 2)
+    attribute_types = {"axis": INT, "broadcast": INT, "consumed_inputs": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 7:
@@ -120,6 +122,7 @@ class Variadic(Pointwise):
     """A pointwise operator of one or more inputs."""
 
     inputs = (1, MANY)
+    attribute_types = {"consumed_inputs": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return renew(node, drop=("consumed_inputs",)) if node.version < 6 else node

@@ -20,6 +20,7 @@ from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import renew
 from vkml.ops.windows import (
+    WINDOW_ATTRIBUTES,
     check_window_padding,
     pad_for_windows,
     resolve_windows,
@@ -105,6 +106,8 @@ def _lowest(dtype: np.dtype[np.generic]) -> float:
 
 class _Pool(Operator):
     """A reduction of sliding windows."""
+
+    attribute_types = WINDOW_ATTRIBUTES
 
     def windows(self, node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
         x = inputs[0]

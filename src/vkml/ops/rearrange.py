@@ -10,7 +10,7 @@ import numpy as np
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT32, INT64
 from vkml.ir.graph import Constant, Node
-from vkml.ir.operator import REQUIRED, Array, Operator, operator
+from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
@@ -38,6 +38,7 @@ class DepthToSpace(Operator):
     """Moves blocks of channels into the plane: [N, C, H, W] → [N, C/b², H·b, W·b]."""
 
     attributes = {"blocksize": REQUIRED, "mode": "DCR"}
+    attribute_types = {"blocksize": INT}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
@@ -76,6 +77,7 @@ class SpaceToDepth(Operator):
     """Moves blocks of the plane into channels: [N, C, H, W] → [N, C·b², H/b, W/b]."""
 
     attributes = {"blocksize": REQUIRED, "mode": "DCR"}
+    attribute_types = {"blocksize": INT}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, FLOATS, INT8, INT32, INT64, UINT8, UINT32, UINT64, DType
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, register
+from vkml.ir.operator import INTS, Array, Operator, register
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
 from vkml.ops.checks import (
@@ -54,6 +54,7 @@ class Reduction(Operator):
     inputs = (1, 2)
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     value_inputs = (1,)
+    attribute_types = {"axes": INTS}
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import BOOL, INT32, INT64, NUMBERS
 from vkml.ir.graph import Constant, Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import INT, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
@@ -119,6 +119,7 @@ class TopK(Operator):
     outputs = (1, 2)
     attributes = {"axis": -1, "largest": 1, "sorted": 1}
     value_inputs = (1,)
+    attribute_types = {"k": INT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 10:
@@ -191,6 +192,7 @@ class Compress(Operator):
     inputs = (2, 2)
     attributes = {"axis": None}
     sizing_inputs = (1,)
+    attribute_types = {"axis": INT}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, condition = required(node, inputs, 0), required(node, inputs, 1)
@@ -221,6 +223,7 @@ class Unique(Operator):
     outputs = (1, 4)
     attributes = {"axis": None, "sorted": 1}
     sizing_inputs = (0,)
+    attribute_types = {"axis": INT}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

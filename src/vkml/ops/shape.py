@@ -11,7 +11,7 @@ import numpy as np
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import INT, INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
@@ -41,6 +41,7 @@ class Shape(Operator):
 
     attributes = {"start": 0, "end": None}
     is_shape_only = True
+    attribute_types = {"end": INT}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         dims = required(node, inputs, 0).type.shape or ()
@@ -117,6 +118,7 @@ class Reshape(Operator):
     is_view = True
     is_shape_arithmetic = True
     keeps_elements = True
+    attribute_types = {"consumed_inputs": INTS, "shape": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version < 5:
@@ -187,6 +189,7 @@ class Squeeze(Operator):
     is_view = True
     is_shape_arithmetic = True
     keeps_elements = True
+    attribute_types = {"axes": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return attributes_to_inputs(node, [("axes", 1, INT64)]) if node.version < 13 else node
@@ -228,6 +231,7 @@ class Unsqueeze(Operator):
     is_view = True
     is_shape_arithmetic = True
     keeps_elements = True
+    attribute_types = {"axes": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return attributes_to_inputs(node, [("axes", 1, INT64)]) if node.version < 13 else node
@@ -268,6 +272,7 @@ class Transpose(Operator):
     is_view = True
     is_shape_arithmetic = True
     keeps_elements = True
+    attribute_types = {"perm": INTS}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
-from vkml.ir.operator import MANY, REQUIRED, Array, Operator, operator
+from vkml.ir.operator import INT, INTS, MANY, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     array_values,
@@ -54,6 +54,7 @@ class Concat(Operator):
     attributes = {"axis": REQUIRED}
     is_shape_arithmetic = True
     keeps_elements = True
+    attribute_types = {"axis": INT}
 
     def upgrade(self, node: Node) -> Node:
         return renew(node, attributes={"axis": node.attributes.get("axis", 1)}) if node.version < 4 else node
@@ -111,6 +112,7 @@ class Split(Operator):
     attributes = {"axis": 0, "num_outputs": None}
     value_inputs = (1,)
     is_shape_arithmetic = True
+    attribute_types = {"num_outputs": INT, "split": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         return attributes_to_inputs(node, [("split", 1, INT64)]) if node.version < 13 else node
@@ -204,6 +206,7 @@ class Slice(Operator):
     inputs = (3, 5)
     value_inputs = (1, 2, 3, 4)
     is_shape_arithmetic = True
+    attribute_types = {"axes": INTS, "ends": INTS, "starts": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version < 10:

@@ -27,7 +27,7 @@ from vkml.ops.checks import (
 )
 from vkml.ops.limits import check_size
 from vkml.ops.pool import POOL_DTYPES
-from vkml.ops.windows import explicit_pads, spatial_attribute
+from vkml.ops.windows import WINDOW_ATTRIBUTES, explicit_pads, spatial_attribute
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Col2Im(Operator):
     inputs = (3, 3)
     attributes = {"dilations": None, "pads": None, "strides": None}
     value_inputs = (1, 2)
+    attribute_types = WINDOW_ATTRIBUTES
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, image_input = required(node, inputs, 0), required(node, inputs, 1)
@@ -148,6 +149,7 @@ class MaxUnpool(Operator):
     inputs = (2, 3)
     attributes = {"kernel_shape": REQUIRED, "pads": None, "strides": None}
     value_inputs = (2,)
+    attribute_types = WINDOW_ATTRIBUTES
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices = required(node, inputs, 0), required(node, inputs, 1)

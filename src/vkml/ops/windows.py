@@ -10,10 +10,11 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array
+from vkml.ir.operator import INTS, Array
 from vkml.ir.windows import Windows
 from vkml.ops.limits import check_padding
 
+WINDOW_ATTRIBUTES = {"dilations": INTS, "kernel_shape": INTS, "pads": INTS, "strides": INTS}
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
