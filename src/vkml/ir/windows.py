@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,15 @@ class Windows:
                 self.output, self.strides, self.extents, self.pads_begin, self.spatial, strict=True
             )
         )
+
+    def over(self, rank: int) -> Windows:
+        """The same windows over so many axes: the last ones, or all, with axes of size 1 put before them."""
+
+        def fitted(field: str) -> tuple[int, ...]:
+            missing = (0 if field.startswith("pads") else 1,) * rank
+            return (*missing, *getattr(self, field))[-rank:]
+
+        return Windows(*(fitted(field.name) for field in fields(Windows)))
 
     @property
     def taps(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.ir import TensorType, dtypes
+from vkml.ir.windows import Windows
 from vkml.kernels.gemm import TILE_K, Operand, Product, aligned, launch, load_vector, matrix_operand
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
@@ -16,8 +17,6 @@ from vkml.kernels.writer import KernelWriter, compute_type, load_expression, mul
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
 
-Triple = tuple[int, int, int]
-
 
 def conv(
     build: Builder,
@@ -25,10 +24,7 @@ def conv(
     weight: View,
     bias: View | None,
     result: TensorType,
-    *,
-    strides: Triple,
-    pads: Triple,
-    dilations: Triple,
+    windows: Windows,
     group: int,
 ) -> list[View]:
     """A convolution over three spatial dimensions (missing ones have size 1).
@@ -39,20 +35,17 @@ def conv(
         weight: (out channels, channels / group, kernel depth, height, width), row-major.
         bias: (out channels,) or None.
         result: type of the output as the node states it, (batch, out channels, *spatial).
-        strides: steps of the window.
-        pads: leading padding; trailing padding follows from the result's shape.
-        dilations: steps inside the window.
+        windows: over depth, height and width.
         group: number of groups.
     """
     batch, channels = x.shape[:2]
     out_channels = weight.shape[0]
-    spatial = (1,) * (5 - len(result.dims)) + result.dims[2:]
-    kernel = weight.shape[2:]
+    spatial, kernel = windows.output, windows.kernel
     geometry = {
-        **_named("S", strides),
-        **_named("PAD", pads),
-        **_named("D", dilations),
-        **_named("X", x.shape[2:]),
+        **_named("S", windows.strides),
+        **_named("PAD", windows.pads_begin),
+        **_named("D", windows.dilations),
+        **_named("X", windows.spatial),
         **_named("K", kernel),
         **_named("O", spatial),
     }
@@ -74,7 +67,7 @@ def conv(
         "conv",
         (("PIXELS", pixels),),
     )
-    is_pointwise = kernel == (1, 1, 1) and strides == (1, 1, 1) and not any(pads) and spatial == x.shape[2:]
+    is_pointwise = windows.is_pointwise
     is_tap_major = not is_pointwise and weight.shape[1] % TILE_K == 0 and weight.buffer.constant is not None
     if is_tap_major:
         weight = build.prepared(weight, "taps_first", _taps_first)
@@ -256,9 +249,6 @@ def _depthwise(
     writer.text(f"int image_start(int image, int channel) {{ return {start}; }}")
     emit_store(writer, space, outputs, epilogue, compute_type(accumulator))
     writer.text(template("depthwise"))
-    groups = -(-total // 128)
-    rows = -(-groups // build.target.max_groups)
-    across = -(-groups // rows)
-    writer.constant(across, "ACROSS")
+    across, rows = writer.grid(-(-total // 128), build.target.max_groups)
     build.emit(writer.finish("depthwise", (across, rows, 1), variant="direct", reason="one channel a group"))
     return outputs

@@ -71,9 +71,6 @@ def conv_transpose(
     writer.text(f"Accumulator load_tap(int c, int o, int d, int h, int w) {{ return {tap}; }}")
     emit_store(writer, space, outputs, epilogue, compute_type(accumulator))
     writer.text(template("conv_transpose"))
-    groups = -(-total // WORKGROUP)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     build.emit(writer.finish("conv_transpose", (across, high, 1), variant="direct"))
     return outputs

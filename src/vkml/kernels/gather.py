@@ -79,10 +79,7 @@ def gather(build: Builder, data: View, indices: View, axis: int, result: TensorT
         raise CannotLower("Gather cannot write into these strides")
     output = writer.write(flat)
     place = writer.offset(("o", "i", "n"), flat.strides)
-    groups = -(-total // WORKGROUP)
-    high = -(-groups // build.target.max_groups)
-    across = max(1, -(-groups // max(high, 1)))
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     writer.text(
         f"""
 {data_type} read_element(int at) {{ return {source}[at]; }}
@@ -100,5 +97,5 @@ void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)
 }}
 """
     )
-    build.emit(writer.finish("gather", (across, max(high, 1), 1), variant="slices"))
+    build.emit(writer.finish("gather", (across, high, 1), variant="slices"))
     return [target]

@@ -192,10 +192,7 @@ def add_partials(
         writer.constant(value, name)
     pointer = writer.read(partials)
     emit_store(writer, product.space, outputs, epilogue, accumulator)
-    groups = -(-total // 128)
-    rows = -(-groups // build.target.max_groups)
-    across = -(-groups // rows)
-    writer.constant(across, "ACROSS")
+    across, rows = writer.grid(-(-total // 128), build.target.max_groups)
     writer.text(
         "\n".join(
             [

@@ -84,9 +84,7 @@ def gemv(build: Builder, product: Product, a: View, b: View) -> list[View]:
         emit_store(writer, product.space, outputs, epilogue, accumulator)
         body = f"store({product.coordinates}, x);"
     writer.text(f"void finish(int batch, int split, int m, int n, Accumulator x)\n{{\n    {body}\n}}")
-    rows = -(-wide_groups // build.target.max_groups)
-    across = -(-wide_groups // rows)
-    writer.constant(across, "ACROSS")
+    across, rows = writer.grid(wide_groups, build.target.max_groups)
     writer.text(template("gemv"))
     where = "n" if along_n else "k"
     build.emit(

@@ -94,11 +94,8 @@ def launch(
     """Emits a kernel of one thread an `item` below `total`."""
     if not total:
         return
-    groups = -(-total // WORKGROUP)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
     writer.constant(total, "TOTAL")
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     writer.text(
         "\n".join(
             [

@@ -67,11 +67,8 @@ def pad(
     else:
         lines.append(f"    {type_} value = {source}[{place}];")
     total = math.prod(result.dims)
-    groups = -(-total // WORKGROUP)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
     writer.constant(total, "TOTAL")
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     writer.text(
         "\n".join(
             [

@@ -17,6 +17,7 @@ from vkml.kernels.writer import (
     CannotLower,
     KernelWriter,
     compute_type,
+    grid,
     load_expression,
     storage_type,
     store_expression,
@@ -289,9 +290,7 @@ def _generate(
     for index, view in enumerate(outputs, len(leaves)):
         lines += _store(view, pointers[index], places[index], width, f"y{index - len(leaves)}")
 
-    groups = -(-items // WORKGROUP)
-    rows = -(-groups // max_groups)
-    across = -(-groups // rows)
+    across, rows = grid(-(-items // WORKGROUP), max_groups)
     across_name = writer.constant(across, "ACROSS") if rows > 1 else "0"
     if body.nodes:
         writer.math()

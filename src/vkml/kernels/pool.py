@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
+from vkml.ir.windows import Windows
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.reduce import extreme
 from vkml.kernels.reduce import norm as reduce_norm
@@ -16,7 +17,6 @@ from vkml.kernels.writer import compute_type, load_expression, template
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
 
-Triple = tuple[int, int, int]
 WORKGROUP = 128
 
 
@@ -48,19 +48,14 @@ def pool(
     build: Builder,
     x: View,
     result: TensorType,
+    windows: Windows,
     *,
     how: PoolFunction,
-    kernel: Triple,
-    strides: Triple,
-    dilations: Triple,
-    pads: Triple,
-    pads_end: Triple = (0, 0, 0),
     counts_padding: bool = False,
 ) -> list[View]:
     """Pools `x`, a view of (batch, channels, depth, height, width); missing dimensions have size 1."""
-    spatial = (1,) * (5 - len(result.dims)) + result.dims[2:]
     batch, channels = x.shape[:2]
-    pixels = math.prod(spatial)
+    pixels = math.prod(windows.output)
     total = batch * channels * pixels
     accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
     type_ = compute_type(accumulator)
@@ -68,8 +63,15 @@ def pool(
     writer = build.writer()
     writer.text(f"typealias Accumulator = {type_};")
     writer.text(f"static const bool COUNT_PAD = {'true' if counts_padding else 'false'};")
-    named = (("S", strides), ("D", dilations), ("PAD", pads), ("PAD_END_", pads_end))
-    for prefix, triple in (*named, ("K", kernel), ("X", x.shape[2:]), ("O", spatial)):
+    for prefix, triple in (
+        ("S", windows.strides),
+        ("D", windows.dilations),
+        ("PAD", windows.pads_begin),
+        ("PAD_END_", windows.pads_end),
+        ("K", windows.kernel),
+        ("X", windows.spatial),
+        ("O", windows.output),
+    ):
         for axis, number in zip("DHW", triple, strict=True):
             writer.constant(number, f"{prefix}{axis}")
     writer.constant(pixels, "PIXELS")
@@ -90,9 +92,6 @@ def pool(
     emit_store(writer, (batch, channels, pixels), outputs, epilogue, type_)
     writer.math()
     writer.text(template("pool"))
-    groups = -(-total // WORKGROUP)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     build.emit(writer.finish(how.label, (across, high, 1), variant="direct"))
     return outputs

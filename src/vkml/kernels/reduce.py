@@ -166,10 +166,7 @@ def _pass(
         writer.text(
             f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}({how.finalize})); }}"
         )
-    groups = -(-outputs // rows)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
     writer.text(template("reduce"))
     variant = f"{row_threads} threads a row, {rows} rows, {splits} ranges"
     build.emit(
@@ -248,10 +245,7 @@ Accumulator combine(Accumulator a, Accumulator b)
     stored = compute_type(result.dtype)
     emit_store(writer, (outputs,), views, epilogue, stored)
     writer.text(f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}(x.index)); }}")
-    groups = -(-outputs // rows)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
     writer.text(template("reduce"))
     label = "arg_max" if is_max else "arg_min"
     variant = f"{row_threads} threads a row, {rows} rows"

@@ -75,10 +75,7 @@ def resize(
         size = writer.constant(result.dims[axis])
         split.append(f"    int c{axis} = rest % {size}; rest /= {size};")
     split.append("    int c0 = rest;")
-    groups = -(-total // WORKGROUP)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     arguments = ", ".join(f"c{axis}" for axis in range(rank))
     writer.text(
         "\n".join(

@@ -151,10 +151,7 @@ def row_function(
     emit_store(writer, (rows_count, length), outputs, epilogue, "float")
     writer.math()
     writer.text(template("rows"))
-    groups = -(-rows_count // rows)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-rows_count // rows), build.target.max_groups)
     store = each(f"store(row.index, column, {' '.join(_grouped(parts))});")
     writer.text(
         "\n".join(

@@ -67,10 +67,7 @@ def scan(
         "void finish(int row, int column, Accumulator x)\n"
         f"{{ {sink}[output_row(row) + output_column(column)] = {stored}; }}"
     )
-    groups = -(-outputs // rows)
-    high = -(-groups // build.target.max_groups)
-    across = -(-groups // high)
-    writer.constant(across, "ACROSS")
+    across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
     writer.text(template("scan"))
     variant = f"{threads} threads a row, {rows} rows"
     build.emit(

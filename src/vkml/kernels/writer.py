@@ -102,6 +102,12 @@ def template(name: str) -> str:
     return resources.files("vkml.kernels").joinpath(f"{name}.slang").read_text(encoding="utf-8")
 
 
+def grid(count: int, most: int) -> tuple[int, int]:
+    """Workgroups along x and y, at most so many along each, that are `count` or a few more together."""
+    rows = max(1, -(-count // most))
+    return max(1, -(-count // rows)), rows
+
+
 class KernelWriter:
     """Collects a kernel's arguments and text; `finish` makes the launch of it."""
 
@@ -188,6 +194,15 @@ class KernelWriter:
         self._constant_names.append(name)
         self._constant_values.append(value)
         return name
+
+    def grid(self, count: int, most: int) -> tuple[int, int]:
+        """As the function `grid`; how many lie along x becomes the constant ``ACROSS``.
+
+        A template numbers its workgroups ``group.x + group.y * ACROSS`` and leaves out those past the last.
+        """
+        across, rows = grid(count, most)
+        self.constant(across, "ACROSS")
+        return across, rows
 
     def offset(self, coordinates: tuple[str, ...], strides: tuple[int, ...]) -> str:
         """The Slang expression of an element's offset."""

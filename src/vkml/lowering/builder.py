@@ -12,6 +12,7 @@ import numpy as np
 
 from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find, unused, value_names
 from vkml.ir.file_constant import settled
+from vkml.ir.windows import Windows
 from vkml.kernels import (
     conv,
     conv_transpose,
@@ -327,16 +328,19 @@ class Builder:
             return gemv.gemv(self, product, a, b)
         return gemm.matmul(self, product, a, b)
 
-    def conv(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
-        return conv.conv(self, x, weight, bias, self.result(), **geometry)
+    def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
+        """Convolution over windows of three spatial axes."""
+        return conv.conv(self, x, weight, bias, self.result(), windows, group)
 
-    def pool(self, x: View, how: str | float, **geometry: Any) -> list[View]:
+    def pool(
+        self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
+    ) -> list[View]:
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
         if isinstance(how, str):
             function = {"max": pool.MAX, "average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
         else:
             function = pool.norm(how, x.dtype)
-        return pool.pool(self, x, self.result(), how=function, **geometry)
+        return pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())

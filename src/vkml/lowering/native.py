@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -298,10 +298,6 @@ def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, Ten
     windows = operator.windows(node, [types.get(name) for name in node.inputs])
     if windows is None:
         return
-    sides = []
-    for begin, end in zip(windows.pads_begin, windows.reach_end, strict=True):
-        sides += [begin, max(0, end)]
-    wanted = Border(*([0, 0] if len(sides) == 2 else []), *sides)
-    wanted = replace(wanted, fill=operator.halo_fill)
+    wanted = Border.reached_by(windows, operator.halo_fill)
     name = node.inputs[0]
     borders[name] = borders.get(name, Border()).joined(wanted)

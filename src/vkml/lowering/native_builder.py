@@ -15,6 +15,7 @@ from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, TooFewRegiste
 from vkml.cpu.native.kernel import Launch
 from vkml.ir import Graph, TensorType, dtypes, find
 from vkml.ir.file_constant import owned
+from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import CannotLower
 from vkml.lowering import native_images, native_products, native_rows
@@ -237,11 +238,13 @@ class NativeBuilder(Builder):
     def matmul(self, a: View, b: View) -> list[View]:
         return native_products.matmul(self, a, b)
 
-    def conv(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
-        return native_images.conv(self, x, weight, bias, **geometry)
+    def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
+        return native_images.conv(self, x, weight, bias, windows, group)
 
-    def pool(self, x: View, how: str | float, **geometry: Any) -> list[View]:
-        return native_images.pool(self, x, how, **geometry)
+    def pool(
+        self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
+    ) -> list[View]:
+        return native_images.pool(self, x, how, windows, counts_padding=counts_padding)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return native_rows.reduce(self, name, x, axes)

@@ -36,11 +36,10 @@ def conv(
     x: View,
     weight: View,
     bias: View | None,
-    **geometry: Any,
+    over: Windows,
+    group: int,
 ) -> list[View]:
     """A convolution of [images, channels, 1, (height,) width]: depthwise, by Winograd, or as a product."""
-    strides, pads, dilations = (geometry[name] for name in ("strides", "pads", "dilations"))
-    group: int = geometry["group"]
     require_floats(x, weight, *([] if bias is None else [bias]))
     result = build.result()
     if len(result.dims) == 5 or x.shape[2] != 1 or weight.shape[2] != 1:
@@ -48,29 +47,20 @@ def conv(
     if not x.elements:
         raise CannotLower("a convolution of nothing has no machine code")
     images, filters = result.dims[:2]
-    height, width = (1, *result.dims[2:]) if len(result.dims) == 3 else result.dims[2:]
+    planar = over.over(2)
+    height, width = planar.output
     if bias is not None:
         lanes = bias.reshape((1, filters, *(1,) * (len(result.dims) - 2)))
         assert lanes is not None
         build.before_epilogue(result, addend=lanes.expand(result.dims))
     image = plane(x)
-    kernel_y, kernel_x = weight.shape[3:]
-    need = Border(
-        pads[1],
-        max(0, (height - 1) * strides[1] + (kernel_y - 1) * dilations[1] - pads[1] - image.shape[2] + 1),
-        pads[2],
-        max(0, (width - 1) * strides[2] + (kernel_x - 1) * dilations[2] - pads[2] - image.shape[3] + 1),
-    )
+    kernel_y, kernel_x = planar.kernel
+    need = Border.reached_by(planar)
     image = _with_border(build, image, need)
-    step_n, step_c, step_y, step_x = image.strides
-    start = replace(image, offset=image.offset - pads[1] * step_y - pads[2] * step_x)
+    step_n, step_c = image.strides[:2]
+    start = _first_place(image, planar)
     ending = _ending_channels_last(build, result, filters)
-    taps = tuple(
-        y * dilations[1] * step_y + x_ * dilations[2] * step_x
-        for y in range(kernel_y)
-        for x_ in range(kernel_x)
-    )
-    walks = (step_n, strides[1] * step_y, strides[2] * step_x)
+    taps, walks = _taps(image, planar), _steps(image, planar)
     if weight.buffer.constant is None:
         raise CannotLower("convolutions with computed weights have no machine code")
     per_group = filters // group
@@ -95,7 +85,7 @@ def conv(
         )
         return _finish_padded(build, launch, image, start, [packed], ending)
     is_square = (kernel_y, kernel_x) == (3, 3) and group == 1 and step_c == 1
-    if is_square and tuple(strides[1:]) == tuple(dilations[1:]) == (1, 1) and not build.is_strict:
+    if is_square and planar.strides == planar.dilations == (1, 1) and not build.is_strict:
         arrangement = winograd.plan(
             build.instructions,
             images=images,
@@ -108,7 +98,7 @@ def conv(
         if arrangement is not None:
             return _winograd(build, image, start, weight, arrangement, ending)
     inner = weight.shape[1]
-    is_plain = kernel_y == kernel_x == 1 and tuple(strides[1:]) == (1, 1) and need.is_empty
+    is_plain = planar.kernel == planar.strides == (1, 1) and need.is_empty
     panel = product.panel_width(
         build.instructions,
         columns=per_group,
@@ -202,32 +192,44 @@ def _winograd(
     return _finish_padded(build, launch, image, start, [packed], ending)
 
 
-def pool(build: NativeBuilder, x: View, how: str | float, **geometry: Any) -> list[View]:
+def _first_place(image: View, planar: Windows) -> View:
+    """The image from the first element that a window reads, in its border where it has one."""
+    top, left = planar.pads_begin
+    return replace(image, offset=image.offset - top * image.strides[2] - left * image.strides[3])
+
+
+def _taps(image: View, planar: Windows) -> tuple[int, ...]:
+    """How far each element of a window lies from its first, in elements of memory."""
+    (_, _, step_y, step_x), (dilation_y, dilation_x) = image.strides, planar.dilations
+    return tuple(
+        y * dilation_y * step_y + x * dilation_x * step_x
+        for y in range(planar.kernel[0])
+        for x in range(planar.kernel[1])
+    )
+
+
+def _steps(image: View, planar: Windows) -> tuple[int, int, int]:
+    """How far neighbouring windows lie apart along images, y and x, in elements of memory."""
+    (step_n, _, step_y, step_x), (stride_y, stride_x) = image.strides, planar.strides
+    return step_n, stride_y * step_y, stride_x * step_x
+
+
+def pool(
+    build: NativeBuilder, x: View, how: str | float, over: Windows, *, counts_padding: bool
+) -> list[View]:
     """The greatest element or the mean of each window."""
     require_floats(x)
     result = build.result()
     if how not in ("max", "average") or len(result.dims) == 5 or x.shape[2] != 1:
         raise CannotLower("this pooling has no machine code")
-    kernel, strides, dilations, pads = (
-        tuple(geometry[name][1:]) for name in ("kernel", "strides", "dilations", "pads")
-    )
     images, channels = result.dims[:2]
-    size = (1, *result.dims[2:]) if len(result.dims) == 3 else result.dims[2:]
-    after = [
-        max(0, (size[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] - pads[i] - x.shape[3 + i] + 1)
-        for i in range(2)
-    ]
-    fill = -np.inf if how == "max" else 0.0
-    need = Border(pads[0], after[0], pads[1], after[1], fill)
-    image = _with_border(build, plane(x), need)
-    step_n, _, step_y, step_x = image.strides
-    start = replace(image, offset=image.offset - pads[0] * step_y - pads[1] * step_x)
+    planar = over.over(2)
+    image = _with_border(build, plane(x), Border.reached_by(planar, -np.inf if how == "max" else 0.0))
+    start = _first_place(image, planar)
     ending = _ending_channels_last(build, result, channels)
     epilogue, others = ending.epilogue, list[View]()
     if how == "average":
-        ends = tuple(geometry.get("pads_end", geometry["pads"])[1:])
-        where = Windows(x.shape[3:], kernel, strides, dilations, pads, ends, tuple(size))
-        counts = window_counts(where, include_padding=bool(geometry.get("counts_padding")))
+        counts = window_counts(planar, include_padding=counts_padding)
         with np.errstate(divide="ignore"):
             # A window with nothing in it: zero times infinity, NaN as everywhere.
             shares = (1.0 / counts).astype(np.float32)
@@ -242,15 +244,11 @@ def pool(build: NativeBuilder, x: View, how: str | float, **geometry: Any) -> li
         build.instructions,
         kind="max" if how == "max" else "sum",
         batch=(images,),
-        height=size[0],
-        width=size[1],
+        height=planar.output[0],
+        width=planar.output[1],
         columns=channels,
-        taps=tuple(
-            y * dilations[0] * step_y + x_ * dilations[1] * step_x
-            for y in range(kernel[0])
-            for x_ in range(kernel[1])
-        ),
-        a=(step_n, strides[0] * step_y, strides[1] * step_x),
+        taps=_taps(image, planar),
+        a=_steps(image, planar),
         epilogue=epilogue,
         threads=build.threads,
     )

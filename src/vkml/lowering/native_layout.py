@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.cpu.native.expression import Access
 from vkml.ir import dtypes
+from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, View
 from vkml.kernels.writer import CannotLower
 from vkml.lowering.native_body import ELEMENTS
@@ -27,6 +28,13 @@ class Border:
     left: int = 0
     right: int = 0
     fill: float = 0.0
+
+    @classmethod
+    def reached_by(cls, windows: Windows, fill: float = 0.0) -> Border:
+        """What windows over one or two axes read outside of an image."""
+        planar = windows.over(2)
+        (top, left), (bottom, right) = planar.pads_begin, planar.reach_end
+        return cls(top, max(0, bottom), left, max(0, right), fill)
 
     def covers(self, other: Border) -> bool:
         return (

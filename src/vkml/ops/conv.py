@@ -219,18 +219,14 @@ class Conv(Operator):
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x, weight = inputs[:2]
         geometry = conv_geometry(node, x.shape, weight.shape)
-        spatial = len(geometry.kernel)
-        if spatial > 3:
+        if len(geometry.kernel) > 3:
             return None
-        lead = (1,) * (3 - spatial)
-        taps = weight.reshape((*weight.shape[:2], *lead, *weight.shape[2:]))
+        windows = geometry.over(3)
         return build.conv(  # type: ignore[no-any-return]
-            build.reshape(x, (*x.shape[:2], *lead, *x.shape[2:])),
-            build.contiguous(taps),
+            build.reshape(x, (*x.shape[:2], *windows.spatial)),
+            build.contiguous(weight.reshape((*weight.shape[:2], *windows.kernel))),
             inputs[2] if len(inputs) > 2 else None,
-            strides=(*lead, *geometry.strides),
-            pads=(*(0,) * (3 - spatial), *geometry.pads_begin),
-            dilations=(*lead, *geometry.dilations),
+            windows,
             group=geometry.group,
         )
 

@@ -14,6 +14,7 @@ from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, INTS, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
+from vkml.ir.windows import Windows
 from vkml.ops.checks import (
     normalise_axes,
     normalise_axis,
@@ -391,14 +392,10 @@ class LRN(Operator):
         # The channels as the first spatial axis of a pool.
         volume = build.reshape(x, (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]), 1))
         with build.step(static(wide, volume.shape)):
-            [total] = build.pool(
-                volume,
-                "squares",
-                kernel=(size, 1, 1),
-                strides=(1, 1, 1),
-                dilations=(1, 1, 1),
-                pads=((size - 1) // 2, 0, 0),
-            )
+            spatial, ones = volume.shape[2:], (1, 1, 1)
+            before, after = ((size - 1) // 2, 0, 0), (size // 2, 0, 0)
+            windows = Windows(spatial, (size, 1, 1), ones, ones, before, after, spatial)
+            [total] = build.pool(volume, "squares", windows)
 
         def write(body: Any, x: str, total: str) -> str:
             share = body.constant(node.attributes["alpha"] / size, total)

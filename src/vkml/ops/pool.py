@@ -222,18 +222,13 @@ class AveragePool(_Pool):
 
 def _lower_pool(build: Any, node: Node, x: Any, how: str | float) -> Sequence[Any] | None:
     geometry = pool_geometry(node, x.shape)
-    missing = 3 - len(geometry.kernel)
-    if missing < 0:
+    if len(geometry.kernel) > 3:
         return None
-    ones, zeros = (1,) * missing, (0,) * missing
+    windows = geometry.over(3)
     return build.pool(  # type: ignore[no-any-return]
-        build.reshape(x, (*x.shape[:2], *ones, *x.shape[2:])),
-        how=how,
-        kernel=(*ones, *geometry.kernel),
-        strides=(*ones, *geometry.strides),
-        dilations=(*ones, *geometry.dilations),
-        pads=(*zeros, *geometry.pads_begin),
-        pads_end=(*zeros, *geometry.pads_end),
+        build.reshape(x, (*x.shape[:2], *windows.spatial)),
+        how,
+        windows,
         counts_padding=bool(node.attributes.get("count_include_pad")),
     )
 
