@@ -17,6 +17,7 @@ import numpy as np
 
 import vkml
 import vkml.ops
+from tests import comparing
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine import devices as device_registry
 from vkml.engine.options import GraphOptimizationLevel, SessionOptions
@@ -294,21 +295,13 @@ def assert_close(
     found: Array, expected: Array, rtol: float | None = None, atol: float | None = None, what: str = ""
 ) -> None:
     """Asserts equal type, shape, values; floats within a tolerance, NaN and infinities in the same places."""
-    assert found.dtype == expected.dtype, f"{what}: {found.dtype}, expected {expected.dtype}"
-    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
     if expected.dtype.kind != "f":
-        np.testing.assert_array_equal(found, expected, err_msg=what)
+        comparing.assert_close(found, expected, rtol=0.0, atol=0.0, what=what)
         return
-    eps = float(np.finfo(expected.dtype).eps)
-    relative = (
-        {"float16": eps, "float32": 1e-5, "float64": 1e-12}[expected.dtype.name] if rtol is None else rtol
-    )
-    with np.errstate(all="ignore"):
-        wide = expected.astype(np.float64)
-        finite = np.abs(wide[np.isfinite(wide)])
-        # Sums cancel: what counts is the error against the typical magnitude.
-        scale = float(np.median(finite)) if finite.size else 0.0
-        absolute = max(relative * scale * 0.1, float(np.finfo(expected.dtype).tiny)) if atol is None else atol
-        np.testing.assert_allclose(
-            found.astype(np.float64), wide, rtol=relative, atol=absolute, err_msg=what, equal_nan=True
-        )
+    limits = np.finfo(expected.dtype)
+    usual = {"float16": float(limits.eps), "float32": 1e-5, "float64": 1e-12}
+    relative = usual[expected.dtype.name] if rtol is None else rtol
+    # Sums cancel: what counts is the error against the typical magnitude.
+    typical = comparing.magnitude(expected, np.median, default=0.0)
+    absolute = max(relative * typical * 0.1, float(limits.tiny)) if atol is None else atol
+    comparing.assert_close(found, expected, rtol=relative, atol=absolute, what=what)

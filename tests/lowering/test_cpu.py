@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import vkml.ops  # noqa: F401  (fills the registry)
+from tests import comparing
 from vkml.errors import IndexOutOfRange, RuntimeException
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find, static
 from vkml.ir.operator import normalise_attributes
@@ -92,14 +93,9 @@ def assert_close(found: Mapping[str, Array], expected: Mapping[str, Array], rtol
     assert list(found) == list(expected)
     for name, right in expected.items():
         left = found[name]
-        assert (left.dtype, left.shape, left.flags.c_contiguous) == (right.dtype, right.shape, True)
-        if right.dtype.kind != "f":
-            np.testing.assert_array_equal(left, right)
-            continue
-        wide = right.astype(np.float64)
-        finite = wide[np.isfinite(wide)]
-        scale = np.abs(finite).max() if finite.size else 1.0
-        np.testing.assert_allclose(left.astype(np.float64), wide, rtol=rtol, atol=rtol * scale)
+        assert left.flags.c_contiguous
+        greatest = comparing.magnitude(right, np.max, default=1.0) if right.dtype.kind == "f" else 0.0
+        comparing.assert_close(left, right, rtol=rtol, atol=rtol * greatest, what=name)
 
 
 CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkml.ops  # noqa: F401  (fills the registry)
+from tests.comparing import assert_close
 from vkml.ir import Constant, Known, Node, TensorType, dtypes, find, static
 from vkml.ir.operator import normalise_attributes
 
@@ -111,25 +112,14 @@ def assert_same(
     found: Array, expected: Array, rtol: float | None = None, atol: float | None = None, what: str = ""
 ) -> None:
     """Asserts equal type and shape, and equal values: floats within a tolerance (NaN equals NaN)."""
-    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
-    if expected.dtype.kind in "OUS":
-        assert found.astype(str).tolist() == expected.astype(str).tolist(), what
-        return
-    assert found.dtype == expected.dtype, f"{what}: type {found.dtype}, expected {expected.dtype}"
-    if expected.dtype.kind in "fc":
-        loose = TOLERANCES.get(expected.dtype.name, (1e-5, 1e-6))
-        wide = np.result_type(expected.dtype, np.float64)
-        with np.errstate(all="ignore"):  # widening a signalling NaN warns
-            found, expected = found.astype(wide), expected.astype(wide)
-        np.testing.assert_allclose(
-            found,
-            expected,
-            rtol=loose[0] if rtol is None else rtol,
-            atol=loose[1] if atol is None else atol,
-            err_msg=what,
-        )
-    else:
-        np.testing.assert_array_equal(found, expected, err_msg=what)
+    loose = TOLERANCES.get(expected.dtype.name, (1e-5, 1e-6))
+    assert_close(
+        found,
+        expected,
+        rtol=loose[0] if rtol is None else rtol,
+        atol=loose[1] if atol is None else atol,
+        what=what,
+    )
 
 
 def build_model(
