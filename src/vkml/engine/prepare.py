@@ -33,7 +33,7 @@ def fold_constants(graph: Graph) -> Graph:
 
 def _evaluate(node: Node, folding: Folding) -> dict[str, Constant] | None:
     constants = folding.constants
-    if not is_foldable(node) or any(name not in constants for name in node.reads):
+    if any(name not in constants for name in node.reads) or not is_foldable(node):
         return None
     known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
     node = resolved(node, known)

@@ -95,7 +95,7 @@ class Node:
     def reads(self) -> tuple[str, ...]:
         """All values it needs: its inputs that are there, then what its subgraphs capture."""
         present = self.inputs if "" not in self.inputs else tuple(name for name in self.inputs if name)
-        return present + self.captures if self.subgraphs else present
+        return present + self.captures if self.attributes and self.subgraphs else present
 
 
 @dataclass(frozen=True)
@@ -142,5 +142,6 @@ def every_node(graph: Graph) -> Iterator[Node]:
     """The nodes of a graph, each before those of its subgraphs."""
     for node in graph.nodes:
         yield node
-        for body in node.subgraphs:
-            yield from every_node(body)
+        if node.attributes:
+            for body in node.subgraphs:
+                yield from every_node(body)

@@ -14,8 +14,9 @@ def value_names(graph: Graph) -> set[str]:
     names.update(graph.constants)
     for node in graph.nodes:
         names.update(node.outputs)
-        for body in node.subgraphs:
-            names |= value_names(body)
+        if node.attributes:
+            for body in node.subgraphs:
+                names |= value_names(body)
     return names
 
 

@@ -27,7 +27,9 @@ def is_foldable(node: Node) -> bool:
     """
     if not find(node).is_deterministic:
         return False
-    return not node.subgraphs or (not node.captures and all(map(_is_foldable_body, node.subgraphs)))
+    if not node.attributes or not node.subgraphs:
+        return True
+    return not node.captures and all(map(_is_foldable_body, node.subgraphs))
 
 
 def _is_foldable_body(body: Graph) -> bool:

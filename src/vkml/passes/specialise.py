@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, find
+from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, Value, find
 from vkml.ir.packing import pack
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
@@ -89,8 +89,11 @@ def evaluate_constant(node: Node, inputs: Sequence[Any]) -> list[Any]:
 
 def resolved(node: Node, known: Sequence[Known | None]) -> Node:
     """The node in the form that its inputs' types decide: CastLike as a Cast that states both its types."""
+    operator = find(node)
+    if type(operator).resolve is Operator.resolve:
+        return node
     with explained(node, "its types cannot be inferred"):
-        return find(node).resolve(node, known)
+        return operator.resolve(node, known)
 
 
 def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Known | None:
@@ -128,7 +131,7 @@ def _fold(
     if operator.is_shape_only and known[0] is not None and known[0].type.is_static:
         value = operator.evaluate_shape(node, known[0].dims)
         return {outputs[0]: Constant(types[outputs[0]].dtype, value.shape, value)}
-    if not is_foldable(node) or any(k is not None and k.value is None for k in known):
+    if any(k is not None and k.value is None for k in known) or not is_foldable(node):
         return None
     made = [types[name] for name in outputs]
     if not all(type_.is_static for type_ in made) or not folding.admits(made):
