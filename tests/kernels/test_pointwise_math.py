@@ -1,4 +1,4 @@
-"""The Slang expressions of all pointwise operators: they compile, need no idle capability, and are right."""
+"""The Slang of all pointwise operators' scalar forms: it compiles, needs no idle capability, and is right."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ import pytest
 import vkml.ops  # noqa: F401  (fills the registry)
 from vkml.errors import InvalidGraph
 from vkml.ir import DType, Known, Node, Operator, dtypes, static
+from vkml.ir.lowering import CannotLower
 from vkml.ir.operator import REGISTRY, normalise_attributes
+from vkml.ir.scalar import Scalar, argument
 from vkml.kernels.compiler import compile_slang, find_library
 from vkml.kernels.pointwise_math import math_used_by
-from vkml.kernels.writer import COMPUTE, STORAGE, load_expression, store_expression, template
+from vkml.kernels.scalar_text import literal, write_statements
+from vkml.kernels.writer import COMPUTE, STORAGE, KernelWriter, load_expression, store_expression, template
 from vkml.ops.cast import Cast
 from vkml.ops.elementwise import Clip
 from vkml.ops.pointwise import Pointwise
-from vkml.ops.slang_literals import literal_value, slang_double, slang_float, slang_literal
 
 needs_compiler = pytest.mark.skipif(find_library() is None, reason="no Slang compiler")
 
@@ -47,13 +49,13 @@ TYPES = [dtype for dtype in (*dtypes.NUMBERS, dtypes.BOOL) if dtype != dtypes.FL
 
 @dataclass(frozen=True)
 class Case:
-    """One expression: a node, the types it is asked for, its text."""
+    """One form: a node, the types it is asked for, what it does to an element."""
 
     node: Node
     spec: Operator
     types: tuple[DType, ...]
     result: DType
-    text: str
+    form: Scalar
 
     @property
     def label(self) -> str:
@@ -61,7 +63,7 @@ class Case:
 
 
 def case_of(op: str, types: Sequence[DType], attributes: dict[str, Any]) -> Case | None:
-    """The case, or None where the operator does not take the types or has no expression for them."""
+    """The case, or None where the operator does not take the types or has no form for them in Slang."""
     spec = REGISTRY["", op]
     node = Node(op, tuple(f"x{i}" for i in range(len(types))), ("y",), attributes, version=26)
     node = Node(op, node.inputs, node.outputs, normalise_attributes(node, spec), version=26)
@@ -69,12 +71,24 @@ def case_of(op: str, types: Sequence[DType], attributes: dict[str, Any]) -> Case
         result = spec.infer(node, [Known(static(dtype, ())) for dtype in types])[0].dtype
     except InvalidGraph:
         return None
-    text = spec.expression(node, node.inputs, types, result)
-    return None if text is None else Case(node, spec, tuple(types), result, text)
+    form = spec.scalar(node, [argument(n, dtype) for n, dtype in enumerate(types)], types, result)
+    if form is None:
+        return None
+    try:
+        statements(form)
+    except CannotLower:
+        return None
+    return Case(node, spec, tuple(types), result, form)
+
+
+def statements(form: Scalar) -> tuple[list[str], str]:
+    """The Slang of a form whose arguments are x0, x1, …, and the operand of its result."""
+    lines, [result] = write_statements(KernelWriter(), [form], ["x0", "x1", "x2"], "")
+    return lines, result
 
 
 def cases(dtype: DType) -> Iterator[Case]:
-    """Every expression whose first number is of `dtype`."""
+    """Every form whose first number is of `dtype`."""
     for (domain, op), spec in REGISTRY.items():
         if domain or not spec.is_pointwise or not isinstance(spec, Pointwise | Clip):
             continue
@@ -91,17 +105,6 @@ def cases(dtype: DType) -> Iterator[Case]:
     yield from (case for case in optional if case)
 
 
-def wrapped(text: str, dtype: DType) -> str:
-    """Narrow integers kept to their width, as kernels do between two operators."""
-    if not dtype.is_integer or dtype.bits >= 32:
-        return text
-    return (
-        f"({text}) & {(1 << dtype.bits) - 1}u"
-        if dtype.kind == "u"
-        else f"({text}) << {32 - dtype.bits} >> {32 - dtype.bits}"
-    )
-
-
 def kernel(found: Sequence[Case]) -> str:
     """A kernel that computes each case into its own array."""
     fields, lines = [], []
@@ -112,12 +115,12 @@ def kernel(found: Sequence[Case]) -> str:
                 f"{COMPUTE[dtype]} x{index} = {load_expression(f'p.a{number}_{index}', 'i', dtype)};"
             )
         fields.append(f"{STORAGE[case.result]}* o{number};")
-        value = f"{COMPUTE[case.result]} y = {wrapped(case.text, case.result)};"
-        lines.append(f"{value} p.o{number}[i] = {store_expression('y', case.result)};")
+        written, result = statements(case.form)
+        lines.append(f"{' '.join(written)} p.o{number}[i] = {store_expression(result, case.result)};")
         lines[-len(case.types) - 1 :] = ["{ " + " ".join(lines[-len(case.types) - 1 :]) + " }"]
     body = "\n".join(lines)
     return f"""struct Arguments {{ {" ".join(fields)} }};
-struct Push {{ Arguments* p; uint count; }};
+struct Push {{ Arguments* p; uint count; uint zero; }};
 [[vk::push_constant]] ConstantBuffer<Push> push;
 {math_used_by(body)}
 [shader("compute")] [numthreads(64, 1, 1)]
@@ -147,7 +150,7 @@ FLOAT64, INT64 = 10, 11
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_every_expression_compiles(dtype: DType) -> None:
+def test_every_form_compiles(dtype: DType) -> None:
     found = list(cases(dtype))
     assert len(found) > 5
     compile_slang(kernel(found), f"all of {dtype}")
@@ -171,14 +174,14 @@ def test_the_whole_file_compiles() -> None:
 
 def test_only_what_is_called_is_included() -> None:
     assert math_used_by("a + b") == ""
-    text = math_used_by("y = gelu(x);")
-    assert "float gelu(" in text and "float error_function(" in text
+    text = math_used_by("y = error_function(x);")
+    assert "float error_function(" in text and "bool is_nan_32(" in text
     assert "power" not in text and "double" not in text
     assert math_used_by("sine(x)").count("static const uint TURNS[8]") == 1
 
 
-def test_operators_without_an_expression_are_known() -> None:
-    """A ratchet: the pointwise operators that run on the CPU for lack of an expression."""
+def test_operators_without_a_form_are_known() -> None:
+    """A ratchet: the pointwise operators that run on the CPU for lack of a form."""
     for dtype in (dtypes.FLOAT32, dtypes.INT32, dtypes.INT64, dtypes.UINT8):
         for (domain, op), spec in REGISTRY.items():
             if domain or not isinstance(spec, Pointwise) or dtype not in spec.allowed:
@@ -188,18 +191,14 @@ def test_operators_without_an_expression_are_known() -> None:
 
 
 def test_literals() -> None:
-    assert slang_float(0.1) == repr(float(np.float32(0.1)))
-    assert slang_float(-2.0) == "(-2.0)"
-    assert slang_float(float("inf")) == "asfloat(0x7f800000u)"
-    assert slang_float(float("-inf")) == "asfloat(0xff800000u)"
-    assert slang_double(0.5) == "(0.5L)"
-    assert slang_literal(-3, dtypes.INT8) == "int(-3)"
-    assert slang_literal(2**64 - 1, dtypes.UINT64) == "uint64_t(0xffffffffffffffffull)"
-    assert slang_literal(True, dtypes.BOOL) == "true"
-    assert (
-        literal_value("float(2.0)") == 2 and literal_value("(-1.0)") == -1 and literal_value("1e-05") == 1e-5
-    )
-    assert literal_value("x0") is None and literal_value("asfloat(0x7f800000u)") is None
+    assert literal(0.1, dtypes.FLOAT32) == f"float({float(np.float32(0.1))!r})"
+    assert literal(-2.0, dtypes.FLOAT16) == "float(-2.0)"
+    assert literal(float("inf"), dtypes.FLOAT32) == "asfloat(0x7f800000u)"
+    assert literal(float("-inf"), dtypes.FLOAT32) == "asfloat(0xff800000u)"
+    assert literal(0.5, dtypes.FLOAT64) == "asdouble(0x0u, 0x3fe00000u)"
+    assert literal(-3, dtypes.INT8) == "int(0xfffffffdu)"
+    assert literal(2**64 - 1, dtypes.UINT64) == "uint64_t(0xffffffffffffffffull)"
+    assert literal(True, dtypes.BOOL) == "true"
 
 
 # -- on a device --------------------------------------------------------------------------------------------

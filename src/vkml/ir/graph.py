@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
@@ -145,3 +145,17 @@ def every_node(graph: Graph) -> Iterator[Node]:
         if node.attributes:
             for body in node.subgraphs:
                 yield from every_node(body)
+
+
+def attribute_key(attributes: Mapping[str, Any]) -> Hashable:
+    """Equal for attributes with which an operator does the same."""
+    return tuple((key, _bits(value)) for key, value in attributes.items())
+
+
+def _bits(value: Any) -> Hashable:
+    """Equal for equal values of an attribute: 0.0 is not -0.0, nor is 1 True."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, tuple | list):
+        return tuple(_bits(item) for item in value)
+    return type(value), value

@@ -12,6 +12,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Constant, Graph, Node
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ir.windows import Windows
 
@@ -171,14 +172,15 @@ class Operator:
         """
         return None
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
-        """For pointwise operators: the Slang expression of one output element.
+    def scalar(
+        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
+    ) -> Scalar | None:
+        """For pointwise operators: one element of the output as an expression of the inputs' elements.
 
-        `arguments` are Slang operands in the compute type of their dtype (float for all floats up to 32 bits,
-        double, int, uint, int64_t, uint64_t, bool); the expression has the compute type of `result`.
-        Functions of ``kernels/pointwise_math.slang`` may be called. None where there is no such form.
+        Kernels, machine code and derivatives are made from it. `arguments` are in the type in which elements
+        of `types` are computed, None where an optional input is absent, constants where their number is
+        known; the expression has the type in which elements of `result` are computed. None where the
+        operator has no form for these types.
         """
         return None
 

@@ -11,12 +11,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Union
 
 from vkml.ir import dtypes
 from vkml.ir.dtypes import BOOL, FLOAT32, FLOAT64, DType
 
-Number = Union[int, float, bool]
+Number = int | float | bool
 
 _ARITHMETIC = "add subtract multiply divide negative absolute sign minimum maximum fmod mod power relu"
 _OF_FLOATS = (
@@ -26,14 +25,13 @@ _OF_FLOATS = (
 _TESTS = "equal not_equal less less_equal greater greater_equal isnan isposinf isneginf"
 _BITS = "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift"
 
-OPERATIONS = frozenset(
-    f"constant argument where convert {_ARITHMETIC} {_OF_FLOATS} {_TESTS} {_BITS}".split()
-)
+OPERATIONS = frozenset(f"constant argument where convert {_ARITHMETIC} {_OF_FLOATS} {_TESTS} {_BITS}".split())
 """All operations. Every one is exact in its type or rounds once to it; integers wrap round.
 
 * minimum, maximum and relu give NaN where an input is NaN. relu is maximum(x, 0).
 * divide of integers truncates toward 0, and by 0 gives 0; fmod (sign of the dividend) and mod (sign of the
-  divisor) of an integer by 0 give 0. power of integers takes an int32 or int64 exponent, negative ones truncate.
+  divisor) of an integer by 0 give 0. power of integers takes an int32 or int64 exponent; negative ones
+  truncate.
 * fma(a, b, c) is a b + c rounded once. sigmoid(x) is 1 / (1 + exp(-x)).
 * left_shift and right_shift by less than 0 or by the type's width or more leave copies of the sign bit, or 0.
 * where takes a bool, the value where it is true and the value where it is false.
@@ -43,12 +41,10 @@ OPERATIONS = frozenset(
 * bitwise_and, bitwise_or, bitwise_xor and invert of bools are the logical ones.
 """
 
-COMMUTATIVE = frozenset("add multiply minimum maximum equal not_equal bitwise_and bitwise_or bitwise_xor".split())
-
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """One value of an expression tree. Equal trees are the same object, so a tree is a graph without repetition.
+    """One value of an expression tree. Equal trees are the same object: nothing is in a tree twice.
 
     float16 and bfloat16 are computed in float32: no scalar has these types.
     """
@@ -170,7 +166,7 @@ def unary(operation: str, x: Scalar) -> Scalar:
 
 
 def binary(operation: str, x: Scalar | Number, y: Scalar | Number) -> Scalar:
-    """An operation of two inputs of one type, which its result has, too. Plain numbers take the other's type."""
+    """An operation of two inputs of one type, also its result's. Plain numbers take the other's type."""
     a, b = _alike(operation, x, y)
     return make(operation, a.dtype, (a, b))
 

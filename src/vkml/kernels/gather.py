@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
+from vkml.kernels.writer import KernelWriter, storage_type
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
-from vkml.kernels.pointwise import Epilogue, emit_store, literal
+from vkml.kernels.pointwise import Epilogue, emit_store
+from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
 

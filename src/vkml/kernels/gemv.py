@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import CannotLower, compute_type, load_expression, multiply_add, template
+from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder

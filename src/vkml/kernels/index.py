@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.gather import index_reader
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import CannotLower, KernelWriter
+from vkml.kernels.writer import KernelWriter
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder

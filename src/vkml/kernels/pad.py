@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.views import View
-from vkml.kernels.writer import CannotLower, storage_type
+from vkml.kernels.writer import storage_type
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from vkml.ir import Constant, DType, Graph, dtypes, find
+from vkml.ir import Graph, dtypes
+from vkml.ir.lowering import CannotLower
+from vkml.ir.scalar_body import scalar_results
+from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import (
-    CannotLower,
     KernelWriter,
     compute_type,
     grid,
@@ -24,11 +22,6 @@ from vkml.kernels.writer import (
 )
 
 WORKGROUP = 256
-MOST_TERMS = 64
-"""Inputs of one node: the compiler calls itself for each term of an expression and dies of 16,000."""
-
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Sum", "Mean"})
-"""Operators of whose known zeros compilers draw conclusions that IEEE 754 does not allow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,85 +34,6 @@ class Epilogue:
     body: Graph
     result: str
     leaves: Mapping[str, View]
-
-
-def literal(value: Any, dtype: DType) -> str:
-    """A constant as Slang text of the dtype's compute type."""
-    if dtype == dtypes.BOOL:
-        return "true" if value else "false"
-    if dtype == dtypes.FLOAT64:
-        bits = int(np.float64(value).view(np.uint64))
-        return f"asdouble(0x{bits & 0xFFFFFFFF:x}u, 0x{bits >> 32:x}u)"
-    if dtype.is_float:
-        number = float(np.float32(value))
-        if math.isfinite(number):
-            text = repr(number)
-            return f"float({text})"
-        return f"asfloat(0x{int(np.float32(value).view(np.uint32)):x}u)"
-    if compute_type(dtype) in ("int", "uint"):
-        return f"{compute_type(dtype)}(0x{int(value) & 0xFFFFFFFF:x}u)"
-    return f"{compute_type(dtype)}(0x{int(value) & 0xFFFFFFFFFFFFFFFF:x}ull)"
-
-
-def emit_body(
-    writer: KernelWriter, body: Graph, bound: Mapping[str, str], indent: str = "    "
-) -> tuple[list[str], dict[str, str]]:
-    """Slang statements that compute a body's values for one element.
-
-    Args:
-        writer: of the kernel.
-        body: pointwise nodes; its constants must be single elements.
-        bound: body inputs → Slang operands.
-
-    Returns:
-        The statements, and the operand of every value.
-    """
-    operands = dict(bound)
-    for name, constant in body.constants.items():
-        operands[name] = literal(_scalar(constant), constant.dtype)
-    zeros = {
-        name: writer.zero(constant.dtype, is_negative=bool(np.signbit(_scalar(constant))))
-        for name, constant in body.constants.items()
-        if constant.dtype.is_float
-        and _scalar(constant) == 0
-        and any(name in node.inputs for node in body.nodes if node.op in _ARITHMETIC)
-    }
-    types = {value.name: value.type for value in body.inputs}
-    types.update({name: constant.type for name, constant in body.constants.items()})
-    types.update(body.types)
-    lines: list[str] = []
-    for node in body.nodes:
-        if len(node.inputs) > MOST_TERMS:
-            raise CannotLower(f"{node.op} of {len(node.inputs)} inputs: a kernel takes up to {MOST_TERMS}")
-        operator = find(node)
-        result = types[node.outputs[0]].dtype
-        known = {**operands, **zeros} if node.op in _ARITHMETIC else operands
-        expression = operator.expression(
-            node,
-            [known[name] if name else "" for name in node.inputs],
-            [types[name].dtype for name in node.inputs if name],
-            result,
-        )
-        if expression is None:
-            raise CannotLower(f"{node.op} has no kernel expression for {result.name}")
-        name = f"t{len(lines)}"
-        lines.append(f"{indent}{compute_type(result)} {name} = {_wrap(expression, result)};")
-        operands[node.outputs[0]] = name
-    return lines, operands
-
-
-def _wrap(expression: str, dtype: DType) -> str:
-    """Narrow integers overflow at their own width, not at that of the register."""
-    if dtype.is_integer and dtype.bits < 32:
-        if dtype.kind == "u":
-            return f"({expression}) & 0x{(1 << dtype.bits) - 1:x}u"
-        return f"(({expression}) << {32 - dtype.bits}) >> {32 - dtype.bits}"
-    return expression
-
-
-def _scalar(constant: Constant) -> Any:
-    assert constant.array.size == 1, constant
-    return constant.array.reshape(-1)[0]
 
 
 @dataclass(frozen=True)
@@ -161,7 +75,7 @@ def pointwise(
     # NVIDIA's driver faults on offsets below a pointer: a reversed view is taken from its lowest element on.
     forwards = [view.forwards() for view in (*leaves, *outputs)]
     views = [view for view, _ in forwards]
-    key = (_body_key(body), _places(leaves, outputs, views), label, push_limit, max_groups)
+    key = (scalar_results(body), _places(leaves, outputs, views), label, push_limit, max_groups)
     recipe = _recipes.get(key)
     if recipe is None:
         made = _generate(body, leaves, outputs, forwards, label, push_limit, max_groups)
@@ -179,45 +93,6 @@ def pointwise(
         tuple(views[: len(leaves)]),
         tuple(views[len(leaves) :]),
     )
-
-
-_body_keys: weakref.WeakKeyDictionary[Graph, Hashable] = weakref.WeakKeyDictionary()
-
-
-def _body_key(body: Graph) -> Hashable:
-    """Equal for bodies that compute the same, whatever their values are called."""
-    key = _body_keys.get(body)
-    if key is None:
-        key = _body_keys[body] = _number_values(body)
-    return key
-
-
-def _number_values(body: Graph) -> Hashable:
-    numbers: dict[str, Hashable] = {value.name: number for number, value in enumerate(body.inputs)}
-    for name, constant in body.constants.items():
-        numbers[name] = (constant.dtype, constant.array.tobytes())
-    nodes = []
-    for node in body.nodes:
-        attributes = attribute_key(node.attributes)
-        result = body.types[node.outputs[0]].dtype
-        nodes.append((node.op, node.domain, attributes, tuple(numbers.get(n) for n in node.inputs), result))
-        numbers[node.outputs[0]] = len(numbers)
-    types = tuple(value.type.dtype for value in body.inputs)
-    return types, tuple(nodes), tuple(numbers[value.name] for value in body.outputs)
-
-
-def attribute_key(attributes: Mapping[str, Any]) -> Hashable:
-    """Equal for attributes with which an operator does the same."""
-    return tuple((key, _bits(value)) for key, value in attributes.items())
-
-
-def _bits(value: Any) -> Hashable:
-    """Equal for equal values of an attribute: 0.0 is not -0.0, nor is 1 True."""
-    if isinstance(value, float):
-        return value.hex()
-    if isinstance(value, tuple | list):
-        return tuple(_bits(item) for item in value)
-    return type(value), value
 
 
 def _places(leaves: Sequence[View], outputs: Sequence[View], forwards: Sequence[View]) -> Hashable:
@@ -271,20 +146,17 @@ def _generate(
     places = [place(stride, above) for stride, (_, above) in zip(strides, forwards, strict=True)]
     for index, (view, pointer, stride) in enumerate(zip(leaves, pointers, strides, strict=False)):
         lines += _load(view, pointer, places[index], stride[-1], width, f"x{index}")
-    bound = {
-        value.name: f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}"
-        for i, value in enumerate(body.inputs)
-    }
-    statements, results = emit_body(writer, body, bound, "        ")
+    elements = [f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}" for i in range(len(leaves))]
+    statements, results = write_statements(writer, scalar_results(body), elements, "        ")
     for index, view in enumerate(outputs):
         lines.append(f"    {_array(storage_type(view.dtype), f'y{index}', width)};")
     if width > 1:
         lines.append(f"    [ForceUnroll] for (int lane = 0; lane < {width}; ++lane)")
         lines.append("    {")
     lines += statements
-    for index, (value, view) in enumerate(zip(body.outputs, outputs, strict=True)):
+    for index, (result, view) in enumerate(zip(results, outputs, strict=True)):
         target = f"y{index}[lane]" if width > 1 else f"y{index}"
-        lines.append(f"        {target} = {store_expression(results[value.name], view.dtype)};")
+        lines.append(f"        {target} = {store_expression(result, view.dtype)};")
     if width > 1:
         lines.append("    }")
     for index, view in enumerate(outputs, len(leaves)):
@@ -419,9 +291,9 @@ def emit_store(
                 f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
             )
             bound[name] = variable
-        statements, operands = emit_body(writer, epilogue.body, bound)
+        operands = [bound[value.name] for value in epilogue.body.inputs]
+        statements, results = write_statements(writer, scalar_results(epilogue.body), operands)
         lines += statements
-        results = [operands[value.name] for value in epilogue.body.outputs]
         writer.math()
     for result, output in zip(results, outputs, strict=True):
         view = on_space(output, sizes)

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
-from vkml.kernels.pointwise import emit_store, literal
+from vkml.ir.lowering import CannotLower
+from vkml.kernels.pointwise import emit_store
+from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import NEEDS, CannotLower, KernelWriter, compute_type, load_expression, template
+from vkml.kernels.writer import NEEDS, KernelWriter, compute_type, load_expression, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import CannotLower, KernelWriter, load_expression, template
+from vkml.kernels.writer import KernelWriter, load_expression, template
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder

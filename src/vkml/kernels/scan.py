@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
-from vkml.kernels.pointwise import literal
 from vkml.kernels.reduce import index_function
+from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import compute_type, load_expression, store_expression, template
 

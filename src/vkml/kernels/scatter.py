@@ -11,11 +11,12 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.gather import index_reader
 from vkml.kernels.index import decompose, launch
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import CannotLower, KernelWriter, load_expression, store_expression
+from vkml.kernels.writer import KernelWriter, load_expression, store_expression
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder

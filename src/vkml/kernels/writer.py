@@ -7,6 +7,7 @@ from importlib import resources
 
 from vkml.errors import NotImplemented
 from vkml.ir import DType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.pointwise_math import math_used_by
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, View
@@ -55,10 +56,6 @@ NEEDS = {
     dtypes.UINT64: ("int64",),
 }
 """Capabilities a device must have to load and store an element type."""
-
-
-class CannotLower(Exception):
-    """A node has no Vulkan form here; the text is the reason that the user will read."""
 
 
 def storage_type(dtype: DType) -> str:

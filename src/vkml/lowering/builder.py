@@ -12,6 +12,8 @@ import numpy as np
 
 from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find, unused, value_names
 from vkml.ir.file_constant import settled
+from vkml.ir.graph import attribute_key
+from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
 from vkml.kernels import (
     conv,
@@ -29,10 +31,10 @@ from vkml.kernels import (
     scatter,
 )
 from vkml.kernels import pointwise as pointwise_kernels
-from vkml.kernels.pointwise import Epilogue, attribute_key
+from vkml.kernels.pointwise import Epilogue
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.kernels.writer import CannotLower, KernelWriter, storage_type
+from vkml.kernels.writer import KernelWriter, storage_type
 from vkml.lowering.body import Body
 
 # Constants in other layouts, for as long as the constants they were made from are alive.

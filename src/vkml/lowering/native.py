@@ -17,8 +17,8 @@ from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import WorkerPool
 from vkml.errors import IndexOutOfRange, OutOfMemory
 from vkml.ir import Constant, Node, TensorType, find
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.views import Buffer, BufferKind, View
-from vkml.kernels.writer import CannotLower
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.native_builder import NativeBuilder, NativeDispatch
 from vkml.lowering.native_layout import Border, Layouts

@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml.cpu.native.expression import Expression, Step
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
-from vkml.kernels.writer import CannotLower
+from vkml.ir.lowering import CannotLower
 from vkml.ops.elementwise import clip_limits
 
 ELEMENTS = {dtypes.FLOAT32: "float32", dtypes.FLOAT16: "float16", dtypes.BOOL: "bool"}

@@ -15,9 +15,9 @@ from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, TooFewRegiste
 from vkml.cpu.native.kernel import Launch
 from vkml.ir import Graph, TensorType, dtypes, find
 from vkml.ir.file_constant import owned
+from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.kernels.writer import CannotLower
 from vkml.lowering import native_images, native_products, native_rows
 from vkml.lowering.builder import Builder, Target
 from vkml.lowering.native_body import expression_of

@@ -13,9 +13,9 @@ from vkml.cpu.native import depthwise, product, windows, winograd
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
 from vkml.cpu.native.kernel import Launch
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
 from vkml.kernels.views import View
-from vkml.kernels.writer import CannotLower
 from vkml.lowering.native_epilogue import Ending, after, grouped, scaled
 from vkml.lowering.native_layout import Border, access_of, places, plane, require_floats
 from vkml.ops.pool import window_counts

@@ -10,9 +10,9 @@ import numpy as np
 
 from vkml.cpu.native.expression import Access
 from vkml.ir import dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, View
-from vkml.kernels.writer import CannotLower
 from vkml.lowering.native_body import ELEMENTS
 
 Array = np.ndarray[Any, Any]

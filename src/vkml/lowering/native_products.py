@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from vkml.cpu.native import partial_sums, product, vector_product
 from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.views import View
-from vkml.kernels.writer import CannotLower
 from vkml.lowering.native_epilogue import Ending, with_rows, without_batch
 from vkml.lowering.native_layout import require_floats
 

@@ -12,8 +12,8 @@ import numpy as np
 from vkml.cpu.native import rows, windows
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
 from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.views import View
-from vkml.kernels.writer import CannotLower
 from vkml.lowering.native_epilogue import rooted, scaled
 from vkml.lowering.native_layout import require_floats
 

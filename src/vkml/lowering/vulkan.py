@@ -6,9 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vkml.ir import Constant, GraphIndex, Node, TensorType, dtypes, find
-from vkml.kernels.pointwise import attribute_key
+from vkml.ir.graph import attribute_key
+from vkml.ir.lowering import CannotLower
 from vkml.kernels.views import BufferKind, View
-from vkml.kernels.writer import NEEDS, CannotLower
+from vkml.kernels.writer import NEEDS
 from vkml.lowering.builder import Builder, Target
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.plan import VulkanProgram

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOATS, INT32, INT64, NUMBERS, SIGNED, UINT32, UINT64, DType
+from vkml.ir import scalar
+from vkml.ir.dtypes import FLOATS, INT32, INT64, NUMBERS, SIGNED, UINT32, UINT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, register
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops import special_functions
 from vkml.ops.broadcasting import align_to_axis
 from vkml.ops.pointwise import Binary, Unary
-from vkml.ops.slang_literals import slang_literal
 from vkml.ops.upgrading import renew
 
 
@@ -109,22 +110,17 @@ def _integer_limits(lambd: float, bias: float, dtype: np.dtype[Any]) -> tuple[in
     return low, high, int(bias) if float(bias).is_integer() and abs(bias) < 2**62 else None
 
 
-def _shrink_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str | None:
-    x, lambd, bias = arguments[0], attributes["lambd"], attributes["bias"]
-    if dtype.is_float:
-        below, above, step = (slang_literal(value, dtype) for value in (-lambd, lambd, bias))
-        zero = slang_literal(0.0, dtype)
-    else:
-        low, high, integral = _integer_limits(lambd, bias, dtype.storage)
-        if integral is None:
-            return None
-        below, above, step = (slang_literal(value, dtype) for value in (low, high, integral))
-        zero = slang_literal(0, dtype)
-        if dtype.kind == "u" and low <= 0 and integral == high + 1:
-            # A subtraction that saturates. NVIDIA's compiler sees one in the form below, too, and gets its
-            # upper word wrong in kernels that also divide 64-bit numbers.
-            return f"({x} - min({x}, {step}))"
-    return f"({x} < {below} ? {x} + {step} : ({x} > {above} ? {x} - {step} : {zero}))"
+def _shrink_form(x: Scalar, lambd: float, bias: float) -> Scalar | None:
+    if x.dtype.is_float:
+        return scalar.where(x < -lambd, x + bias, scalar.where(x > lambd, x - bias, 0.0))
+    low, high, step = _integer_limits(lambd, bias, x.dtype.storage)
+    if step is None:
+        return None
+    if x.dtype.kind == "u" and low <= 0 and step == high + 1:
+        # A subtraction that saturates. NVIDIA's compiler sees one in the form below, too, and gets its
+        # upper word wrong in kernels that also divide 64-bit numbers.
+        return x - scalar.minimum(x, step)
+    return scalar.where(x < low, x + step, scalar.where(x > high, x - step, 0))
 
 
 class _Gelu(Unary):
@@ -142,8 +138,14 @@ def _gelu(x: Array, approximate: str) -> Any:
     return special_functions.gelu_tanh(x) if approximate == "tanh" else special_functions.gelu(x)
 
 
-def _gelu_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
-    return f"{'gelu_tanh' if attributes['approximate'] == 'tanh' else 'gelu'}({arguments[0]})"
+def _gelu_form(x: Scalar, approximate: str) -> Scalar:
+    if approximate == "tanh":
+        # √(2/π) (x + 0.044715 x³)
+        gate = scalar.unary("tanh", x * scalar.fma(x * x, 0.044715, 1.0) * math.sqrt(2 / math.pi))
+    else:
+        gate = scalar.unary("erf", x * math.sqrt(0.5))
+    # Halved before it meets x, whose double may overflow.
+    return x * scalar.fma(gate, 0.5, 0.5)
 
 
 class _PRelu(Binary):
@@ -188,42 +190,84 @@ def _given(node: Node, keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: node.attributes[key] for key in keys if key in node.attributes}
 
 
-register(Unary("Relu", lambda x: np.maximum(x, 0), "relu({x})", FLOATS + SIGNED))
-register(Unary("LeakyRelu", _leaky_relu, "leaky_relu({x}, {alpha})", FLOATS, attributes={"alpha": 0.01}))
-register(_PRelu("PRelu", _prelu, "leaky_relu({x}, {y})", (*FLOATS, INT32, INT64, UINT32, UINT64)))
+def _leaky_form(x: Scalar, slope: Scalar | float) -> Scalar:
+    return scalar.where(x < 0, x * slope, x)
+
+
+def _elu_form(x: Scalar, alpha: float) -> Scalar:
+    return scalar.where(x < 0, scalar.unary("expm1", x) * alpha, x)
+
+
+def _celu_form(x: Scalar, alpha: float) -> Scalar:
+    return scalar.maximum(x, 0) + scalar.minimum(scalar.unary("expm1", x / alpha) * alpha, 0)
+
+
+def _selu_form(x: Scalar, alpha: float, gamma: float) -> Scalar:
+    return gamma * scalar.where(x <= 0, alpha * scalar.unary("expm1", x), x)
+
+
+def _hard_sigmoid_form(x: Scalar, alpha: float, beta: float) -> Scalar:
+    return scalar.maximum(scalar.minimum(scalar.fma(x, alpha, beta), 1), 0)
+
+
+def _sigmoid_form(x: Scalar) -> Scalar:
+    return scalar.unary("sigmoid", x)
+
+
+# x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); from 20 on that is x.
+def _mish_form(x: Scalar) -> Scalar:
+    grown = scalar.unary("exp", scalar.minimum(x, 20))
+    n = grown * (grown + 2)
+    return x * (n / (n + 2))
+
+
+def _softplus_form(x: Scalar) -> Scalar:
+    return scalar.unary("log1p", scalar.unary("exp", -scalar.absolute(x))) + scalar.relu(x)
+
+
+register(Unary("Relu", lambda x: np.maximum(x, 0), scalar.relu, FLOATS + SIGNED))
 register(
     Unary(
-        "ThresholdedRelu", _thresholded_relu, "({x} > {alpha} ? {x} : 0)", FLOATS, attributes={"alpha": 1.0}
+        "LeakyRelu",
+        _leaky_relu,
+        lambda x, alpha: _leaky_form(x, alpha),
+        FLOATS,
+        attributes={"alpha": 0.01},
     )
 )
-register(Unary("Shrink", _shrink, _shrink_slang, NUMBERS, attributes={"lambd": 0.5, "bias": 0.0}))
+register(_PRelu("PRelu", _prelu, _leaky_form, (*FLOATS, INT32, INT64, UINT32, UINT64)))
+register(
+    Unary(
+        "ThresholdedRelu",
+        _thresholded_relu,
+        lambda x, alpha: scalar.where(x > alpha, x, 0),
+        FLOATS,
+        attributes={"alpha": 1.0},
+    )
+)
+register(Unary("Shrink", _shrink, _shrink_form, NUMBERS, attributes={"lambd": 0.5, "bias": 0.0}))
 
-register(Unary("Elu", _elu, "elu({x}, {alpha})", FLOATS, attributes={"alpha": 1.0}, has_double=False))
-register(_Celu("Celu", _celu, "celu({x}, {alpha})", FLOATS, attributes={"alpha": 1.0}, has_double=False))
+register(Unary("Elu", _elu, _elu_form, FLOATS, attributes={"alpha": 1.0}))
+register(_Celu("Celu", _celu, _celu_form, FLOATS, attributes={"alpha": 1.0}))
 register(
     _Selu(
         "Selu",
         _selu,
-        "selu({x}, {alpha}, {gamma})",
+        _selu_form,
         FLOATS,
         attributes={"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
-        has_double=False,
     )
 )
 
-register(Unary("Sigmoid", special_functions.sigmoid, "sigmoid({x})", FLOATS, has_double=False))
+register(Unary("Sigmoid", special_functions.sigmoid, _sigmoid_form, FLOATS))
 register(
-    Unary(
-        "HardSigmoid",
-        _hard_sigmoid,
-        "hard_sigmoid({x}, {alpha}, {beta})",
-        FLOATS,
-        attributes={"alpha": 0.2, "beta": 0.5},
-    )
+    Unary("HardSigmoid", _hard_sigmoid, _hard_sigmoid_form, FLOATS, attributes={"alpha": 0.2, "beta": 0.5})
 )
-register(Unary("HardSwish", _hard_swish, "hard_swish({x})", FLOATS))
-register(Unary("Swish", _swish, "swish({x}, {alpha})", FLOATS, attributes={"alpha": 1.0}, has_double=False))
-register(_Gelu("Gelu", _gelu, _gelu_slang, FLOATS, attributes={"approximate": "none"}, has_double=False))
-register(Unary("Mish", special_functions.mish, "mish({x})", FLOATS, has_double=False))
-register(Unary("Softplus", special_functions.softplus, "softplus({x})", FLOATS, has_double=False))
-register(Unary("Softsign", _softsign, "softsign({x})", FLOATS))
+register(Unary("HardSwish", _hard_swish, lambda x: x * _hard_sigmoid_form(x, 1 / 6, 0.5), FLOATS))
+register(
+    Unary("Swish", _swish, lambda x, alpha: x * _sigmoid_form(x * alpha), FLOATS, attributes={"alpha": 1.0})
+)
+register(_Gelu("Gelu", _gelu, _gelu_form, FLOATS, attributes={"approximate": "none"}))
+register(Unary("Mish", special_functions.mish, _mish_form, FLOATS))
+register(Unary("Softplus", special_functions.softplus, _softplus_form, FLOATS))
+register(Unary("Softsign", _softsign, lambda x: x / (1 + scalar.absolute(x)), FLOATS))

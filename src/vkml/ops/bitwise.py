@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator as operators
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir.dtypes import INTEGERS, DType
+from vkml.ir import scalar
+from vkml.ir.dtypes import INTEGERS
 from vkml.ir.graph import Node
 from vkml.ir.operator import REQUIRED, STRING, Array, register
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.pointwise import Binary
 
@@ -26,8 +29,8 @@ def shift(x: Array, amount: Array, direction: str) -> Any:
     return np.where(is_inside, np.right_shift(x, safe), np.where(filled, -1, 0).astype(x.dtype))
 
 
-def _shift_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
-    return f"shift_{attributes['direction'].lower()}({arguments[0]}, {arguments[1]}, {dtype.bits})"
+def _shift_form(x: Scalar, amount: Scalar, direction: str) -> Scalar:
+    return scalar.binary("left_shift" if direction == "LEFT" else "right_shift", x, amount)
 
 
 class _BitShift(Binary):
@@ -42,7 +45,7 @@ class _BitShift(Binary):
         return super().infer(node, inputs)
 
 
-register(_BitShift("BitShift", shift, _shift_slang, INTEGERS, attributes={"direction": REQUIRED}))
-register(Binary("BitwiseAnd", np.bitwise_and, "({x} & {y})", INTEGERS))
-register(Binary("BitwiseOr", np.bitwise_or, "({x} | {y})", INTEGERS))
-register(Binary("BitwiseXor", np.bitwise_xor, "({x} ^ {y})", INTEGERS))
+register(_BitShift("BitShift", shift, _shift_form, INTEGERS, attributes={"direction": REQUIRED}))
+register(Binary("BitwiseAnd", np.bitwise_and, operators.and_, INTEGERS))
+register(Binary("BitwiseOr", np.bitwise_or, operators.or_, INTEGERS))
+register(Binary("BitwiseXor", np.bitwise_xor, operators.xor, INTEGERS))

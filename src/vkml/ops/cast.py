@@ -10,10 +10,11 @@ import numpy as np
 
 from vkml import errors
 from vkml.errors import InvalidArgument, InvalidGraph
-from vkml.ir import dtypes
-from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT64, NUMBERS, STRING, DType
+from vkml.ir import dtypes, scalar
+from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, OPTIONAL, REQUIRED, Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, required
 from vkml.ops.limits import check_size
@@ -84,31 +85,15 @@ def _strings(values: Array) -> Array:
     return np.asarray(values.astype(np.str_).astype(np.object_))
 
 
-def cast_expression(argument: str, source: DType, target: DType) -> str | None:
-    """The Slang of one converted element; None where a type has no Slang form."""
+def converted(x: Scalar, source: DType, target: DType) -> Scalar | None:
+    """An element of `source` as one of `target`; None where a type has no arithmetic."""
     if not {source, target} <= {*NUMBERS, BOOL}:
         return None
     if source == target:
-        return argument
-    kind = _compute_type(target)
-    if source == BOOL:
-        return f"select({argument}, {kind}(1), {kind}(0))"
-    if target == BOOL:
-        return f"({argument} != {_compute_type(source)}(0))"
+        return x
     if target == FLOAT16:
-        return f"round_to_half({argument if source.is_float else f'float({argument})'})"
-    if source.is_float and target.kind == "u":
-        return f"to_{'uint64' if target.bits == 64 else 'uint'}({argument})"
-    if source.is_float and target.is_integer and target.bits < 32:
-        return f"to_int({argument})"
-    return argument if _compute_type(source) == kind else f"{kind}({argument})"
-
-
-def _compute_type(dtype: DType) -> str:
-    if dtype.is_float:
-        return "double" if dtype == FLOAT64 else "float"
-    stem = "int" if dtype.kind == "i" else "uint"
-    return f"{stem}64_t" if dtype.bits == 64 else stem
+        return scalar.round_to_half(x if x.dtype.is_float else scalar.convert(x, FLOAT32))
+    return scalar.convert(x, target)
 
 
 class _Conversion(Operator):
@@ -187,10 +172,10 @@ class Cast(_Conversion):
         source = dtypes.from_numpy(array.dtype) if code is None else dtypes.from_code(code)
         return [convert(node, array, source, self.target(node, ()), node.attributes["source_shape"])]
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
-        return cast_expression(arguments[0], types[0], result)
+    def scalar(
+        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
+    ) -> Scalar | None:
+        return converted(present(arguments, 0), present(types, 0), result)
 
 
 @operator()
@@ -216,7 +201,7 @@ class CastLike(_Conversion):
         source, target = dtypes.from_numpy(array.dtype), dtypes.from_numpy(like.dtype)
         return [convert(node, array, source, target)]
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
-        return cast_expression(arguments[0], types[0], result)
+    def scalar(
+        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
+    ) -> Scalar | None:
+        return converted(present(arguments, 0), present(types, 0), result)

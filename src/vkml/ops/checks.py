@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from vkml.ir.dtypes import BFLOAT16, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array
 from vkml.ir.types import Known, TensorType
+
+_T = TypeVar("_T")
 
 
 def required(node: Node, inputs: Sequence[Known | None], index: int) -> Known:
@@ -27,8 +29,8 @@ def optional(inputs: Sequence[Any], index: int) -> Any:
     return inputs[index] if index < len(inputs) else None
 
 
-def present(inputs: Sequence[Array | None], index: int) -> Array:
-    """Input `index` of an evaluation, which `infer` has already seen to be there."""
+def present(inputs: Sequence[_T | None], index: int) -> _T:
+    """Input `index`, which `infer` has already seen to be there."""
     found = inputs[index]
     assert found is not None
     return found

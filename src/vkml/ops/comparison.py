@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import operator as operators
 from collections.abc import Sequence
 
 import numpy as np
 
 from vkml.errors import InvalidGraph
+from vkml.ir import scalar
 from vkml.ir.dtypes import BOOL, COMPLEX64, COMPLEX128, NUMBERS, STRING, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator, register
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import broadcast_shapes, require_types
 from vkml.ops.checks import present, require_dtype, required
 from vkml.ops.limits import check_size
-from vkml.ops.pointwise import Binary, Unary
+from vkml.ops.pointwise import Binary, Form, Unary
 
 COMPARABLE: tuple[DType, ...] = (*NUMBERS, BOOL, STRING)
 SELECTABLE: tuple[DType, ...] = (*NUMBERS, BOOL, STRING, COMPLEX64, COMPLEX128)
 
-register(Binary("Equal", np.equal, "({x} == {y})", COMPARABLE, result=BOOL))
-register(Binary("Greater", np.greater, "({x} > {y})", NUMBERS, result=BOOL))
-register(Binary("GreaterOrEqual", np.greater_equal, "({x} >= {y})", NUMBERS, result=BOOL))
-register(Binary("Less", np.less, "({x} < {y})", NUMBERS, result=BOOL))
-register(Binary("LessOrEqual", np.less_equal, "({x} <= {y})", NUMBERS, result=BOOL))
 
-# Without short circuit: both operands are plain values, and a branch would only split the subgroup.
-register(Binary("And", np.logical_and, "and({x}, {y})", (BOOL,)))
-register(Binary("Or", np.logical_or, "or({x}, {y})", (BOOL,)))
-register(Binary("Xor", np.logical_xor, "({x} != {y})", (BOOL,)))
-register(Unary("Not", np.logical_not, "(!{x})", (BOOL,)))
+def _test(operation: str) -> Form:
+    """The form of a comparison."""
+    return lambda x, y: scalar.compare(operation, x, y)
+
+
+register(Binary("Equal", np.equal, _test("equal"), COMPARABLE, result=BOOL))
+register(Binary("Greater", np.greater, _test("greater"), NUMBERS, result=BOOL))
+register(Binary("GreaterOrEqual", np.greater_equal, _test("greater_equal"), NUMBERS, result=BOOL))
+register(Binary("Less", np.less, _test("less"), NUMBERS, result=BOOL))
+register(Binary("LessOrEqual", np.less_equal, _test("less_equal"), NUMBERS, result=BOOL))
+
+register(Binary("And", np.logical_and, operators.and_, (BOOL,)))
+register(Binary("Or", np.logical_or, operators.or_, (BOOL,)))
+register(Binary("Xor", np.logical_xor, operators.xor, (BOOL,)))
+register(Unary("Not", np.logical_not, operators.invert, (BOOL,)))
 
 
 @operator()
@@ -53,7 +61,8 @@ class Where(Operator):
         condition, x, y = (present(inputs, index) for index in range(3))
         return [np.asarray(np.where(condition, x, y)).astype(x.dtype, copy=False)]
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
-        return f"select({arguments[0]}, {arguments[1]}, {arguments[2]})"
+    def scalar(
+        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
+    ) -> Scalar | None:
+        condition, x, y = (present(arguments, index) for index in range(3))
+        return scalar.where(condition, x, y)

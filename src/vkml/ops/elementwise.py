@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
+import math
+import operator as operators
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vkml.errors import ShapeError
+from vkml.ir import scalar
 from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT32, INT64, NUMBERS, DType, from_numpy
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INTS, Array, Operator, operator, register
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import broadcast_shapes, require_types
 from vkml.ops.checks import optional, present, require_dtype, required
 from vkml.ops.limits import check_size
-from vkml.ops.pointwise import Binary, Variadic
-from vkml.ops.slang_literals import literal_value, slang_literal
+from vkml.ops.pointwise import Binary, Form, Variadic
 from vkml.ops.upgrading import attributes_to_inputs, renew
 
 
@@ -65,22 +68,36 @@ def _integer_power(base: Array, exponent: Array) -> Any:
     return np.where(wide >= 0, raised, np.where(np.abs(base) == 1, odd, 0))
 
 
-def _pow_slang(arguments: Sequence[str], types: Sequence[DType]) -> str | None:
-    base, exponent = arguments
-    if types[0].is_integer:
-        if types[1].is_float:
+def _power_form(base: Scalar, exponent: Scalar) -> Scalar | None:
+    if base.dtype.is_integer:
+        if exponent.dtype.is_float:
             return None
-        signed = f"int64_t({exponent})" if types[1].bits == 64 else f"int({exponent})"
-        return f"integer_power({base}, {signed})"
-    literal = literal_value(exponent)
-    if literal in _SHORT_POWERS:
-        return _SHORT_POWERS[literal].format(x=base)
-    if FLOAT64 in types:
-        return None
-    return f"power({base}, float({exponent}))"
+        kind = INT64 if exponent.dtype.bits == 64 else INT32
+        return scalar.power(base, scalar.convert(exponent, kind))
+    if exponent.is_constant and exponent.value in _SHORT_POWERS:
+        return _SHORT_POWERS[exponent.value](base)
+    if exponent.dtype == FLOAT64 and base.dtype != FLOAT64:
+        return scalar.convert(scalar.power(scalar.convert(base, FLOAT64), exponent), base.dtype)
+    return scalar.power(base, scalar.convert(exponent, base.dtype))
 
 
-_SHORT_POWERS = {2.0: "square({x})", 3.0: "cube({x})", 1.0: "{x}", -1.0: "(1 / {x})"}
+def _root(x: Scalar) -> Scalar:
+    """The power of a half, which differs from the square root at -0 and minus infinity."""
+    return scalar.where(scalar.test("isneginf", x), math.inf, scalar.unary("sqrt", x + 0.0))
+
+
+def _reciprocal_root(x: Scalar) -> Scalar:
+    return scalar.where(scalar.test("isneginf", x), 0.0, 1 / scalar.unary("sqrt", x + 0.0))
+
+
+_SHORT_POWERS: Mapping[float, Callable[[Scalar], Scalar]] = {
+    -1.0: lambda x: 1 / x,
+    -0.5: _reciprocal_root,
+    0.5: _root,
+    1.0: lambda x: x,
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+}
 
 
 class _Pow(Binary):
@@ -92,49 +109,34 @@ class _Pow(Binary):
         require_types(node, [exponent], NUMBERS)
         return [check_size(node, base.dtype, broadcast_shapes(node, base.dims, exponent.dims))]
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
-        return _pow_slang(arguments, types)
+
+def _remainder_form(x: Scalar, y: Scalar, fmod: int) -> Scalar:
+    return scalar.binary("fmod" if fmod else "mod", x, y)
 
 
-def _mod_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
-    function = "remainder_of_dividend" if attributes["fmod"] else "remainder_of_divisor"
-    return f"{function}({arguments[0]}, {arguments[1]})"
+def _folded(operation: str) -> Form:
+    """The form of an operation of two inputs applied from left to right."""
+    return lambda *inputs: functools.reduce(lambda x, y: scalar.binary(operation, x, y), inputs)
 
 
-def _folded(function: str) -> Callable[..., str]:
-    """The Slang of a two-argument function applied from left to right."""
-
-    def slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
-        return functools.reduce(lambda a, b: f"{function}({a}, {b})", arguments)
-
-    return slang
-
-
-def _sum_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
-    return f"({' + '.join(arguments)})"
-
-
-def _mean_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
-    kind = "double" if dtype == FLOAT64 else "float"
-    return f"(({' + '.join(arguments)}) / {kind}({len(arguments)}))"
+def _mean_form(*inputs: Scalar) -> Scalar:
+    return functools.reduce(operators.add, inputs) / len(inputs)
 
 
 def _sum(*arrays: Array) -> Any:
     return functools.reduce(np.add, arrays)
 
 
-register(Binary("Add", np.add, "({x} + {y})", NUMBERS, neutral_elements={0: -0.0, 1: -0.0}))
-register(Binary("Sub", np.subtract, "subtract({x}, {y})", NUMBERS, neutral_elements={1: 0.0}))
-register(Binary("Mul", np.multiply, "({x} * {y})", NUMBERS, neutral_elements={0: 1.0, 1: 1.0}))
-register(Binary("Div", divide, "divide({x}, {y})", NUMBERS, neutral_elements={1: 1.0}))
-register(Binary("Mod", remainder, _mod_slang, NUMBERS, attributes={"fmod": 0}, has_double=False))
-register(_Pow("Pow", power, "", (*FLOATS, INT32, INT64)))
+register(Binary("Add", np.add, operators.add, NUMBERS, neutral_elements={0: -0.0, 1: -0.0}))
+register(Binary("Sub", np.subtract, operators.sub, NUMBERS, neutral_elements={1: 0.0}))
+register(Binary("Mul", np.multiply, operators.mul, NUMBERS, neutral_elements={0: 1.0, 1: 1.0}))
+register(Binary("Div", divide, operators.truediv, NUMBERS, neutral_elements={1: 1.0}))
+register(Binary("Mod", remainder, _remainder_form, NUMBERS, attributes={"fmod": 0}))
+register(_Pow("Pow", power, _power_form, (*FLOATS, INT32, INT64)))
 register(Variadic("Max", lambda *arrays: functools.reduce(np.maximum, arrays), _folded("maximum"), NUMBERS))
 register(Variadic("Min", lambda *arrays: functools.reduce(np.minimum, arrays), _folded("minimum"), NUMBERS))
-register(Variadic("Sum", _sum, _sum_slang, FLOATS))
-register(Variadic("Mean", lambda *arrays: _sum(*arrays) / len(arrays), _mean_slang, FLOATS))
+register(Variadic("Sum", _sum, _folded("add"), FLOATS))
+register(Variadic("Mean", lambda *arrays: _sum(*arrays) / len(arrays), _mean_form, FLOATS))
 
 
 def clip_limits(dtype: DType) -> tuple[float, float] | None:
@@ -188,15 +190,15 @@ class Clip(Operator):
             limited = data if bounds == [None, None] else np.asarray(np.clip(data, *bounds))
             return [limited.astype(data.dtype, copy=False)]
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
-        value = arguments[0]
-        kind = "double" if result == FLOAT64 else ""
+    def scalar(
+        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
+    ) -> Scalar | None:
+        value = present(arguments, 0)
         limits = clip_limits(result)
-        for index, function in ((1, "maximum"), (2, "minimum")):
-            if index < len(arguments) and arguments[index]:
-                value = f"{function}({value}, {kind}({arguments[index]}))"
+        for index, operation in ((1, "maximum"), (2, "minimum")):
+            bound = optional(arguments, index)
+            if bound is not None:
+                value = scalar.binary(operation, value, scalar.convert(bound, value.dtype))
             elif limits is not None:
-                value = f"{function}({value}, {slang_literal(limits[index - 1], result)})"
+                value = scalar.binary(operation, value, limits[index - 1])
         return value

@@ -1,4 +1,4 @@
-"""Base classes of pointwise operators: a NumPy function and a Slang expression over broadcast inputs."""
+"""Base classes of pointwise operators: a NumPy function and a scalar form over broadcast inputs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import BOOL, FLOAT64, DType
+from vkml.ir.dtypes import BOOL, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, INTS, MANY, Array, Operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import align_to_axis, broadcast_shapes, require_types
 from vkml.ops.checks import present, required
 from vkml.ops.limits import check_size
-from vkml.ops.slang_literals import slang_literal
 from vkml.ops.upgrading import renew
 
-Slang = str | Callable[..., str | None]
-"""A template with places ``{x}``, ``{y}``, ``{attribute}``, or a function of arguments, dtype, attributes."""
+Form = Callable[..., Scalar | None]
+"""A scalar form: a function of the inputs' elements and, by name, of the attributes."""
 
 
 def widened(array: Array) -> Array:
@@ -35,12 +35,11 @@ class Pointwise(Operator):
         self,
         name: str,
         compute: Callable[..., Any],
-        slang: Slang,
+        form: Form,
         allowed: Sequence[DType],
         *,
         result: DType | None = None,
         attributes: Mapping[str, Any] | None = None,
-        has_double: bool = True,
         neutral_elements: Mapping[int, float] | None = None,
     ) -> None:
         """States the operator.
@@ -48,20 +47,18 @@ class Pointwise(Operator):
         Args:
             name: ONNX's name.
             compute: NumPy function of the inputs (float16 arrives as float32) and of the attributes by name.
-            slang: Slang form.
+            form: scalar form.
             allowed: element types of the inputs.
             result: element type of the output where it is not that of the inputs.
             attributes: attribute → default.
-            has_double: whether the Slang form works in double (SPIR-V has no transcendental functions in it).
             neutral_elements: see `Operator`.
         """
         super().__init__(name)
         self.compute = compute
-        self.slang = slang
+        self.form = form
         self.allowed = tuple(allowed)
         self.result = result
         self.attributes = dict(attributes or {})
-        self.has_double = has_double
         self.neutral_elements = dict(neutral_elements or {})
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
@@ -76,20 +73,10 @@ class Pointwise(Operator):
             value = self.compute(*(widened(array) for array in arrays), **node.attributes)
             return [np.asarray(value).astype(dtype, copy=False)]
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
-        if FLOAT64 in types and not self.has_double:
-            return None
-        if not isinstance(self.slang, str):
-            return self.slang(arguments, types[0], node.attributes)
-        places = dict(zip("xyz", arguments, strict=False))
-        literals = {
-            key: slang_literal(value, types[0])
-            for key, value in node.attributes.items()
-            if isinstance(value, float)
-        }
-        return self.slang.format(**places, **literals)
+    def scalar(
+        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
+    ) -> Scalar | None:
+        return self.form(*arguments, **node.attributes)
 
 
 class Unary(Pointwise):
@@ -132,6 +119,6 @@ class Predicate(Unary):
     """A test of every element; the result is bool."""
 
     def __init__(
-        self, name: str, compute: Callable[..., Any], slang: Slang, allowed: Sequence[DType], **rest: Any
+        self, name: str, compute: Callable[..., Any], form: Form, allowed: Sequence[DType], **rest: Any
     ):
-        super().__init__(name, compute, slang, allowed, result=BOOL, **rest)
+        super().__init__(name, compute, form, allowed, result=BOOL, **rest)

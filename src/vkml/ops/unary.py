@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import FLOATS, INTEGERS, NUMBERS, SIGNED, DType
+from vkml.ir import scalar
+from vkml.ir.dtypes import BOOL, FLOATS, INTEGERS, NUMBERS, SIGNED, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator, register
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops import special_functions
 from vkml.ops.checks import present, required
-from vkml.ops.pointwise import Predicate, Unary
+from vkml.ops.pointwise import Form, Predicate, Unary
 
 
 def _is_inf(x: Array, detect_negative: int = 1, detect_positive: int = 1) -> Any:
@@ -25,46 +28,53 @@ def _is_inf(x: Array, detect_negative: int = 1, detect_positive: int = 1) -> Any
     return found
 
 
-def _is_inf_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[str, Any]) -> str:
+def _is_inf_form(x: Scalar, detect_negative: int, detect_positive: int) -> Scalar:
     tests = [
-        f"is_infinite{suffix}({arguments[0]})"
-        for key, suffix in (("detect_negative", "_below"), ("detect_positive", "_above"))
-        if attributes[key]
+        scalar.test(operation, x)
+        for operation, is_wanted in (("isneginf", detect_negative), ("isposinf", detect_positive))
+        if is_wanted
     ]
-    return f"({' || '.join(tests) or 'false'})"
+    return functools.reduce(Scalar.__or__, tests) if tests else scalar.constant(False, BOOL)
 
 
-register(Unary("Abs", np.abs, "absolute({x})", NUMBERS))
-register(Unary("Neg", np.negative, "(-{x})", FLOATS + SIGNED))
-register(Unary("Sign", np.sign, "sign_of({x})", NUMBERS))
-register(Unary("Ceil", np.ceil, "ceil({x})", FLOATS))
-register(Unary("Floor", np.floor, "floor({x})", FLOATS))
-register(Unary("Round", np.rint, "round_half_even({x})", FLOATS))
-register(Unary("Reciprocal", np.reciprocal, "(1 / {x})", FLOATS))
-register(Unary("Sqrt", np.sqrt, "sqrt({x})", FLOATS))
-register(Unary("BitwiseNot", np.invert, "(~{x})", INTEGERS))
+def _step(operation: str) -> Form:
+    """The form of an operator that is one operation."""
+    return lambda x: scalar.unary(operation, x)
 
-register(Unary("Exp", np.exp, "exponential({x})", FLOATS, has_double=False))
-register(Unary("Log", np.log, "logarithm({x})", FLOATS, has_double=False))
-register(Unary("Erf", special_functions.erf, "error_function({x})", FLOATS, has_double=False))
-register(Unary("Sin", np.sin, "sine({x})", FLOATS, has_double=False))
-register(Unary("Cos", np.cos, "cosine({x})", FLOATS, has_double=False))
-register(Unary("Tan", np.tan, "tangent({x})", FLOATS, has_double=False))
-register(Unary("Asin", np.arcsin, "arc_sine({x})", FLOATS, has_double=False))
-register(Unary("Acos", np.arccos, "arc_cosine({x})", FLOATS, has_double=False))
-register(Unary("Atan", np.arctan, "arc_tangent({x})", FLOATS, has_double=False))
-register(Unary("Sinh", np.sinh, "hyperbolic_sine({x})", FLOATS, has_double=False))
-register(Unary("Cosh", np.cosh, "hyperbolic_cosine({x})", FLOATS, has_double=False))
-register(Unary("Tanh", np.tanh, "hyperbolic_tangent({x})", FLOATS, has_double=False))
-register(Unary("Asinh", np.arcsinh, "inverse_hyperbolic_sine({x})", FLOATS, has_double=False))
-register(Unary("Acosh", np.arccosh, "inverse_hyperbolic_cosine({x})", FLOATS, has_double=False))
-register(Unary("Atanh", np.arctanh, "inverse_hyperbolic_tangent({x})", FLOATS, has_double=False))
 
-register(Predicate("IsNaN", np.isnan, "is_nan({x})", FLOATS))
+def _reciprocal(x: Scalar) -> Scalar:
+    return 1 / x
+
+
+register(Unary("Abs", np.abs, _step("absolute"), NUMBERS))
+register(Unary("Neg", np.negative, _step("negative"), FLOATS + SIGNED))
+register(Unary("Sign", np.sign, _step("sign"), NUMBERS))
+register(Unary("Ceil", np.ceil, _step("ceil"), FLOATS))
+register(Unary("Floor", np.floor, _step("floor"), FLOATS))
+register(Unary("Round", np.rint, _step("rint"), FLOATS))
+register(Unary("Reciprocal", np.reciprocal, _reciprocal, FLOATS))
+register(Unary("Sqrt", np.sqrt, _step("sqrt"), FLOATS))
+register(Unary("BitwiseNot", np.invert, _step("invert"), INTEGERS))
+
+register(Unary("Exp", np.exp, _step("exp"), FLOATS))
+register(Unary("Log", np.log, _step("log"), FLOATS))
+register(Unary("Erf", special_functions.erf, _step("erf"), FLOATS))
+register(Unary("Sin", np.sin, _step("sin"), FLOATS))
+register(Unary("Cos", np.cos, _step("cos"), FLOATS))
+register(Unary("Tan", np.tan, _step("tan"), FLOATS))
+register(Unary("Asin", np.arcsin, _step("arcsin"), FLOATS))
+register(Unary("Acos", np.arccos, _step("arccos"), FLOATS))
+register(Unary("Atan", np.arctan, _step("arctan"), FLOATS))
+register(Unary("Sinh", np.sinh, _step("sinh"), FLOATS))
+register(Unary("Cosh", np.cosh, _step("cosh"), FLOATS))
+register(Unary("Tanh", np.tanh, _step("tanh"), FLOATS))
+register(Unary("Asinh", np.arcsinh, _step("arcsinh"), FLOATS))
+register(Unary("Acosh", np.arccosh, _step("arccosh"), FLOATS))
+register(Unary("Atanh", np.arctanh, _step("arctanh"), FLOATS))
+
+register(Predicate("IsNaN", np.isnan, lambda x: scalar.test("isnan", x), FLOATS))
 register(
-    Predicate(
-        "IsInf", _is_inf, _is_inf_slang, FLOATS, attributes={"detect_negative": 1, "detect_positive": 1}
-    )
+    Predicate("IsInf", _is_inf, _is_inf_form, FLOATS, attributes={"detect_negative": 1, "detect_positive": 1})
 )
 
 
@@ -84,7 +94,7 @@ class Identity(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         return [present(inputs, 0)]
 
-    def expression(
-        self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
-    ) -> str | None:
+    def scalar(
+        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
+    ) -> Scalar | None:
         return arguments[0]
