@@ -372,7 +372,7 @@ def test_integers_on_a_device(vulkan_device_name: str, dtype: DType) -> None:
         if expected.dtype.kind == "f":
             np.testing.assert_allclose(result, expected, rtol=1e-6, err_msg=case.label)
         else:
-            np.testing.assert_array_equal(result, expected, err_msg=f"{case.label}: {case.text}")
+            np.testing.assert_array_equal(result, expected, err_msg=f"{case.label}: {case.form}")
 
 
 @needs_compiler
