@@ -1,0 +1,441 @@
+"""Sizes that stay open while a plan is made: integer expressions of symbols.
+
+Code that computes with sizes computes with these as well. What it decides by looking at one, where a
+comparison does not come out the same for every value, is decided for an example and noted as a guard: the
+plan holds for all values for which every guard comes out the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vkml.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An open size by its name."""
+
+    name: str
+    least: int = 2
+    """What it is at least: 0 and 1, which change how shapes broadcast, are plans of their own."""
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A floor division that does not come out."""
+
+    dividend: Terms
+    divisor: Terms
+
+
+Atom = Symbol | Quotient
+Monomial = tuple[Atom, ...]
+"""A product of atoms in a fixed order; () is 1."""
+Terms = tuple[tuple[Monomial, int], ...]
+"""A sum of monomials with coefficients other than 0, in a fixed order."""
+
+
+class TooOpen(EngineError):
+    """An expression of sizes that grew beyond what planning should handle."""
+
+
+_MOST_TERMS = 256
+
+
+@dataclass(eq=False)
+class Sizes:
+    """The open sizes of one plan: an example of each, and what has been decided by the examples."""
+
+    examples: dict[Symbol, int] = field(default_factory=dict)
+    is_positive: dict[Terms, bool] = field(default_factory=dict)
+    """Guards: whether an expression is above 0."""
+    is_zero: dict[Terms, bool] = field(default_factory=dict)
+    """Guards: whether an expression is 0."""
+
+    def symbol(self, name: str, example: int, least: int = 2) -> Size:
+        """A size that is open.
+
+        Args:
+            name: of the symbol; the same name is the same size.
+            example: a value that it has.
+            least: what it never is below.
+        """
+        if example < least:
+            raise ValueError(f"{name} is {example} in the example and {least} at least")
+        made = Symbol(name, least)
+        known = self.examples.setdefault(made, example)
+        if known != example:
+            raise ValueError(f"{name} is {known} and {example}")
+        return Size(self, (((made,), 1),))
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether all that was decided comes out the same for these values of the symbols."""
+        found = {symbol: values[symbol.name] for symbol in self.examples}
+        return (
+            all(found[symbol] >= symbol.least for symbol in found)
+            and all(evaluate(terms, found) == 0 for terms, was in self.is_zero.items() if was)
+            and all(evaluate(terms, found) != 0 for terms, was in self.is_zero.items() if not was)
+            and all((evaluate(terms, found) > 0) == was for terms, was in self.is_positive.items())
+        )
+
+    def guards(self) -> list[str]:
+        """What was decided, for people."""
+        positive = [f"{_text(terms)} {'>' if was else '<='} 0" for terms, was in self.is_positive.items()]
+        return positive + [f"{_text(terms)} {'==' if was else '!='} 0" for terms, was in self.is_zero.items()]
+
+
+class Size:
+    """An integer expression of symbols. Never a plain number: operations that come out give an int.
+
+    Equal expressions are equal, and hash alike. To compare with anything else may add a guard.
+    """
+
+    __slots__ = ("_hash", "sizes", "terms")
+
+    def __init__(self, sizes: Sizes, terms: Terms) -> None:
+        self.sizes, self.terms = sizes, terms
+        self._hash = hash(terms)
+
+    @property
+    def example(self) -> int:
+        """Its value in the example; what is decided by it is not guarded."""
+        return evaluate(self.terms, self.sizes.examples)
+
+    # -- arithmetic -----------------------------------------------------------------------------------------
+
+    def __add__(self, other: int | Size) -> int | Size:
+        return NotImplemented if _foreign(other) else self._made(_sum(self.terms, _terms(other)))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int | Size) -> int | Size:
+        return NotImplemented if _foreign(other) else self._made(_sum(self.terms, _scaled(_terms(other), -1)))
+
+    def __rsub__(self, other: int) -> int | Size:
+        return NotImplemented if _foreign(other) else self._made(_sum(_terms(other), _scaled(self.terms, -1)))
+
+    def __mul__(self, other: int | Size) -> int | Size:
+        return NotImplemented if _foreign(other) else self._made(_product(self.terms, _terms(other)))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> int | Size:
+        return self._made(_scaled(self.terms, -1))
+
+    def __pos__(self) -> Size:
+        return self
+
+    def __floordiv__(self, other: int | Size) -> int | Size:
+        return NotImplemented if _foreign(other) else self._divided(self.terms, _terms(other))
+
+    def __rfloordiv__(self, other: int) -> int | Size:
+        return NotImplemented if _foreign(other) else self._divided(_terms(other), self.terms)
+
+    def __mod__(self, other: int | Size) -> int | Size:
+        return NotImplemented if _foreign(other) else self - (self // other) * other
+
+    def __rmod__(self, other: int) -> int | Size:
+        return NotImplemented if _foreign(other) else other - (other // self) * self
+
+    def __divmod__(self, other: int | Size) -> tuple[int | Size, int | Size]:
+        return self // other, self % other
+
+    def __abs__(self) -> int | Size:
+        return self if self >= 0 else -self
+
+    def _made(self, terms: Terms) -> int | Size:
+        if not terms:
+            return 0
+        if len(terms) == 1 and not terms[0][0]:
+            return terms[0][1]
+        if len(terms) > _MOST_TERMS:
+            raise TooOpen(f"a size of {len(terms)} terms")
+        return Size(self.sizes, terms)
+
+    def _divided(self, dividend: Terms, divisor: Terms) -> int | Size:
+        if not self._is_nonzero(divisor):
+            raise ZeroDivisionError(f"{_text(dividend)} by {_text(divisor)}, which is 0")
+        exact = _exact(dividend, divisor)
+        if exact is not None:
+            return self._made(exact)
+        whole: Terms = ()
+        if len(divisor) == 1 and not divisor[0][0]:
+            # (4 n + 3) // 2 is 2 n + 3 // 2, and 3 // 2 has coefficients from 0 to 1.
+            count = divisor[0][1]
+            whole = tuple((monomial, factor // count) for monomial, factor in dividend if factor // count)
+            dividend = tuple((monomial, factor % count) for monomial, factor in dividend if factor % count)
+            low, high = _bounds(dividend)
+            if low is not None and high is not None and low // count == high // count:
+                return self._made(_sum(whole, _number(low // count)))
+        return self._made(_sum(whole, (((Quotient(dividend, divisor),), 1),)))
+
+    def _is_nonzero(self, terms: Terms) -> bool:
+        return not self._test_zero(terms)
+
+    # -- what can be decided --------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if _foreign(other):
+            return NotImplemented
+        theirs = _terms(other)  # type: ignore[arg-type]
+        return self.terms == theirs or self._test_zero(_sum(self.terms, _scaled(theirs, -1)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __bool__(self) -> bool:
+        return not self._test_zero(self.terms)
+
+    def __lt__(self, other: int | Size) -> bool:
+        return NotImplemented if _foreign(other) else self._is_above(_terms(other), self.terms)
+
+    def __gt__(self, other: int | Size) -> bool:
+        return NotImplemented if _foreign(other) else self._is_above(self.terms, _terms(other))
+
+    def __le__(self, other: int | Size) -> bool:
+        return NotImplemented if _foreign(other) else not self._is_above(self.terms, _terms(other))
+
+    def __ge__(self, other: int | Size) -> bool:
+        return NotImplemented if _foreign(other) else not self._is_above(_terms(other), self.terms)
+
+    def _is_above(self, first: Terms, second: Terms) -> bool:
+        terms = _sum(first, _scaled(second, -1))
+        low, high = _bounds(terms)
+        if low is not None and low > 0:
+            return True
+        if high is not None and high <= 0:
+            return False
+        guards = self.sizes.is_positive
+        if terms not in guards:
+            guards[terms] = evaluate(terms, self.sizes.examples) > 0
+        return guards[terms]
+
+    def _test_zero(self, terms: Terms) -> bool:
+        if not terms:
+            return True
+        low, high = _bounds(terms)
+        if (low is not None and low > 0) or (high is not None and high < 0):
+            return False
+        if terms[0][1] < 0:
+            terms = _scaled(terms, -1)
+        guards = self.sizes.is_zero
+        if terms not in guards:
+            guards[terms] = evaluate(terms, self.sizes.examples) == 0
+        return guards[terms]
+
+    def __index__(self) -> int:
+        """The number itself, where nothing but a number will do: the plan then holds for this value alone."""
+        value = self.example
+        self._test_zero(_sum(self.terms, _number(-value)))
+        return value
+
+    __int__ = __index__
+
+    def __repr__(self) -> str:
+        return _text(self.terms)
+
+
+def _foreign(value: object) -> bool:
+    return not isinstance(value, int | Size | np.integer)
+
+
+def _number(value: int) -> Terms:
+    return (((), int(value)),) if value else ()
+
+
+def _terms(value: int | Size) -> Terms:
+    return value.terms if isinstance(value, Size) else _number(value)
+
+
+def _ordered(found: Mapping[Monomial, int]) -> Terms:
+    return tuple(sorted(((m, c) for m, c in found.items() if c), key=_order))
+
+
+def _order(term: tuple[Monomial, int]) -> tuple[int, str]:
+    """High powers first: a leading term is one that division can begin with."""
+    return -len(term[0]), "·".join(map(_atom_text, term[0]))
+
+
+def _sum(first: Terms, second: Terms) -> Terms:
+    if not second:
+        return first
+    found = dict(first)
+    for monomial, factor in second:
+        found[monomial] = found.get(monomial, 0) + factor
+    return _ordered(found)
+
+
+def _scaled(terms: Terms, factor: int) -> Terms:
+    return tuple((monomial, factor * c) for monomial, c in terms) if factor else ()
+
+
+def _product(first: Terms, second: Terms) -> Terms:
+    found: dict[Monomial, int] = {}
+    for left, a in first:
+        for right, b in second:
+            monomial = tuple(sorted((*left, *right), key=_atom_text))
+            found[monomial] = found.get(monomial, 0) + a * b
+    return _ordered(found)
+
+
+def _exact(dividend: Terms, divisor: Terms) -> Terms | None:
+    """The quotient where the division comes out for all values, by long division of polynomials."""
+    quotient: Terms = ()
+    rest = dividend
+    lead, count = divisor[0]
+    for _ in range(_MOST_TERMS):
+        if not rest:
+            return quotient
+        monomial, factor = rest[0]
+        left = _without(monomial, lead)
+        if left is None or factor % count:
+            return None
+        step: Terms = ((left, factor // count),)
+        quotient = _sum(quotient, step)
+        rest = _sum(rest, _scaled(_product(step, divisor), -1))
+    return None
+
+
+def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for atom in part:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _bounds(terms: Terms) -> tuple[int | None, int | None]:
+    """The least and the greatest value, None where there is none that this can tell.
+
+    Every atom is its least value and something that is not negative: where no coefficient of these is
+    negative, the least value is what is left without them.
+    """
+    found: dict[Monomial, int] = {}
+    for monomial, factor in terms:
+        parts: dict[Monomial, int] = {(): factor}
+        for atom in monomial:
+            least = _least(atom)
+            if least is None:
+                return None, None
+            grown: dict[Monomial, int] = {}
+            for part, count in parts.items():
+                grown[part] = grown.get(part, 0) + count * least
+                above = tuple(sorted((*part, atom), key=_atom_text))
+                grown[above] = grown.get(above, 0) + count
+            parts = grown
+        for part, count in parts.items():
+            found[part] = found.get(part, 0) + count
+    base = found.pop((), 0)
+    is_rising, is_falling = min(found.values(), default=0) >= 0, max(found.values(), default=0) <= 0
+    return base if is_rising else None, base if is_falling else None
+
+
+def _least(atom: Atom) -> int | None:
+    if isinstance(atom, Symbol):
+        return atom.least
+    low, _ = _bounds(atom.dividend)
+    divisor_low, divisor_high = _bounds(atom.divisor)
+    if low is None or divisor_low is None or divisor_low <= 0:
+        return None
+    if low >= 0:
+        return 0 if divisor_high is None else low // divisor_high
+    return low // divisor_low
+
+
+def evaluate(terms: Terms, values: Mapping[Symbol, int]) -> int:
+    """The value of an expression."""
+    total = 0
+    for monomial, factor in terms:
+        for atom in monomial:
+            factor *= _value(atom, values)
+        total += factor
+    return total
+
+
+def _value(atom: Atom, values: Mapping[Symbol, int]) -> int:
+    if isinstance(atom, Symbol):
+        return values[atom]
+    return evaluate(atom.dividend, values) // evaluate(atom.divisor, values)
+
+
+def _atom_text(atom: Atom) -> str:
+    if isinstance(atom, Symbol):
+        return atom.name
+    return f"({_operand_text(atom.dividend)} // {_operand_text(atom.divisor)})"
+
+
+def _operand_text(terms: Terms) -> str:
+    is_single = len(terms) == 1 and len(terms[0][0]) + (terms[0][1] != 1) == 1
+    return _text(terms) if is_single else f"({_text(terms)})"
+
+
+def _text(terms: Terms) -> str:
+    """As Python would write it."""
+    text = ""
+    for monomial, factor in terms:
+        sign = " - " if factor < 0 else " + "
+        size = abs(factor)
+        atoms = [_atom_text(atom) for atom in monomial]
+        product = " * ".join(atoms if size == 1 and atoms else [str(size), *atoms])
+        text += (sign if text else sign.strip(" +")) + product
+    return text or "0"
+
+
+def concrete(value: int | Size, values: Mapping[Symbol, int]) -> int:
+    """A size for values of the symbols."""
+    return evaluate(value.terms, values) if isinstance(value, Size) else value
+
+
+def binder(sizes: Iterable[int | Size], symbols: Sequence[Symbol]) -> Callable[..., tuple[int, ...]]:
+    """A function from the symbols' values to those of many sizes, each part of them computed once.
+
+    It takes 0.1 µs a size, where `concrete` takes 2.
+
+    Args:
+        sizes: what it returns, in this order.
+        symbols: its arguments, in this order.
+    """
+    names: dict[Atom, str] = {symbol: f"s{index}" for index, symbol in enumerate(symbols)}
+    lines: list[str] = []
+
+    def name_of(atom: Atom) -> str:
+        known = names.get(atom)
+        if known is None:
+            assert isinstance(atom, Quotient), f"{atom} is no argument"
+            text = f"({written(atom.dividend)}) // ({written(atom.divisor)})"
+            known = names[atom] = f"q{len(lines)}"
+            lines.append(f"    {known} = {text}")
+        return known
+
+    def written(terms: Terms) -> str:
+        products = ["*".join([str(factor), *map(name_of, monomial)]) for monomial, factor in terms]
+        return " + ".join(products) or "0"
+
+    cases: dict[Terms, str] = {}
+    values = []
+    for size in sizes:
+        terms = _terms(size)
+        if terms not in cases:
+            cases[terms] = f"v{len(cases)}"
+            lines.append(f"    {cases[terms]} = {written(terms)}")
+        values.append(cases[terms])
+    arguments = ", ".join(f"s{index}" for index in range(len(symbols)))
+    result = "".join(f"{value}, " for value in values)
+    source = "\n".join([f"def bind({arguments}):", *lines, f"    return ({result})"])
+    scope: dict[str, Callable[..., tuple[int, ...]]] = {}
+    exec(source, {}, scope)
+    return scope["bind"]
+
+
+def greatest_divisor(value: int | Size, most: int) -> int:
+    """The greatest power of two up to `most` that divides a size whatever the symbols are."""
+    factor = math.gcd(*(c for _, c in _terms(value)), 0)
+    return math.gcd(factor, most) if factor else most

@@ -1,0 +1,173 @@
+"""Open sizes: arithmetic like that of integers, decisions noted as guards, values bound again in one call."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vkml.ir.size import Size, Sizes, Symbol, binder, concrete, evaluate, greatest_divisor
+
+
+def two(first: int = 7, second: int = 12) -> tuple[Sizes, Any, Any]:
+    sizes = Sizes()
+    return sizes, sizes.symbol("n", first), sizes.symbol("m", second)
+
+
+def test_arithmetic_that_comes_out_is_simplified() -> None:
+    _, n, m = two()
+    assert str(n + 1 + n) == "2 * n + 1"
+    assert n - n == 0 and isinstance(n - n, int)
+    assert n * m is not m * n and n * m == m * n
+    assert (n * m * 64) // (n * 64) == m
+    assert (n * m + n) // (m + 1) == n
+    assert (4 * n + 3) // 2 == 2 * n + 1
+    assert (n * 6) % 3 == 0
+    assert str((n + 3) // 4) == "((n + 3) // 4)"
+    assert -(-n // 4) == -((-n) // 4)
+    assert math.prod([2, n, m]) == 2 * n * m
+    assert n + np.int64(3) == n + 3
+
+
+def test_no_guard_where_nothing_is_decided() -> None:
+    sizes, n, m = two()
+    assert n > 1 and n >= 2 and n * m > n and n != 0 and n + 1 != 1 and n != 1
+    assert n + m == m + n
+    assert bool(n)
+    assert not sizes.guards()
+
+
+def test_what_is_decided_is_noted_once() -> None:
+    sizes, n, m = two()
+    assert n < m and n < m and not m < n
+    assert n != m and (n == m) is False
+    assert sizes.guards() == ["m - n > 0", "-m + n <= 0", "m - n != 0"]
+    assert sizes.holds({"n": 3, "m": 4})
+    assert not sizes.holds({"n": 4, "m": 4})
+    assert not sizes.holds({"n": 5, "m": 4})
+    assert not sizes.holds({"n": 1, "m": 4}), "less than the least"
+
+
+def test_what_is_equal_stays_equal() -> None:
+    sizes, n, m = two(12, 12)
+    assert n == m
+    assert sizes.holds({"n": 5, "m": 5}) and not sizes.holds({"n": 5, "m": 6})
+
+
+def test_a_number_in_its_place_holds_for_that_value_alone() -> None:
+    sizes, n, _ = two()
+    assert list(range(n)) == list(range(7))
+    assert sizes.holds({"n": 7, "m": 2}) and not sizes.holds({"n": 8, "m": 2})
+
+
+def test_looking_at_an_example_decides_nothing() -> None:
+    sizes, n, _ = two()
+    assert (n * 2).example == 14 and not sizes.guards()
+
+
+def test_floats_are_refused() -> None:
+    _, n, _ = two()
+    with pytest.raises(TypeError):
+        n * 1.5
+    with pytest.raises(ZeroDivisionError):
+        n // 0
+
+
+def test_a_name_is_one_size() -> None:
+    sizes, n, _ = two()
+    assert sizes.symbol("n", 7) == n
+    with pytest.raises(ValueError, match="n is 7 and 8"):
+        sizes.symbol("n", 8)
+    with pytest.raises(ValueError, match="2 at least"):
+        sizes.symbol("k", 1)
+
+
+def test_divisors() -> None:
+    _, n, m = two()
+    assert greatest_divisor(n, 16) == 1
+    assert greatest_divisor(8 * n + 4 * m, 16) == 4
+    assert greatest_divisor(64 * n, 16) == 16
+    assert greatest_divisor(0, 8) == 8
+
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "max": max,
+    "min": min,
+}
+Program = list[tuple[str, int, int]]
+
+
+@st.composite
+def programs(draw: Any) -> Program:
+    """Operations on earlier values; values 0 to 2 are symbols, 3 to 6 numbers."""
+    return [
+        (draw(st.sampled_from(list(OPERATIONS))), draw(st.integers(0, 6 + at)), draw(st.integers(0, 6 + at)))
+        for at in range(draw(st.integers(1, 10)))
+    ]
+
+
+def run(program: Program, symbols: list[Any]) -> list[Any] | None:
+    values = [*symbols, 1, 2, 3, 64]
+    for name, left, right in program:
+        try:
+            made = OPERATIONS[name](values[left], values[right])
+        except ZeroDivisionError:
+            return None
+        # What a comparison decides becomes part of what is computed.
+        values.append(int(made) if isinstance(made, bool) else made)
+        if abs(concrete_of(made)) > 10**9:
+            return None
+    return values
+
+
+def concrete_of(value: Any) -> int:
+    return value.example if isinstance(value, Size) else int(value)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(programs(), st.lists(st.lists(st.integers(2, 40), min_size=3, max_size=3), min_size=5, max_size=12))
+def test_programs_of_sizes(program: Program, samples: list[list[int]]) -> None:
+    sizes = Sizes()
+    names = ["a", "b", "c"]
+    made = run(program, [sizes.symbol(name, value) for name, value in zip(names, samples[0], strict=True)])
+    if made is None:
+        return
+    symbols = [Symbol(name) for name in names]
+    bind = binder(made, symbols)
+    assert sizes.holds(dict(zip(names, samples[0], strict=True)))
+    for sample in samples:
+        if not sizes.holds(dict(zip(names, sample, strict=True))):
+            continue
+        expected = run(program, list(sample))
+        assert expected is not None
+        values = dict(zip(symbols, sample, strict=True))
+        assert [concrete(value, values) for value in made] == expected
+        assert list(bind(*sample)) == expected
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(programs(), st.lists(st.integers(2, 40), min_size=3, max_size=3))
+def test_equal_sizes_are_of_equal_value_and_hash(program: Program, sample: list[int]) -> None:
+    sizes = Sizes()
+    made = run(program, [sizes.symbol(name, value) for name, value in zip("abc", sample, strict=True)]) or []
+    open_ = [value for value in made if isinstance(value, Size)]
+    for left in open_:
+        for right in open_:
+            if left.terms == right.terms:
+                assert left == right and hash(left) == hash(right)
+                assert evaluate(left.terms, sizes.examples) == evaluate(right.terms, sizes.examples)
