@@ -1,7 +1,7 @@
 """The models that are measured, built with seeded random weights.
 
 Weights are scaled so that values neither vanish nor explode on their way through; nothing is trained. Sizes
-are static, and batch 1 unless the name says otherwise.
+are static, but those of `gpt_with_past`, and batch 1 unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -292,6 +292,70 @@ def gpt2(batch: int, length: int, blocks: int = 12, vocabulary: int = 50257) -> 
     return _finish(net, x, batch, length, vocabulary)
 
 
+def gpt_with_past(
+    blocks: int = 2, width: int = 256, heads: int = 4, vocabulary: int = 1000, longest: int = 16384
+) -> Graph:
+    """A small decoder that takes and gives the keys and values of its past, as exporters write one.
+
+    Sizes ``batch``, ``new`` (tokens) and ``past`` (tokens before) are open; positions and the causal mask are
+    computed from them.
+    """
+    net, each = Network("gpt_with_past"), width // heads
+    tokens = net.input("input_ids", ("batch", "new"), dtypes.INT64)
+
+    def size(value: str, axis: int) -> str:
+        shape = net.node("Shape", value)
+        return net.node("Gather", shape, net.constant(np.int64(axis)), axis=0)
+
+    def joined(*parts: str) -> str:
+        return net.node("Concat", *parts, axis=0)
+
+    def vector(value: str) -> str:
+        return net.node("Unsqueeze", value, net.integers(0))
+
+    past_shape = ("batch", heads, "past", each)
+    kept = [
+        (net.input(f"past.{at}.key", past_shape), net.input(f"past.{at}.value", past_shape))
+        for at in range(blocks)
+    ]
+    batch, new, past = size(tokens, 0), size(tokens, 1), size(kept[0][0], 2)
+    total = net.node("Add", past, new)
+    zero, one = net.constant(np.int64(0)), net.constant(np.int64(1))
+    rows = net.node("Range", past, total, one)
+    words = net.node("Gather", net.normal(vocabulary, width, scale=0.5), tokens)
+    x = net.node("Add", words, net.node("Gather", net.normal(longest, width, scale=0.1), rows))
+    columns = net.node("Range", zero, total, one)
+    is_seen = net.node("LessOrEqual", columns, net.node("Unsqueeze", rows, net.integers(1)))
+    mask = net.node("Where", is_seen, net.scalar(0.0), net.scalar(-1e9))
+    split = joined(vector(batch), vector(new), net.integers(heads), net.integers(each))
+    merged = joined(vector(batch), vector(new), net.integers(width))
+    for at, (past_key, past_value) in enumerate(kept):
+        normal = net.layer_normalisation(x, width)
+        query, key, value = (
+            net.node(
+                "Transpose",
+                net.node("Reshape", net.linear(normal, width, width), split),
+                perm=(0, 2, 1, 3),
+            )
+            for _ in range(3)
+        )
+        key = net.node("Concat", past_key, key, axis=2)
+        value = net.node("Concat", past_value, value, axis=2)
+        net.output(key, f"present.{at}.key", ("batch", heads, None, each), dtypes.FLOAT32)
+        net.output(value, f"present.{at}.value", ("batch", heads, None, each), dtypes.FLOAT32)
+        scores = net.node("MatMul", query, net.node("Transpose", key, perm=(0, 1, 3, 2)))
+        scores = net.node("Add", net.node("Div", scores, net.scalar(math.sqrt(each))), mask)
+        mixed = net.node("MatMul", net.node("Softmax", scores, axis=-1), value)
+        mixed = net.node("Reshape", net.node("Transpose", mixed, perm=(0, 2, 1, 3)), merged)
+        x = net.node("Add", x, net.linear(mixed, width, width))
+        normal = net.layer_normalisation(x, width)
+        hidden = net.activation(net.linear(normal, width, 4 * width), "gelu")
+        x = net.node("Add", x, net.linear(hidden, 4 * width, width))
+    logits = net.linear(net.layer_normalisation(x, width), width, vocabulary, has_bias=False)
+    net.output(logits, "logits", ("batch", "new", vocabulary), dtypes.FLOAT32)
+    return net.finish()
+
+
 def unet(size: int) -> Graph:
     """Ronneberger et al., U-Net, 2015, in four scales with SiLU and nearest upsampling."""
     net = Network(f"unet_{size}")
@@ -329,6 +393,7 @@ MODELS: dict[str, Callable[[], Graph]] = {
     "vit_b16_b1": lambda: vit_b16(1),
     "gpt2_b1_s256": lambda: gpt2(1, 256),
     "unet_256": lambda: unet(256),
+    "gpt_with_past": gpt_with_past,
 }
 """Name → builder of every model."""
 

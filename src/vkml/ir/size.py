@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,8 @@ class TooOpen(EngineError):
 
 
 _MOST_TERMS = 256
+GREATEST = 2**48
+"""No size is greater: above every memory, and below the ends of ranges that mean "all" (2^63 - 1)."""
 
 
 @dataclass(eq=False)
@@ -77,7 +80,7 @@ class Sizes:
         """Whether all that was decided comes out the same for these values of the symbols."""
         found = {symbol: values[symbol.name] for symbol in self.examples}
         return (
-            all(found[symbol] >= symbol.least for symbol in found)
+            all(symbol.least <= found[symbol] <= GREATEST for symbol in found)
             and all(evaluate(terms, found) == 0 for terms, was in self.is_zero.items() if was)
             and all(evaluate(terms, found) != 0 for terms, was in self.is_zero.items() if not was)
             and all((evaluate(terms, found) > 0) == was for terms, was in self.is_positive.items())
@@ -313,7 +316,37 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 
 def _bounds(terms: Terms) -> tuple[int | None, int | None]:
-    """The least and the greatest value, None where there is none that this can tell.
+    """The least and the greatest value, None where there is none that this can tell."""
+    low, high = _bounds_of_sum(terms)
+    if low is None:
+        low = _bound_without_quotient(terms)
+    if high is None:
+        least = _bound_without_quotient(_scaled(terms, -1))
+        high = None if least is None else -least
+    return low, high
+
+
+def _bound_without_quotient(terms: Terms) -> int | None:
+    """The least value of a sum with floor divisions by numbers: c (d // c) is from d - c + 1 to d."""
+    for monomial, factor in terms:
+        if len(monomial) != 1 or not isinstance(monomial[0], Quotient):
+            continue
+        [quotient] = monomial
+        if len(quotient.divisor) != 1 or quotient.divisor[0][0] or quotient.divisor[0][1] < 0:
+            continue
+        count = quotient.divisor[0][1]
+        rest = _scaled(_sum(terms, ((monomial, -factor),)), count)
+        least = _sum(rest, _scaled(quotient.dividend, factor))
+        if factor > 0:
+            least = _sum(least, _number(-factor * (count - 1)))
+        low, _ = _bounds(least)
+        if low is not None:
+            return -(-low // count)
+    return None
+
+
+def _bounds_of_sum(terms: Terms) -> tuple[int | None, int | None]:
+    """Bounds by those of the atoms alone.
 
     Every atom is its least value and something that is not negative: where no coefficient of these is
     negative, the least value is what is left without them.
@@ -335,7 +368,16 @@ def _bounds(terms: Terms) -> tuple[int | None, int | None]:
             found[part] = found.get(part, 0) + count
     base = found.pop((), 0)
     is_rising, is_falling = min(found.values(), default=0) >= 0, max(found.values(), default=0) <= 0
-    return base if is_rising else None, base if is_falling else None
+    low = base if is_rising else _with_greatest(base, found, is_falling)
+    high = base if is_falling else _with_greatest(base, found, is_rising)
+    return low, high
+
+
+def _with_greatest(base: int, found: Mapping[Monomial, int], is_monotone: bool) -> int | None:
+    """The value of an expression of one power of each size where all are as great as sizes can be."""
+    if not is_monotone or any(len(m) != 1 or not isinstance(m[0], Symbol) for m in found):
+        return None
+    return base + sum(factor * GREATEST for factor in found.values())
 
 
 def _least(atom: Atom) -> int | None:
@@ -387,6 +429,20 @@ def _text(terms: Terms) -> str:
         product = " * ".join(atoms if size == 1 and atoms else [str(size), *atoms])
         text += (sign if text else sign.strip(" +")) + product
     return text or "0"
+
+
+def array_of(elements: Sequence[Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """An array of integers, of objects where open sizes are among them."""
+    if not any(isinstance(element, Size) for element in elements):
+        return np.array(elements, np.int64).reshape(tuple(shape))
+    made = np.empty(len(elements), object)
+    made[:] = elements
+    return made.reshape(tuple(shape))
+
+
+def plain(value: Any) -> Any:
+    """An integer of whatever kind as Python's; a size as it is."""
+    return value if isinstance(value, Size) else int(value)
 
 
 def concrete(value: int | Size, values: Mapping[Symbol, int]) -> int:

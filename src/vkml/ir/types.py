@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from vkml.ir.dtypes import UNDEFINED, DType
+from vkml.ir.size import Size, plain
 
 Dim = int | str | None
-"""A size, the name of a symbolic size, or None where the model does not even name it."""
+"""A size, the name of a symbolic size, or None where the model does not even name it. While a plan is made,
+an integer may be a `Size`, an expression of sizes that stay open; for the type checker these are integers."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,22 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
+        """Whether the sizes can be computed with: they are numbers, or expressions of open ones."""
         if self.shape is None:
             return False
         for dim in self.shape:  # noqa: SIM110  asked of every value some ten times; all() takes thrice as long
-            if not isinstance(dim, int):
+            if not isinstance(dim, int | Size):
                 return False
         return True
 
     @property
+    def is_open(self) -> bool:
+        """Whether a size is an expression of sizes that planning leaves open."""
+        return self.shape is not None and any(isinstance(dim, Size) for dim in self.shape)
+
+    @property
     def dims(self) -> tuple[int, ...]:
-        """The shape as integers; only for a static type."""
+        """The shape as integers, among which there may be `Size`s; only for a static type."""
         assert self.shape is not None and self.is_static, self
         return self.shape  # type: ignore[return-value]
 
@@ -91,4 +99,4 @@ class Known:
 
 def static(dtype: DType, shape: Sequence[int]) -> TensorType:
     """A static type, from any sequence of integers (NumPy integers become Python's)."""
-    return TensorType(dtype, tuple(int(d) for d in shape))
+    return TensorType(dtype, tuple(plain(d) for d in shape))

@@ -11,6 +11,7 @@ from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir.dtypes import BFLOAT16, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array
+from vkml.ir.size import plain
 from vkml.ir.types import Known, TensorType
 
 _T = TypeVar("_T")
@@ -91,7 +92,7 @@ def normalise_axes(node: Node, axes: Sequence[int] | Array, rank: int) -> tuple[
 
 def integers(value: Array) -> tuple[int, ...]:
     """The elements of an integer tensor as Python integers."""
-    return tuple(int(element) for element in np.asarray(value).reshape(-1))
+    return tuple(plain(element) for element in np.asarray(value).reshape(-1))
 
 
 def list_value(node: Node, found: Known, what: str) -> tuple[int, ...] | None:

@@ -41,6 +41,7 @@ from vkml.ir.operator import (
     Operator,
     operator,
 )
+from vkml.ir.size import plain
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     has_unknown_value,
@@ -166,18 +167,11 @@ def range_count(node: Node, start: Any, limit: Any, delta: Any) -> int:
         with np.errstate(over="ignore"):
             ratio = float(limit - start) / float(delta)
         return max(math.ceil(ratio), 0) if math.isfinite(ratio) else 2**63
-    if int(delta) == 0:
+    start, limit, delta = plain(start), plain(limit), plain(delta)
+    if delta == 0:
         raise ShapeError(f"{node.label}: delta is 0")
-    return (
-        len(range(int(start), int(limit), int(delta)))
-        if abs(int(limit)) < 2**62
-        else _long_range(start, limit, delta)
-    )
-
-
-def _long_range(start: Any, limit: Any, delta: Any) -> int:
-    # len() refuses counts above the platform's index type.
-    return max(-((int(start) - int(limit)) // int(delta)), 0)
+    count: int = max(-((start - limit) // delta), 0)
+    return count
 
 
 @operator()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Node
+from vkml.ir.size import Size, plain
 from vkml.ir.types import TensorType, static
 
 LARGEST_TENSOR = 2**40
@@ -28,6 +29,8 @@ def check_padding(node: Node, elements: int, padded: int) -> None:
         elements: Elements of the input and the output together.
         padded: Elements of the padded input.
     """
+    if isinstance(elements, Size) or isinstance(padded, Size):
+        return  # pads are numbers, or sizes themselves
     if padded > max(LARGEST_PADDING, 4096 * elements):
         raise ShapeError(
             f"{node.label}: padding makes {padded} elements, input and output together have {elements}"
@@ -48,9 +51,11 @@ def check_size(node: Node, dtype: DType, shape: Sequence[int]) -> TensorType:
     Raises:
         ShapeError: A size is negative or the tensor would take more than `LARGEST_TENSOR` bytes.
     """
-    sizes = tuple(int(size) for size in shape)
+    sizes = tuple(plain(size) for size in shape)
     if any(size < 0 for size in sizes):
         raise ShapeError(f"{node.label}: the output would have a negative size: {list(sizes)}")
+    if any(isinstance(size, Size) for size in sizes):
+        return static(dtype, sizes)  # how large it may be is seen when memory is asked for
     # A size of zero must not hide a huge one: later steps (slicing, padding) may multiply it back.
     bytes_needed = dtype.bytes_for(math.prod(max(size, 1) for size in sizes))
     if bytes_needed > LARGEST_TENSOR:

@@ -12,6 +12,7 @@ from vkml.errors import ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, INTS, Array, Operator, operator
+from vkml.ir.size import array_of
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
@@ -51,7 +52,8 @@ class Shape(Operator):
         return [self.evaluate_shape(node, present(inputs, 0).shape)]
 
     def evaluate_shape(self, node: Node, dims: Sequence[int]) -> Array:
-        return np.array(dims[shape_slice(node, len(dims))], dtype=np.int64)
+        sizes = dims[shape_slice(node, len(dims))]
+        return array_of(sizes, (len(sizes),))
 
 
 @operator()
@@ -68,7 +70,7 @@ class Size(Operator):
         return [self.evaluate_shape(node, present(inputs, 0).shape)]
 
     def evaluate_shape(self, node: Node, dims: Sequence[int]) -> Array:
-        return np.array(math.prod(dims), dtype=np.int64)
+        return array_of([math.prod(dims)], ())
 
 
 def reshape_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, Value, f
 from vkml.ir.packing import pack
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
+from vkml.passes.open_values import array_of, evaluate_open, is_open
 
 
 def specialise(
@@ -134,14 +135,21 @@ def _fold(
     if any(k is not None and k.value is None for k in known) or not is_foldable(node):
         return None
     made = [types[name] for name in outputs]
-    if not all(type_.is_static for type_ in made) or not folding.admits(made):
+    if not all(type_.is_static and not type_.is_open for type_ in made) or not folding.admits(made):
         return None
-    arrays = evaluate_constant(node, [None if k is None else k.value for k in known])
+    arrays = _evaluated(node, known, made)
     return {
         name: Constant(types[name].dtype, types[name].dims, array)
         for name, array in zip(node.outputs, arrays, strict=False)
         if name
     }
+
+
+def _evaluated(node: Node, known: Sequence[Known | None], types: Sequence[TensorType]) -> list[Any]:
+    if not any(is_open(entry.value) for entry in known if entry is not None):
+        return evaluate_constant(node, [None if k is None else k.value for k in known])
+    with explained(node, "it cannot be computed from its sizes"):
+        return evaluate_open(node, known, types)
 
 
 def _check_outputs(graph: Graph, types: Mapping[str, TensorType]) -> None:
