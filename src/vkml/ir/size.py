@@ -329,9 +329,9 @@ def _bounds(terms: Terms) -> tuple[int | None, int | None]:
 def _bound_without_quotient(terms: Terms) -> int | None:
     """The least value of a sum with floor divisions by numbers: c (d // c) is from d - c + 1 to d."""
     for monomial, factor in terms:
-        if len(monomial) != 1 or not isinstance(monomial[0], Quotient):
+        quotient = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(quotient, Quotient):
             continue
-        [quotient] = monomial
         if len(quotient.divisor) != 1 or quotient.divisor[0][0] or quotient.divisor[0][1] < 0:
             continue
         count = quotient.divisor[0][1]
