@@ -181,7 +181,7 @@ def recording(setting: Setting) -> float:
         taken = []
         for _ in range(7):
             started = time.perf_counter()
-            commands = bound._record()
+            commands = bound.record()
             taken.append(time.perf_counter() - started)
             commands.free()
         return float(np.median(taken)) / len(bound.program.dispatches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkml.ir.size import Size, Sizes, Symbol, binder, concrete, evaluate, greatest_divisor
+from vkml.errors import EngineError
+from vkml.ir.size import Size, Sizes, Symbol, binder, concrete, evaluate, is_multiple, typical
 
 
-def two(first: int = 7, second: int = 12) -> tuple[Sizes, Any, Any]:
-    sizes = Sizes()
-    return sizes, sizes.symbol("n", first), sizes.symbol("m", second)
+@pytest.fixture
+def sizes() -> Iterator[Sizes]:
+    made = Sizes()
+    with made.deciding():
+        yield made
 
 
-def test_arithmetic_that_comes_out_is_simplified() -> None:
-    _, n, m = two()
+def two(sizes: Sizes, first: int = 7, second: int = 12) -> tuple[Any, Any]:
+    return sizes.symbol("n", first), sizes.symbol("m", second)
+
+
+def test_arithmetic_that_comes_out_is_simplified(sizes: Sizes) -> None:
+    n, m = two(sizes)
     assert str(n + 1 + n) == "2 * n + 1"
     assert n - n == 0 and isinstance(n - n, int)
     assert n * m is not m * n and n * m == m * n
@@ -35,16 +42,16 @@ def test_arithmetic_that_comes_out_is_simplified() -> None:
     assert n + np.int64(3) == n + 3
 
 
-def test_no_guard_where_nothing_is_decided() -> None:
-    sizes, n, m = two()
+def test_no_guard_where_nothing_is_decided(sizes: Sizes) -> None:
+    n, m = two(sizes)
     assert n > 1 and n >= 2 and n * m > n and n != 0 and n + 1 != 1 and n != 1
     assert n + m == m + n
     assert bool(n)
     assert not sizes.guards()
 
 
-def test_what_is_decided_is_noted_once() -> None:
-    sizes, n, m = two()
+def test_what_is_decided_is_noted_once(sizes: Sizes) -> None:
+    n, m = two(sizes)
     assert n < m and n < m and not m < n
     assert n != m and (n == m) is False
     assert sizes.guards() == ["m - n > 0", "-m + n <= 0", "m - n != 0"]
@@ -54,33 +61,33 @@ def test_what_is_decided_is_noted_once() -> None:
     assert not sizes.holds({"n": 1, "m": 4}), "less than the least"
 
 
-def test_what_is_equal_stays_equal() -> None:
-    sizes, n, m = two(12, 12)
+def test_what_is_equal_stays_equal(sizes: Sizes) -> None:
+    n, m = two(sizes, 12, 12)
     assert n == m
     assert sizes.holds({"n": 5, "m": 5}) and not sizes.holds({"n": 5, "m": 6})
 
 
-def test_a_number_in_its_place_holds_for_that_value_alone() -> None:
-    sizes, n, _ = two()
+def test_a_number_in_its_place_holds_for_that_value_alone(sizes: Sizes) -> None:
+    n, _ = two(sizes)
     assert list(range(n)) == list(range(7))
     assert sizes.holds({"n": 7, "m": 2}) and not sizes.holds({"n": 8, "m": 2})
 
 
-def test_looking_at_an_example_decides_nothing() -> None:
-    sizes, n, _ = two()
+def test_looking_at_an_example_decides_nothing(sizes: Sizes) -> None:
+    n, _ = two(sizes)
     assert (n * 2).example == 14 and not sizes.guards()
 
 
-def test_floats_are_refused() -> None:
-    _, n, _ = two()
+def test_floats_are_refused(sizes: Sizes) -> None:
+    n, _ = two(sizes)
     with pytest.raises(TypeError):
         n * 1.5
     with pytest.raises(ZeroDivisionError):
         n // 0
 
 
-def test_a_name_is_one_size() -> None:
-    sizes, n, _ = two()
+def test_a_name_is_one_size(sizes: Sizes) -> None:
+    n, _ = two(sizes)
     assert sizes.symbol("n", 7) == n
     with pytest.raises(ValueError, match="n is 7 and 8"):
         sizes.symbol("n", 8)
@@ -88,12 +95,24 @@ def test_a_name_is_one_size() -> None:
         sizes.symbol("k", 1)
 
 
-def test_divisors() -> None:
-    _, n, m = two()
-    assert greatest_divisor(n, 16) == 1
-    assert greatest_divisor(8 * n + 4 * m, 16) == 4
-    assert greatest_divisor(64 * n, 16) == 16
-    assert greatest_divisor(0, 8) == 8
+def test_multiples(sizes: Sizes) -> None:
+    n, m = two(sizes)
+    assert is_multiple(8 * n + 4 * m, 4) and not is_multiple(8 * n + 4 * m, 8)
+    assert is_multiple(12, 4) and is_multiple(0, 8) and not is_multiple(6, 4)
+    assert not sizes.guards()
+
+
+def test_what_is_typical(sizes: Sizes) -> None:
+    n, m = two(sizes, 7, 1000)
+    assert typical(n) == 256 and typical(m + 1) == 1001 and typical(5) == 5
+    assert not sizes.guards()
+
+
+def test_nothing_is_decided_without_a_plan() -> None:
+    n = Sizes().symbol("n", 7)
+    assert n + 1 == n + 1 and n > 1
+    with pytest.raises(EngineError, match="outside"):
+        n > 5  # noqa: B015
 
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -130,13 +149,9 @@ def run(program: Program, symbols: list[Any]) -> list[Any] | None:
             return None
         # What a comparison decides becomes part of what is computed.
         values.append(int(made) if isinstance(made, bool) else made)
-        if abs(concrete_of(made)) > 10**9:
+        if abs(made.example if isinstance(made, Size) else int(made)) > 10**9:
             return None
     return values
-
-
-def concrete_of(value: Any) -> int:
-    return value.example if isinstance(value, Size) else int(value)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -144,7 +159,10 @@ def concrete_of(value: Any) -> int:
 def test_programs_of_sizes(program: Program, samples: list[list[int]]) -> None:
     sizes = Sizes()
     names = ["a", "b", "c"]
-    made = run(program, [sizes.symbol(name, value) for name, value in zip(names, samples[0], strict=True)])
+    with sizes.deciding():
+        made = run(
+            program, [sizes.symbol(name, value) for name, value in zip(names, samples[0], strict=True)]
+        )
     if made is None:
         return
     symbols = [Symbol(name) for name in names]
@@ -164,7 +182,9 @@ def test_programs_of_sizes(program: Program, samples: list[list[int]]) -> None:
 @given(programs(), st.lists(st.integers(2, 40), min_size=3, max_size=3))
 def test_equal_sizes_are_of_equal_value_and_hash(program: Program, sample: list[int]) -> None:
     sizes = Sizes()
-    made = run(program, [sizes.symbol(name, value) for name, value in zip("abc", sample, strict=True)]) or []
+    with sizes.deciding():
+        symbols = [sizes.symbol(name, value) for name, value in zip("abc", sample, strict=True)]
+        made = run(program, symbols) or []
     open_ = [value for value in made if isinstance(value, Size)]
     for left in open_:
         for right in open_:

@@ -125,7 +125,8 @@ def test_one_graph_for_all_sizes(name: str) -> None:
         if found is None:
             sizes = Sizes()
             symbols = {each: sizes.symbol(each, size) for each, size in numbers.items()}
-            found = (sizes, specialise(graph, shapes_of(graph, symbols)))
+            with sizes.deciding():
+                found = (sizes, specialise(graph, shapes_of(graph, symbols)))
             kept.append(found)
         opened, values = found[1], {Symbol(each): size for each, size in numbers.items()}
         # What is small for some sizes is folded there; no node is there that is not in the other.
@@ -156,6 +157,7 @@ def test_a_value_that_only_a_number_serves_is_guarded() -> None:
     shape = sketch.node("Unsqueeze", odd, sketch.constant(np.zeros(1, np.int64)))
     graph = prepare(sketch.finish(sketch.node("ConstantOfShape", shape)), optimise=True)
     sizes = Sizes()
-    made = specialise(graph, {"x": (sizes.symbol("length", 13),)})
+    with sizes.deciding():
+        made = specialise(graph, {"x": (sizes.symbol("length", 13),)})
     assert made.outputs[0].type.shape == (4,)
     assert sizes.holds({"length": 13}) and not sizes.holds({"length": 12})

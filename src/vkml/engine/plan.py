@@ -19,6 +19,7 @@ from vkml.engine.turns import Turn
 from vkml.errors import EngineError, Fail, OutOfMemory
 from vkml.ir import Graph, Node, TensorType, dtypes, find
 from vkml.ir.file_constant import owned, settled
+from vkml.ir.size import Size, Sizes, Symbol
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, remove_dead, simplify, specialise
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
+
+
+class CannotStayOpen(Exception):
+    """A plan for many sizes is not to be had; one for known sizes may be."""
 
 
 class PlanClosed(EngineError):
@@ -202,6 +207,8 @@ class Plan(Turn):
     graph: Graph
     constants: Mapping[str, Array]
     """Outputs that are constants of the model."""
+    sizes: Sizes | None = None
+    """The sizes that are open, and what had to be decided about them."""
     is_closed: bool = False
 
     def run(
@@ -225,15 +232,17 @@ class Plan(Turn):
                 raise PlanClosed("this plan has been closed")
             self.is_taken = True
             try:
+                bound = () if self.sizes is None else self.values_of([array.shape for array in feeds])
+                assert bound is not None, "the plan is for other shapes"
                 if self._is_direct and wanted == self.outputs and profile is None:
-                    return self.programs[0].run(feeds)
+                    return self._run_program(self.programs[0], feeds, bound, None)
                 values: dict[str, Array] = {
                     name: packed(type_.dtype, array)
                     for name, type_, array in zip(self.input_names, self.input_types, feeds, strict=True)
                 }
                 for program in self.programs:
                     given = [values[name] for name in program.inputs]
-                    results = program.run(given) if profile is None else _timed(program, given, profile)
+                    results = self._run_program(program, given, bound, profile)
                     values.update(zip(program.outputs, results, strict=True))
             finally:
                 self.is_taken = False
@@ -250,8 +259,40 @@ class Plan(Turn):
             return [unpacked(types[name], array) for name, array in zip(wanted, results, strict=True)]
         return results
 
+    def values_of(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+        """The values of the open sizes for inputs of these shapes; None where the plan does not hold."""
+        if self.sizes is None:
+            return () if list(shapes) == [type_.shape for type_ in self.input_types] else None
+        found: dict[Symbol, int] = {}
+        for shape, type_ in zip(shapes, self.input_types, strict=True):
+            stated = type_.shape or ()
+            if len(stated) != len(shape):
+                return None
+            for size, dim in zip(shape, stated, strict=True):
+                symbol = self._symbols.get(dim) if isinstance(dim, Size) else None
+                if symbol is None:
+                    if dim != size:
+                        return None
+                elif found.setdefault(symbol, size) != size:
+                    return None
+        values = tuple(found[symbol] for symbol in self.sizes.examples)
+        return values if self._holds(*values) else None
+
+    def _run_program(
+        self, program: Bound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing] | None
+    ) -> list[Array]:
+        if profile is not None and isinstance(program, CpuBound):
+            return _timed(program, feeds, profile)
+        results = program.run(feeds, bound) if isinstance(program, VulkanBound) else program.run(feeds)
+        if profile is not None and isinstance(program, VulkanBound):
+            profile += _timed_levels(program)
+        return results
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.sizes is not None:
+            self._holds = self.sizes.compiled()
+            self._symbols = {Size((((symbol,), 1),)): symbol for symbol in self.sizes.examples}
         values = (*self.graph.inputs, *self.graph.outputs)
         self.has_packed = any(value.type.dtype.is_packed for value in values)
         """Whether several elements of an input or output share a byte inside of the programs."""
@@ -291,18 +332,19 @@ class Plan(Turn):
             _log.debug("closing a plan at its end failed", exc_info=True)
 
 
-def _timed(program: Bound, feeds: Sequence[Array], profile: list[Timing]) -> list[Array]:
-    if isinstance(program, CpuBound):
-        steps: list[tuple[str, float]] = []
-        results = program.run(feeds, steps)
-        profile += [Timing(program.device, label, seconds) for label, seconds in steps]
-        return results
-    results = program.run(feeds)
-    if isinstance(program, VulkanBound):
-        for level, nanoseconds in program.profile():
-            nodes = dict.fromkeys(node for dispatch in level for node in dispatch.nodes)
-            profile.append(Timing(program.device, ", ".join(nodes), nanoseconds * 1e-9))
+def _timed(program: CpuBound, feeds: Sequence[Array], profile: list[Timing]) -> list[Array]:
+    steps: list[tuple[str, float]] = []
+    results = program.run(feeds, steps)
+    profile += [Timing(program.device, label, seconds) for label, seconds in steps]
     return results
+
+
+def _timed_levels(program: VulkanBound) -> list[Timing]:
+    timings = []
+    for level, nanoseconds in program.profile():
+        nodes = dict.fromkeys(node for dispatch in level for node in dispatch.nodes)
+        timings.append(Timing(program.device, ", ".join(nodes), nanoseconds * 1e-9))
+    return timings
 
 
 def make_plan(
@@ -313,8 +355,9 @@ def make_plan(
     options: SessionOptions,
     signature: Any = None,
     arithmetic: Collection[str] = (),
+    sizes: Sizes | None = None,
 ) -> Plan:
-    """Plans a prepared graph for one set of input shapes.
+    """Plans a prepared graph for one set of input shapes, or for many where sizes in these are open.
 
     Args:
         graph: from `prepare`.
@@ -324,7 +367,27 @@ def make_plan(
         options: of the session.
         signature: kept with the plan.
         arithmetic: what planning may compute from `values`.
+        sizes: those that are open.
+
+    Raises:
+        CannotStayOpen: parts of the graph have programs for known sizes alone.
     """
+    if sizes is not None:
+        with sizes.deciding():
+            return _make_plan(graph, shapes, values, placement, options, signature, arithmetic, sizes)
+    return _make_plan(graph, shapes, values, placement, options, signature, arithmetic, None)
+
+
+def _make_plan(
+    graph: Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Any],
+    placement: Placement,
+    options: SessionOptions,
+    signature: Any,
+    arithmetic: Collection[str],
+    sizes: Sizes | None,
+) -> Plan:
     optimise = options.graph_optimization_level > 0
     graph = remove_dead(specialise(graph, shapes, values, arithmetic))
     graph = replace(graph, constants={name: settled(constant) for name, constant in graph.constants.items()})
@@ -333,6 +396,10 @@ def make_plan(
     refusals = _refusals(graph, placement)
     labels = {_key(node): node.label for node in graph.nodes}
     fallbacks = tuple((labels[key], reason) for key, reason in refusals.items())
+    if sizes is not None and (fallbacks or placement.device is None):
+        raise CannotStayOpen("the CPU's programs are for known sizes")
+    if any(v.name in graph.constants and graph.constants[v.name].is_open for v in graph.outputs):
+        raise CannotStayOpen("an output is a shape")
     if placement.strict and fallbacks:
         raise strict_error(fallbacks)
     home = placement.device.info.name if placement.device is not None else "cpu"
@@ -345,7 +412,7 @@ def make_plan(
     programs: list[Bound] = []
     try:
         for device, piece in pieces:
-            programs.append(_bind(device, piece, graph, placement, options))
+            programs.append(_bind(device, piece, graph, placement, options, sizes))
         _check_peak(programs, graph.types, options.memory_limit)
     except BaseException:
         for program in programs:
@@ -363,6 +430,7 @@ def make_plan(
         fallbacks,
         graph,
         constants,
+        sizes,
     )
 
 
@@ -404,7 +472,14 @@ def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:
     return NotImplemented(f"strict=True and {len(fallbacks)} nodes cannot run on the device:\n{lines}")
 
 
-def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options: SessionOptions) -> Bound:
+def _bind(
+    device: str,
+    piece: Piece,
+    graph: Graph,
+    placement: Placement,
+    options: SessionOptions,
+    sizes: Sizes | None,
+) -> Bound:
     if device == "cpu":
         budget = MemoryBudget(free_memory(), options.memory_limit)
         _check_results(piece.nodes, graph.types, budget)
@@ -421,7 +496,7 @@ def _bind(device: str, piece: Piece, graph: Graph, placement: Placement, options
         )
         return CpuBound(piece, program)
     assert placement.device is not None and placement.target is not None and placement.weights is not None
-    lowered = lower(piece, graph.types, graph.constants, placement.target, options.guard_bytes)
+    lowered = lower(piece, graph.types, graph.constants, placement.target, options.guard_bytes, sizes)
     return VulkanBound(
         lowered,
         placement.device,

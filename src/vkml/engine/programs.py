@@ -8,6 +8,7 @@ import logging
 import mmap
 import struct
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,20 +17,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vkml.engine.in_threads import in_threads
+from vkml.engine.numbers import Number, Numbers
 from vkml.engine.turns import Turn
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.forks import renew_in_child
 from vkml.ir import Constant
 from vkml.ir.mapped_file import mapping_of
+from vkml.ir.size import Symbol
 from vkml.kernels.compiler import close_compiler, compile_slang
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View, constant_array
-from vkml.lowering.memory import ALIGNMENT
+from vkml.lowering.memory import ALIGNMENT, plan_memory
 from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:
     from vkml.engine.options import Progress
-    from vkml.vulkan import CommandBuffer, Device, Memory, Pipeline, TimestampPool
+    from vkml.vulkan import CommandBuffer, Device, Memory, Pipeline, Submission, TimestampPool
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
@@ -197,8 +200,74 @@ def release_pages(array: Array) -> None:
         mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
+@dataclass(frozen=True)
+class _Launch:
+    """A dispatch with its pipeline, and numbers in the place of what may depend on open sizes."""
+
+    pipeline: Pipeline
+    format: struct.Struct
+    addresses: tuple[tuple[Buffer, Number], ...]
+    """Of each address of the push constants, the buffer and how many bytes further on."""
+    words: tuple[Number, ...]
+    groups: tuple[Number, Number, Number]
+
+
+@dataclass(frozen=True)
+class _Memories:
+    """Memory of a program's buffers, for sizes up to a capacity."""
+
+    capacity: dict[Symbol, int]
+    bytes: dict[Buffer, int]
+    addresses: dict[Buffer, int]
+    inputs: dict[Buffer, int]
+    outputs: dict[Buffer, int]
+    copied: dict[Buffer, int]
+    input_memory: Memory | None
+    staging: Memory | None
+    output_memory: Memory
+    copied_memory: Memory | None
+    arena: Memory | None
+    offsets: dict[Buffer, int]
+    """Of activations in the arena."""
+
+    @property
+    def all(self) -> list[Memory]:
+        found = (self.input_memory, self.staging, self.output_memory, self.copied_memory, self.arena)
+        return [memory for memory in found if memory is not None]
+
+
+@dataclass(eq=False)
+class _Binding:
+    """A program for certain sizes: commands recorded, and where the host writes and reads."""
+
+    values: tuple[int, ...]
+    """Of the open sizes."""
+    numbers: tuple[int, ...]
+    commands: CommandBuffer
+    submission: Submission
+    input_views: list[Array]
+    output_views: list[Array]
+    sizes: list[tuple[Array, Array]]
+    """Where numbers that kernels read are to be written, and these."""
+
+    def free(self) -> None:
+        """Frees the commands, which must not be running."""
+        self.submission.free()
+        self.commands.free()
+        self.input_views, self.output_views, self.sizes = [], [], []
+
+
+BINDINGS_KEPT = 8
+"""Sets of sizes whose commands a program keeps."""
+_LEAST_CAPACITY = 16
+
+
 class VulkanBound:
-    """A Vulkan program on a device: one command buffer, replayed with one submission."""
+    """A Vulkan program on a device: one command buffer, replayed with one submission.
+
+    A program with open sizes has commands for the sizes that it ran last with; others are recorded when they
+    come, with the same kernels, in memory that is made larger in steps of two.
+    """
 
     def __init__(
         self,
@@ -221,8 +290,12 @@ class VulkanBound:
         self._memory_limit = memory_limit
         self._weights = weights
         self._lease: Lease = ()
-        self._memories: list[Memory] = []
+        self._allocated: list[Memory] = []
         self._pipelines: list[Pipeline] = []
+        self._bindings: OrderedDict[tuple[int, ...], _Binding] = OrderedDict()
+        self._memories: _Memories | None = None
+        self._latest: _Binding | None = None
+        """Whose numbers kernels find in memory."""
         try:
             self._build(weights, progress)
         except BaseException:
@@ -230,37 +303,96 @@ class VulkanBound:
             raise
 
     def _build(self, weights: WeightStore, progress: Progress | None) -> None:
+        program = self.program
+        kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
+        pipelines = compile_kernels(self._device, kernels, self._pipelines, progress)
+        used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
+        constants = [
+            b.constant
+            for b in program.buffers
+            if b.kind is BufferKind.CONSTANT and b.constant is not None and b in used
+        ]
+        self._lease = weights.add(constants)
+        self._used = used
+        self._given = [b for b in program.buffers if b.kind is BufferKind.SIZES and b in used]
+        """What the host computes from open sizes."""
+        numbers = Numbers()
+        self._levels = [
+            [_launch(dispatch, pipelines[id(dispatch.kernel)], numbers) for dispatch in level]
+            for level in program.levels
+        ]
+        self._bytes = {b: numbers.add(b.bytes) for b in (*program.buffers, program.status)}
+        self._shapes = {
+            id(view): tuple(numbers.add(size) for size in view.shape)
+            for view in (*program.inputs.values(), *program.outputs.values())
+        }
+        self._contents = [
+            [numbers.add(element) for element in buffer.constant.array.reshape(-1)]
+            for buffer in self._given
+            if buffer.constant is not None
+        ]
+        self._compute = numbers.compiled(program.symbols)
+        if not program.symbols:
+            self._bind(())
+
+    def _bind(self, values: tuple[int, ...]) -> _Binding:
+        """The program for these values of its symbols."""
+        found = self._bindings.get(values)
+        if found is not None:
+            self._bindings.move_to_end(values)
+            return found
+        numbers = self._compute(*values)
+        memories = self._memories
+        if memories is None or any(
+            number.of(numbers) > memories.bytes[buffer] for buffer, number in self._bytes.items()
+        ):
+            memories = self._make_room(values, numbers)
+        made = self._make_binding(values, numbers, memories)
+        while len(self._bindings) >= BINDINGS_KEPT:
+            self._bindings.popitem(last=False)[1].free()
+        self._bindings[values] = made
+        return made
+
+    def _make_room(self, values: tuple[int, ...], numbers: tuple[int, ...]) -> _Memories:
+        """Memory for these sizes and some beyond, in place of what there is."""
+        capacity = {
+            symbol: max(_LEAST_CAPACITY, 1 << (value - 1).bit_length())
+            for symbol, value in zip(self.program.symbols, values, strict=True)
+        }
+        self._free_memories()
+        rooms = self._compute(*capacity.values())
+        needs = {b: max(number.of(rooms), number.of(numbers)) for b, number in self._bytes.items()}
+        self._memories = self._allocate_all(capacity, needs)
+        return self._memories
+
+    def _allocate_all(self, capacity: dict[Symbol, int], needs: dict[Buffer, int]) -> _Memories:
         from vkml.vulkan import MemoryKind
 
-        device, program = self._device, self.program
-        kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
-        pipelines = compile_kernels(device, kernels, self._pipelines, progress)
-        used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
-        constants = [b.constant for b in program.buffers if b.constant is not None and b in used]
-        self._lease = weights.add(constants)
-
-        inputs = _arena([view.buffer for view in program.inputs.values()])
+        program, weights = self.program, self._weights
+        inputs = _arena([*(view.buffer for view in program.inputs.values()), *self._given], needs)
         output_buffers = [view.buffer for view in program.outputs.values()]
-        outputs = _arena([*output_buffers, program.status])
-        device_only = [b for b in output_buffers if not b.host_only or b.bytes > DIRECT_OUTPUT_BYTES]
-        copied = _arena(device_only)
+        outputs = _arena([*output_buffers, program.status], needs)
+        device_only = [b for b in output_buffers if not b.host_only or needs[b] > DIRECT_OUTPUT_BYTES]
+        copied = _arena(device_only, needs)
+        offsets, arena_bytes = program.offsets, program.arena_bytes
+        if program.symbols:
+            offsets, arena_bytes = plan_memory(program.levels, self._guard_bytes, needs=needs)
         self.input_bytes, self.output_bytes = inputs[1], outputs[1]
-        self.arena_bytes = program.arena_bytes + copied[1]
+        self.arena_bytes = arena_bytes + copied[1]
         input_memory = self._allocate(inputs[1], MemoryKind.DEVICE, "inputs")
         staging = None
         if input_memory is not None and input_memory.host is None:
             staging = self._allocate(inputs[1], MemoryKind.UPLOAD, "input staging")
         output_memory = self._allocate(outputs[1], MemoryKind.READBACK, "outputs")
-        arena = self._allocate(program.arena_bytes, MemoryKind.DEVICE, "activations")
+        arena = self._allocate(arena_bytes, MemoryKind.DEVICE, "activations")
         copied_memory = self._allocate(copied[1], MemoryKind.DEVICE, "outputs read by kernels")
-        self._arena_memory = arena
         assert output_memory is not None and output_memory.host is not None
 
         def address(buffer: Buffer) -> int:
             if buffer.kind is BufferKind.CONSTANT:
                 assert buffer.constant is not None
                 return weights.address(buffer.constant)
-            if buffer.kind is BufferKind.INPUT:
+            if buffer.kind in (BufferKind.INPUT, BufferKind.SIZES):
                 assert input_memory is not None
                 return input_memory.address + inputs[0][buffer]
             if buffer in copied[0]:
@@ -269,69 +401,144 @@ class VulkanBound:
             if buffer.kind in (BufferKind.OUTPUT, BufferKind.STATUS):
                 return output_memory.address + outputs[0][buffer]
             assert arena is not None
-            return arena.address + program.offsets[buffer]
+            return arena.address + offsets[buffer]
 
-        addresses = {buffer: address(buffer) for buffer in (*used, program.status)}
-
-        def record(pool: TimestampPool | None = None) -> CommandBuffer:
-            recorder = device.recorder("plan")
-            if pool is not None:
-                recorder.reset_timestamps(pool)
-            if self._guard_bytes and arena is not None:
-                recorder.fill(arena, 0, arena.size, GUARD_WORD)
-                recorder.barrier()
-            if staging is not None and input_memory is not None:
-                recorder.copy(staging, 0, input_memory, 0, inputs[1])
-                recorder.barrier()
-            if pool is not None:
-                recorder.timestamp(pool, 0)
-            for index, level in enumerate(program.levels):
-                if index:
-                    recorder.barrier()
-                for dispatch in level:
-                    push = push_bytes(dispatch, addresses)
-                    recorder.dispatch(pipelines[id(dispatch.kernel)], push, *dispatch.groups)
-                if pool is not None:
-                    recorder.timestamp(pool, index + 1)
-            if device_only and copied_memory is not None:
-                recorder.barrier()
-                for buffer in device_only:
-                    if buffer.bytes:
-                        at, to = copied[0][buffer], outputs[0][buffer]
-                        recorder.copy(copied_memory, at, output_memory, to, buffer.bytes)
-            recorder.barrier_to_host()
-            return recorder.finish()
-
-        self._record = record
-        self._commands = record()
-        self._submission = device.submission(self._commands)
-        self._run = self._submission.run
-        host = (
-            staging.host if staging is not None else (input_memory.host if input_memory is not None else None)
-        )
-        self._input_views = [_host_view(host, inputs[0], view) for view in program.inputs.values()]
-        self._output_views = [
-            _host_view(output_memory.host, outputs[0], view) for view in program.outputs.values()
-        ]
-        self._output_memory = output_memory
+        addresses = {buffer: address(buffer) for buffer in (*self._used, program.status)}
         at = outputs[0][program.status]
         self._status = output_memory.host[at : at + 16].view(np.uint32)
         self._status[:] = 0
+        return _Memories(
+            capacity,
+            needs,
+            addresses,
+            inputs[0],
+            outputs[0],
+            copied[0],
+            input_memory,
+            staging,
+            output_memory,
+            copied_memory,
+            arena,
+            offsets,
+        )
+
+    def _make_binding(
+        self, values: tuple[int, ...], numbers: tuple[int, ...], memories: _Memories
+    ) -> _Binding:
+        program = self.program
+        commands = self._record(numbers, memories)
+        submission = self._device.submission(commands)
+        host = memories.staging or memories.input_memory
+        inputs = None if host is None else host.host
+        sizes = []
+        for buffer, contents in zip(self._given, self._contents, strict=True):
+            assert inputs is not None and buffer.constant is not None
+            storage = buffer.constant.dtype.storage
+            at = memories.inputs[buffer]
+            place = inputs[at : at + len(contents) * storage.itemsize].view(storage)
+            sizes.append((place, np.array([number.of(numbers) for number in contents], storage)))
+        return _Binding(
+            values,
+            numbers,
+            commands,
+            submission,
+            [self._host_view(inputs, memories.inputs, view, numbers) for view in program.inputs.values()],
+            [
+                self._host_view(memories.output_memory.host, memories.outputs, view, numbers)
+                for view in program.outputs.values()
+            ],
+            sizes,
+        )
+
+    def _host_view(
+        self, host: Array | None, offsets: Mapping[Buffer, int], view: View, numbers: tuple[int, ...]
+    ) -> Array:
+        assert host is not None
+        at = offsets[view.buffer]
+        shape = tuple(number.of(numbers) for number in self._shapes[id(view)])
+        size = self._bytes[view.buffer].of(numbers)
+        return host[at : at + size].view(view.dtype.storage).reshape(shape)
+
+    def _record(
+        self, numbers: tuple[int, ...], memories: _Memories, pool: TimestampPool | None = None
+    ) -> CommandBuffer:
+        recorder = self._device.recorder("plan")
+        if pool is not None:
+            recorder.reset_timestamps(pool)
+        arena, addresses = memories.arena, memories.addresses
+        if self._guard_bytes and arena is not None:
+            recorder.fill(arena, 0, arena.size, GUARD_WORD)
+            recorder.barrier()
+        if memories.staging is not None and memories.input_memory is not None:
+            recorder.copy(memories.staging, 0, memories.input_memory, 0, self.input_bytes)
+            recorder.barrier()
+        if pool is not None:
+            recorder.timestamp(pool, 0)
+        for index, level in enumerate(self._levels):
+            if index:
+                recorder.barrier()
+            for launch in level:
+                given = [addresses[buffer] + further.of(numbers) for buffer, further in launch.addresses]
+                given += [word.of(numbers) for word in launch.words]
+                x, y, z = launch.groups
+                recorder.dispatch(
+                    launch.pipeline, launch.format.pack(*given), x.of(numbers), y.of(numbers), z.of(numbers)
+                )
+            if pool is not None:
+                recorder.timestamp(pool, index + 1)
+        if memories.copied and memories.copied_memory is not None:
+            recorder.barrier()
+            for buffer, at in memories.copied.items():
+                size = self._bytes[buffer].of(numbers)
+                if size:
+                    to = memories.outputs[buffer]
+                    recorder.copy(memories.copied_memory, at, memories.output_memory, to, size)
+        recorder.barrier_to_host()
+        return recorder.finish()
+
+    def record(self, pool: TimestampPool | None = None) -> CommandBuffer:
+        """The commands of the sizes that it ran last with, recorded once more.
+
+        Args:
+            pool: for a timestamp before the first level and behind each.
+        """
+        binding, memories = next(reversed(self._bindings.values())), self._memories
+        assert memories is not None
+        return self._record(binding.numbers, memories, pool)
 
     def _allocate(self, size: int, kind: Any, label: str) -> Memory | None:
         if not size:
             return None
         memory = self._device.allocate(size, kind, label, self._memory_limit)
-        self._memories.append(memory)
+        self._allocated.append(memory)
         return memory
 
-    def run(self, feeds: Sequence[Array]) -> list[Array]:
+    def _free_memories(self) -> None:
+        """Frees commands and the memory that they use; nothing of the program may be running."""
+        while self._bindings:
+            self._bindings.popitem()[1].free()
+        self._memories = self._latest = None
+        while self._allocated:
+            self._allocated.pop().free()
+
+    def run(self, feeds: Sequence[Array], values: tuple[int, ...] = ()) -> list[Array]:
+        """Runs it.
+
+        Args:
+            feeds: in the order of `inputs`.
+            values: of the program's symbols, in their order.
+        """
         if self._context.is_closed:  # with the device went the mappings that the views show
             self._context.require_open()
-        for view, array in zip(self._input_views, feeds, strict=True):
+        binding = self._bind(values)
+        for view, array in zip(binding.input_views, feeds, strict=True):
             view[...] = array
+        if self._latest is not binding:
+            for place, numbers in binding.sizes:
+                place[...] = numbers
+            self._latest = binding
         try:
-            self._run()
+            binding.submission.run()
         except BaseException:
             self._settle()
             raise
@@ -339,7 +546,7 @@ class VulkanBound:
             self._report_status()
         if self._guard_bytes:
             self._check_guards()
-        return [view.copy() for view in self._output_views]
+        return [view.copy() for view in binding.output_views]
 
     def _settle(self) -> None:
         """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
@@ -349,7 +556,7 @@ class VulkanBound:
             self._status[:] = 0  # what the run that nobody sees the end of had to say
 
     def direct(self, turn: Turn) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
-        """One closure from a feed to results, for the run that repeats; None where guards have to be checked.
+        """One closure from a feed to results, for the run that repeats; None where more is to be done.
 
         The closure returns None, having run nothing, when the feed is not exactly what the program takes, or
         when the program is closed: the caller then goes the long way, which says what is wrong. It saves
@@ -358,13 +565,14 @@ class VulkanBound:
         Args:
             turn: taken while it runs; whoever closes the program holds its lock, too.
         """
-        if self._guard_bytes:
+        if self._guard_bytes or self.program.symbols:
             return None
+        binding = self._bind(())
         entries = tuple(
             (name, view, view.shape, view.dtype)
-            for name, view in zip(self.inputs, self._input_views, strict=True)
+            for name, view in zip(self.inputs, binding.input_views, strict=True)
         )
-        outputs, run, count = self._output_views, self._run, len(entries)
+        outputs, run, count = binding.output_views, binding.submission.run, len(entries)
         status, context = memoryview(self._status.data), self._context
 
         def call(feed: Mapping[str, Any]) -> list[Array] | None:
@@ -395,9 +603,9 @@ class VulkanBound:
         return call
 
     def profile(self) -> list[tuple[list[Dispatch], float]]:
-        """Runs once with timestamps: the dispatches of each level, and the nanoseconds the level took."""
+        """Runs once more with timestamps: the dispatches of each level, and the nanoseconds it took."""
         pool = self._device.timestamps(len(self.program.levels) + 1)
-        commands = self._record(pool)
+        commands = self.record(pool)
         submission = self._device.submission(commands)
         try:
             submission.submit()
@@ -419,30 +627,22 @@ class VulkanBound:
         )
 
     def _check_guards(self) -> None:
-        if self._arena_memory is None:
+        memories = self._memories
+        if memories is None or memories.arena is None:
             return
-        words = self._device.download(self._arena_memory, 0, self._arena_memory.size).view(np.uint32)
+        words = self._device.download(memories.arena, 0, memories.arena.size).view(np.uint32)
         is_inside = np.zeros(words.size, bool)
-        for buffer, offset in self.program.offsets.items():
-            is_inside[offset // 4 : -(-(offset + buffer.bytes) // 4)] = True
+        for buffer, offset in memories.offsets.items():
+            is_inside[offset // 4 : -(-(offset + memories.bytes[buffer]) // 4)] = True
         broken = np.flatnonzero(~is_inside & (words != GUARD_WORD))
         if broken.size:
             at = int(broken[0]) * 4
-            near = min(self.program.offsets.items(), key=lambda item: abs(item[1] - at))[0]
+            near = min(memories.offsets.items(), key=lambda item: abs(item[1] - at))[0]
             raise EngineError(f"a kernel wrote outside its buffers, at byte {at} of the arena, near {near}")
 
     def close(self) -> None:
         self._is_closed = True
-        submission, commands = getattr(self, "_submission", None), getattr(self, "_commands", None)
-        if submission is not None:
-            submission.free()
-            self._submission = None  # type: ignore[assignment]
-        if commands is not None:
-            commands.free()
-        self._input_views, self._output_views = [], []
-        for memory in self._memories:
-            memory.free()
-        self._memories.clear()
+        self._free_memories()
         while self._pipelines:
             self._device.release(self._pipelines.pop())
         lease, self._lease = self._lease, ()
@@ -455,31 +655,32 @@ class VulkanBound:
             _log.debug("closing a program at its end failed", exc_info=True)
 
 
-def _host_view(host: Array | None, offsets: Mapping[Buffer, int], view: View) -> Array:
-    assert host is not None
-    at = offsets[view.buffer]
-    return host[at : at + view.buffer.bytes].view(view.dtype.storage).reshape(view.shape)
-
-
-def _arena(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], int]:
+def _arena(buffers: Sequence[Buffer], needs: Mapping[Buffer, int]) -> tuple[dict[Buffer, int], int]:
     offsets, size = {}, 0
     for buffer in buffers:
         offsets[buffer] = size
-        size += -(-max(1, buffer.bytes) // ALIGNMENT) * ALIGNMENT
+        size += -(-max(1, needs[buffer]) // ALIGNMENT) * ALIGNMENT
     return offsets, size
 
 
-def push_bytes(dispatch: Dispatch, addresses: Mapping[Buffer, int]) -> bytes:
-    """The push-constant block of a dispatch: addresses, then 32-bit words."""
-    values = [
-        argument
-        if isinstance(argument, int)
-        else addresses[argument.buffer] + argument.offset * argument.dtype.storage.itemsize
-        if isinstance(argument, View)
-        else addresses[argument]
-        for argument in dispatch.arguments
-    ]
-    return _push_format(dispatch.kernel.push_bytes, len(values)).pack(*values)
+def _launch(dispatch: Dispatch, pipeline: Pipeline, numbers: Numbers) -> _Launch:
+    """A dispatch with its push constants taken apart: addresses, then 32-bit words."""
+    addresses, words = [], []
+    for argument in dispatch.arguments:
+        if isinstance(argument, View):
+            addresses.append((argument.buffer, numbers.add(argument.byte_offset)))
+        elif isinstance(argument, Buffer):
+            addresses.append((argument, Number()))
+        else:
+            words.append(numbers.add(argument))
+    x, y, z = dispatch.groups
+    return _Launch(
+        pipeline,
+        _push_format(dispatch.kernel.push_bytes, len(dispatch.arguments)),
+        tuple(addresses),
+        tuple(words),
+        (numbers.add(x), numbers.add(y), numbers.add(z)),
+    )
 
 
 @functools.cache

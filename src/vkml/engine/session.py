@@ -22,6 +22,7 @@ from vkml.engine.collector import collector_paused
 from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions, flag
 from vkml.engine.plan import (
+    CannotStayOpen,
     Placement,
     Plan,
     PlanClosed,
@@ -40,16 +41,18 @@ from vkml.forks import renew_in_child
 from vkml.ir import DType, Graph, TensorType, Value, dtypes, static
 from vkml.ir.file_constant import files_of, settled_graph
 from vkml.ir.mapped_file import MappedFile
+from vkml.ir.size import Sizes, TooOpen
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
 from vkml.ops.upgrading import NEWEST
-from vkml.passes.segments import Segment, segments
+from vkml.passes.segments import segments
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
+_STRUCTURES_KEPT = 1024
 PRECISIONS = ("highest", "high", "medium")
 
 
@@ -137,6 +140,11 @@ class InferenceSession:
         self._made: dict[str, DType] = {}
         """Element types of what segments make for later ones, once they have been planned."""
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._structures: set[Hashable] = set()
+        """Structures that there has been a plan for."""
+        self._fixed: set[Hashable] = set()
+        """Structures for which there are no plans with open sizes."""
+        self._serial = 0
         self._alive: weakref.WeakSet[Plan] = weakref.WeakSet()
         """Plans of the cache, and those that have left it while threads run them."""
         self._planning: weakref.WeakValueDictionary[Any, Turn] = weakref.WeakValueDictionary()
@@ -350,8 +358,10 @@ class InferenceSession:
         one have been planned at least once.
         """
         # Numbers: no shape is decided by strings, whose bytes are addresses.
-        key = (index, shapes, tuple(array.tobytes() for array in values.values()))
-        plan = self._find(key)
+        contents = tuple(array.tobytes() for array in values.values())
+        key = (index, shapes, contents)
+        structure = self._structure(index, shapes, contents)
+        plan = self._find(key) or self._find_open(structure, shapes)
         if plan is not None:
             return plan
         with self._plans_lock:
@@ -361,7 +371,11 @@ class InferenceSession:
                 f"{self._label} is being planned for these shapes in this very thread: what planning calls "
                 "(a progress callback, a signal handler) may use only what is planned already"
             ):
-                plan = self._find(key) or self._make_plan(self._segments[index], shapes, values, key)
+                plan = (
+                    self._find(key)
+                    or self._find_open(structure, shapes)
+                    or self._make_plan(index, shapes, values, key, structure)
+                )
         finally:
             if self._closed:
                 self.close()  # what a close in the middle of planning had to leave
@@ -378,13 +392,87 @@ class InferenceSession:
             except KeyError:
                 return None
 
+    def _structure(
+        self, index: int, shapes: tuple[tuple[int, ...], ...], contents: tuple[bytes, ...]
+    ) -> Hashable:
+        """What signatures have in common that one plan may serve: all but open sizes from 2 on."""
+        inputs = self._segments[index].graph.inputs
+        kept = tuple(
+            tuple(
+                None if size >= 2 and not isinstance(dim, int) else size
+                for size, dim in zip(shape, value.type.shape or (None,) * len(shape), strict=False)
+            )
+            for shape, value in zip(shapes, inputs, strict=True)
+        )
+        return index, kept, contents
+
+    def _find_open(self, structure: Hashable, shapes: tuple[tuple[int, ...], ...]) -> Plan | None:
+        """A plan with open sizes that holds for these shapes."""
+        with self._plans_lock:
+            found = [plan for plan in self._plans.values() if plan.signature[:1] == (structure,)]
+        for plan in reversed(found):
+            if plan.values_of(shapes) is not None:
+                return self._find(plan.signature)
+        return None
+
     def _make_plan(
         self,
-        segment: Segment,
+        index: int,
+        shapes: tuple[tuple[int, ...], ...],
+        values: Mapping[str, Array],
+        key: Hashable,
+        structure: Hashable,
+    ) -> Plan:
+        """A new plan: for these shapes alone where they are the first of a structure, else an open one."""
+        if self._placement.device is None or structure in self._fixed:
+            return self._plan_shapes(index, shapes, values, key)
+        with self._plans_lock:
+            is_first = structure not in self._structures
+            if len(self._structures) >= _STRUCTURES_KEPT:
+                self._structures.clear()
+            self._structures.add(structure)
+        if not is_first:
+            try:
+                return self._plan_open(index, shapes, values, structure)
+            except (CannotStayOpen, ModelError, TooOpen):
+                # The plan for these shapes alone says what is wrong, where something is.
+                self._fixed.add(structure)
+        return self._plan_shapes(index, shapes, values, key)
+
+    def _plan_open(
+        self,
+        index: int,
+        shapes: tuple[tuple[int, ...], ...],
+        values: Mapping[str, Array],
+        structure: Hashable,
+    ) -> Plan:
+        sizes = Sizes()
+        inputs = self._segments[index].graph.inputs
+        opened: tuple[tuple[Any, ...], ...] = tuple(
+            tuple(
+                size
+                if size < 2 or isinstance(dim, int) or value.name in values
+                else sizes.symbol(dim or f"{value.name}.{axis}", size)
+                for axis, (size, dim) in enumerate(
+                    zip(shape, value.type.shape or (None,) * len(shape), strict=False)
+                )
+            )
+            for shape, value in zip(shapes, inputs, strict=True)
+        )
+        if not sizes.examples:
+            raise CannotStayOpen("all sizes are known")
+        self._serial += 1
+        return self._plan_shapes(index, opened, values, (structure, self._serial), sizes)
+
+    def _plan_shapes(
+        self,
+        index: int,
         shapes: Sequence[tuple[int, ...]],
         values: Mapping[str, Array],
         signature: Hashable,
+        sizes: Sizes | None = None,
     ) -> Plan:
+        segment = self._segments[index]
         inputs = tuple(
             Value(value.name, TensorType(self._made.get(value.name, value.type.dtype), shape))
             for value, shape in zip(segment.graph.inputs, shapes, strict=True)
@@ -393,7 +481,7 @@ class InferenceSession:
         graph = replace(segment.graph, inputs=inputs)
         with _explained(self._label), _mapped(self._files), collector_paused():
             plan = make_plan(
-                graph, named, values, self._placement, self._options, signature, segment.arithmetic
+                graph, named, values, self._placement, self._options, signature, segment.arithmetic, sizes
             )
         dropped: list[Plan] = []  # each closes when the last run that uses it lets go of it, or here
         with self._plans_lock:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from vkml.ir.dtypes import DType
+from vkml.ir.dtypes import STRING, DType
 from vkml.ir.types import TensorType
 
 _T = TypeVar("_T")
@@ -47,6 +47,11 @@ class Constant:
     @property
     def type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are sizes among its elements that planning leaves open (`vkml.ir.size`)."""
+        return self.array.dtype == object and self.dtype != STRING
 
     def __repr__(self) -> str:
         return f"Constant({self.type})"

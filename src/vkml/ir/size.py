@@ -7,8 +7,9 @@ plan holds for all values for which every guard comes out the same.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +75,16 @@ class Sizes:
         known = self.examples.setdefault(made, example)
         if known != example:
             raise ValueError(f"{name} is {known} and {example}")
-        return Size(self, (((made,), 1),))
+        return Size((((made,), 1),))
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Inside, what has to be decided by looking at a size is decided for the examples, and noted."""
+        token = _deciding.set(self)
+        try:
+            yield
+        finally:
+            _deciding.reset(token)
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Whether all that was decided comes out the same for these values of the symbols."""
@@ -86,10 +96,38 @@ class Sizes:
             and all((evaluate(terms, found) > 0) == was for terms, was in self.is_positive.items())
         )
 
+    def compiled(self) -> Callable[..., bool]:
+        """`holds` as a function of the symbols' values in the order of `examples`: 0.1 µs a guard."""
+        symbols = tuple(self.examples)
+        guards = [*self.is_positive, *self.is_zero]
+        compute = binder([Size(terms) for terms in guards], symbols)
+        tests = [(True, was) for was in self.is_positive.values()]
+        tests += [(False, was) for was in self.is_zero.values()]
+
+        def holds(*values: int) -> bool:
+            if not all(s.least <= value <= GREATEST for s, value in zip(symbols, values, strict=True)):
+                return False
+            return all(
+                (number > 0 if is_order else number == 0) == was
+                for number, (is_order, was) in zip(compute(*values), tests, strict=True)
+            )
+
+        return holds
+
     def guards(self) -> list[str]:
         """What was decided, for people."""
         positive = [f"{_text(terms)} {'>' if was else '<='} 0" for terms, was in self.is_positive.items()]
         return positive + [f"{_text(terms)} {'==' if was else '!='} 0" for terms, was in self.is_zero.items()]
+
+
+_deciding: ContextVar[Sizes] = ContextVar("sizes")
+
+
+def _sizes() -> Sizes:
+    try:
+        return _deciding.get()
+    except LookupError:
+        raise EngineError("an open size was looked at outside of `Sizes.deciding`") from None
 
 
 class Size:
@@ -98,16 +136,16 @@ class Size:
     Equal expressions are equal, and hash alike. To compare with anything else may add a guard.
     """
 
-    __slots__ = ("_hash", "sizes", "terms")
+    __slots__ = ("_hash", "terms")
 
-    def __init__(self, sizes: Sizes, terms: Terms) -> None:
-        self.sizes, self.terms = sizes, terms
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
         self._hash = hash(terms)
 
     @property
     def example(self) -> int:
         """Its value in the example; what is decided by it is not guarded."""
-        return evaluate(self.terms, self.sizes.examples)
+        return evaluate(self.terms, _sizes().examples)
 
     # -- arithmetic -----------------------------------------------------------------------------------------
 
@@ -158,7 +196,7 @@ class Size:
             return terms[0][1]
         if len(terms) > _MOST_TERMS:
             raise TooOpen(f"a size of {len(terms)} terms")
-        return Size(self.sizes, terms)
+        return Size(terms)
 
     def _divided(self, dividend: Terms, divisor: Terms) -> int | Size:
         if not self._is_nonzero(divisor):
@@ -166,6 +204,11 @@ class Size:
         exact = _exact(dividend, divisor)
         if exact is not None:
             return self._made(exact)
+        low, _ = _bounds(divisor)
+        if dividend[0][1] < 0 and low is not None and low > 0:
+            # Rounding up, as it is written for integers: -(-n // 4) is (n + 3) // 4.
+            upper = _sum(_scaled(dividend, -1), _sum(divisor, _number(-1)))
+            return -self._divided(upper, divisor)
         whole: Terms = ()
         if len(divisor) == 1 and not divisor[0][0]:
             # (4 n + 3) // 2 is 2 n + 3 // 2, and 3 // 2 has coefficients from 0 to 1.
@@ -215,10 +258,10 @@ class Size:
             return True
         if high is not None and high <= 0:
             return False
-        guards = self.sizes.is_positive
-        if terms not in guards:
-            guards[terms] = evaluate(terms, self.sizes.examples) > 0
-        return guards[terms]
+        sizes = _sizes()
+        if terms not in sizes.is_positive:
+            sizes.is_positive[terms] = evaluate(terms, sizes.examples) > 0
+        return sizes.is_positive[terms]
 
     def _test_zero(self, terms: Terms) -> bool:
         if not terms:
@@ -228,10 +271,10 @@ class Size:
             return False
         if terms[0][1] < 0:
             terms = _scaled(terms, -1)
-        guards = self.sizes.is_zero
-        if terms not in guards:
-            guards[terms] = evaluate(terms, self.sizes.examples) == 0
-        return guards[terms]
+        sizes = _sizes()
+        if terms not in sizes.is_zero:
+            sizes.is_zero[terms] = evaluate(terms, sizes.examples) == 0
+        return sizes.is_zero[terms]
 
     def __index__(self) -> int:
         """The number itself, where nothing but a number will do: the plan then holds for this value alone."""
@@ -491,7 +534,16 @@ def binder(sizes: Iterable[int | Size], symbols: Sequence[Symbol]) -> Callable[.
     return scope["bind"]
 
 
-def greatest_divisor(value: int | Size, most: int) -> int:
-    """The greatest power of two up to `most` that divides a size whatever the symbols are."""
-    factor = math.gcd(*(c for _, c in _terms(value)), 0)
-    return math.gcd(factor, most) if factor else most
+def is_multiple(value: int | Size, of: int) -> bool:
+    """Whether a size is a multiple of a number, whatever the symbols are; this decides nothing."""
+    return all(factor % of == 0 for _, factor in _terms(value))
+
+
+def typical(value: int | Size) -> int:
+    """What to choose by where a choice has to do for all values: not the first small one that comes along."""
+    if not isinstance(value, Size):
+        return value
+    return evaluate(value.terms, {s: max(size, _TYPICAL) for s, size in _sizes().examples.items()})
+
+
+_TYPICAL = 256

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
+from vkml.ir.size import Size, is_multiple, typical
 from vkml.kernels.pointwise import Epilogue, emit_store
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View
@@ -110,7 +111,8 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
     width_a = a.width_for(tile.m * tile.k, tile.threads)
     width_b = b.width_for(tile.n * tile.k, tile.threads)
     k_range = -(-product.k // (splits * tile.k)) * tile.k
-    splits = -(-product.k // k_range) if product.k else 1
+    if not isinstance(product.k, Size):
+        splits = -(-product.k // k_range) if product.k else 1
     accumulator = compute_type(product.accumulator)
     writer = build.writer()
     constants = {"M": product.m, "N": product.n, "SPLITS": splits}
@@ -224,6 +226,7 @@ def choose(target: Target, product: Product) -> tuple[Tile, int]:
     if forced is not None:
         return forced
     itemsize = product.accumulator.storage.itemsize
+    batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
     best: tuple[float, Tile, int] | None = None
     for tile in TILES:
         if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:
@@ -231,15 +234,15 @@ def choose(target: Target, product: Product) -> tuple[Tile, int]:
         if target.processors == 1 and max(tile.m, tile.n) * tile.k > 2 * tile.threads:
             # Software drivers: SwiftShader's compiler aborts or runs for minutes above two loads a thread.
             continue
-        tiles = math.ceil(product.m / tile.m) * math.ceil(product.n / tile.n) * product.batch
+        tiles = math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch
         for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
-            if splits > 1 and (target.processors == 1 or product.k < 64 * splits):
+            if splits > 1 and (target.processors == 1 or k < 64 * splits):
                 break
             waves = math.ceil(tiles * splits / target.processors)
-            work = math.ceil(product.k / splits) * tile.m * tile.n / (128 * tile.efficiency)
+            work = math.ceil(k / splits) * tile.m * tile.n / (128 * tile.efficiency)
             time = waves * (work + 1500)
             if splits > 1:
-                time += 5500 + product.batch * product.m * product.n * (splits + 1) / target.processors / 8
+                time += 5500 + batch * m * n * (splits + 1) / target.processors / 8
             if best is None or time < best[0]:
                 best = (time, tile, splits)
     assert best is not None, "the smallest tile fits every Vulkan 1.3 device"
@@ -305,11 +308,8 @@ def _matrix_source(
 
 def aligned(view: View, count: int, strides: tuple[int, ...]) -> bool:
     """Whether four neighbours may be read as one vector anywhere: sizes, strides, offset divide by four."""
-    return (
-        view.itemsize in (2, 4)
-        and count % 4 == 0
-        and view.offset % 4 == 0
-        and all(stride % 4 == 0 for stride in strides)
+    return view.itemsize in (2, 4) and all(
+        is_multiple(number, 4) for number in (count, view.offset, *strides)
     )
 
 

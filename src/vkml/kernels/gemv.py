@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size, typical
 from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
@@ -23,13 +23,13 @@ COLUMNS_ALONG_N = 32
 
 def fits(a: View, b: View) -> bool:
     """Whether the product of (batch, m, k) and (batch, k, n) has few rows and a matrix worth vectors."""
-    is_worth_it = a.shape[1] <= MAX_ROWS and b.shape[1] * b.shape[2] >= 4096
+    is_worth_it = a.shape[1] <= MAX_ROWS and typical(b.shape[1] * b.shape[2]) >= 4096
     return is_worth_it and (b.strides[2] == 1 or b.strides[1] == 1)
 
 
 def gemv(build: Builder, product: Product, a: View, b: View) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
-    along_n = b.strides[2] == 1 and product.n >= 8
+    along_n = b.strides[2] == 1 and typical(product.n) >= 8
     if not along_n and b.strides[1] != 1:
         raise CannotLower("the matrix is contiguous along neither index")
     if along_n:
@@ -37,17 +37,18 @@ def gemv(build: Builder, product: Product, a: View, b: View) -> list[View]:
         lanes, columns = LANES_ALONG_N, COLUMNS_ALONG_N
     else:
         is_wide = aligned(b, product.k, (b.strides[0], b.strides[2]))
-        lanes = _lanes(product.k)
+        lanes = _lanes(typical(product.k))
         columns = 256 // lanes
     width = 4 if is_wide else 1
     own = width if along_n else 1
     while lanes * columns > build.target.max_invocations:
         columns //= 2
-    wide_groups = math.ceil(product.n / (columns * own))
-    splits = _splits(build, wide_groups * product.batch, product.k, lanes * (1 if along_n else width))
+    wide_groups = -(-product.n // (columns * own))
+    a_lane = lanes * (1 if along_n else width)
+    splits = _splits(build, typical(wide_groups * product.batch), typical(product.k), a_lane)
     step = lanes * width
     k_range = -(-product.k // (splits * step)) * step
-    splits = -(-product.k // k_range)
+    splits = splits if isinstance(product.k, Size) else -(-product.k // k_range)
     epilogue, outputs = build.take_epilogue(product.result)
     accumulator = compute_type(product.accumulator)
     writer = build.writer()

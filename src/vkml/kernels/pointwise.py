@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from vkml.ir import Graph, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar_body import scalar_results
+from vkml.ir.size import Size, is_multiple
 from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import View, collapse
@@ -44,7 +45,7 @@ class _Recipe:
     groups: tuple[int, int, int]
     addresses: tuple[int, ...]
     """Which operand each address of the push constants is that of."""
-    words: tuple[int, ...]
+    words: tuple[int | Size, ...]
     """What follows the addresses."""
 
 
@@ -79,7 +80,7 @@ def pointwise(
     recipe = _recipes.get(key)
     if recipe is None:
         made = _generate(body, leaves, outputs, forwards, label, push_limit, max_groups)
-        words = tuple(found for found in made.arguments if isinstance(found, int))
+        words = tuple(found for found in made.arguments if isinstance(found, int | Size))
         found_views = made.arguments[: len(made.arguments) - len(words)]
         order = tuple(next(i for i, view in enumerate(views) if view is found) for found in found_views)
         recipe = _Recipe(made.kernel, made.groups, order, words)
@@ -187,10 +188,10 @@ def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequen
     """Elements a thread handles: as many as 16-byte accesses allow where all operands are aligned so."""
     width = 16 // max(view.itemsize for view in views)
     while width > 1 and not all(
-        sizes[-1] % width == 0
+        is_multiple(sizes[-1], width)
         and (
             stride[-1] == 0
-            or (stride[-1] == 1 and all(s % width == 0 for s in stride[:-1]) and view.offset % width == 0)
+            or (stride[-1] == 1 and all(is_multiple(step, width) for step in (*stride[:-1], view.offset)))
         )
         for view, stride in zip(views, strides, strict=True)
     ):

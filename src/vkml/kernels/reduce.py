@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size, typical
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View, collapse
@@ -99,7 +100,7 @@ def reduce(build: Builder, x: View, axes: Sequence[int], how: Reduction, result:
     outputs = math.prod(x.shape[axis] for axis in kept)
     length = math.prod(x.shape[axis] for axis in axes)
     accumulator = how.accumulator or _accumulator(x.dtype)
-    if accumulator.bits == 64 and accumulator.is_integer:
+    if accumulator.bits == 64 and accumulator.is_integer and not isinstance(length, Size):
         # Slang 2026.12 writes invalid SPIR-V for a specialization constant converted to uint64.
         how = replace(how, finalize=how.finalize.replace("COUNT", str(length)))
     splits = _splits(build, outputs, length)
@@ -122,6 +123,8 @@ def _accumulator(dtype: DType) -> DType:
 
 
 def _splits(build: Builder, outputs: int, length: int) -> int:
+    if isinstance(outputs, Size) or isinstance(length, Size):
+        return 1
     wanted = build.target.processors * 4
     if build.target.processors == 1 or outputs >= wanted or length < 16384:
         return 1
@@ -190,10 +193,10 @@ def _rows(
     """How rows are spread over threads: rows a workgroup, threads a row, and the element of (row, column)."""
     kept_walk = collapse([x.shape[a] for a in kept], [[x.strides[a] for a in kept]])
     reduced_walk = collapse([x.shape[a] for a in axes], [[x.strides[a] for a in axes]])
-    is_column = reduced_walk[1][0][-1] != 1 and kept_walk[1][0][-1] == 1 and outputs >= 1024
-    row_threads = 1 if is_column else _threads_a_row(range_, build.target.max_invocations)
+    is_column = reduced_walk[1][0][-1] != 1 and kept_walk[1][0][-1] == 1 and typical(outputs) >= 1024
+    row_threads = 1 if is_column else _threads_a_row(typical(range_), build.target.max_invocations)
     rows = max(1, min(build.target.max_invocations, 256) // row_threads)
-    if outputs < build.target.processors * rows and not is_column:
+    if typical(outputs) < build.target.processors * rows and not is_column:
         rows = max(1, 64 // row_threads)
     writer.text(f"static const int ROW_THREADS = {row_threads};\nstatic const int ROWS = {rows};")
     for name, value in (("OUTPUTS", outputs), ("LENGTH", length), ("RANGE", range_), ("COUNT", length)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size, typical
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
@@ -126,14 +127,18 @@ def row_function(
         raise CannotLower(f"{how.label} of {x.dtype.name} has no kernel")
     lead = len(x.shape) - axes
     rows_count, length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
-    row_threads, rows = _threads(build, rows_count, length)
+    row_threads, rows = _threads(build, typical(length))
     steps = -(-length // row_threads)
-    is_kept = steps <= KEPT_LIMIT
+    is_kept = not isinstance(length, Size) and steps <= KEPT_LIMIT
     kept = steps if is_kept else 1
     loop = "[ForceUnroll]" if is_kept else ""
     writer = build.writer()
     text = [f"static const int ROW_THREADS = {row_threads};", f"static const int ROWS = {rows};"]
-    text += [f"static const int KEPT = {kept};", f"static const int STEPS = {steps};"]
+    text.append(f"static const int KEPT = {kept};")
+    if isinstance(steps, Size):
+        writer.constant(steps, "STEPS")
+    else:
+        text.append(f"static const int STEPS = {steps};")
     text += [f"static const bool IS_KEPT = {'true' if is_kept else 'false'};"]
     writer.text("\n".join(text))
     writer.constant(length, "LENGTH")
@@ -195,7 +200,7 @@ def _element_function(writer: KernelWriter, name: str, view: View, lead: int) ->
     writer.text(f"float {name}(int row, int column) {{ return {element}; }}")
 
 
-def _threads(build: Builder, rows: int, length: int) -> tuple[int, int]:
+def _threads(build: Builder, length: int) -> tuple[int, int]:
     """Threads a row and rows a workgroup: about four elements a thread, workgroups of at least a subgroup."""
     limit = min(256, build.target.max_invocations)
     threads = 1

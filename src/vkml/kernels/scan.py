@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
+from vkml.ir.size import typical
 from vkml.kernels.reduce import index_function
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View, collapse
@@ -40,7 +41,7 @@ def scan(
     outputs, length = math.prod(x.shape[a] for a in kept), x.shape[axis]
     accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
     threads = 1
-    while threads * 4 < length and threads < min(256, build.target.max_invocations):
+    while threads * 4 < typical(length) and threads < min(256, build.target.max_invocations):
         threads *= 2
     rows = max(1, 64 // threads)
     target = build.output(result)

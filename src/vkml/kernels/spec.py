@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vkml.ir.size import Size
 from vkml.kernels.views import Buffer, View
 
 
@@ -28,7 +29,7 @@ class Dispatch:
 
     kernel: KernelSpec
     groups: tuple[int, int, int]
-    arguments: tuple[View | Buffer | int, ...]
+    arguments: tuple[View | Buffer | int | Size, ...]
     """In the push-constant block's order: a View or Buffer is an address (8 bytes), an int a 32-bit word."""
     reads: tuple[View, ...]
     writes: tuple[View, ...]

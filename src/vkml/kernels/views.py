@@ -24,6 +24,7 @@ class BufferKind(Enum):
     CONSTANT = "constant"  # written once, at load
     ACTIVATION = "activation"  # between dispatches of one run
     STATUS = "status"  # the error word
+    SIZES = "sizes"  # numbers computed from open sizes, written by the host when these are bound
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from importlib import resources
 from vkml.errors import NotImplemented
 from vkml.ir import DType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size, Terms
 from vkml.kernels.pointwise_math import math_used_by
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, View
@@ -101,8 +102,10 @@ def template(name: str) -> str:
 
 def grid(count: int, most: int) -> tuple[int, int]:
     """Workgroups along x and y, at most so many along each, that are `count` or a few more together."""
-    rows = max(1, -(-count // most))
-    return max(1, -(-count // rows)), rows
+    if count <= most:
+        return max(count, 1), 1
+    rows = -(-count // most)
+    return -(-count // rows), rows
 
 
 class KernelWriter:
@@ -113,10 +116,12 @@ class KernelWriter:
         self._pointers: list[tuple[str, str]] = []
         self._words: list[tuple[str, str]] = []
         self._addresses: list[View | Buffer] = []
-        self._word_values: list[int] = []
+        self._word_values: list[int | Size] = []
         self._pointer_names: dict[tuple[int, int, str], str] = {}
         self._constant_names: list[str] = []
         self._constant_values: list[int] = []
+        self._open_names: dict[Terms, str] = {}
+        self._definitions: list[str] = []
         self._text: list[str] = []
         self._uses_math = False
         self._needs: set[str] = set()
@@ -165,7 +170,7 @@ class KernelWriter:
     def need(self, *capabilities: str) -> None:
         self._needs.update(capabilities)
 
-    def word(self, name: str, value: int) -> str:
+    def word(self, name: str, value: int | Size) -> str:
         """A 32-bit push constant."""
         self._words.append(("int", name))
         self._word_values.append(value)
@@ -183,7 +188,12 @@ class KernelWriter:
         return f"asdouble(uint(push.zero), {sign})" if compute_type(dtype) == "double" else f"asfloat({sign})"
 
     def constant(self, value: int, name: str | None = None) -> str:
-        """A specialization constant; unnamed 0 and 1 are written out, so strides of 0 and 1 cost nothing."""
+        """A specialization constant; unnamed 0 and 1 are written out, so strides of 0 and 1 cost nothing.
+
+        A size that is open becomes a push constant, which a launch is given its value in.
+        """
+        if isinstance(value, Size):
+            return self._open(value, name)
         if name is None:
             if value in (0, 1):
                 return str(value)
@@ -200,6 +210,15 @@ class KernelWriter:
         across, rows = grid(count, most)
         self.constant(across, "ACROSS")
         return across, rows
+
+    def _open(self, size: Size, name: str | None) -> str:
+        known = self._open_names.get(size.terms)
+        if known is None:
+            known = self._open_names[size.terms] = self.word(f"size{len(self._open_names)}", size)
+        if name is None:
+            return known
+        self._definitions.append(f"#define {name} {known}")
+        return name
 
     def offset(self, coordinates: tuple[str, ...], strides: tuple[int, ...]) -> str:
         """The Slang expression of an element's offset."""
@@ -237,7 +256,7 @@ class KernelWriter:
             raise CannotLower(
                 f"{label} needs {push_bytes} bytes of push constants, the device has {self._push_limit}"
             )
-        if max(groups) > 65535 * 65535 or min(groups) < 1:
+        if any(count > 65535 * 65535 or count < 1 for count in groups if not isinstance(count, Size)):
             raise NotImplemented(f"{label}: {groups} workgroups cannot be launched")
         fields = [f"    {type_}* {name};" for type_, name in self._pointers]
         fields += [f"    {type_} {name};" for type_, name in self._words]
@@ -252,6 +271,7 @@ class KernelWriter:
                 *fields,
                 "};",
                 "[[vk::push_constant]] ConstantBuffer<Push> push;",
+                *self._definitions,
                 *([math_used_by("\n".join(self._text))] if self._uses_math else []),
                 *self._text,
                 "",

@@ -95,7 +95,8 @@ class Builder:
         return contiguous(made, type_)
 
     def constant(self, constant: Constant, name: str) -> View:
-        return self.buffer(BufferKind.CONSTANT, constant.type, name, constant)
+        kind = BufferKind.SIZES if constant.is_open else BufferKind.CONSTANT
+        return self.buffer(kind, constant.type, name, constant)
 
     def prepared(
         self, view: View, key: str, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]

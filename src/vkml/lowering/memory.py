@@ -22,6 +22,7 @@ class _Lifetime:
     buffer: Buffer
     first: int
     last: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ class _Size:
 
 
 def plan_memory(
-    levels: Sequence[Sequence[Access]], guard_bytes: int = 0, apart: Mapping[Buffer, object] | None = None
+    levels: Sequence[Sequence[Access]],
+    guard_bytes: int = 0,
+    apart: Mapping[Buffer, object] | None = None,
+    needs: Mapping[Buffer, int] | None = None,
 ) -> tuple[dict[Buffer, int], int]:
     """Offsets of all activation buffers such that those alive at the same time do not overlap.
 
@@ -43,26 +47,27 @@ def plan_memory(
         levels: dispatches in order of execution.
         guard_bytes: bytes left free round each buffer, for tests that look for writes out of bounds.
         apart: buffers that share memory only with others of an equal key; they come first in the arena.
+        needs: bytes of buffers, where their own sizes are open.
 
     Returns:
         Offset of each buffer and the arena's size in bytes.
     """
-    lifetimes = _lifetimes(levels)
+    lifetimes = _lifetimes(levels, needs)
     if guard_bytes:
         return _place_guarded(lifetimes, guard_bytes)
     keys: dict[Buffer, object] = dict(apart or {})
     for life in _crowded([life for life in lifetimes if life.buffer not in keys]):
-        keys[life.buffer] = _Size(_align(life.buffer.bytes))
+        keys[life.buffer] = _Size(_align(life.bytes))
     offsets, base = _place_apart([life for life in lifetimes if life.buffer in keys], keys)
     others = [life for life in lifetimes if life.buffer not in keys]
     size = base
     neighbours = _neighbours(others)
-    for life in sorted(others, key=lambda life: (-life.buffer.bytes, life.first)):
-        need = _align(life.buffer.bytes)
+    for life in sorted(others, key=lambda life: (-life.bytes, life.first)):
+        need = _align(life.bytes)
         taken = sorted(
-            (offsets[other], offsets[other] + _align(other.bytes))
+            (offsets[other.buffer], offsets[other.buffer] + _align(other.bytes))
             for other in neighbours[life.buffer]
-            if other in offsets
+            if other.buffer in offsets
         )
         offset = _best_gap([(0, base), *taken], need)
         offsets[life.buffer] = offset
@@ -75,7 +80,7 @@ def _place_guarded(lifetimes: Sequence[_Lifetime], guard_bytes: int) -> tuple[di
     offsets, size = {}, 0
     for life in lifetimes:
         offsets[life.buffer] = size + guard_bytes
-        size += _align(life.buffer.bytes + 2 * guard_bytes)
+        size += _align(life.bytes + 2 * guard_bytes)
     return offsets, size
 
 
@@ -94,7 +99,7 @@ def _place_apart(
         else:
             offset = size
             heapq.heappush(mine, (life.last, offset))
-            size += _align(life.buffer.bytes)
+            size += _align(life.bytes)
         offsets[life.buffer] = offset
     return offsets, size
 
@@ -115,20 +120,20 @@ def _crowded(lifetimes: Sequence[_Lifetime]) -> list[_Lifetime]:
     ]
 
 
-def _neighbours(lifetimes: Sequence[_Lifetime]) -> dict[Buffer, list[Buffer]]:
+def _neighbours(lifetimes: Sequence[_Lifetime]) -> dict[Buffer, list[_Lifetime]]:
     """Buffer → those alive in one of the levels in which it is."""
-    found: dict[Buffer, list[Buffer]] = {life.buffer: [] for life in lifetimes}
+    found: dict[Buffer, list[_Lifetime]] = {life.buffer: [] for life in lifetimes}
     alive: list[_Lifetime] = []
     for life in sorted(lifetimes, key=lambda life: life.first):
         alive = [other for other in alive if other.last >= life.first]
         for other in alive:
-            found[other.buffer].append(life.buffer)
-            found[life.buffer].append(other.buffer)
+            found[other.buffer].append(life)
+            found[life.buffer].append(other)
         alive.append(life)
     return found
 
 
-def _lifetimes(levels: Sequence[Sequence[Access]]) -> list[_Lifetime]:
+def _lifetimes(levels: Sequence[Sequence[Access]], needs: Mapping[Buffer, int] | None) -> list[_Lifetime]:
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for level, dispatches in enumerate(levels):
@@ -137,7 +142,10 @@ def _lifetimes(levels: Sequence[Sequence[Access]]) -> list[_Lifetime]:
                 if view.buffer.kind is BufferKind.ACTIVATION:
                     first.setdefault(view.buffer, level)
                     last[view.buffer] = level
-    return [_Lifetime(buffer, first[buffer], last[buffer]) for buffer in first]
+    return [
+        _Lifetime(buffer, first[buffer], last[buffer], buffer.bytes if needs is None else needs[buffer])
+        for buffer in first
+    ]
 
 
 def _best_gap(taken: Sequence[tuple[int, int]], need: int) -> int:

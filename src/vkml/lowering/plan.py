@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vkml.ir.size import Symbol
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
 
@@ -18,12 +19,14 @@ class VulkanProgram:
     inputs: dict[str, View]
     outputs: dict[str, View]
     offsets: dict[Buffer, int]
-    """Of activation buffers, in the activation arena."""
+    """Of activation buffers, in the activation arena; none where sizes are open."""
     arena_bytes: int
     status: Buffer
     uses_status: bool = False
     error_labels: Sequence[str] = ()
     """Labels of the nodes that may write the status word; a node writes its position here plus one."""
+    symbols: tuple[Symbol, ...] = ()
+    """The sizes that are open: what a launch is given of them is bound before it runs."""
 
     @property
     def dispatches(self) -> list[Dispatch]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vkml.ir import Constant, GraphIndex, Node, TensorType, dtypes, find
 from vkml.ir.graph import attribute_key
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Sizes
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS
 from vkml.lowering.builder import Builder, Target
@@ -37,8 +38,11 @@ def lower(
     constants: Mapping[str, Constant],
     target: Target,
     guard_bytes: int = 0,
+    sizes: Sizes | None = None,
 ) -> VulkanProgram:
     """Lowers a piece of a specialised graph.
+
+    With open sizes this belongs inside of `Sizes.deciding`.
 
     Raises:
         CannotLower: a node has no Vulkan form on this target (ask `refusals` before).
@@ -61,7 +65,8 @@ def lower(
         if made is not None and made is not target_view:
             build.copy(made, target_view)
     levels = schedule(build.dispatches)
-    offsets, arena = plan_memory(levels, guard_bytes)
+    # With open sizes there is no telling yet how much memory is needed.
+    offsets, arena = plan_memory(levels, guard_bytes) if sizes is None else ({}, 0)
     return VulkanProgram(
         levels,
         build.buffers,
@@ -72,6 +77,7 @@ def lower(
         build.status,
         build.uses_status,
         build.error_labels,
+        tuple(sizes.examples) if sizes is not None else (),
     )
 
 
@@ -179,7 +185,8 @@ def _refused_value(node: Node, types: Mapping[str, TensorType], target: Target) 
             continue
         if not types[name].is_static:
             return f"the shape of '{name}' depends on data"
-        if types[name].elements > MAX_ELEMENTS:
+        # Of open sizes that is seen when they are bound.
+        if not types[name].is_open and types[name].elements > MAX_ELEMENTS:
             return f"'{name}' has {types[name].elements} elements, kernels count to {MAX_ELEMENTS}"
         if types[name].dtype == dtypes.STRING or not types[name].dtype.is_native:
             return f"no Vulkan kernel handles {types[name].dtype.name}"

@@ -125,7 +125,9 @@ def _single_output(node: Node) -> bool:
 
 def _is_scalar_constant(name: str, graph: Graph) -> bool:
     constant = graph.constants.get(name)
-    return constant is not None and constant.array.size == 1 and constant.dtype.is_native
+    if constant is None or constant.is_open:
+        return False
+    return constant.array.size == 1 and constant.dtype.is_native
 
 
 def _split(group: Sequence[Node], graph: Graph, index: GraphIndex) -> Iterator[Sequence[Node]]:

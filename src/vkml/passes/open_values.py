@@ -43,11 +43,14 @@ def array_of(elements: Sequence[Any], shape: Sequence[int]) -> Array:
     return made.reshape(tuple(shape))
 
 
-def evaluate_open(node: Node, inputs: Sequence[Known | None], types: Sequence[TensorType]) -> list[Array]:
+def evaluate_open(
+    node: Node, inputs: Sequence[Known | None], types: Sequence[TensorType]
+) -> list[Array] | None:
     """The outputs of a node some of whose inputs hold open sizes; all inputs are known.
 
-    What has no form in expressions of sizes is computed from their examples; the plan then holds for these
-    values alone.
+    Integers that have no form in expressions of sizes are computed from their examples; the plan then holds
+    for these values alone. None where the node is better left to the run: its results are no sizes, or open
+    sizes only say which elements it takes.
 
     Args:
         node: of a deterministic operator.
@@ -63,6 +66,8 @@ def evaluate_open(node: Node, inputs: Sequence[Known | None], types: Sequence[Te
             start, _, delta = (value.reshape(-1)[0] for value in values if value is not None)
             return [array_of([start + at * delta for at in range(types[0].elements)], types[0].dims)]
         if not node.domain and (node.op in _MOVING or node.op in _REDUCING):
+            if not is_open(values[0]) and node.op != "Concat":
+                return None
             wide = [
                 value if at in operator.value_inputs or value is None else value.astype(object)
                 for at, value in enumerate(values)
@@ -71,6 +76,8 @@ def evaluate_open(node: Node, inputs: Sequence[Known | None], types: Sequence[Te
             return [_typed(array, type_) for array, type_ in zip(made, types, strict=False)]
     except (_NoNumbers, TypeError):
         pass
+    if not all(type_.dtype.is_integer or type_.dtype == BOOL for type_ in types):
+        return None
     closed = [
         np.asarray([int(element) for element in value.reshape(-1)], known.dtype.storage).reshape(value.shape)
         if known is not None and value is not None and is_open(value)

@@ -45,6 +45,7 @@ def _same_as(node: Node, graph: Graph) -> str | None:
             constant is not None
             and constant.array.size == 1
             and constant.dtype.is_native
+            and not constant.is_open
             and _is_exactly(constant, neutral)
             and graph.types[other] == graph.types[node.outputs[0]]
         ):

@@ -13,7 +13,7 @@ from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, Value, f
 from vkml.ir.packing import pack
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
-from vkml.passes.open_values import array_of, evaluate_open, is_open
+from vkml.passes.open_values import evaluate_open, is_open
 
 
 def specialise(
@@ -138,6 +138,8 @@ def _fold(
     if not all(type_.is_static and not type_.is_open for type_ in made) or not folding.admits(made):
         return None
     arrays = _evaluated(node, known, made)
+    if arrays is None:
+        return None
     return {
         name: Constant(types[name].dtype, types[name].dims, array)
         for name, array in zip(node.outputs, arrays, strict=False)
@@ -145,7 +147,7 @@ def _fold(
     }
 
 
-def _evaluated(node: Node, known: Sequence[Known | None], types: Sequence[TensorType]) -> list[Any]:
+def _evaluated(node: Node, known: Sequence[Known | None], types: Sequence[TensorType]) -> list[Any] | None:
     if not any(is_open(entry.value) for entry in known if entry is not None):
         return evaluate_constant(node, [None if k is None else k.value for k in known])
     with explained(node, "it cannot be computed from its sizes"):
