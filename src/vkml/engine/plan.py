@@ -19,7 +19,7 @@ from vkml.engine.turns import Turn
 from vkml.errors import EngineError, Fail, OutOfMemory
 from vkml.ir import Graph, Node, TensorType, dtypes, find
 from vkml.ir.file_constant import owned, settled
-from vkml.ir.size import Size, Sizes, Symbol
+from vkml.ir.size import Size, Sizes, Symbol, concrete
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, remove_dead, simplify, specialise
@@ -250,7 +250,7 @@ class Plan(Turn):
         shared = set(self.input_names)
         for name in wanted:
             if name in self.constants:
-                results.append(np.array(self.constants[name]))
+                results.append(self._constant(name, bound))
             else:
                 results.append(np.array(values[name]) if name in shared else values[name])
             shared.add(name)  # an output that is wanted twice
@@ -277,6 +277,15 @@ class Plan(Turn):
                     return None
         values = tuple(found[symbol] for symbol in self.sizes.examples)
         return values if self._holds(*values) else None
+
+    def _constant(self, name: str, bound: tuple[int, ...]) -> Array:
+        """An output that is known without a run; among its elements there may be open sizes."""
+        array, constant = self.constants[name], self.graph.constants[name]
+        if self.sizes is None or not constant.is_open:
+            return np.array(array)
+        values = dict(zip(self.sizes.examples, bound, strict=True))
+        numbers = [concrete(element, values) for element in array.reshape(-1)]
+        return np.array(numbers, constant.dtype.storage).reshape(array.shape)
 
     def _run_program(
         self, program: Bound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing] | None
@@ -398,8 +407,6 @@ def _make_plan(
     fallbacks = tuple((labels[key], reason) for key, reason in refusals.items())
     if sizes is not None and (fallbacks or placement.device is None):
         raise CannotStayOpen("the CPU's programs are for known sizes")
-    if any(v.name in graph.constants and graph.constants[v.name].is_open for v in graph.outputs):
-        raise CannotStayOpen("an output is a shape")
     if placement.strict and fallbacks:
         raise strict_error(fallbacks)
     home = placement.device.info.name if placement.device is not None else "cpu"

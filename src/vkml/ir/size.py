@@ -123,6 +123,11 @@ class Sizes:
 _deciding: ContextVar[Sizes] = ContextVar("sizes")
 
 
+def is_deciding() -> bool:
+    """Whether sizes are open here: what is made then belongs to one plan, for it holds where its guards do."""
+    return _deciding.get(None) is not None
+
+
 def _sizes() -> Sizes:
     try:
         return _deciding.get()

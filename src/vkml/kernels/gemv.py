@@ -23,8 +23,9 @@ COLUMNS_ALONG_N = 32
 
 def fits(a: View, b: View) -> bool:
     """Whether the product of (batch, m, k) and (batch, k, n) has few rows and a matrix worth vectors."""
-    is_worth_it = a.shape[1] <= MAX_ROWS and typical(b.shape[1] * b.shape[2]) >= 4096
-    return is_worth_it and (b.strides[2] == 1 or b.strides[1] == 1)
+    if isinstance(a.shape[1], Size) or a.shape[1] > MAX_ROWS:
+        return False
+    return typical(b.shape[1] * b.shape[2]) >= 4096 and (b.strides[2] == 1 or b.strides[1] == 1)
 
 
 def gemv(build: Builder, product: Product, a: View, b: View) -> list[View]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vkml.ir import Graph, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar_body import scalar_results
-from vkml.ir.size import Size, is_multiple
+from vkml.ir.size import Size, is_deciding, is_multiple
 from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import View, collapse
@@ -77,7 +77,8 @@ def pointwise(
     forwards = [view.forwards() for view in (*leaves, *outputs)]
     views = [view for view, _ in forwards]
     key = (scalar_results(body), _places(leaves, outputs, views), label, push_limit, max_groups)
-    recipe = _recipes.get(key)
+    # With open sizes, what `_generate` decides is a guard of this plan, and has to be decided here.
+    recipe = None if is_deciding() else _recipes.get(key)
     if recipe is None:
         made = _generate(body, leaves, outputs, forwards, label, push_limit, max_groups)
         words = tuple(found for found in made.arguments if isinstance(found, int | Size))
@@ -86,7 +87,8 @@ def pointwise(
         recipe = _Recipe(made.kernel, made.groups, order, words)
         if len(_recipes) >= _RECIPES_KEPT:
             _recipes.clear()
-        _recipes[key] = recipe
+        if not is_deciding():
+            _recipes[key] = recipe
     return Dispatch(
         recipe.kernel,
         recipe.groups,

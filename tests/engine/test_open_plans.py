@@ -1,0 +1,125 @@
+"""Plans with open sizes: one plan and one set of kernels give what plans for each size give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+import vkml.onnx
+from tests.passes.test_open_sizes import MODELS
+from vkml.engine.plan import Plan
+from vkml.engine.programs import BINDINGS_KEPT, VulkanBound
+from vkml.ir import Graph
+
+SIZES = 14
+"""Sets of sizes that each model runs with."""
+
+
+def feed_of(graph: Graph, numbers: dict[str, int], seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    feed = {}
+    for value in graph.inputs:
+        shape = tuple(numbers[dim] if isinstance(dim, str) else dim for dim in value.type.shape or ())
+        if value.type.dtype.is_integer:
+            feed[value.name] = rng.integers(0, 100, shape).astype(value.type.dtype.storage)
+        else:
+            feed[value.name] = rng.standard_normal(shape).astype(value.type.dtype.storage)
+    return feed
+
+
+def dimensions(graph: Graph) -> list[str]:
+    return sorted({dim for value in graph.inputs for dim in value.type.shape or () if isinstance(dim, str)})
+
+
+def open_plans(session: vkml.InferenceSession) -> list[Plan]:
+    return [plan for plan in session._plans.values() if plan.sizes is not None]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_are_those_of_known_sizes(name: str, vulkan_device_name: str) -> None:
+    graph = MODELS[name]()
+    data = vkml.onnx.save_graph(graph)
+    names = dimensions(graph)
+    rng = np.random.default_rng(11)
+    with (
+        vkml.InferenceSession(data, devices=vulkan_device_name) as session,
+        vkml.InferenceSession(data, devices="cpu") as reference,
+    ):
+        for turn in range(SIZES):
+            numbers = {
+                each: int(size) for each, size in zip(names, rng.integers(2, 40, len(names)), strict=True)
+            }
+            feed = feed_of(graph, numbers, turn)
+            for got, expected in zip(session.run(None, feed), reference.run(None, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5, err_msg=str(numbers))
+        assert open_plans(session), "no plan stayed open"
+
+
+def test_a_growing_past_makes_nothing_new(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the second length no kernel is compiled, no plan made; commands are kept of a few lengths."""
+    graph = MODELS["gpt_with_past"]()
+    made: list[int] = []
+    compiled = vkml.engine.programs.compile_kernels
+
+    def counted(*args: Any, **rest: Any) -> Any:
+        made.append(1)
+        return compiled(*args, **rest)
+
+    monkeypatch.setattr(vkml.engine.programs, "compile_kernels", counted)
+    data = vkml.onnx.save_graph(graph)
+    with (
+        vkml.InferenceSession(data, devices=vulkan_device_name) as session,
+        vkml.InferenceSession(data, devices="cpu") as reference,
+    ):
+        feed = feed_of(graph, {"batch": 1, "new": 1, "past": 4}, 0)
+        for past in range(4, 40):
+            results = session.run(None, feed)
+            if past in (4, 5, 6, 16, 17, 32, 33, 39):
+                for got, expected in zip(results, reference.run(None, feed), strict=True):
+                    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5, err_msg=str(past))
+            kept = {value.name: each for value, each in zip(session.get_outputs(), results, strict=True)}
+            feed = {
+                "input_ids": np.array([[int(kept["logits"].argmax())]]),
+                **{name.replace("present", "past"): each for name, each in kept.items() if name != "logits"},
+            }
+        assert len(made) == 2, "one plan for the first length, one for all others"
+        [plan] = open_plans(session)
+        [program] = plan.programs
+        assert isinstance(program, VulkanBound)
+        assert 1 < len(program._bindings) <= BINDINGS_KEPT
+
+
+def test_sizes_of_0_and_1_are_plans_of_their_own(vulkan_device_name: str) -> None:
+    graph = MODELS["broadcast"]()
+    data = vkml.onnx.save_graph(graph)
+    with (
+        vkml.InferenceSession(data, devices=vulkan_device_name) as session,
+        vkml.InferenceSession(data, devices="cpu") as reference,
+    ):
+        for length in (5, 6, 1, 7, 0, 8, 1, 9):
+            feed = feed_of(graph, {"batch": 2, "length": length}, length)
+            for got, expected in zip(session.run(None, feed), reference.run(None, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5, err_msg=str(length))
+        assert len(open_plans(session)) == 1
+
+
+def test_a_plan_is_not_taken_for_sizes_that_it_does_not_hold_for(vulkan_device_name: str) -> None:
+    """Inputs that agreed in a size that the model does not tie together, and then do not."""
+    from vkml.engine.sketch import Sketch
+
+    sketch = Sketch("free", 17)
+    x, y = sketch.input("x", ("n", None)), sketch.input("y", ("n", None))
+    graph = sketch.finish(sketch.node("Concat", x, y, axis=1), sketch.node("Relu", x))
+    data = vkml.onnx.save_graph(graph)
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        for left, right in ((3, 4), (5, 5), (6, 7), (7, 6), (5, 5)):
+            feed = {
+                "x": np.arange(2 * left, dtype=np.float32).reshape(2, left) - 3,
+                "y": np.ones((2, right), np.float32),
+            }
+            joined, positive = session.run(None, feed)
+            np.testing.assert_array_equal(joined, np.concatenate([feed["x"], feed["y"]], 1))
+            np.testing.assert_array_equal(positive, np.maximum(feed["x"], 0))
