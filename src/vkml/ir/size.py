@@ -124,7 +124,7 @@ _deciding: ContextVar[Sizes] = ContextVar("sizes")
 
 
 def is_deciding() -> bool:
-    """Whether sizes are open here: what is made then belongs to one plan, for it holds where its guards do."""
+    """Whether sizes are open here: what is made then is one plan's, for it holds where its guards do."""
     return _deciding.get(None) is not None
 
 
