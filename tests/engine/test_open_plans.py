@@ -123,3 +123,33 @@ def test_a_plan_is_not_taken_for_sizes_that_it_does_not_hold_for(vulkan_device_n
             joined, positive = session.run(None, feed)
             np.testing.assert_array_equal(joined, np.concatenate([feed["x"], feed["y"]], 1))
             np.testing.assert_array_equal(positive, np.maximum(feed["x"], 0))
+
+
+def test_nodes_on_the_cpu_are_made_for_each_size(vulkan_device_name: str) -> None:
+    """What has no kernel runs on the CPU in a plan that stays open, and the report says so."""
+    from vkml.engine.sketch import Sketch
+
+    sketch = Sketch("mixed", 17)
+    x = sketch.input("x", ("n", 6))
+    y = sketch.node("Relu", x)
+    det = sketch.node(
+        "Unsqueeze", sketch.node("Exp", sketch.node("Cast", y, to=11)), sketch.constant(np.zeros(1, np.int64))
+    )
+    z = sketch.node(
+        "Mul",
+        y,
+        sketch.node("Cast", sketch.node("Squeeze", det, sketch.constant(np.zeros(1, np.int64))), to=1),
+    )
+    data = vkml.onnx.save_graph(sketch.finish(z))
+    options = vkml.SessionOptions()
+    options.log_severity_level = 4
+    with vkml.InferenceSession(data, options, devices=vulkan_device_name) as session:
+        for n in (2, 3, 7, 12, 3):
+            feed = np.linspace(-1, 1, 6 * n, dtype=np.float32).reshape(n, 6)
+            [got] = session.run(None, {"x": feed})
+            positive = np.maximum(feed, 0)
+            expected = positive * np.exp(positive.astype(np.float64)).astype(np.float32)
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
+        [plan] = open_plans(session)
+        assert {program.device for program in plan.programs} == {vulkan_device_name, "cpu"}
+        assert [step for step in session.report({"n": 5}).steps if step.device == "cpu"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.packed import packed, unpacked
 from vkml.engine.placement import cut
-from vkml.engine.programs import Bound, VulkanBound, WeightStore
+from vkml.engine.programs import BINDINGS_KEPT, Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
 from vkml.engine.turns import Turn
 from vkml.errors import EngineError, Fail, OutOfMemory
@@ -23,19 +24,17 @@ from vkml.ir.size import Size, Sizes, Symbol, concrete
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, remove_dead, simplify, specialise
+from vkml.passes.bind_sizes import bind_sizes
 from vkml.passes.fuse import members
 
 if TYPE_CHECKING:
     from vkml.engine.options import SessionOptions
     from vkml.lowering.builder import Target
+    from vkml.lowering.native import NativeStep
     from vkml.vulkan import Device
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
-
-
-class CannotStayOpen(Exception):
-    """A plan for many sizes is not to be had; one for known sizes may be."""
 
 
 class PlanClosed(EngineError):
@@ -112,26 +111,77 @@ class Timing:
     seconds: float
 
 
+@dataclass(frozen=True)
+class _CpuBinding:
+    """A program of the CPU for certain sizes."""
+
+    program: CpuProgram
+    whole: NativeStep | None
+    """The program where it is machine code from end to end."""
+
+
 class CpuBound:
-    """A run of nodes on the CPU."""
+    """A run of nodes on the CPU.
+
+    A program of the CPU is made for certain sizes. Where some are open, those of the sizes that came last are
+    kept, and others made when they come.
+
+    Args:
+        piece: the nodes.
+        compile: makes the program for values of the open sizes, in the order of their symbols.
+        is_open: whether there are any.
+    """
 
     device = "cpu"
     _is_closed = False
 
-    def __init__(self, piece: Piece, program: CpuProgram) -> None:
+    def __init__(
+        self, piece: Piece, compile: Callable[[tuple[int, ...]], CpuProgram], *, is_open: bool = False
+    ) -> None:
         self.inputs = piece.inputs
         self.outputs = piece.outputs
         self.piece = piece
-        self._program = program
-        self._whole = program.whole(piece.inputs, piece.outputs)
+        self.is_open = is_open
+        self.forms: Mapping[str, Form] = {}
+        self.arena_bytes = self.result_bytes = 0
+        self._compile = compile
+        self._bindings: OrderedDict[tuple[int, ...], _CpuBinding] = OrderedDict()
+        if not is_open:
+            self.bind(())
+
+    def bind(self, values: tuple[int, ...]) -> _CpuBinding:
+        """The program for these values of the open sizes."""
+        found = self._bindings.get(values)
+        if found is not None:
+            self._bindings.move_to_end(values)
+            return found
+        while len(self._bindings) >= BINDINGS_KEPT:
+            self._bindings.popitem(last=False)
+        program = self._compile(values)
+        made = _CpuBinding(program, program.whole(self.inputs, self.outputs))
         self.forms, self.arena_bytes = program.forms, program.arena_bytes
         self.result_bytes = program.result_bytes
+        self._bindings[values] = made
+        return made
 
-    def run(self, feeds: Sequence[Array], profile: list[tuple[str, float]] | None = None) -> list[Array]:
+    def run(
+        self,
+        feeds: Sequence[Array],
+        values: tuple[int, ...] = (),
+        profile: list[tuple[str, float]] | None = None,
+    ) -> list[Array]:
+        """Runs it.
+
+        Args:
+            feeds: in the order of `inputs`.
+            values: of the open sizes.
+            profile: receives the time of every step.
+        """
         try:
-            if self._whole is not None:
-                return self._whole.run(feeds, profile)
-            made = self._program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs, profile)
+            binding = self.bind(values)
+            if binding.whole is not None:
+                return binding.whole.run(feeds, profile)
+            made = binding.program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs, profile)
         except MemoryError as error:
             raise out_of_memory(error) from error
         return [made[name] for name in self.outputs]
@@ -145,9 +195,10 @@ class CpuBound:
             types: of the inputs.
             turn: taken while it runs.
         """
-        if self._whole is None:
+        whole = None if self.is_open else self.bind(()).whole
+        if whole is None:
             return None
-        run = self._whole.run
+        run = whole.run
         entries = tuple(
             (name, type_.dims, type_.dtype.storage) for name, type_ in zip(self.inputs, types, strict=True)
         )
@@ -291,8 +342,8 @@ class Plan(Turn):
         self, program: Bound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing] | None
     ) -> list[Array]:
         if profile is not None and isinstance(program, CpuBound):
-            return _timed(program, feeds, profile)
-        results = program.run(feeds, bound) if isinstance(program, VulkanBound) else program.run(feeds)
+            return _timed(program, feeds, bound, profile)
+        results = program.run(feeds, bound)
         if profile is not None and isinstance(program, VulkanBound):
             profile += _timed_levels(program)
         return results
@@ -319,6 +370,14 @@ class Plan(Turn):
             return program.direct(self.input_types, self)
         return program.direct(self) if isinstance(program, VulkanBound) else None
 
+    def bind(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Makes what a run with inputs of these shapes needs, for reports."""
+        with self.lock:
+            values = self.values_of(shapes)
+            if values is not None and not self.is_closed:
+                for program in self.programs:
+                    program.bind(values)
+
     def close(self) -> bool:
         """Frees what the programs hold, when no other thread runs it any more; returns whether it did.
 
@@ -341,9 +400,11 @@ class Plan(Turn):
             _log.debug("closing a plan at its end failed", exc_info=True)
 
 
-def _timed(program: CpuBound, feeds: Sequence[Array], profile: list[Timing]) -> list[Array]:
+def _timed(
+    program: CpuBound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing]
+) -> list[Array]:
     steps: list[tuple[str, float]] = []
-    results = program.run(feeds, steps)
+    results = program.run(feeds, bound, steps)
     profile += [Timing(program.device, label, seconds) for label, seconds in steps]
     return results
 
@@ -378,8 +439,6 @@ def make_plan(
         arithmetic: what planning may compute from `values`.
         sizes: those that are open.
 
-    Raises:
-        CannotStayOpen: parts of the graph have programs for known sizes alone.
     """
     if sizes is not None:
         with sizes.deciding():
@@ -405,8 +464,6 @@ def _make_plan(
     refusals = _refusals(graph, placement)
     labels = {_key(node): node.label for node in graph.nodes}
     fallbacks = tuple((labels[key], reason) for key, reason in refusals.items())
-    if sizes is not None and (fallbacks or placement.device is None):
-        raise CannotStayOpen("the CPU's programs are for known sizes")
     if placement.strict and fallbacks:
         raise strict_error(fallbacks)
     home = placement.device.info.name if placement.device is not None else "cpu"
@@ -420,7 +477,8 @@ def _make_plan(
     try:
         for device, piece in pieces:
             programs.append(_bind(device, piece, graph, placement, options, sizes))
-        _check_peak(programs, graph.types, options.memory_limit)
+        if sizes is None:  # else when they are bound
+            _check_peak(programs, graph.types, options.memory_limit)
     except BaseException:
         for program in programs:
             program.close()
@@ -488,20 +546,30 @@ def _bind(
     sizes: Sizes | None,
 ) -> Bound:
     if device == "cpu":
-        budget = MemoryBudget(free_memory(), options.memory_limit)
-        _check_results(piece.nodes, graph.types, budget)
-        threads = options.intra_op_num_threads or None
-        program = compile_cpu(
-            piece.nodes,
-            graph.types,
-            graph.constants,
-            threads=threads,
-            inputs=piece.inputs,
-            outputs=piece.outputs,
-            is_strict=placement.precision == "highest",
-            budget=budget,
-        )
-        return CpuBound(piece, program)
+        symbols = () if sizes is None else tuple(sizes.examples)
+
+        def compile(values: tuple[int, ...]) -> CpuProgram:
+            bound = bind_sizes(
+                piece.nodes, graph.types, graph.constants, dict(zip(symbols, values, strict=True))
+            )
+            budget = MemoryBudget(free_memory(), options.memory_limit)
+            _check_results(bound.nodes, bound.types, budget)
+            program = compile_cpu(
+                bound.nodes,
+                bound.types,
+                bound.constants,
+                threads=options.intra_op_num_threads or None,
+                inputs=piece.inputs,
+                outputs=piece.outputs,
+                is_strict=placement.precision == "highest",
+                budget=budget,
+            )
+            if symbols:
+                made = CpuBound(replace(piece, nodes=bound.nodes), lambda _: program)
+                _check_peak([made], bound.types, options.memory_limit)
+            return program
+
+        return CpuBound(piece, compile, is_open=sizes is not None)
     assert placement.device is not None and placement.target is not None and placement.weights is not None
     lowered = lower(piece, graph.types, graph.constants, placement.target, options.guard_bytes, sizes)
     return VulkanBound(

@@ -52,7 +52,9 @@ class Bound(Protocol):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    def run(self, feeds: Sequence[Array]) -> list[Array]: ...
+    def bind(self, values: tuple[int, ...]) -> object: ...
+
+    def run(self, feeds: Sequence[Array], values: tuple[int, ...] = ()) -> list[Array]: ...
 
     def close(self) -> None: ...
 
@@ -333,9 +335,9 @@ class VulkanBound:
         ]
         self._compute = numbers.compiled(program.symbols)
         if not program.symbols:
-            self._bind(())
+            self.bind(())
 
-    def _bind(self, values: tuple[int, ...]) -> _Binding:
+    def bind(self, values: tuple[int, ...]) -> _Binding:
         """The program for these values of its symbols."""
         found = self._bindings.get(values)
         if found is not None:
@@ -427,7 +429,11 @@ class VulkanBound:
     ) -> _Binding:
         program = self.program
         commands = self._record(numbers, memories)
-        submission = self._device.submission(commands)
+        try:
+            submission = self._device.submission(commands)
+        except BaseException:
+            commands.free()
+            raise
         host = memories.staging or memories.input_memory
         inputs = None if host is None else host.host
         sizes = []
@@ -530,7 +536,7 @@ class VulkanBound:
         """
         if self._context.is_closed:  # with the device went the mappings that the views show
             self._context.require_open()
-        binding = self._bind(values)
+        binding = self.bind(values)
         for view, array in zip(binding.input_views, feeds, strict=True):
             view[...] = array
         if self._latest is not binding:
@@ -567,7 +573,7 @@ class VulkanBound:
         """
         if self._guard_bytes or self.program.symbols:
             return None
-        binding = self._bind(())
+        binding = self.bind(())
         entries = tuple(
             (name, view, view.shape, view.dtype)
             for name, view in zip(self.inputs, binding.input_views, strict=True)

@@ -22,7 +22,6 @@ from vkml.engine.collector import collector_paused
 from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions, flag
 from vkml.engine.plan import (
-    CannotStayOpen,
     Placement,
     Plan,
     PlanClosed,
@@ -40,6 +39,7 @@ from vkml.errors import Fail, InvalidArgument, ModelError
 from vkml.forks import renew_in_child
 from vkml.ir import DType, Graph, TensorType, Value, dtypes, static
 from vkml.ir.file_constant import files_of, settled_graph
+from vkml.ir.lowering import CannotLower
 from vkml.ir.mapped_file import MappedFile
 from vkml.ir.size import Sizes, TooOpen
 from vkml.onnx import ModelMetadata, load_graph
@@ -395,7 +395,10 @@ class InferenceSession:
     def _structure(
         self, index: int, shapes: tuple[tuple[int, ...], ...], contents: tuple[bytes, ...]
     ) -> Hashable:
-        """What signatures have in common that one plan may serve: all but open sizes from 2 on."""
+        """What signatures have in common that one plan may serve: all but open sizes from 2 on.
+
+        None where no size is open.
+        """
         inputs = self._segments[index].graph.inputs
         kept = tuple(
             tuple(
@@ -404,10 +407,12 @@ class InferenceSession:
             )
             for shape, value in zip(shapes, inputs, strict=True)
         )
-        return index, kept, contents
+        return (index, kept, contents) if any(None in sizes for sizes in kept) else None
 
     def _find_open(self, structure: Hashable, shapes: tuple[tuple[int, ...], ...]) -> Plan | None:
         """A plan with open sizes that holds for these shapes."""
+        if structure is None:
+            return None
         with self._plans_lock:
             found = [plan for plan in self._plans.values() if plan.signature[:1] == (structure,)]
         for plan in reversed(found):
@@ -424,7 +429,8 @@ class InferenceSession:
         structure: Hashable,
     ) -> Plan:
         """A new plan: for these shapes alone where they are the first of a structure, else an open one."""
-        if self._placement.device is None or structure in self._fixed:
+        # On the CPU alone, machine code for known sizes is all that a plan is.
+        if structure is None or structure in self._fixed or self._placement.device is None:
             return self._plan_shapes(index, shapes, values, key)
         with self._plans_lock:
             is_first = structure not in self._structures
@@ -434,7 +440,7 @@ class InferenceSession:
         if not is_first:
             try:
                 return self._plan_open(index, shapes, values, structure)
-            except (CannotStayOpen, ModelError, TooOpen):
+            except (CannotLower, ModelError, TooOpen, TypeError):
                 # The plan for these shapes alone says what is wrong, where something is.
                 self._fixed.add(structure)
         return self._plan_shapes(index, shapes, values, key)
@@ -459,8 +465,6 @@ class InferenceSession:
             )
             for shape, value in zip(shapes, inputs, strict=True)
         )
-        if not sizes.examples:
-            raise CannotStayOpen("all sizes are known")
         self._serial += 1
         return self._plan_shapes(index, opened, values, (structure, self._serial), sizes)
 
@@ -593,6 +597,7 @@ class InferenceSession:
                     raise
                 assumed.append(f"of {len(self._segments)} segments, {index} could be planned: {error}")
                 break
+            plan.bind([types[name].dims for name in names])
             plans.append(plan)
             types.update((value.name, value.type) for value in plan.graph.outputs)
             known.update(plan.constants)
