@@ -100,14 +100,13 @@ def test_pipelines_of_many_shapes(vulkan_device_name: str, monkeypatch: pytest.M
     monkeypatch.setattr(pipelines, "UNUSED_PIPELINES", 5)
     gc.collect()
     vkml.close_devices()
-    options = vkml.SessionOptions(plan_cache_size=2)
-    with vkml.InferenceSession(unary("Softmax", ("n", "m")), options, devices=vulkan_device_name) as session:
-        counts = []
-        for size in range(1, 13):
+    counts = []
+    for size in range(1, 13):
+        with vkml.InferenceSession(unary("Softmax", (2, size)), devices=vulkan_device_name) as session:
             session.run(None, {"x": np.ones((2, size), np.float32)})
             counts.append(live_objects()["Pipeline"])
-        of_one_plan = counts[0]
-        assert max(counts) <= 5 + 3 * of_one_plan and counts[-1] > 5, counts
+    of_one_plan = counts[0]
+    assert max(counts) <= 5 + of_one_plan and counts[-1] > 5, counts
     assert live_objects()["Pipeline"] == 5
     vkml.close_devices()
     assert live_objects() == {}
