@@ -7,18 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir import Known, Node, TensorType, find, scalar
+from vkml.ir import MANY, Known, Node, TensorType, find, scalar
 from vkml.ir.dtypes import BOOL, STRING
 from vkml.ir.scalar import Scalar, ordered
-from vkml.ir.size import Size
+from vkml.ir.size import Size, array_of
 
 Array = np.ndarray[Any, Any]
-
-_MOVING = frozenset(
-    ("Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile")
-) | {"Transpose", "Unsqueeze"}
-"""Operators that only move elements, which `evaluate` does with objects, too."""
-_REDUCING = {"ReduceProd", "ReduceSum"}
 
 
 class _NoNumbers(Exception):
@@ -32,15 +26,6 @@ def is_open(value: Array | None) -> bool:
         and value.dtype == object
         and any(isinstance(element, Size) for element in value.reshape(-1))
     )
-
-
-def array_of(elements: Sequence[Any], shape: Sequence[int]) -> Array:
-    """An array of integers, of objects where open sizes are among them."""
-    if not any(isinstance(element, Size) for element in elements):
-        return np.array(elements, np.int64).reshape(tuple(shape))
-    made = np.empty(len(elements), object)
-    made[:] = elements
-    return made.reshape(tuple(shape))
 
 
 def evaluate_open(
@@ -65,8 +50,8 @@ def evaluate_open(
         if node.op == "Range" and not node.domain:
             start, _, delta = (value.reshape(-1)[0] for value in values if value is not None)
             return [array_of([start + at * delta for at in range(types[0].elements)], types[0].dims)]
-        if not node.domain and (node.op in _MOVING or node.op in _REDUCING):
-            if not is_open(values[0]) and node.op != "Concat":
+        if operator.is_shape_arithmetic:
+            if not is_open(values[0]) and operator.inputs[1] != MANY:
                 return None
             wide = [
                 value if at in operator.value_inputs or value is None else value.astype(object)
