@@ -16,7 +16,7 @@ import numpy as np
 import vkml
 from tests.fuzz.case import POISON, Case
 from tests.fuzz.comparison import is_equal
-from tests.fuzz.tensors import Array, carried
+from tests.fuzz.tensors import Array
 
 
 @dataclass(frozen=True)
@@ -69,39 +69,38 @@ class Presenter:
 
     def present(self, name: str, array: Array, way: str) -> Any:
         """The array, or something that stands for it; its memory is not the case's own."""
-        raw = carried(array)
         if way == "same object":
             kept = self._kept.get(name)
-            if kept is None or kept.shape != raw.shape or kept.dtype != raw.dtype:
-                self._kept[name] = kept = raw.copy()
-            kept[...] = raw
+            if kept is None or kept.shape != array.shape or kept.dtype != array.dtype:
+                self._kept[name] = kept = array.copy()
+            kept[...] = array
             return kept
         if way == POISON:
-            return np.full_like(raw, np.nan) if raw.dtype.kind in "fc" else raw.copy()
+            return np.full_like(array, np.nan) if array.dtype.kind in "fc" else array.copy()
         if way == "fortran":
-            return np.array(raw, order="F")
-        if way == "misaligned" and raw.dtype != object:
-            memory = np.empty(raw.nbytes + 1, np.uint8)
-            moved = memory[1:].view(raw.dtype).reshape(raw.shape)
-            moved[...] = raw
+            return np.array(array, order="F")
+        if way == "misaligned" and array.dtype != object:
+            memory = np.empty(array.nbytes + 1, np.uint8)
+            moved = memory[1:].view(array.dtype).reshape(array.shape)
+            moved[...] = array
             return moved
         if way == "read-only":
-            copy = raw.copy()
+            copy = array.copy()
             copy.flags.writeable = False
             return copy
-        if way == "reversed" and raw.ndim:
-            return np.flip(np.flip(raw).copy())
-        if way == "big-endian" and raw.dtype.kind in "fiuc":
-            return raw.astype(raw.dtype.newbyteorder(">"))
+        if way == "reversed" and array.ndim:
+            return np.flip(np.flip(array).copy())
+        if way == "big-endian" and array.dtype.kind in "fiuc":
+            return array.astype(array.dtype.newbyteorder(">"))
         if way == "subclass":
-            return raw.copy().view(_Subclass)
+            return array.copy().view(_Subclass)
         if way == "array-like":
-            return _ArrayLike(raw.copy())
-        if way == "list" and raw.size and raw.ndim and raw is array:
-            return raw.tolist()
-        if way == "scalar" and not raw.ndim and raw is array:
-            return raw[()] if raw.dtype != object else raw.item()
-        return raw.copy()
+            return _ArrayLike(array.copy())
+        if way == "list" and array.size and array.ndim:
+            return array.tolist()
+        if way == "scalar" and not array.ndim:
+            return array[()] if array.dtype != object else array.item()
+        return array.copy()
 
 
 def run_case(case: Case, device: str) -> Outcome:
@@ -168,7 +167,7 @@ def _run(case: Case, device: str, outcome: Outcome) -> None:
 
 def _check_inputs(given: Mapping[str, Any], feed: Mapping[str, Array], way: str, outcome: Outcome) -> None:
     for name, value in given.items():
-        if isinstance(value, np.ndarray) and not np.all(is_equal(np.asarray(value), carried(feed[name]))):
+        if isinstance(value, np.ndarray) and not np.all(is_equal(np.asarray(value), feed[name])):
             outcome.findings.append(Finding("aliasing", "", f"a run changed its input {name!r} ({way})"))
 
 

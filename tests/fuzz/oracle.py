@@ -19,7 +19,7 @@ from tests.fuzz.evaluation import Evaluation, Mismatch
 from tests.fuzz.known import limit_of
 from tests.fuzz.operators import OperatorCheck
 from tests.fuzz.stages import stage
-from tests.fuzz.tensors import Array, values_of
+from tests.fuzz.tensors import Array
 
 UNKNOWN_BYTES = 1 << 40
 """Counted for cases whose tensors were too large to be made."""
@@ -197,9 +197,9 @@ class _Judge:
 
             def sample(which: int, name: str = name) -> Array | None:
                 found = self._sample(run.feed, which)
-                return None if found is None else self._decoded(name, found[name])
+                return None if found is None else found[name]
 
-            wrong = difference(self._decoded(name, result[name]), self._decoded(name, expected), sample)
+            wrong = difference(result[name], expected, sample)
             self.count("compared")
             if wrong is not None:
                 way = f" (run {number}, given as {run.presentation})" if number else ""
@@ -216,13 +216,6 @@ class _Judge:
             except (vkml.Error, Mismatch):
                 self.samples[feed, which] = None
         return self.samples[feed, which]
-
-    def _decoded(self, name: str, array: Array) -> Array:
-        """vkml's storage as values, as far as the model states the type."""
-        assert self.proto is not None
-        stated = {value.name: value.type.tensor_type.elem_type for value in self.proto.graph.output}
-        code = stated.get(name, 0)
-        return values_of(array, code) if code and array.dtype != object else array
 
     def _maker(self, name: str) -> str:
         assert self.proto is not None

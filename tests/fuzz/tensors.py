@@ -57,17 +57,8 @@ def is_float(code: int) -> bool:
     return code in FLOATS or code == BFLOAT16 or code in FLOAT8 or code == TensorProto.FLOAT4E2M1
 
 
-def carried(array: Array) -> Array:
-    """The array as vkml's feeds carry it: types that NumPy lacks as bits, small integers as int8 or uint8."""
-    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
-        return array
-    if array.dtype.name.startswith(("int", "uint")):
-        return array.astype(np.int8 if array.dtype.name.startswith("int") else np.uint8)
-    return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
-
-
 def values_of(array: Array, code: int) -> Array:
-    """What `carried` arrays, and other runtimes' results, mean: an array of `numpy_type`."""
+    """What other runtimes' results mean, which have some types as bits: an array of `numpy_type`."""
     wanted = numpy_type(code)
     if code == STRING:
         return np.asarray([_text(item) for item in array.reshape(-1)], object).reshape(array.shape)

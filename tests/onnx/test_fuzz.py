@@ -63,7 +63,7 @@ def read(data: bytes, folder: Path) -> None:
             assert isinstance(vkml.onnx.load_graph(model), Graph)
             model.describe()
             for tensor in model.tensors().values():
-                tensor.numpy()
+                tensor.array()
     except Error as error:
         assert str(error)
 

@@ -98,3 +98,12 @@ def test_compress(axis: int | None) -> None:
 def test_unique(axis: int | None, is_sorted: int) -> None:
     x = np.random.default_rng(8).integers(0, 2, (4, 4)).astype(np.float32)
     check_operator("Unique", [x], {"axis": axis, "sorted": is_sorted}, opset=11, outputs=4)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("is_sorted", [0, 1])
+def test_unique_texts(axis: int | None, is_sorted: int) -> None:
+    texts = np.array([["b", "a", "b"], ["", "c", ""]], object)
+    attributes = {"axis": axis, "sorted": is_sorted}
+    for x in (texts, texts[[1, 0, 1]]):
+        check_operator("Unique", [x], attributes, opset=11, outputs=4)

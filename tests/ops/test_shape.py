@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
-from vkml.errors import NotImplemented, ShapeError
-from vkml.ir import Constant, TensorType, dtypes, static
+from vkml.errors import ShapeError
+from vkml.ir import TensorType, dtypes, static
 
 STORAGES = [np.float32, np.float16, np.float64, np.int8, np.uint16, np.int64, np.bool_]
 
@@ -164,12 +164,3 @@ def test_expand_errors() -> None:
         inferred_types("Expand", [_array(1), _list(2**40, 2**40)])
     with pytest.raises(ShapeError, match="bytes"):
         inferred_types("Expand", [_array(1), _list(2**62, 0)])
-
-
-def test_raw_types_are_moved_as_bits() -> None:
-    bits = np.arange(24, dtype=np.uint16).reshape(2, 3, 4)
-    found = run_operator("Transpose", [Constant(dtypes.BFLOAT16, bits.shape, bits)], {"perm": (2, 1, 0)})[0]
-    np.testing.assert_array_equal(found, bits.transpose(2, 1, 0))
-    packed = Constant(dtypes.INT4, (2, 3), np.zeros(3, np.uint8))
-    with pytest.raises(NotImplemented, match="int4"):
-        inferred_types("Transpose", [packed])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkml.cli.inputs import check_file
+from vkml.cli.output import plain
 from vkml.errors import InvalidArgument
 
 Array = np.ndarray[Any, Any]
@@ -56,7 +57,7 @@ def rank_classes(
         InvalidArgument: No output has floating-point scores.
     """
     for name, value in zip(names, outputs, strict=True):
-        array = np.asarray(value)
+        array = plain(np.asarray(value))
         if array.dtype.kind == "f" and array.ndim >= 1 and array.shape[-1] > 1 and array.size:
             scores = array.reshape(-1, array.shape[-1]).astype(np.float64)
             measure, note, scores = _probabilities(scores, softmax)

@@ -17,7 +17,6 @@ from vkml.cpu.memory import amount, free_memory
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
-from vkml.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
 
@@ -132,16 +131,12 @@ def random_value(info: InputInfo, dimensions: Mapping[str, int], generator: np.r
     shape = tuple(each if isinstance(each, int) else dimensions.get(each or "", 1) for each in info.shape)
     dtype = element_type(info)
     # Random numbers are made in 64 bits.
-    _check_memory(info, shape, math.prod(shape) * max(dtype.unpacked.itemsize, 8))
+    _check_memory(info, shape, math.prod(shape) * max(dtype.storage.itemsize, 8))
     if dtype.kind == "s":
         return np.full(shape, "", dtype=object)
-    if not (dtype.is_native or (dtype.is_packed and dtype.is_integer)):
-        raise InvalidArgument(
-            f"input {info.name!r} is a {info.type}, which cannot be filled with random values"
-        )
     if dtype.is_float or dtype.kind == "c":
         return generator.random(shape).astype(dtype.storage)
-    return generator.integers(0, 2, shape).astype(dtype.unpacked)
+    return generator.integers(0, 2, shape).astype(dtype.storage)
 
 
 def _check_memory(info: InputInfo, shape: Sequence[int], need: int) -> None:
@@ -247,18 +242,16 @@ def _read_array(path: Path, name: str, dtype: DType) -> Array:
 
 
 def _converted(value: Array, dtype: DType, what: str) -> Array:
-    """`value` in the type that a feed has for `dtype`, where no value changes but for a float's rounding."""
-    if value.dtype == dtype.unpacked or dtype.kind == "s":
+    """`value` in the storage of `dtype`, where no value changes but for a float's rounding."""
+    if value.dtype == dtype.storage or dtype.kind == "s":
         return value
-    has_numbers = dtype.kind in "fiub" and (dtype.is_native or (dtype.is_packed and dtype.is_integer))
-    if value.dtype.kind in "fiub" and has_numbers and dtypes.can_hold(dtype, value):
-        return value.astype(dtype.unpacked)
+    if value.dtype.kind in "fiub" and dtype.kind in "fiub" and dtypes.can_hold(dtype, value):
+        return value.astype(dtype.storage)
     raise InvalidArgument(f"{what} holds {value.dtype} values; the model wants {dtype.numpy_name}")
 
 
 def _read_tensor(path: Path) -> Array:
     """The value of a file that holds one TensorProto, as the ONNX test suites do."""
-    from vkml.engine.packed import unpacked
     from vkml.onnx.external import ExternalFiles, map_file
     from vkml.onnx.messages import TENSOR
     from vkml.onnx.tensor import Tensor
@@ -269,10 +262,7 @@ def _read_tensor(path: Path) -> Array:
         proto = read_message(TENSOR, view, 0, len(view))
     except InvalidProtobuf as problem:
         raise InvalidProtobuf(f"{path} is not a TensorProto: {problem}") from None
-    tensor = Tensor(proto, ExternalFiles((path.parent,)), str(path))
-    if not tensor.dtype.is_packed:
-        return tensor.array()
-    return unpacked(TensorType(tensor.dtype, tensor.shape), tensor.array())
+    return Tensor(proto, ExternalFiles((path.parent,)), str(path)).array()
 
 
 def _image_batch(

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cli.terminal import PrintableStream, printable
+from vkml.ir.dtypes import from_numpy
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+Array = np.ndarray[Any, Any]
 
 PLAIN_WIDTH = 200
 """Columns where the output is no terminal: tables must not be cut to 80 there."""
@@ -73,6 +76,17 @@ def _plain(value: object) -> object:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     return str(value)
+
+
+def plain(array: Array) -> Array:
+    """The array in one of NumPy's own types: what others add (bfloat16, int4, …) in one that has its numbers.
+
+    Files of other types are read back as bytes without a meaning.
+    """
+    dtype = from_numpy(array.dtype)
+    if dtype.is_native:
+        return array
+    return array.astype(np.float32 if dtype.is_float else np.int8 if dtype.kind == "i" else np.uint8)
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from vkml.cli.classes import RankedClasses, rank_classes, read_labels
 from vkml.cli.guard import UsageError
 from vkml.cli.images import parse_scale
 from vkml.cli.inputs import FeedRequest, make_feed
-from vkml.cli.output import console, duration, number, print_json, shape_text, show_table, table
+from vkml.cli.output import console, duration, number, plain, print_json, shape_text, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def _write_outputs(folder: Path, names: Sequence[str], outputs: Sequence[Array])
 
     Names differ by more than letters' case and composition, which some file systems do not tell apart.
 
-    Strings are written as NumPy's own, which can be read without unpickling.
+    Strings are written as NumPy's own, which can be read without unpickling, bfloat16 and float8 as float32,
+    4-bit integers as int8 and uint8.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -120,7 +121,7 @@ def _write_outputs(folder: Path, names: Sequence[str], outputs: Sequence[Array])
             count += 1
             path = folder / f"{stem}_{count}.npy"
         taken.add(_folded(path.name))
-        array = np.asarray(value)
+        array = plain(np.asarray(value))
         np.save(path, array.astype(np.str_) if array.dtype == object else array, allow_pickle=False)
         written.append(path)
     return tuple(written)
@@ -155,7 +156,7 @@ def _show_outputs(out: Console, outcome: _Outcome) -> None:
     rows = table("output", "type", "shape", "values")
     for name, value in zip(outcome.names, outcome.outputs, strict=True):
         array = np.asarray(value)
-        rows.add_row(name, array.dtype.name, shape_text(array.shape), _summary(array))
+        rows.add_row(name, array.dtype.name, shape_text(array.shape), _summary(plain(array)))
     show_table(out, rows)
 
 
@@ -192,7 +193,7 @@ def _as_json(request: RunRequest, outcome: _Outcome) -> dict[str, Any]:
         if outcome.files:
             entry["file"] = str(outcome.files[index])
         if array.size <= 1000:
-            entry["values"] = _json_values(array)
+            entry["values"] = _json_values(plain(array))
         outputs.append(entry)
     ranked = outcome.ranked
     return {

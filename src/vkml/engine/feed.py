@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from vkml.engine.packed import check_range, describe
 from vkml.errors import InvalidArgument, OutOfMemory
 from vkml.ir import Value, dtypes
 from vkml.ir.dtypes import DType
@@ -19,7 +18,9 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
     """The feed as arrays of the inputs' types, in their order.
 
     NumPy arrays must have the input's type, in either byte order; lists and Python numbers take it where no
-    value changes. Types below 8 bits come and stay one element a byte (`vkml.engine.packed`).
+    value changes. Of the types that `ml_dtypes` adds to NumPy's, integers are taken from int8 and uint8
+    arrays, too, whose numbers they have, and bfloat16 and float8 as their bits in uint16 and uint8 arrays, as
+    onnx and onnxruntime hand them over; what could be taken for something else is refused.
 
     Raises:
         InvalidArgument: a missing, extra, misshapen or mistyped input; inputs that disagree in a dimension.
@@ -66,10 +67,8 @@ def check_input(value: Value, given: Any) -> Array:
     wanted = value.type.dtype
     if wanted == dtypes.STRING:
         array = _texts(value, array)
-    elif array.dtype != wanted.unpacked:
+    elif array.dtype != wanted.storage:
         array = _converted(value, array, is_array=isinstance(given, np.ndarray | np.generic))
-    if wanted.is_packed:
-        check_range(value, array)
     stated = value.type.shape
     if stated is not None:
         fits = len(stated) == array.ndim and all(
@@ -83,12 +82,56 @@ def check_input(value: Value, given: Any) -> Array:
 
 def _converted(value: Value, array: Array, *, is_array: bool) -> Array:
     wanted = value.type.dtype
-    if array.dtype.newbyteorder("=") == wanted.unpacked:
-        return array.astype(wanted.unpacked)
-    if not is_array and (wanted.is_native or wanted.is_packed) and _may_become(array, wanted):
-        return array.astype(wanted.unpacked)
+    found = array.dtype.newbyteorder("=")
+    if found == wanted.storage:
+        return array.astype(wanted.storage)
+    if is_array and wanted.is_packed and wanted.is_integer and found in (np.int8, np.uint8):
+        return _in_range(value, array)
+    if is_array and wanted in _BITS and found == _BITS[wanted]:
+        return array.astype(found).view(wanted.storage)
+    if not is_array:
+        if wanted.is_native and _may_become(array, wanted):
+            return array.astype(wanted.storage)
+        if not wanted.is_native and array.dtype.kind in "fiu":
+            return _exactly(value, array)
     raise InvalidArgument(
         f"input '{value.name}' takes {wanted.numpy_name}, got {array.dtype}; {_advice(array, wanted)}"
+    )
+
+
+_BITS = {
+    dtype: np.dtype(np.uint16 if dtype.bits == 16 else np.uint8)
+    for dtype in dtypes.ALL
+    if dtype.is_float and not dtype.is_native and not dtype.is_packed
+}
+"""Types whose bits have a customary form: nobody has numbers in an array of that type for such an input."""
+
+
+def _in_range(value: Value, array: Array) -> Array:
+    """Numbers as elements of fewer bits; `InvalidArgument` where these would lose some."""
+    dtype = value.type.dtype
+    if not dtypes.can_hold(dtype, array):
+        least, most = dtypes.integer_bounds(dtype)
+        raise InvalidArgument(
+            f"input '{value.name}' is {dtype.name}, whose numbers are {least} to {most}; there are numbers "
+            f"from {array.min()} to {array.max()}"
+        )
+    return array.astype(dtype.storage)
+
+
+def _exactly(value: Value, array: Array) -> Array:
+    """Python's numbers as elements of a type that holds few; `InvalidArgument` where one would change."""
+    wanted = value.type.dtype
+    with np.errstate(all="ignore"):
+        made = array.astype(wanted.storage)
+        kept = made.astype(np.float64)
+        is_changed = (kept != array) & ~(np.isnan(kept) & np.isnan(array))
+        if not is_changed.any():
+            return made
+    example = array[is_changed].reshape(-1)[0]
+    raise InvalidArgument(
+        f"input '{value.name}' takes {wanted.numpy_name}, which does not have the number {example}; to have "
+        f"it rounded, pass an array converted with .astype(ml_dtypes.{wanted.numpy_name})"
     )
 
 
@@ -97,21 +140,18 @@ def _may_become(array: Array, wanted: DType) -> bool:
     kind = array.dtype.kind
     if array.size == 0 and kind == "f":  # what NumPy makes of an empty list
         return wanted.kind in "fiub"
-    if wanted.kind not in "fiu":
+    if wanted.kind not in "fiu" or kind not in ("fiu" if wanted.is_float else "iu"):
         return False
-    # Of floats that NumPy does not have these are codes, which are integers.
-    kinds = "fiu" if wanted.is_float and wanted.is_native else "iu"
-    return kind in kinds and dtypes.can_hold(wanted, array)
+    return dtypes.can_hold(wanted, array)
 
 
 def _advice(array: Array, wanted: DType) -> str:
-    if wanted.is_packed:
-        return f"pass an array of the input's shape, each element {describe(wanted)}"
-    if not wanted.is_native:
-        return f"pass its bits as {wanted.storage.name}, which NumPy's own types cannot show"
+    name = wanted.storage.name if wanted.is_native else f"ml_dtypes.{wanted.storage.name}"
+    if wanted.is_native:
+        name = f"np.{name}"
     if array.dtype.kind in "fiub" and wanted.kind in "fiub":
-        return f"convert it with .astype(np.{wanted.storage.name})"
-    return f"pass an array of np.{wanted.storage.name}"
+        return f"convert it with .astype({name})"
+    return f"pass an array of {name}"
 
 
 def _texts(value: Value, array: Array) -> Array:

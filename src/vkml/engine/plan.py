@@ -12,7 +12,6 @@ import numpy as np
 
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.cpu.native.executable import instruction_set
-from vkml.engine.packed import packed, unpacked
 from vkml.engine.placement import cut
 from vkml.engine.programs import BINDINGS_KEPT, Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
@@ -75,7 +74,7 @@ def _check_peak(programs: Sequence[Bound], types: Mapping[str, TensorType], shar
         if isinstance(program, CpuBound):
             most = max(most, held + program.result_bytes)
         # What a program makes is held to the end of the run.
-        held += sum(types[name].bytes for name in program.outputs if types[name].is_static)
+        held += sum(types[name].host_bytes for name in program.outputs if types[name].is_static)
     need = most + sum(program.arena_bytes for program in on_cpu)
     budget = MemoryBudget(free_memory(), share)
     if budget.admits(need):
@@ -98,7 +97,7 @@ def _result_bytes(node: Node, types: Mapping[str, TensorType]) -> int:
 
 
 def _bytes(type_: TensorType) -> int:
-    return type_.bytes if type_.is_static else 0
+    return type_.host_bytes if type_.is_static else 0
 
 
 @dataclass(frozen=True)
@@ -268,7 +267,7 @@ class Plan(Turn):
         """Runs all programs.
 
         Args:
-            feeds: in the order of `input_names`; types below 8 bits one element a byte, as in the results.
+            feeds: in the order of `input_names`.
             wanted: names of the values to return.
             profile: receives the time of every step: of each launch on the CPU, each level on a GPU (from a
                 second pass with timestamps).
@@ -287,10 +286,7 @@ class Plan(Turn):
                 assert bound is not None, "the plan is for other shapes"
                 if self._is_direct and wanted == self.outputs and profile is None:
                     return self._run_program(self.programs[0], feeds, bound, None)
-                values: dict[str, Array] = {
-                    name: packed(type_.dtype, array)
-                    for name, type_, array in zip(self.input_names, self.input_types, feeds, strict=True)
-                }
+                values = dict(zip(self.input_names, feeds, strict=True))
                 for program in self.programs:
                     given = [values[name] for name in program.inputs]
                     results = self._run_program(program, given, bound, profile)
@@ -305,9 +301,6 @@ class Plan(Turn):
             else:
                 results.append(np.array(values[name]) if name in shared else values[name])
             shared.add(name)  # an output that is wanted twice
-        if self.has_packed:
-            types = {value.name: value.type for value in self.graph.outputs}
-            return [unpacked(types[name], array) for name, array in zip(wanted, results, strict=True)]
         return results
 
     def values_of(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -353,12 +346,8 @@ class Plan(Turn):
         if self.sizes is not None:
             self._holds = self.sizes.compiled()
             self._symbols = {Size((((symbol,), 1),)): symbol for symbol in self.sizes.examples}
-        values = (*self.graph.inputs, *self.graph.outputs)
-        self.has_packed = any(value.type.dtype.is_packed for value in values)
-        """Whether several elements of an input or output share a byte inside of the programs."""
         self._is_direct = (
-            not self.has_packed
-            and len(self.programs) == 1
+            len(self.programs) == 1
             and self.programs[0].inputs == self.input_names
             and self.programs[0].outputs == self.outputs
         )

@@ -7,7 +7,7 @@ from vkml.ir import Constant, Graph, Known, Node
 from vkml.passes import normalise, remove_dead
 from vkml.passes.folding import Folding, is_foldable
 from vkml.passes.simplify import fold_batch_normalization
-from vkml.passes.specialise import evaluate_constant, infer_types, resolved
+from vkml.passes.specialise import evaluate_constant, infer_types
 
 
 def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
@@ -36,8 +36,6 @@ def _evaluate(node: Node, folding: Folding) -> dict[str, Constant] | None:
     if any(name not in constants for name in node.reads) or not is_foldable(node):
         return None
     known = [Known(constants[n].type, constants[n].array) if n else None for n in node.inputs]
-    node = resolved(node, known)
-    known = known[: len(node.inputs)]
     types = infer_types(node, known)
     if not all(type_.is_static for type_ in types) or not folding.admits(types):
         return None

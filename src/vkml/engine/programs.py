@@ -26,7 +26,7 @@ from vkml.ir.mapped_file import mapping_of
 from vkml.ir.size import Symbol
 from vkml.kernels.compiler import close_compiler, compile_slang
 from vkml.kernels.spec import Dispatch, KernelSpec
-from vkml.kernels.views import Buffer, BufferKind, View, constant_array
+from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.memory import ALIGNMENT, plan_memory
 from vkml.lowering.plan import VulkanProgram
 
@@ -143,7 +143,7 @@ class WeightStore:
         return arena
 
     def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
-        data = constant_array(constant)
+        data = constant.data
         for start in range(0, data.size, _UPLOAD_STEP):
             self._device.upload(memory, offset + start, data[start : start + _UPLOAD_STEP])
         release_pages(constant.array)

@@ -298,7 +298,7 @@ class InferenceSession:
             if len(self._segments) > 1:
                 return self._run_segments(feeds, wanted)
             plan = self._plan_for(0, feeds)
-            if not self._segments[0].values and not self._has_texts and not plan.has_packed:
+            if not self._segments[0].values and not self._has_texts:
                 self._remember(tuple(array.shape for array in feeds), plan)
             return self._run_plan(plan, feeds, wanted)
         except PlanClosed:

@@ -1,7 +1,7 @@
 """Element types: ONNX's codes, their storage in NumPy, their widths.
 
-NumPy has no bfloat16, float8, 4-bit or 2-bit types. Tensors of these are carried as their raw bits: bfloat16
-as uint16, float8 as uint8, smaller types flat and packed into uint8 (see `vkml.ir.packing`).
+NumPy has no bfloat16, float8, 4-bit or 2-bit types; `ml_dtypes` adds them. An array holds one element of them
+in a byte or more; only files and devices pack several into one (see `vkml.ir.packing`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from vkml import errors
@@ -27,22 +28,17 @@ class DType:
     kind: str
     """'f' float, 'i' signed, 'u' unsigned, 'b' bool, 'c' complex, 's' string."""
     storage: np.dtype[Any]
-    """NumPy dtype of the array that carries it."""
+    """NumPy dtype of the array that carries it, one element of the array an element."""
 
     @property
     def is_native(self) -> bool:
-        """Whether NumPy computes with the storage type directly (false for bfloat16, float8 and smaller)."""
-        return self.kind == "s" or (self.storage.itemsize * 8 == self.bits and self.storage.kind == self.kind)
+        """Whether it is one of NumPy's own types (false for bfloat16, float8 and smaller)."""
+        return self.bits > 0 and self.storage.isbuiltin == 1
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements share a byte of the storage."""
+        """Whether several elements share a byte in files and on devices; in arrays none do."""
         return 0 < self.bits < 8
-
-    @property
-    def unpacked(self) -> np.dtype[Any]:
-        """NumPy dtype of an array that users see: of a packed type one element a byte, signed where it is."""
-        return np.dtype(np.int8) if self.is_packed and self.kind == "i" else self.storage
 
     @property
     def is_float(self) -> bool:
@@ -54,10 +50,10 @@ class DType:
 
     @property
     def numpy_name(self) -> str:
-        return self.storage.name if self.is_native else self.name
+        return self.storage.name
 
     def bytes_for(self, elements: int) -> int:
-        """Bytes that `elements` packed elements take."""
+        """Bytes that `elements` elements take in files and on devices, packed where the type is."""
         return (elements * self.bits + 7) // 8
 
     def __repr__(self) -> str:
@@ -83,17 +79,17 @@ UINT32 = _make("uint32", 12, 32, "u", np.uint32)
 UINT64 = _make("uint64", 13, 64, "u", np.uint64)
 COMPLEX64 = _make("complex64", 14, 64, "c", np.complex64)
 COMPLEX128 = _make("complex128", 15, 128, "c", np.complex128)
-BFLOAT16 = _make("bfloat16", 16, 16, "f", np.uint16)
-FLOAT8E4M3FN = _make("float8e4m3fn", 17, 8, "f", np.uint8)
-FLOAT8E4M3FNUZ = _make("float8e4m3fnuz", 18, 8, "f", np.uint8)
-FLOAT8E5M2 = _make("float8e5m2", 19, 8, "f", np.uint8)
-FLOAT8E5M2FNUZ = _make("float8e5m2fnuz", 20, 8, "f", np.uint8)
-UINT4 = _make("uint4", 21, 4, "u", np.uint8)
-INT4 = _make("int4", 22, 4, "i", np.uint8)
-FLOAT4E2M1 = _make("float4e2m1", 23, 4, "f", np.uint8)
-FLOAT8E8M0 = _make("float8e8m0", 24, 8, "f", np.uint8)
-UINT2 = _make("uint2", 25, 2, "u", np.uint8)
-INT2 = _make("int2", 26, 2, "i", np.uint8)
+BFLOAT16 = _make("bfloat16", 16, 16, "f", ml_dtypes.bfloat16)
+FLOAT8E4M3FN = _make("float8e4m3fn", 17, 8, "f", ml_dtypes.float8_e4m3fn)
+FLOAT8E4M3FNUZ = _make("float8e4m3fnuz", 18, 8, "f", ml_dtypes.float8_e4m3fnuz)
+FLOAT8E5M2 = _make("float8e5m2", 19, 8, "f", ml_dtypes.float8_e5m2)
+FLOAT8E5M2FNUZ = _make("float8e5m2fnuz", 20, 8, "f", ml_dtypes.float8_e5m2fnuz)
+UINT4 = _make("uint4", 21, 4, "u", ml_dtypes.uint4)
+INT4 = _make("int4", 22, 4, "i", ml_dtypes.int4)
+FLOAT4E2M1 = _make("float4e2m1", 23, 4, "f", ml_dtypes.float4_e2m1fn)
+FLOAT8E8M0 = _make("float8e8m0", 24, 8, "f", ml_dtypes.float8_e8m0fnu)
+UINT2 = _make("uint2", 25, 2, "u", ml_dtypes.uint2)
+INT2 = _make("int2", 26, 2, "i", ml_dtypes.int2)
 
 ALL: tuple[DType, ...] = tuple(value for value in list(globals().values()) if isinstance(value, DType))
 UNDEFINED = _make("undefined", 0, 0, "?", np.object_)
@@ -101,7 +97,7 @@ UNDEFINED = _make("undefined", 0, 0, "?", np.object_)
 _BY_CODE = {dtype.code: dtype for dtype in ALL}
 _NOT_YET = {27: "float6e2m3", 28: "float6e3m2"}
 """Element types of ONNX that vkml does not have."""
-_BY_NUMPY = {dtype.storage: dtype for dtype in reversed(ALL) if dtype.is_native}
+_BY_NUMPY = {dtype.storage: dtype for dtype in ALL}
 
 FLOATS = (FLOAT16, FLOAT32, FLOAT64)
 SIGNED = (INT8, INT16, INT32, INT64)
@@ -126,7 +122,7 @@ def from_code(code: int) -> DType:
 
 
 def from_numpy(dtype: Any) -> DType:
-    """The element type whose values a NumPy `dtype` holds."""
+    """The element type whose elements arrays of a NumPy `dtype` hold."""
     dtype = np.dtype(dtype)
     found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype)
     if found is None:
@@ -139,26 +135,26 @@ def from_numpy(dtype: Any) -> DType:
 def can_hold(dtype: DType, array: np.ndarray[Any, Any]) -> bool:
     """Whether a type has every number of an array, a float but for its rounding.
 
-    Of a type that NumPy does not compute with, numbers are those of the array that users see
-    (`DType.unpacked`).
-
     Args:
         dtype: the type.
         array: floats, integers or bools.
     """
     if array.size == 0:
         return True
-    if dtype.is_float and dtype.is_native:
-        with np.errstate(over="ignore"):
-            overflows = np.isinf(array.astype(dtype.storage)) & np.isfinite(array)
-        return not overflows.any()
+    if dtype.is_float:
+        with np.errstate(all="ignore"):
+            made = array.astype(dtype.storage)
+            # What is finite, infinite or NaN stays so; a type that has only finite numbers has a largest one.
+            is_kept = (np.isfinite(made) == np.isfinite(array)) & (np.isnan(made) == np.isnan(array))
+            return bool((is_kept & ((dtype is not FLOAT4E2M1) | (np.abs(array) <= 6))).all())
     if array.dtype.kind == "f" and not (np.isfinite(array) & (np.trunc(array) == array)).all():
         return False
     # As Python's integers: NumPy's comparisons may round.
-    least, most = (0, 1) if dtype is BOOL else _bounds(dtype.unpacked)
+    least, most = (0, 1) if dtype is BOOL else integer_bounds(dtype)
     return least <= int(array.min()) and int(array.max()) <= most
 
 
-def _bounds(integers: np.dtype[Any]) -> tuple[int, int]:
-    found = np.iinfo(integers)
-    return int(found.min), int(found.max)
+def integer_bounds(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer type."""
+    least = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return least, least + (1 << dtype.bits) - 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.graph import Constant, Graph, Node
+from vkml.ir.graph import Constant, Graph, Node, PackedConstant
 from vkml.ir.mapped_file import MappedFile, mapping_of
 
 Array = np.ndarray[Any, Any]
@@ -52,6 +52,8 @@ def settled(constant: Constant, *, copies: bool = False) -> Constant:
     """
     if isinstance(constant, FileConstant):
         return constant
+    if isinstance(constant, PackedConstant):
+        return PackedConstant(constant.dtype, constant.shape, settled(constant.packed, copies=copies))
     mapping = mapping_of(constant.array)
     if mapping is None:
         return constant
@@ -81,8 +83,8 @@ def settled_graph(graph: Graph, *, copies: bool = False) -> Graph:
 
 def files_of(graph: Graph) -> tuple[MappedFile, ...]:
     """The files in which constants of a settled graph lie."""
-    found = [constant.file for constant in graph.constants.values() if isinstance(constant, FileConstant)]
-    return tuple(dict.fromkeys(found))
+    held = [c.packed if isinstance(c, PackedConstant) else c for c in graph.constants.values()]
+    return tuple(dict.fromkeys(constant.file for constant in held if isinstance(constant, FileConstant)))
 
 
 def _with_own_attributes(node: Node) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from vkml.ir.dtypes import STRING, DType
+from vkml.ir.packing import from_bytes, to_bytes
 from vkml.ir.types import TensorType
 
 _T = TypeVar("_T")
@@ -42,7 +44,7 @@ class Constant:
     dtype: DType
     shape: tuple[int, ...]
     array: np.ndarray[Any, Any]
-    """In the dtype's storage type; of `shape`, except for types below 8 bits, which are flat and packed."""
+    """Of `shape`, in the dtype's storage type."""
 
     @property
     def type(self) -> TensorType:
@@ -53,8 +55,48 @@ class Constant:
         """Whether there are sizes among its elements that planning leaves open (`vkml.ir.size`)."""
         return self.array.dtype == object and self.dtype != STRING
 
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        """Its bytes, flat, as files and devices hold them (`vkml.ir.packing`); not for strings."""
+        return to_bytes(self.array, self.dtype)
+
     def __repr__(self) -> str:
         return f"Constant({self.type})"
+
+
+class PackedConstant(Constant):
+    """A constant of fewer than 8 bits an element, kept packed: unpacked when its array is asked for.
+
+    While anyone holds the array, everyone gets the same one.
+    """
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], packed: Constant) -> None:
+        """Args:
+        dtype: of the elements.
+        shape: of the tensor.
+        packed: its bytes, flat, as uint8.
+        """
+        put = object.__setattr__  # the base class is frozen
+        put(self, "dtype", dtype)
+        put(self, "shape", shape)
+        put(self, "packed", packed)
+        put(self, "_unpacked", None)
+
+    packed: Constant
+    _unpacked: weakref.ref[np.ndarray[Any, Any]] | None
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        found = self._unpacked() if self._unpacked is not None else None
+        if found is None:
+            found = from_bytes(self.packed.array, self.dtype, self.shape)
+            found.flags.writeable = False
+            object.__setattr__(self, "_unpacked", weakref.ref(found))
+        return found
+
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        return self.packed.array
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,6 +69,8 @@ class Operator:
     there is none."""
     value_inputs: tuple[int, ...] = ()
     """Inputs whose values (not only types) `infer` needs: shapes, axes, pads, … Constants by then."""
+    type_inputs: tuple[int, ...] = ()
+    """Inputs of which only types and shapes matter, never the elements: nothing waits for these."""
     sizing_inputs: tuple[int, ...] = ()
     """Data whose elements decide the sizes of the outputs (NonZero's input): unless it is a constant, `infer`
     leaves these sizes open, and they are known when the node has run."""

@@ -1,37 +1,63 @@
-"""Elements of fewer than 8 bits: several share a byte, the first in its lowest bits, as ONNX stores them."""
+"""Arrays as files and devices hold them: flat bytes, in which elements of fewer than 8 bits share some.
+
+The first of the elements that share a byte is in its lowest bits, as ONNX has it.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidArgument
+from vkml.ir.dtypes import DType
 
 Array = np.ndarray[Any, Any]
 
 
-def pack(elements: Array, bits: int = 4) -> Array:
-    """Elements of `bits` bits (one a byte, higher bits ignored) packed into bytes; flat."""
+def to_bytes(array: Array, dtype: DType) -> Array:
+    """The bytes of an array, flat, least significant first; a copy only where the array lies otherwise.
+
+    Args:
+        array: in the storage of `dtype`.
+        dtype: any but string.
+    """
+    if dtype.is_packed:
+        return _pack(array.reshape(-1).view(np.uint8), dtype.bits)
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return np.asarray(little.reshape(-1).view(np.uint8))
+
+
+def from_bytes(raw: Array, dtype: DType, shape: Sequence[int]) -> Array:
+    """The array that `to_bytes` was given; one that shares the bytes where none holds several elements.
+
+    Raises:
+        InvalidArgument: there are more bytes or fewer than the elements take.
+    """
+    count = math.prod(shape)
+    if raw.size != dtype.bytes_for(count):
+        raise InvalidArgument(
+            f"{count} elements of {dtype.name} take {dtype.bytes_for(count)} bytes, there are {raw.size}"
+        )
+    flat = _unpack(raw, count, dtype.bits) if dtype.is_packed else raw
+    return flat.view(dtype.storage).reshape(tuple(shape))
+
+
+def _pack(codes: Array, bits: int) -> Array:
     lanes = 8 // bits
-    flat = elements.reshape(-1).astype(np.uint8) & np.uint8((1 << bits) - 1)
-    padded = np.concatenate([flat, np.zeros(-flat.size % lanes, np.uint8)]).reshape(-1, lanes)
-    return np.asarray(np.bitwise_or.reduce(padded << _places(bits), axis=1), np.uint8)
+    padded = np.zeros((-(-codes.size // lanes), lanes), np.uint8)
+    padded.reshape(-1)[: codes.size] = codes
+    padded &= np.uint8((1 << bits) - 1)
+    padded <<= _places(bits)
+    return np.asarray(np.bitwise_or.reduce(padded, axis=1), np.uint8)
 
 
-def unpack(packed: Array, count: int, bits: int = 4) -> Array:
-    """`count` elements of `bits` bits, one a byte, from as many bytes as they take; flat."""
-    needed = (count * bits + 7) // 8
-    if packed.size != needed:
-        raise InvalidArgument(f"{count} {bits}-bit elements take {needed} bytes, there are {packed.size}")
-    lanes = packed.reshape(-1, 1).view(np.uint8) >> _places(bits)
-    return np.asarray(lanes.reshape(-1)[:count] & np.uint8((1 << bits) - 1))
-
-
-def signed(elements: Array, bits: int) -> Array:
-    """Elements of `bits` bits, one a byte, as the int8 numbers that their two's complement means."""
-    shift = np.uint8(8 - bits)
-    return np.asarray((elements << shift).view(np.int8) >> shift.astype(np.int8))
+def _unpack(packed: Array, count: int, bits: int) -> Array:
+    lanes = packed.reshape(-1, 1) >> _places(bits)
+    lanes &= np.uint8((1 << bits) - 1)
+    return lanes.reshape(-1)[:count]
 
 
 def _places(bits: int) -> Array:

@@ -56,7 +56,13 @@ class TensorType:
 
     @property
     def bytes(self) -> int:
+        """What it takes in files and on devices."""
         return self.dtype.bytes_for(self.elements)
+
+    @property
+    def host_bytes(self) -> int:
+        """What a NumPy array of it takes, where no two elements share a byte."""
+        return self.elements * self.dtype.storage.itemsize
 
     def admits_shape_of(self, found: TensorType) -> bool:
         """Whether a value of the type `found` may have this shape; open sizes admit any."""

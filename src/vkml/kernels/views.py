@@ -7,9 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
-
-import numpy as np
 
 from vkml.ir import Constant, DType, TensorType
 
@@ -63,7 +60,7 @@ class View:
 
     @property
     def itemsize(self) -> int:
-        return self.dtype.storage.itemsize
+        return self.dtype.bytes_for(1)
 
     @property
     def is_contiguous(self) -> bool:
@@ -193,8 +190,3 @@ def collapse(
         sizes = [1]
         walks = [[0] for _ in strides]
     return tuple(sizes), tuple(tuple(walk) for walk in walks)
-
-
-def constant_array(constant: Constant) -> np.ndarray[Any, Any]:
-    """The bytes of a constant as a flat uint8 array, without a copy where it is contiguous."""
-    return np.ascontiguousarray(constant.array).reshape(-1).view(np.uint8)

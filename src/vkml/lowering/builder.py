@@ -90,7 +90,7 @@ class Builder:
     ) -> View:
         """A fresh buffer seen as a row-major tensor."""
         storage_type(type_.dtype)
-        made = Buffer(kind, type_.elements * type_.dtype.storage.itemsize, name, constant)
+        made = Buffer(kind, type_.bytes, name, constant)
         self.buffers.append(made)
         return contiguous(made, type_)
 

@@ -36,8 +36,8 @@ def peak_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], kept: Col
         for name in node.outputs:
             type_ = types.get(name)
             if source[name] == name and type_ is not None and type_.is_static:
-                alive += type_.bytes
-                freed[last[name]] += type_.bytes
+                alive += type_.host_bytes
+                freed[last[name]] += type_.host_bytes
         most = max(most, alive)
         alive -= freed[at]
     return most

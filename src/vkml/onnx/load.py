@@ -177,8 +177,7 @@ class _Loader:
 
     def _constant(self, proto: TensorProto | SparseTensorProto, where: str) -> Constant:
         if isinstance(proto, TensorProto):
-            tensor = Tensor(proto, self._model.files, where)
-            return Constant(tensor.dtype, tensor.shape, tensor.array())
+            return Tensor(proto, self._model.files, where).constant()
         constant = densify(proto, self._model.files, where, DENSE_LIMIT - self._dense_bytes)
         self._dense_bytes += constant.array.nbytes
         return constant

@@ -12,8 +12,9 @@ from vkml import errors
 from vkml.errors import InvalidGraph, InvalidProtobuf, ModelError
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
-from vkml.ir.graph import Constant
-from vkml.onnx.decode import decode
+from vkml.ir.graph import Constant, PackedConstant
+from vkml.ir.packing import from_bytes
+from vkml.ir.types import static
 from vkml.onnx.external import ExternalFiles
 from vkml.onnx.messages import SparseTensorProto, TensorProto
 from vkml.onnx.wire import Buffer, decode_varints
@@ -55,34 +56,42 @@ class Tensor:
     def array(self, *, aligned: bool = False) -> Array:
         """The data in its storage type (see `vkml.ir.dtypes`), read-only.
 
-        Raw and external data, and float and double fields, come as views of the mapped file, without a copy.
-        Data in a file begin at any byte, so such a view may be unaligned (``array.flags.aligned``): NumPy
-        computes with it all the same, a little slower; code that reads elements through the address cannot.
+        Raw and external data, and float and double fields, come as views of the mapped file, without a copy;
+        types below 8 bits are unpacked into a new array. Data in a file begin at any byte, so a view may be
+        unaligned (``array.flags.aligned``): NumPy computes with it all the same, a little slower; code that
+        reads elements through the address cannot.
 
         Args:
             aligned: Copy where the address is not a multiple of the element size.
 
         Returns:
-            An array of `shape`; flat and packed for types below 8 bits.
+            An array of `shape`.
 
         Raises:
             InvalidGraph: Type, shape and data do not fit together.
             InvalidProtobuf: The data of a typed field are malformed.
         """
         found = self._read()
-        if aligned and not found.flags.aligned:
+        if self.dtype.is_packed:
+            found = from_bytes(found, self.dtype, self.shape)
+        elif aligned and not found.flags.aligned:
             found = found.copy()
         found.flags.writeable = False
         return found
 
-    def numpy(self) -> Array:
-        """The values: as `array`, but float32 for bfloat16, float8, float4; int8, uint8 for smaller ones."""
-        return decode(self.array(), self.dtype, self.shape)
+    def constant(self) -> Constant:
+        """The tensor as a graph holds it: without a copy, or packed where `array` unpacks."""
+        if not self.dtype.is_packed:
+            return Constant(self.dtype, self.shape, self.array())
+        packed = self._read()
+        packed.flags.writeable = False
+        return PackedConstant(self.dtype, self.shape, Constant(dtypes.UINT8, packed.shape, packed))
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.dtype.name}, {self.shape})"
 
     def _read(self) -> Array:
+        """The data; of types below 8 bits the packed bytes, flat."""
         proto, dtype, shape = self.proto, self.dtype, self.shape
         if proto.segment is not None:
             raise errors.NotImplemented(f"{self._where} is split into segments, which vkml does not read")
@@ -104,11 +113,11 @@ class Tensor:
                     f"{self._where}: {dtype.name} of shape {list(shape)} takes {needed} bytes, "
                     f"there are {len(raw)}"
                 )
-            flat = np.frombuffer(raw, np.uint8 if dtype == dtypes.BOOL else dtype.storage)
+            flat = np.frombuffer(raw, _carrier(dtype))
         if dtype == dtypes.BOOL:
             # NumPy takes any byte for a bool, and computes nonsense with those that are neither 0 nor 1.
             flat = flat.view(np.bool_) if flat.max(initial=0) <= 1 else flat != 0
-        return flat if dtype.bits < 8 else reshape(flat, shape, self._where)
+        return flat if dtype.is_packed else reshape(flat, shape, self._where)
 
     def _strings(self, shape: tuple[int, ...], elements: int) -> Array:
         texts = self.proto.string_data
@@ -127,7 +136,7 @@ class Tensor:
         name, width = _TYPED_FIELDS.get(dtype.name, ("int32_data", 0))
         data: Buffer = getattr(self.proto, name)
         parts = 2 if dtype.kind == "c" else 1
-        needed = dtype.bytes_for(elements) if dtype.bits < 8 else elements * parts
+        needed = dtype.bytes_for(elements) if dtype.is_packed else elements * parts
         if width:
             found = len(data) // width if len(data) % width == 0 else -1
         else:
@@ -145,7 +154,7 @@ class Tensor:
             return values.view(np.uint8)
         # Fields of 32 bits carry smaller types, and halves as their bits, in the low end.
         unsigned = np.dtype(f"u{dtype.storage.itemsize}")
-        return numbers.astype(unsigned).view(dtype.storage)
+        return numbers.astype(unsigned).view(_carrier(dtype))
 
     def _external(self, needed: int) -> Buffer:
         entries = {entry.key: entry.value for entry in self.proto.external_data}
@@ -176,6 +185,11 @@ class Tensor:
                 f"{self._where}: the {key} {text[:40]!r} of its external data is no byte count"
             )
         return int(text)
+
+
+def _carrier(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type as which data are read: bytes where they are still to be looked at or unpacked."""
+    return np.dtype(np.uint8) if dtype.is_packed or dtype == dtypes.BOOL else dtype.storage
 
 
 _TYPED_FIELDS = {
@@ -235,11 +249,10 @@ def densify(proto: SparseTensorProto, files: ExternalFiles, where: str, limit: i
         raise InvalidGraph(
             f"{where}: the values of a sparse tensor have one dimension, not {len(source.shape)}"
         )
-    if dtype.bits < 8:
-        raise errors.NotImplemented(f"{where}: sparse tensors of {dtype.name} are not read")
-    if dtype.bytes_for(elements) > limit:
+    needed = static(dtype, shape).host_bytes
+    if needed > limit:
         raise errors.NotImplemented(
-            f"{where}: a sparse tensor of shape {list(shape)} takes {dtype.bytes_for(elements)} bytes dense, "
+            f"{where}: a sparse tensor of shape {list(shape)} takes {needed} bytes dense, "
             f"{limit} are left of the {DENSE_LIMIT} that vkml lets the sparse tensors of a model grow to"
         )
     dense = np.full(elements, "", np.object_) if dtype == dtypes.STRING else np.zeros(elements, dtype.storage)

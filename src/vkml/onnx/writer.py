@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vkml.errors import Fail, InvalidArgument, InvalidGraph
 from vkml.ir import dtypes
 from vkml.ir.graph import Constant, Graph, Node, every_node
@@ -150,8 +148,7 @@ class _Tensors:
         if dtype == dtypes.STRING:
             texts = tuple(_text(item) for item in array.reshape(-1).tolist())
             return TensorProto(dims=dims, data_type=dtype.code, name=name, string_data=texts)
-        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        data: Buffer = little.reshape(-1).view(np.uint8).data if little.size else b""
+        data: Buffer = constant.data.data if array.size else b""
         if not may_be_external or len(data) < self._threshold:
             return TensorProto(dims=dims, data_type=dtype.code, name=name, raw_data=data)
         start = -(-self._offset // (step := _PAGE if len(data) >= _LARGE else _ALIGNMENT)) * step
@@ -204,12 +201,11 @@ def _write_node(node: Node, tensors: _Tensors) -> NodeProto:
 
 def _check_storage(name: str, constant: Constant) -> None:
     dtype, array = constant.dtype, constant.array
-    shape = (dtype.bytes_for(constant.type.elements),) if dtype.bits < 8 else constant.shape
     is_stored_so = dtype == dtypes.STRING or array.dtype.newbyteorder("=") == dtype.storage
-    if not is_stored_so or array.shape != shape:
+    if not is_stored_so or array.shape != constant.shape:
         raise InvalidArgument(
-            f"constant {name!r} is {constant.type}, which is stored as {dtype.storage} of {list(shape)}; "
-            f"its array is {array.dtype} of {list(array.shape)}"
+            f"constant {name!r} is {constant.type}, which is stored as {dtype.storage} of "
+            f"{list(constant.shape)}; its array is {array.dtype} of {list(array.shape)}"
         )
 
 

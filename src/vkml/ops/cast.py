@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from vkml import errors
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import dtypes, scalar
 from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
 from vkml.ir.graph import Node
-from vkml.ir.operator import INT, OPTIONAL, REQUIRED, Array, Operator, operator
+from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, required
 from vkml.ops.limits import check_size
-from vkml.ops.number_formats import CONVERTIBLE, decode, encode
+from vkml.ops.number_formats import SATURATING, limited, powers_of_two
 from vkml.ops.upgrading import renew
 
-CASTABLE: tuple[DType, ...] = (*NUMBERS, BOOL, STRING, *CONVERTIBLE)
+CASTABLE = tuple(dtype for dtype in dtypes.ALL if dtype.kind != "c")
 
 _NAMES_OF_OPSET_1 = {dtype.name.upper(): dtype.code for dtype in dtypes.ALL}
 
 
-def convert(
-    node: Node, array: Array, source: DType, target: DType, shape: Sequence[int] | None = None
-) -> Array:
+def convert(node: Node, array: Array, target: DType) -> Array:
     """A tensor's elements as another type.
 
     Integers that do not fit keep their low bits; floats lose their fraction, and those that do not fit an
@@ -36,32 +32,33 @@ def convert(
 
     Args:
         node: gives `saturate` and `round_mode`, and a name to error messages.
-        array: in the storage of `source`.
-        source: element type of `array`.
+        array: in the storage of its element type.
         target: element type wanted.
-        shape: shape of the tensor, for packed sources.
 
     Raises:
         InvalidArgument: a string that is no number.
     """
-    if source == target:
+    source = dtypes.from_numpy(array.dtype)
+    if source == target and target not in SATURATING:  # of these, infinity does not stay
         return array
-    values = array if source.is_native else decode(array, source, shape)
     if source == STRING:
-        values = _numbers(node, values, target)
-    elif target == STRING:
-        return _strings(values)
-    if not target.is_native:
-        attributes: Mapping[str, Any] = node.attributes
-        return encode(
-            values, target, saturate=bool(attributes["saturate"]), round_mode=attributes["round_mode"]
-        )
+        array = _numbers(node, array, target)
+    elif source.is_float and not source.is_native:
+        array = array.astype(np.float32)
+    elif source.is_packed:
+        array = array.astype(np.int8)
+    if target == STRING:
+        return _strings(array)
+    saturate = bool(node.attributes["saturate"])
     with np.errstate(all="ignore"):
-        if values.dtype.kind == "f" and target.is_integer:
+        if target == dtypes.FLOAT8E8M0:
+            return powers_of_two(array, saturate=saturate, round_mode=node.attributes["round_mode"])
+        if saturate and target in SATURATING:
+            array = limited(array, target)
+        elif array.dtype.kind == "f" and target.is_integer:
             # Through 64 bits, so that the low bits are kept on every machine, whatever its conversion does.
-            wide = np.uint64 if target == dtypes.UINT64 else np.int64
-            values = values.astype(wide)
-        return np.asarray(values.astype(target.storage))
+            array = array.astype(np.uint64 if target == dtypes.UINT64 else np.int64)
+        return np.asarray(array.astype(target.storage))
 
 
 def _numbers(node: Node, texts: Array, target: DType) -> Array:
@@ -97,35 +94,13 @@ def converted(x: Scalar, source: DType, target: DType) -> Scalar | None:
 
 
 class _Conversion(Operator):
-    """What Cast and CastLike share.
+    """What Cast and CastLike share."""
 
-    `evaluate` sees arrays, not element types, so nodes whose input NumPy has no type for must carry that type
-    in the internal attribute `source` (and, for packed types, `source_shape`). `resolve` puts them there.
-    """
-
-    attributes = {
-        "saturate": 1,
-        "round_mode": "up",
-        "source": OPTIONAL,
-        "source_shape": OPTIONAL,
-    }
-    is_pointwise = True
-    internal_attributes = frozenset({"source", "source_shape"})
+    attributes = {"saturate": 1, "round_mode": "up"}
 
     def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
         """The element type converted to."""
         raise NotImplementedError
-
-    def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
-        """The node as a Cast that states its input's type; for use before `infer`, types being known."""
-        data = required(node, inputs, 0)
-        attributes = {
-            **node.attributes,
-            "to": self.target(node, inputs).code,
-            "source": data.dtype.code,
-            "source_shape": data.dims if data.dtype.bits < 8 else None,
-        }
-        return dataclasses.replace(node, op="Cast", inputs=node.inputs[:1], attributes=attributes)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         data = required(node, inputs, 0)
@@ -134,11 +109,6 @@ class _Conversion(Operator):
             if dtype not in CASTABLE:
                 names = ", ".join(allowed.name for allowed in CASTABLE)
                 raise InvalidGraph(f"{node.label}: cannot convert {what} {dtype.name}; known are {names}")
-        if not data.dtype.is_native and node.attributes["source"] is None:
-            raise errors.NotImplemented(
-                f"{node.label}: its input is {data.dtype.name}, which travels as raw bits; "
-                "resolve the node first"
-            )
         if node.attributes["round_mode"] not in ("up", "down", "nearest"):
             raise InvalidGraph(
                 f"{node.label}: round_mode must be up, down or nearest, not {node.attributes['round_mode']!r}"
@@ -153,6 +123,7 @@ class Cast(_Conversion):
     attributes = {**_Conversion.attributes, "to": REQUIRED}
     retyped_attributes = frozenset({"to"})
     attribute_types = {"to": INT}
+    is_pointwise = True
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         target = node.attributes.get("to")
@@ -167,10 +138,7 @@ class Cast(_Conversion):
         return dtypes.from_code(int(node.attributes["to"]))
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        array = present(inputs, 0)
-        code = node.attributes["source"]
-        source = dtypes.from_numpy(array.dtype) if code is None else dtypes.from_code(code)
-        return [convert(node, array, source, self.target(node, ()), node.attributes["source_shape"])]
+        return [convert(node, present(inputs, 0), self.target(node, ()))]
 
     def scalar(
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
@@ -183,25 +151,18 @@ class CastLike(_Conversion):
     """Converts elements to the type of the second input, whose values do not matter."""
 
     inputs = (2, 2)
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        target = self.target(node, inputs)
-        if not target.is_native:
-            raise errors.NotImplemented(
-                f"{node.label}: its second input is {target.name}, which travels as raw bits; "
-                "resolve the node first"
-            )
-        return super().infer(node, inputs)
+    type_inputs = (1,)
 
     def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
         return required(node, inputs, 1).dtype
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        array, like = present(inputs, 0), present(inputs, 1)
-        source, target = dtypes.from_numpy(array.dtype), dtypes.from_numpy(like.dtype)
-        return [convert(node, array, source, target)]
+        return [convert(node, present(inputs, 0), dtypes.from_numpy(present(inputs, 1).dtype))]
 
-    def scalar(
-        self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
-    ) -> Scalar | None:
-        return converted(present(arguments, 0), present(types, 0), result)
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        output = build.result()
+        return [
+            build.compute(
+                lambda body, x: body.cast(x, output.dtype), [inputs[0]], build.output(output), label="cast"
+            )
+        ]

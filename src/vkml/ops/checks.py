@@ -131,26 +131,6 @@ def unknown_shape(dtype: DType, rank: int) -> TensorType:
     return TensorType(dtype, (None,) * rank)
 
 
-def refuse_packed(node: Node, *found: Known | None) -> None:
-    """Raises `NotImplemented` for types below 8 bits: elements that share bytes cannot be moved alone."""
-    for value in found:
-        if value is not None and value.dtype.bits < 8:
-            raise NotImplemented(
-                f"{node.label}: moving packed {value.dtype.name} elements is not supported; "
-                "convert the tensor with Cast or DequantizeLinear first"
-            )
-
-
-def refuse_raw_bits(node: Node, *found: Known | None) -> None:
-    """Raises `NotImplemented` for types that travel as raw bits: no numbers to compare or to add."""
-    refuse_packed(node, *found)
-    for value in found:
-        if value is not None and not value.dtype.is_native:
-            raise NotImplemented(
-                f"{node.label}: computing in {value.dtype.name} is not supported; cast to float first"
-            )
-
-
 def contiguous(array: Array) -> Array:
     """The array in C order; unlike `numpy.ascontiguousarray`, a scalar stays one."""
     return np.asarray(array, order="C")

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkml.errors import InvalidGraph
 from vkml.ir import scalar
-from vkml.ir.dtypes import BOOL, COMPLEX64, COMPLEX128, NUMBERS, STRING, DType
+from vkml.ir.dtypes import BOOL, NUMBERS, STRING, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator, register
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
-from vkml.ops.broadcasting import broadcast_shapes, require_types
-from vkml.ops.checks import present, require_dtype, required
+from vkml.ops.broadcasting import broadcast_shapes
+from vkml.ops.checks import present, require_dtype, require_same_dtype, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import Binary, Form, Unary
 
 COMPARABLE: tuple[DType, ...] = (*NUMBERS, BOOL, STRING)
-SELECTABLE: tuple[DType, ...] = (*NUMBERS, BOOL, STRING, COMPLEX64, COMPLEX128)
 
 
 def _test(operation: str) -> Form:
@@ -50,12 +48,8 @@ class Where(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         condition, x, y = (required(node, inputs, index) for index in range(3))
         require_dtype(node, condition, (BOOL,), "the condition")
-        dtype = x.dtype
-        if dtype.is_native or x.dtype != y.dtype:
-            require_types(node, [x, y], SELECTABLE)
-        elif dtype.bits < 8:
-            raise InvalidGraph(f"{node.label}: element type {dtype.name} is not allowed")
-        return [check_size(node, dtype, broadcast_shapes(node, condition.dims, x.dims, y.dims))]
+        require_same_dtype(node, x, y, "the other choice")
+        return [check_size(node, x.dtype, broadcast_shapes(node, condition.dims, x.dims, y.dims))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         condition, x, y = (present(inputs, index) for index in range(3))

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ModelError, NotImplemented, ShapeError
 from vkml.ir.dtypes import (
-    BFLOAT16,
-    FLOAT8E4M3FN,
-    FLOAT8E4M3FNUZ,
-    FLOAT8E5M2,
-    FLOAT8E5M2FNUZ,
     FLOAT16,
     FLOAT32,
     FLOAT64,
@@ -122,10 +116,6 @@ def fill_value(node: Node) -> ConstantValue:
         return ConstantValue(FLOAT32, (1,), np.zeros(1, np.float32))
     if not isinstance(value, ConstantValue) or math.prod(value.shape) != 1:
         raise InvalidGraph(f"{node.label}: value must be a tensor of one element")
-    if value.dtype.bits < 8:
-        raise NotImplemented(
-            f"{node.label}: filling a tensor with packed {value.dtype.name} is not supported"
-        )
     return value
 
 
@@ -221,22 +211,13 @@ class Range(Operator):
         return [build.compute(write, [steps, start, delta], build.output(result), label="range")]
 
 
-_ONES = {BFLOAT16: 0x3F80, FLOAT8E4M3FN: 0x38, FLOAT8E4M3FNUZ: 0x40, FLOAT8E5M2: 0x3C, FLOAT8E5M2FNUZ: 0x40}
-"""The bits of 1.0 in the types that NumPy does not have."""
-
-
 @operator()
 class EyeLike(Operator):
     """A matrix of the input's shape with ones on one diagonal."""
 
     attributes = {"dtype": None, "k": 0}
     attribute_types = {"dtype": INT}
-
-    def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
-        """The node with the result's type stated; an array of bits does not tell bfloat16 from uint16."""
-        if node.attributes["dtype"] is not None:
-            return node
-        return replace(node, attributes={**node.attributes, "dtype": required(node, inputs, 0).dtype.code})
+    type_inputs = (0,)
 
     def _dtype(self, node: Node, otherwise: DType) -> DType:
         code = node.attributes["dtype"]
@@ -244,7 +225,7 @@ class EyeLike(Operator):
             dtype = otherwise if code is None else from_code(int(code))
         except ModelError as error:
             raise type(error)(f"{node.label}: {error}") from None
-        if dtype.bits < 8 or dtype.kind == "s":
+        if dtype.kind == "s":
             raise NotImplemented(f"{node.label}: element type {dtype.name} is not supported")
         return dtype
 
@@ -256,9 +237,7 @@ class EyeLike(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x = present(inputs, 0)
         dtype = self._dtype(node, from_numpy(x.dtype))
-        one, storage = _ONES.get(dtype, 1), dtype.storage
         rows, columns = x.shape
         # Clamped: a hostile k near the ends of int64 would overflow.
         diagonal = max(min(int(node.attributes["k"]), columns), -rows)
-        result = np.eye(rows, columns, diagonal, dtype=storage)
-        return [result if one == 1 else result * np.asarray(one, dtype=storage)]
+        return [np.eye(rows, columns, diagonal, dtype=dtype.storage)]

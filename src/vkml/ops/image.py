@@ -21,7 +21,6 @@ from vkml.ops.checks import (
     normalise_axes,
     optional,
     present,
-    refuse_packed,
     require_dtype,
     required,
     unknown_shape,
@@ -318,7 +317,6 @@ class Resize(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_packed(node, x)
         if node.attributes["mode"] != "nearest":
             require_dtype(node, x, NUMBERS, "the input of an interpolation")
         parts: list[Known | None] = [optional(inputs, index) for index in (1, 2, 3)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir.dtypes import INT32, INT64
+from vkml.ir.dtypes import BFLOAT16, INT32, INT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
@@ -19,8 +19,6 @@ from vkml.ops.checks import (
     normalise_axis,
     optional,
     present,
-    refuse_packed,
-    refuse_raw_bits,
     require_dtype,
     require_rank,
     require_same_dtype,
@@ -70,7 +68,6 @@ class Gather(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         require_rank(node, x, 1)
         _require_indices(node, indices)
         return [check_size(node, x.dtype, gather_geometry(node, x.dims, indices.dims)[1])]
@@ -114,7 +111,6 @@ class GatherElements(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         require_rank(node, x, 1)
         _require_indices(node, indices)
         _along_axis(node, x.dims, indices.dims)
@@ -191,7 +187,6 @@ class GatherND(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         _require_indices(node, indices)
         geometry = gather_nd_geometry(node, x.dims, indices.dims, node.attributes["batch_dims"])
         return [check_size(node, x.dtype, geometry.output)]
@@ -217,15 +212,13 @@ REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maxim
 def _check_reduction(node: Node, x: Known) -> None:
     reduction = node.attributes["reduction"]
     if reduction == "none":
-        refuse_packed(node, x)
         return
     if reduction not in REDUCTIONS:
         raise InvalidGraph(
             f"{node.label}: reduction {reduction!r} is not one of none, {', '.join(REDUCTIONS)}"
         )
-    refuse_raw_bits(node, x)
-    if x.dtype.kind == "s":
-        raise InvalidGraph(f"{node.label}: strings have no {reduction!r}")
+    if x.dtype.kind == "s" or not (x.dtype.is_native or x.dtype == BFLOAT16):
+        raise InvalidGraph(f"{node.label}: elements of type {x.dtype.name} have no {reduction!r}")
 
 
 def _scatter(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
@@ -234,8 +227,8 @@ def _scatter(x: Array, places: tuple[Array, ...], updates: Array, reduction: str
         result = x.copy()
         result[places] = updates
         return result
-    # float16 sums round once, at the end.
-    result = widened(x).copy() if x.dtype == np.float16 else x.copy()
+    # Sums of 16-bit floats round once, at the end.
+    result = np.array(widened(x))
     REDUCTIONS[reduction].at(result, places, widened(updates))
     return result.astype(x.dtype, copy=False)
 
@@ -327,7 +320,6 @@ class TensorScatter(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         cache, update = required(node, inputs, 0), required(node, inputs, 1)
         positions: Known | None = optional(inputs, 2)
-        refuse_packed(node, cache)
         require_same_dtype(node, cache, update, "update")
         require_rank(node, cache, 2)
         axis = _along_axis(node, cache.dims, update.dims)

@@ -23,7 +23,6 @@ from vkml.ops.checks import (
     normalise_axes,
     optional,
     present,
-    refuse_packed,
     require_same_dtype,
     required,
     unknown_shape,
@@ -113,7 +112,6 @@ class Pad(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
         required(node, inputs, 1)
-        refuse_packed(node, x)
         if node.attributes["mode"] not in PAD_MODES:
             raise InvalidGraph(
                 f"{node.label}: mode {node.attributes['mode']!r} is not one of {', '.join(PAD_MODES)}"
@@ -227,7 +225,6 @@ class Tile(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, repeats_input = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         repeats = list_value(node, repeats_input, "repeats")
         if repeats is None:
             return [unknown_shape(x.dtype, x.rank)]
@@ -289,7 +286,6 @@ class CenterCropPad(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
         required(node, inputs, 1)
-        refuse_packed(node, x)
         if has_unknown_value(inputs, (1,)):
             return [unknown_shape(x.dtype, x.rank)]
         begins, ends = center_crop_pad_geometry(node, x.dims, input_values(node, inputs, 1, "shape") or ())

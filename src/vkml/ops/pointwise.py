@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import BOOL, DType
+from vkml.ir.dtypes import BFLOAT16, BOOL, FLOAT16, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, INTS, MANY, Array, Operator
 from vkml.ir.scalar import Scalar
@@ -21,9 +21,12 @@ Form = Callable[..., Scalar | None]
 """A scalar form: a function of the inputs' elements and, by name, of the attributes."""
 
 
+_NARROW = (FLOAT16.storage, BFLOAT16.storage)
+
+
 def widened(array: Array) -> Array:
-    """float16 as float32, so that a chain of steps rounds once; everything else unchanged."""
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    """16-bit floats as float32, so that a chain of steps rounds once; everything else unchanged."""
+    return array.astype(np.float32) if array.dtype in _NARROW else array
 
 
 class Pointwise(Operator):

@@ -16,7 +16,6 @@ from vkml.ops.checks import (
     contiguous,
     optional,
     present,
-    refuse_packed,
     require_dtype,
     require_rank,
     required,
@@ -25,7 +24,6 @@ from vkml.ops.limits import check_size
 
 
 def _block_size(node: Node, x: Known) -> int:
-    refuse_packed(node, x)
     require_rank(node, x, 4, 4)
     block = int(node.attributes["blocksize"])
     if block < 1:
@@ -123,7 +121,6 @@ class Trilu(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, k = required(node, inputs, 0), optional(inputs, 1)
-        refuse_packed(node, x)
         require_rank(node, x, 2)
         if k is not None and k.type.elements != 1:
             raise ShapeError(f"{node.label}: k must be a scalar, its shape is {list(k.dims)}")
@@ -169,7 +166,6 @@ class ReverseSequence(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, lengths = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         require_rank(node, x, 2)
         require_dtype(node, lengths, (INT64,), "sequence_lens")
         batch, time = node.attributes["batch_axis"], node.attributes["time_axis"]

@@ -18,13 +18,12 @@ from vkml.ops.checks import (
     list_value,
     normalise_axis,
     present,
-    refuse_packed,
-    refuse_raw_bits,
     require_dtype,
     require_rank,
     required,
 )
 from vkml.ops.limits import check_size
+from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import attributes_to_inputs, renew
 
 
@@ -38,7 +37,6 @@ class OneHot(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         indices, depth, values = (required(node, inputs, index) for index in range(3))
-        refuse_packed(node, values)
         require_dtype(node, indices, NUMBERS, "indices")
         require_dtype(node, depth, NUMBERS, "depth")
         if depth.type.elements != 1 or values.dims != (2,):
@@ -100,7 +98,6 @@ class NonZero(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_raw_bits(node, x)
         count = None if x.value is None else int(np.count_nonzero(x.value))
         return [TensorType(INT64, (x.rank, count))]
 
@@ -196,7 +193,6 @@ class Compress(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, condition = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         require_dtype(node, condition, (BOOL,), "the condition")
         require_rank(node, condition, 1, 1, "the condition")
         stated = node.attributes["axis"]
@@ -227,7 +223,6 @@ class Unique(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_raw_bits(node, x)
         stated = node.attributes["axis"]
         axis = None if stated is None else normalise_axis(node, stated, x.rank)
         length = x.type.elements if axis is None else x.dims[axis]
@@ -241,7 +236,7 @@ class Unique(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, axis = present(inputs, 0), node.attributes["axis"]
         # NumPy compares slices of numbers and of texts of one length, not of objects.
-        comparable = x.astype(np.str_) if x.dtype == object and axis is not None else x
+        comparable = x.astype(np.str_) if x.dtype == object and axis is not None else widened(x)
         values, first, inverse, counts = np.unique(
             comparable, return_index=True, return_inverse=True, return_counts=True, axis=axis
         )

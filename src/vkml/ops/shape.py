@@ -22,7 +22,6 @@ from vkml.ops.checks import (
     normalise_axis,
     optional,
     present,
-    refuse_packed,
     required,
     unknown_shape,
 )
@@ -129,7 +128,6 @@ class Reshape(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, target = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         wanted = list_value(node, target, "shape")
         if wanted is None:
             return [unknown_shape(x.dtype, target.type.elements)]
@@ -160,7 +158,6 @@ class Flatten(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_packed(node, x)
         return [check_size(node, x.dtype, flatten_geometry(node, x.dims))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
@@ -198,7 +195,6 @@ class Squeeze(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_packed(node, x)
         axes_input: Known | None = optional(inputs, 1)
         if axes_input is None:
             return [static(x.dtype, squeeze_geometry(node, x.dims, None))]
@@ -240,7 +236,6 @@ class Unsqueeze(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, axes_input = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         axes = list_value(node, axes_input, "axes")
         if axes is None:
             return [unknown_shape(x.dtype, x.rank + axes_input.type.elements)]
@@ -278,7 +273,6 @@ class Transpose(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_packed(node, x)
         return [static(x.dtype, [x.dims[axis] for axis in permutation(node, x.rank)])]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
@@ -310,7 +304,6 @@ class Expand(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, target = required(node, inputs, 0), required(node, inputs, 1)
-        refuse_packed(node, x)
         wanted = list_value(node, target, "shape")
         if wanted is None:
             return [unknown_shape(x.dtype, max(x.rank, target.type.elements))]

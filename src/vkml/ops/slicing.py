@@ -22,7 +22,6 @@ from vkml.ops.checks import (
     normalise_axes,
     normalise_axis,
     present,
-    refuse_packed,
     require_rank,
     require_same_dtype,
     required,
@@ -67,7 +66,6 @@ class Concat(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         parts = [required(node, inputs, index) for index in range(len(inputs))]
-        refuse_packed(node, *parts)
         for index, part in enumerate(parts):
             require_rank(node, part, 1, what=f"input {index}")
             require_same_dtype(node, parts[0], part, f"input {index}")
@@ -119,7 +117,6 @@ class Split(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        refuse_packed(node, x)
         if has_unknown_value(inputs, (1,)):
             axis = normalise_axis(node, node.attributes["axis"], x.rank)
             cut = TensorType(x.dtype, (*x.dims[:axis], None, *x.dims[axis + 1 :]))
@@ -217,7 +214,6 @@ class Slice(Operator):
         x = required(node, inputs, 0)
         required(node, inputs, 1)
         required(node, inputs, 2)
-        refuse_packed(node, x)
         if has_unknown_value(inputs, (1, 2, 3, 4)):
             axes = input_values(node, inputs, 3, "axes") if not has_unknown_value(inputs, (3,)) else None
             cut = range(x.rank) if axes is None else normalise_axes(node, axes, x.rank)

@@ -70,7 +70,7 @@ class Folding:
 
     def admits(self, types: Sequence[TensorType]) -> bool:
         """Whether results of these static types may be made."""
-        size = sum(type_.bytes for type_ in types)
+        size = sum(type_.host_bytes for type_ in types)
         return size <= _ALWAYS_FOLDED or size <= self._left
 
     def fold(self, node: Node, results: Mapping[str, Constant]) -> None:

@@ -12,7 +12,23 @@ from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, find, unused, val
 
 def simplify(graph: Graph) -> Graph:
     """All simplifications, in order. The graph is specialised: types are static."""
-    return fold_batch_normalization(remove_identities(graph))
+    return fold_batch_normalization(remove_identities(state_casts(graph)))
+
+
+def state_casts(graph: Graph) -> Graph:
+    """CastLike as a Cast to the type of its second input, which nothing then has to make."""
+    nodes = [
+        replace(
+            node,
+            op="Cast",
+            inputs=node.inputs[:1],
+            attributes={**node.attributes, "to": graph.types[node.inputs[1]].dtype.code},
+        )
+        if node.op == "CastLike" and not node.domain
+        else node
+        for node in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def remove_identities(graph: Graph) -> Graph:

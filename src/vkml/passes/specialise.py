@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, Value, find
-from vkml.ir.packing import pack
+from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, find
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
 from vkml.passes.open_values import evaluate_open, is_open
+
+Array = np.ndarray[Any, Any]
 
 
 def specialise(
@@ -38,18 +39,15 @@ def specialise(
     types: dict[str, TensorType] = {v.name: v.type for v in inputs}
     constants: dict[str, Constant] = dict(graph.constants)
     for name, value in values.items():
-        dtype, array = types[name].dtype, np.asarray(value)
-        stored = pack(array, dtype.bits) if dtype.is_packed else array
-        constants[name] = Constant(dtype, array.shape, stored)
+        array = np.asarray(value)
+        constants[name] = Constant(types[name].dtype, array.shape, array)
     given = set(values)
     """Values, and what is computed from them."""
     types.update({name: constant.type for name, constant in constants.items()})
     folding = Folding(graph, constants)
     nodes: list[Node] = []
-    for stated in graph.nodes:
-        known = [_known(name, types, folding.constants) for name in stated.inputs]
-        node = resolved(stated, known)
-        known = known[: len(node.inputs)]
+    for node in graph.nodes:
+        known = [_known(name, types, folding.constants) for name in node.inputs]
         operator = find(node)
         _check_sizes(node, known)
         _check_values(node, operator.value_inputs, known)
@@ -68,7 +66,7 @@ def specialise(
         if folded is None:
             nodes.append(node)
             continue
-        folding.fold(stated, folded)
+        folding.fold(node, folded)
         if is_given:
             given.update(folded)
     _check_outputs(graph, types)
@@ -86,15 +84,6 @@ def evaluate_constant(node: Node, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a node of constants. Numbers that overflow are what the model states: no warning."""
     with np.errstate(all="ignore"), explained(node, "it cannot be computed from its constants"):
         return find(node).evaluate(node, inputs)
-
-
-def resolved(node: Node, known: Sequence[Known | None]) -> Node:
-    """The node in the form that its inputs' types decide: CastLike as a Cast that states both its types."""
-    operator = find(node)
-    if type(operator).resolve is Operator.resolve:
-        return node
-    with explained(node, "its types cannot be inferred"):
-        return operator.resolve(node, known)
 
 
 def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Known | None:
@@ -132,12 +121,15 @@ def _fold(
     if operator.is_shape_only and known[0] is not None and known[0].type.is_static:
         value = operator.evaluate_shape(node, known[0].dims)
         return {outputs[0]: Constant(types[outputs[0]].dtype, value.shape, value)}
-    if any(k is not None and k.value is None for k in known) or not is_foldable(node):
+    if not is_foldable(node):
+        return None
+    values = [_value(given, at in operator.type_inputs) for at, given in enumerate(known)]
+    if any(value is None and given is not None for value, given in zip(values, known, strict=True)):
         return None
     made = [types[name] for name in outputs]
     if not all(type_.is_static and not type_.is_open for type_ in made) or not folding.admits(made):
         return None
-    arrays = _evaluated(node, known, made)
+    arrays = _evaluated(node, known, values, made)
     if arrays is None:
         return None
     return {
@@ -147,11 +139,20 @@ def _fold(
     }
 
 
-def _evaluated(node: Node, known: Sequence[Known | None], types: Sequence[TensorType]) -> list[Any] | None:
-    if not any(is_open(entry.value) for entry in known if entry is not None):
-        return evaluate_constant(node, [None if k is None else k.value for k in known])
+def _evaluated(
+    node: Node, known: Sequence[Known | None], values: Sequence[Array | None], types: Sequence[TensorType]
+) -> list[Any] | None:
+    if not any(is_open(value) for value in values):
+        return evaluate_constant(node, values)
     with explained(node, "it cannot be computed from its sizes"):
         return evaluate_open(node, known, types)
+
+
+def _value(given: Known | None, only_type: bool) -> Array | None:
+    """An input's value; where only its type matters, an array of that type that takes no memory."""
+    if given is None or given.value is not None or not only_type:
+        return None if given is None else given.value
+    return np.broadcast_to(np.zeros((), given.dtype.storage), given.dims)
 
 
 def _check_outputs(graph: Graph, types: Mapping[str, TensorType]) -> None:
