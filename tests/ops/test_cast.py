@@ -10,7 +10,7 @@ from tests.ops.checking import Array, assert_same, check_operator, inferred_type
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import DType, dtypes, static
 
-NATIVE = [dtypes.BOOL, *dtypes.NUMBERS]
+NATIVE = [dtype for dtype in (dtypes.BOOL, *dtypes.NUMBERS) if dtype.is_native]
 SMALL = [dtype for dtype in dtypes.ALL if not dtype.is_native]
 SCALE = dtypes.FLOAT8E8M0
 

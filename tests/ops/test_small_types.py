@@ -1,4 +1,4 @@
-"""Element types that ml_dtypes adds to NumPy's: every operator that only moves elements takes all of them."""
+"""Types that ml_dtypes adds to NumPy's: what moves elements takes all of them, what computes bfloat16."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from onnx import defs
 
-from tests.ops.checking import Array, run_operator
+from tests.ops.checking import Array, inferred_types, run_operator
+from vkml.errors import InvalidGraph
 from vkml.ir import Constant, DType, dtypes
 from vkml.ir.operator import REGISTRY
+from vkml.ops.pointwise import Pointwise
 
 SMALL = [dtype for dtype in dtypes.ALL if not dtype.is_native]
 
@@ -111,3 +113,104 @@ def test_sizes_are_looked_at_whatever_the_type(dtype: DType) -> None:
     x = elements(dtype, 2, 3)
     assert run_operator("Shape", [x], opset=25)[0].tolist() == [2, 3]
     assert run_operator("Size", [x], opset=25)[0] == 6
+
+
+@pytest.mark.parametrize("dtype", [dtypes.FLOAT8E4M3FN, dtypes.INT4, dtypes.UINT2], ids=str)
+def test_what_computes_refuses(dtype: DType) -> None:
+    x = elements(dtype, 2, 3)
+    for op, inputs, attributes in (
+        ("Add", [x, x], {}),
+        ("ReduceSum", [x], {}),
+        ("Softmax", [x], {}),
+        ("MatMul", [x, x.T], {}),
+        ("ScatterElements", [x, np.zeros((2, 3), np.int64), x], {"reduction": "add"}),
+        ("ScatterND", [x, np.zeros((2, 1), np.int64), x], {"reduction": "max"}),
+    ):
+        with pytest.raises(InvalidGraph, match=dtype.name):
+            inferred_types(op, inputs, attributes, opset=25)
+
+
+IMAGE, KERNEL, VECTOR = (2, 4, 6, 5), (4, 4, 3, 3), (4,)
+BFLOAT16 = dtypes.BFLOAT16.storage
+
+COMPUTATIONS: dict[str, tuple[list[tuple[int, ...] | Array | None], dict[str, Any]]] = {
+    "AffineGrid": ([(2, 2, 3), ints(2, 1, 3, 4)], {}),
+    "ArgMax": ([(3, 40)], {"axis": 1}),
+    "ArgMin": ([(3, 40)], {"axis": 1}),
+    "AveragePool": ([IMAGE], {"kernel_shape": (2, 2)}),
+    "BatchNormalization": ([IMAGE, VECTOR, VECTOR, VECTOR, VECTOR], {}),
+    "Clip": ([(3, 4), np.array(-0.5, BFLOAT16), np.array(0.5, BFLOAT16)], {}),
+    "Col2Im": ([(1, 4, 4), ints(3, 3), ints(2, 2)], {}),
+    "Conv": ([IMAGE, KERNEL, VECTOR], {}),
+    "ConvTranspose": ([IMAGE, KERNEL, VECTOR], {}),
+    "CumProd": ([(3, 4), np.array(0)], {}),
+    "CumSum": ([(3, 4), np.array(0)], {}),
+    "Einsum": ([(3, 4), (4, 2)], {"equation": "ij,jk->ik"}),
+    "Gemm": ([(3, 4), (4, 2), (2,)], {"alpha": 0.5}),
+    "GridSample": ([IMAGE, (2, 3, 3, 2)], {}),
+    "GroupNormalization": ([IMAGE, VECTOR, VECTOR], {"num_groups": 2}),
+    "InstanceNormalization": ([IMAGE, VECTOR, VECTOR], {}),
+    "LRN": ([IMAGE], {"size": 3}),
+    "LayerNormalization": ([(3, 4), VECTOR, VECTOR], {}),
+    "LpPool": ([IMAGE], {"kernel_shape": (2, 2)}),
+    "MatMul": ([(2, 3, 4), (4, 5)], {}),
+    "MaxPool": ([IMAGE], {"kernel_shape": (2, 2)}),
+    "MaxUnpool": ([(1, 1, 1, 2), np.array([[[[1, 5]]]])], {"kernel_shape": (2, 2)}),
+    "MeanVarianceNormalization": ([IMAGE], {}),
+    "Mod": ([(3, 4), (3, 4)], {"fmod": 1}),
+    "RMSNormalization": ([(3, 4), VECTOR], {}),
+    "Range": ([np.array(1, BFLOAT16), np.array(9, BFLOAT16), np.array(0.75, BFLOAT16)], {}),
+    "Resize": ([IMAGE, None, np.array([1, 1, 2, 0.5], np.float32)], {"mode": "linear"}),
+    "RoiAlign": ([IMAGE, np.array([[0, 0, 3, 3]], BFLOAT16), ints(1)], {}),
+    "ScatterElements": ([(3, 4), np.array([[0, 0, 1, 1]]), (1, 4)], {"reduction": "add", "axis": 1}),
+    "ScatterND": ([(3, 4), np.array([[0], [0]]), (2, 4)], {"reduction": "mul"}),
+    "TopK": ([(3, 40), ints(4)], {}),
+}
+OUTPUTS = {"MaxPool": 2, "TopK": 2, "Unique": 4}
+POSITIVE = {"Acosh", "BatchNormalization", "Log", "Pow", "ReduceLogSum", "Sqrt"}
+
+
+def takes_bfloat16(op: str) -> bool:
+    schema = defs.get_schema(op)
+    variable = schema.inputs[0].type_str if schema.inputs else ""
+    allowed = [c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == variable]
+    return any("tensor(bfloat16)" in types for types in allowed)
+
+
+ALIKE = {*MOVEMENTS, "Cast", "CastLike", "Dropout", "EyeLike", "Shape", "Size"}
+"""What moves elements, or is tested elsewhere."""
+COMPUTING = [
+    op
+    for domain, op in REGISTRY
+    if not domain and defs.has(op) and takes_bfloat16(op) and (op in COMPUTATIONS or op not in ALIKE)
+]
+
+
+@pytest.mark.parametrize("op", COMPUTING)
+def test_bfloat16_is_computed_in_float32_and_rounded_once(op: str) -> None:
+    """Exactly what float32 gives for the same numbers, rounded; float32's results are tested elsewhere."""
+    spec, schema, random = REGISTRY["", op], defs.get_schema(op), np.random.default_rng(7)
+    operands = min(spec.inputs[1], 2) if isinstance(spec, Pointwise) else 1
+    stated, attributes = COMPUTATIONS.get(op, ([IMAGE] * operands, {}))
+    inputs: list[Array | None] = []
+    for found in stated:
+        if isinstance(found, tuple):
+            made = np.asarray(random.standard_normal(found))
+            found = np.asarray(np.abs(made) if op in POSITIVE else made).astype(BFLOAT16)
+        inputs.append(found)
+    wide = [x.astype(np.float32) if x is not None and x.dtype == BFLOAT16 else x for x in inputs]
+    opset, outputs = max(25, schema.since_version), OUTPUTS.get(op, 1)
+    expected = run_operator(op, wide, attributes, opset=opset, outputs=outputs)
+    results = run_operator(op, inputs, attributes, opset=opset, outputs=outputs)
+    if schema.outputs[0].type_str == schema.inputs[0].type_str:
+        assert results[0].dtype == BFLOAT16
+    for mine, theirs in zip(results, expected, strict=True):
+        assert mine.shape == theirs.shape
+        assert mine.tobytes() == theirs.astype(mine.dtype).tobytes(), (mine, theirs)
+
+
+def test_bfloat16_clips_to_its_own_largest_number() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 1], BFLOAT16)
+    [found] = run_operator("Clip", [x])
+    largest = np.array(0x7F7F, np.uint16).view(BFLOAT16).astype(np.float32)
+    np.testing.assert_array_equal(found.astype(np.float32), [largest, -largest, np.nan, 1])

@@ -99,7 +99,9 @@ _NOT_YET = {27: "float6e2m3", 28: "float6e3m2"}
 """Element types of ONNX that vkml does not have."""
 _BY_NUMPY = {dtype.storage: dtype for dtype in ALL}
 
-FLOATS = (FLOAT16, FLOAT32, FLOAT64)
+FLOATS = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
+"""Floats that operators compute with; those of 16 bits as float32, rounded once."""
+FLOAT8S = (FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ)
 SIGNED = (INT8, INT16, INT32, INT64)
 UNSIGNED = (UINT8, UINT16, UINT32, UINT64)
 INTEGERS = SIGNED + UNSIGNED

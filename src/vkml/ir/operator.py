@@ -123,10 +123,6 @@ class Operator:
         """
         return node
 
-    def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
-        """The node in the form that its inputs' types decide: CastLike as a Cast that states both."""
-        return node
-
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         """Output types, exact ONNX semantics; raises `ShapeError` or `InvalidGraph` that names the node."""
         raise NotImplementedError(self.name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import scalar
-from vkml.ir.dtypes import FLOATS, INT32, INT64, NUMBERS, SIGNED, UINT32, UINT64
+from vkml.ir.dtypes import BFLOAT16, FLOATS, INT32, INT64, NUMBERS, SIGNED, UINT32, UINT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, register
 from vkml.ir.scalar import Scalar
@@ -245,7 +245,15 @@ register(
         attributes={"alpha": 1.0},
     )
 )
-register(Unary("Shrink", _shrink, _shrink_form, NUMBERS, attributes={"lambd": 0.5, "bias": 0.0}))
+register(
+    Unary(
+        "Shrink",
+        _shrink,
+        _shrink_form,
+        tuple(dtype for dtype in NUMBERS if dtype != BFLOAT16),
+        attributes={"lambd": 0.5, "bias": 0.0},
+    )
+)
 
 register(Unary("Elu", _elu, _elu_form, FLOATS, attributes={"alpha": 1.0}))
 register(_Celu("Celu", _celu, _celu_form, FLOATS, attributes={"alpha": 1.0}))

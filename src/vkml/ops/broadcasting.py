@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkml import errors
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Node
@@ -40,7 +39,6 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
 
     Raises:
         InvalidGraph: The types differ, or the type is not one of `allowed`.
-        NotImplemented: The type is one that travels as raw bits, as bfloat16 does.
     """
     first = inputs[0].dtype
     if any(known.dtype != first for known in inputs):
@@ -48,11 +46,6 @@ def require_types(node: Node, inputs: Sequence[Known], allowed: Sequence[DType])
         raise InvalidGraph(
             f"{node.label}: inputs have element types {found}; they must be the same, one of "
             f"{', '.join(dtype.name for dtype in allowed)}"
-        )
-    if first.is_float and not first.is_native:
-        # Computing on raw bits would be silently wrong.
-        raise errors.NotImplemented(
-            f"{node.label}: computing in {first.name} is not supported; cast to float first"
         )
     if first not in allowed:
         raise InvalidGraph(

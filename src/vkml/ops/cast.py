@@ -9,7 +9,7 @@ import numpy as np
 
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import dtypes, scalar
-from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
+from vkml.ir.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
 from vkml.ir.scalar import Scalar
@@ -84,7 +84,7 @@ def _strings(values: Array) -> Array:
 
 def converted(x: Scalar, source: DType, target: DType) -> Scalar | None:
     """An element of `source` as one of `target`; None where a type has no arithmetic."""
-    if not {source, target} <= {*NUMBERS, BOOL}:
+    if target == BFLOAT16 or not {source, target} <= {*NUMBERS, BOOL}:
         return None
     if source == target:
         return x
@@ -152,6 +152,7 @@ class CastLike(_Conversion):
 
     inputs = (2, 2)
     type_inputs = (1,)
+    is_shape_arithmetic = True
 
     def target(self, node: Node, inputs: Sequence[Known | None]) -> DType:
         return required(node, inputs, 1).dtype

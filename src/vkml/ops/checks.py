@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vkml.errors import InvalidGraph, NotImplemented, ShapeError
-from vkml.ir.dtypes import BFLOAT16, DType
+from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir.dtypes import DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array
 from vkml.ir.size import plain
@@ -38,16 +38,7 @@ def present(inputs: Sequence[_T | None], index: int) -> _T:
 
 
 def require_dtype(node: Node, found: Known, allowed: Sequence[DType], what: str) -> None:
-    """Checks an input's element type.
-
-    Raises:
-        InvalidGraph: It is not one of `allowed`.
-        NotImplemented: It is bfloat16, whose raw bits travel as uint16: sums of them would be silently wrong.
-    """
-    if found.dtype == BFLOAT16:
-        raise NotImplemented(
-            f"{node.label}: {what} is bfloat16, in which NumPy cannot compute; cast it to float"
-        )
+    """Raises `InvalidGraph` where an input's element type is not one of `allowed`."""
     if found.dtype not in allowed:
         names = ", ".join(dtype.name for dtype in allowed)
         raise InvalidGraph(f"{node.label}: {what} has element type {found.dtype.name}; allowed are {names}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8, INT32, UINT8
+from vkml.ir.dtypes import FLOATS, INT8, INT32, UINT8
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -26,8 +26,6 @@ from vkml.ops.windows import (
     tap_views,
     window_view,
 )
-
-CONV_DTYPES = (FLOAT32, FLOAT16, FLOAT64)
 
 COLUMN_ELEMENTS = 2**23
 """Elements of the unrolled input that one BLAS call of `Conv.evaluate` reads: 32 MiB of float32."""
@@ -196,7 +194,7 @@ class Conv(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, weight = required(node, inputs, 0), required(node, inputs, 1)
         bias: Known | None = optional(inputs, 2)
-        require_dtype(node, x, CONV_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_same_dtype(node, x, weight, "the weight")
         if bias is not None:
             require_same_dtype(node, x, bias, "the bias")

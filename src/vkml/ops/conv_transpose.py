@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import ShapeError
+from vkml.ir.dtypes import FLOATS
 from vkml.ir.graph import Node
 from vkml.ir.operator import INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
-from vkml.ops.conv import CONV_DTYPES, Conv, check_bias, check_kernel_shape, check_ranks, with_bias
+from vkml.ops.conv import Conv, check_bias, check_kernel_shape, check_ranks, with_bias
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.windows import WINDOW_ATTRIBUTES, auto_pad_mode, explicit_pads, spatial_attribute
@@ -120,7 +121,7 @@ class ConvTranspose(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, weight = required(node, inputs, 0), required(node, inputs, 1)
         bias: Known | None = optional(inputs, 2)
-        require_dtype(node, x, CONV_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 3)
         require_same_dtype(node, x, weight, "the weight")
         if bias is not None:

@@ -13,6 +13,7 @@ from vkml.ir.dtypes import (
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    FLOATS,
     INT16,
     INT32,
     INT64,
@@ -25,7 +26,6 @@ from vkml.ir.graph import Constant as ConstantValue
 from vkml.ir.graph import Node
 from vkml.ir.operator import (
     FLOAT,
-    FLOATS,
     INT,
     INTS,
     STRINGS,
@@ -49,6 +49,7 @@ from vkml.ops.checks import (
     unknown_shape,
 )
 from vkml.ops.limits import check_size
+from vkml.ops.pointwise import widened
 
 _CONSTANT_FORMS = {
     "value_float": (FLOAT32, 0),
@@ -91,7 +92,7 @@ class Constant(Operator):
     attribute_types = {
         "value": TENSOR,
         "value_float": FLOAT,
-        "value_floats": FLOATS,
+        "value_floats": AttributeType.FLOATS,
         "value_int": INT,
         "value_ints": INTS,
         "value_string": AttributeType.STRING,
@@ -177,23 +178,25 @@ class Range(Operator):
         if stash not in (FLOAT32.code, FLOAT64.code):
             raise InvalidGraph(f"{node.label}: stash_type {stash} is neither 1 (float) nor 11 (double)")
         found = [required(node, inputs, index) for index in range(3)]
-        require_dtype(node, found[0], (FLOAT32, FLOAT64, FLOAT16, INT16, INT32, INT64), "start")
+        require_dtype(node, found[0], (*FLOATS, INT16, INT32, INT64), "start")
         for value, what in zip(found, ("start", "limit", "delta"), strict=True):
             require_same_dtype(node, found[0], value, what)
             if value.type.elements != 1:
                 raise ShapeError(f"{node.label}: {what} must be a scalar, its shape is {list(value.dims)}")
         if has_unknown_value(inputs, (0, 1, 2)):
             return [unknown_shape(found[0].dtype, 1)]
-        scalars = [value.value.reshape(())[()] for value in found if value.value is not None]
+        scalars = [widened(value.value).reshape(())[()] for value in found if value.value is not None]
         return [check_size(node, found[0].dtype, (range_count(node, *scalars),))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        start, limit, delta = (present(inputs, index).reshape(())[()] for index in range(3))
+        dtype = present(inputs, 0).dtype
+        start, limit, delta = (widened(present(inputs, index)).reshape(())[()] for index in range(3))
         count = range_count(node, start, limit, delta)
-        wide = from_code(node.attributes["stash_type"]).storage if start.dtype == np.float16 else start.dtype
+        is_narrow = start.dtype != dtype
+        wide = from_code(node.attributes["stash_type"]).storage if is_narrow else dtype
         with np.errstate(over="ignore"):
             made = wide.type(start) + np.arange(count, dtype=wide) * wide.type(delta)
-        return [made.astype(start.dtype, copy=False)]
+        return [made.astype(dtype, copy=False)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         start, _, delta = (view.reshape(()) for view in inputs)

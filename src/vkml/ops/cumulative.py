@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOATS, INT32, INT64, UINT32, UINT64
+from vkml.ir.dtypes import FLOATS, INT32, INT64, UINT32, UINT64, from_numpy
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -42,7 +42,7 @@ class Cumulative(Operator):
         axis = normalise_axis(node, int(present(inputs, 1).reshape(-1)[0]), data.ndim)
         line = np.flip(data, axis) if node.attributes["reverse"] else data
         # Long float sums lose digits one after the other, so they run in float64.
-        wide = np.float64 if data.dtype.kind == "f" else data.dtype
+        wide = np.float64 if from_numpy(data.dtype).is_float else data.dtype
         accumulate, neutral = (np.cumsum, 0) if self.name == "CumSum" else (np.cumprod, 1)
         with np.errstate(all="ignore"):
             result = np.asarray(accumulate(line, axis=axis, dtype=wide)).astype(data.dtype)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import ShapeError
-from vkml.ir.dtypes import BOOL, FLOATS, DType
+from vkml.ir.dtypes import BOOL, FLOAT8S, FLOATS, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, INTS, OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
@@ -50,9 +50,9 @@ class Dropout(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         data = required(node, inputs, 0)
-        require_types(node, [data], FLOATS)
+        require_types(node, [data], (*FLOATS, *FLOAT8S))
         checks: tuple[tuple[int, tuple[DType, ...], str], ...] = (
-            (1, FLOATS, "the ratio"),
+            (1, (*FLOATS, *FLOAT8S), "the ratio"),
             (2, (BOOL,), "training_mode"),
         )
         for index, allowed, what in checks:

@@ -8,6 +8,7 @@ import operator as operators
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from vkml.errors import ShapeError
@@ -20,7 +21,7 @@ from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import broadcast_shapes, require_types
 from vkml.ops.checks import optional, present, require_dtype, required
 from vkml.ops.limits import check_size
-from vkml.ops.pointwise import Binary, Form, Variadic
+from vkml.ops.pointwise import Binary, Form, Variadic, widened
 from vkml.ops.upgrading import attributes_to_inputs, renew
 
 
@@ -143,7 +144,7 @@ def clip_limits(dtype: DType) -> tuple[float, float] | None:
     """What Clip limits floats to where a bound is absent: the type's finite numbers; None for other types."""
     if not dtype.is_float:
         return None
-    largest = float(np.finfo(dtype.storage).max)
+    largest = float(ml_dtypes.finfo(dtype.storage).max)  # type: ignore[no-untyped-call]
     return -largest, largest
 
 
@@ -179,16 +180,17 @@ class Clip(Operator):
         return [data.type]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        data = present(inputs, 0)
+        data = widened(present(inputs, 0))
         low, high = optional(inputs, 1), optional(inputs, 2)
-        limits = clip_limits(from_numpy(data.dtype)) or (None, None)
+        dtype = present(inputs, 0).dtype
+        limits = clip_limits(from_numpy(dtype)) or (None, None)
         with np.errstate(all="ignore"):
             bounds: list[Any] = [
                 limit if bound is None else bound.reshape(()).astype(data.dtype)
                 for bound, limit in zip((low, high), limits, strict=True)
             ]
             limited = data if bounds == [None, None] else np.asarray(np.clip(data, *bounds))
-            return [limited.astype(data.dtype, copy=False)]
+            return [limited.astype(dtype, copy=False)]
 
     def scalar(
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType

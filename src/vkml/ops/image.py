@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT64, NUMBERS
+from vkml.ir.dtypes import FLOAT32, FLOATS, INT64, NUMBERS
 from vkml.ir.graph import Node
-from vkml.ir.operator import FLOAT, FLOATS, INTS, Array, Operator, operator
+from vkml.ir.operator import FLOAT, INTS, Array, AttributeType, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
     contiguous,
@@ -322,7 +322,7 @@ class Resize(Operator):
         parts: list[Known | None] = [optional(inputs, index) for index in (1, 2, 3)]
         for part, what in zip(parts[:2], ("roi", "scales"), strict=True):
             if part is not None:
-                require_dtype(node, part, (FLOAT32, FLOAT16, FLOAT64), what)
+                require_dtype(node, part, FLOATS, what)
         if parts[2] is not None:
             require_dtype(node, parts[2], (INT64,), "sizes")
         needed = (
@@ -375,7 +375,7 @@ class Upsample(Operator):
 
     inputs = (1, 2)
     attributes = {"mode": "nearest"}
-    attribute_types = {"height_scale": FLOAT, "scales": FLOATS, "width_scale": FLOAT}
+    attribute_types = {"height_scale": FLOAT, "scales": AttributeType.FLOATS, "width_scale": FLOAT}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
         if node.version >= 9:

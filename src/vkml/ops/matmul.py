@@ -11,9 +11,7 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import (
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
+    FLOATS,
     INT8,
     INT32,
     INT64,
@@ -30,7 +28,7 @@ from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import renew
 
-MATRIX_DTYPES: tuple[DType, ...] = (FLOAT32, FLOAT16, FLOAT64, INT32, INT64, UINT32, UINT64)
+MATRIX_DTYPES: tuple[DType, ...] = (*FLOATS, INT32, INT64, UINT32, UINT64)
 
 
 @dataclass(frozen=True)

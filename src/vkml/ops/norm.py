@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, DType
+from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, INTS, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
@@ -27,8 +27,6 @@ from vkml.ops.checks import (
 )
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import NEWEST, constant_node, fresh_name, renew
-
-NORM_DTYPES = (FLOAT32, FLOAT16, FLOAT64)
 
 
 def _wide(dtype: DType) -> DType:
@@ -47,7 +45,7 @@ def _channel_view(view: Any, rank: int) -> Any:
 
 
 def _check_vector(node: Node, found: Known, length: int, what: str) -> None:
-    require_dtype(node, found, NORM_DTYPES, what)
+    require_dtype(node, found, FLOATS, what)
     if found.dims != (length,):
         raise ShapeError(f"{node.label}: {what} must have shape [{length}], it has {list(found.dims)}")
 
@@ -88,7 +86,7 @@ class BatchNormalization(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 2)
         for index, what in ((1, "scale"), (2, "B"), (3, "input_mean"), (4, "input_var")):
             _check_vector(node, required(node, inputs, index), x.dims[1], what)
@@ -168,7 +166,7 @@ class InstanceNormalization(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 3)
         for index, what in ((1, "scale"), (2, "B")):
             vector = required(node, inputs, index)
@@ -202,7 +200,7 @@ class GroupNormalization(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, groups = required(node, inputs, 0), int(node.attributes["num_groups"])
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 2)
         channels = x.dims[1]
         if groups < 1 or channels % groups:
@@ -265,7 +263,7 @@ def row_geometry(node: Node, x_shape: Sequence[int]) -> RowGeometry:
 
 def _check_row_vector(node: Node, x: Known, vector: Known, what: str) -> None:
     """Scale and bias broadcast one-way to the input."""
-    require_dtype(node, vector, NORM_DTYPES, what)
+    require_dtype(node, vector, FLOATS, what)
     aligned = zip(reversed(vector.dims), reversed(x.dims), strict=False)
     if vector.rank > x.rank or any(size not in (1, full) for size, full in aligned):
         raise ShapeError(
@@ -291,7 +289,7 @@ class LayerNormalization(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, scale, bias = required(node, inputs, 0), required(node, inputs, 1), optional(inputs, 2)
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         _check_row_vector(node, x, scale, "Scale")
         if bias is not None:
             _check_row_vector(node, x, bias, "B")
@@ -325,7 +323,7 @@ class RMSNormalization(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, scale = required(node, inputs, 0), required(node, inputs, 1)
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         _check_row_vector(node, x, scale, "scale")
         _stash_dtype(node)
         row_geometry(node, x.dims)
@@ -367,7 +365,7 @@ class LRN(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 2)
         if node.attributes["size"] < 1:
             raise InvalidGraph(f"{node.label}: size is {node.attributes['size']}; it must be positive")
@@ -413,7 +411,7 @@ class LpNormalization(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         normalise_axis(node, node.attributes["axis"], x.rank)
         if node.attributes["p"] not in (1, 2):
             raise InvalidGraph(f"{node.label}: p is {node.attributes['p']}; it must be 1 or 2")
@@ -451,7 +449,7 @@ class MeanVarianceNormalization(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, NORM_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         normalise_axes(node, node.attributes["axes"], x.rank)
         return [static(x.dtype, x.dims)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8
+from vkml.ir.dtypes import FLOATS, INT8, INT64, UINT8
 from vkml.ir.graph import Node
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -27,8 +27,6 @@ from vkml.ops.windows import (
     tap_views,
     window_view,
 )
-
-POOL_DTYPES = (FLOAT32, FLOAT16, FLOAT64)
 
 VIEW_TAPS = 64
 """Above this many taps a reduction over the window view beats one whole-output operation a tap."""
@@ -134,7 +132,7 @@ class MaxPool(_Pool):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, (*POOL_DTYPES, INT8, UINT8), "the input")
+        require_dtype(node, x, (*FLOATS, INT8, UINT8), "the input")
         require_rank(node, x, 3)
         shape = pool_geometry(node, x.dims).output_shape
         return [check_size(node, x.dtype, shape), check_size(node, INT64, shape)][: len(node.outputs)]
@@ -142,16 +140,19 @@ class MaxPool(_Pool):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x = present(inputs, 0)
         geometry = pool_geometry(node, x.shape)
-        padded = pad_for_windows(x, geometry, _lowest(x.dtype))
+        wide = widened(x)
+        padded = pad_for_windows(wide, geometry, _lowest(wide.dtype))
         if len(node.outputs) > 1 and node.outputs[1]:
-            return _max_with_indices(padded, geometry, bool(node.attributes["storage_order"]))
+            best, index = _max_with_indices(padded, geometry, bool(node.attributes["storage_order"]))
+            return [best.astype(x.dtype, copy=False), index]
         if geometry.taps > VIEW_TAPS:
             rank = len(geometry.kernel)
-            return [np.asarray(window_view(padded, geometry).max(axis=tuple(range(-rank, 0))))]
-        best = np.full(geometry.output_shape, _lowest(x.dtype), dtype=x.dtype)
+            greatest = np.asarray(window_view(padded, geometry).max(axis=tuple(range(-rank, 0))))
+            return [greatest.astype(x.dtype, copy=False)]
+        best = np.full(geometry.output_shape, _lowest(wide.dtype), dtype=wide.dtype)
         for _, view in tap_views(padded, geometry):
             np.maximum(best, view, out=best)
-        return [best]
+        return [best.astype(x.dtype, copy=False)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         if len(node.outputs) > 1 and node.outputs[1]:
@@ -204,7 +205,7 @@ class AveragePool(_Pool):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, POOL_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 3)
         return [check_size(node, x.dtype, pool_geometry(node, x.dims).output_shape)]
 
@@ -253,7 +254,7 @@ class LpPool(_Pool):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, POOL_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 3)
         _check_p(node)
         return [check_size(node, x.dtype, pool_geometry(node, x.dims).output_shape)]
@@ -285,7 +286,7 @@ class _GlobalPool(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, POOL_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_rank(node, x, 2)
         return [check_size(node, x.dtype, (*x.dims[:2], *(1,) * (x.rank - 2)))]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, INT64, NUMBERS
+from vkml.ir.dtypes import FLOATS, INT64, NUMBERS
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -45,7 +45,7 @@ class GridSample(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, grid = required(node, inputs, 0), required(node, inputs, 1)
         require_dtype(node, x, NUMBERS, "the input")
-        require_dtype(node, grid, (FLOAT32, FLOAT16, FLOAT64), "the grid")
+        require_dtype(node, grid, FLOATS, "the grid")
         require_rank(node, x, 3)
         for key, allowed in (
             ("mode", ("linear", "nearest", "cubic")),
@@ -163,7 +163,7 @@ class AffineGrid(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         theta, size = required(node, inputs, 0), required(node, inputs, 1)
-        require_dtype(node, theta, (FLOAT32, FLOAT16, FLOAT64), "theta")
+        require_dtype(node, theta, FLOATS, "theta")
         wanted = list_value(node, size, "size")
         if wanted is None:
             return [unknown_shape(theta.dtype, size.type.elements)]
@@ -242,7 +242,7 @@ class RoiAlign(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, rois, batch = (required(node, inputs, index) for index in range(3))
         for found, what in ((x, "the input"), (rois, "rois")):
-            require_dtype(node, found, (FLOAT32, FLOAT16, FLOAT64), what)
+            require_dtype(node, found, FLOATS, what)
         require_dtype(node, batch, (INT64,), "batch_indices")
         if node.attributes["mode"] not in ("avg", "max"):
             raise InvalidGraph(f"{node.label}: mode {node.attributes['mode']!r} is neither avg nor max")

@@ -145,7 +145,7 @@ class TopK(Operator):
         size = x.shape[axis]
         if not 0 <= k <= size:
             raise ShapeError(f"{node.label}: k is {k}, axis {axis} has {size} elements")
-        rows = np.moveaxis(x, axis, -1)
+        rows = np.moveaxis(widened(x), axis, -1)
         places = np.moveaxis(_top_places(rows, k, bool(node.attributes["largest"])), -1, axis)
         places = contiguous(places.astype(np.int64, copy=False))
         return [np.take_along_axis(x, places, axis=axis), places][: len(node.outputs)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.ir import scalar
-from vkml.ir.dtypes import BOOL, FLOATS, INTEGERS, NUMBERS, SIGNED, DType
+from vkml.ir.dtypes import BOOL, FLOAT8S, FLOATS, INTEGERS, NUMBERS, SIGNED, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator, register
 from vkml.ir.scalar import Scalar
@@ -72,9 +72,15 @@ register(Unary("Asinh", np.arcsinh, _step("arcsinh"), FLOATS))
 register(Unary("Acosh", np.arccosh, _step("arccosh"), FLOATS))
 register(Unary("Atanh", np.arctanh, _step("arctanh"), FLOATS))
 
-register(Predicate("IsNaN", np.isnan, lambda x: scalar.test("isnan", x), FLOATS))
+register(Predicate("IsNaN", np.isnan, lambda x: scalar.test("isnan", x), (*FLOATS, *FLOAT8S)))
 register(
-    Predicate("IsInf", _is_inf, _is_inf_form, FLOATS, attributes={"detect_negative": 1, "detect_positive": 1})
+    Predicate(
+        "IsInf",
+        _is_inf,
+        _is_inf_form,
+        (*FLOATS, *FLOAT8S),
+        attributes={"detect_negative": 1, "detect_positive": 1},
+    )
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, ShapeError
-from vkml.ir.dtypes import INT64
+from vkml.ir.dtypes import FLOATS, INT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -26,7 +26,6 @@ from vkml.ops.checks import (
     unknown_shape,
 )
 from vkml.ops.limits import check_size
-from vkml.ops.pool import POOL_DTYPES
 from vkml.ops.windows import WINDOW_ATTRIBUTES, explicit_pads, spatial_attribute
 
 
@@ -84,7 +83,7 @@ class Col2Im(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, image_input = required(node, inputs, 0), required(node, inputs, 1)
         required(node, inputs, 2)
-        require_dtype(node, x, POOL_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         if has_unknown_value(inputs, (1, 2)):
             return [unknown_shape(x.dtype, 2 + image_input.type.elements)]
         image = input_values(node, inputs, 1, "image_shape") or ()
@@ -153,7 +152,7 @@ class MaxUnpool(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, indices = required(node, inputs, 0), required(node, inputs, 1)
-        require_dtype(node, x, POOL_DTYPES, "the input")
+        require_dtype(node, x, FLOATS, "the input")
         require_dtype(node, indices, (INT64,), "indices")
         require_rank(node, x, 3)
         if indices.dims != x.dims:
