@@ -247,6 +247,40 @@ def test_types_below_a_byte(command: Command, tmp_path: Path, dtype: dtypes.DTyp
     assert done.code == 2 and dtype.name in done.err
 
 
+@pytest.mark.parametrize("dtype", [dtypes.BFLOAT16, dtypes.FLOAT8E5M2, dtypes.FLOAT4E2M1], ids=str)
+def test_floats_that_numpy_lacks(command: Command, tmp_path: Path, dtype: dtypes.DType) -> None:
+    """Read from wider floats, rounded, and from tensors; written as float32, which has all their numbers."""
+    from onnx import numpy_helper
+
+    sketch = Sketch("copy", opset=25)
+    vkml.onnx.save_graph(sketch.finish(sketch.input("x", (3,), dtype)), tmp_path / "copy.onnx")
+    given = np.array([0.1, -1.5, 6])
+    np.save(tmp_path / "x.npy", given)
+    tensor = numpy_helper.from_array(given.astype(dtype.storage))
+    (tmp_path / "x.pb").write_bytes(tensor.SerializeToString())
+    for name in ("x.npy", "x.pb"):
+        done = command(
+            "run",
+            tmp_path / "copy.onnx",
+            "-i",
+            tmp_path / name,
+            "-d",
+            "cpu",
+            "-o",
+            tmp_path / "out",
+            "--json",
+        )
+        assert done.code == 0, done.err
+        assert done.json["outputs"][0]["type"] == dtype.storage.name
+        written = np.load(tmp_path / "out" / "output.npy")
+        assert written.dtype == np.float32
+        np.testing.assert_array_equal(written, given.astype(dtype.storage).astype(np.float32))
+    assert command("run", tmp_path / "copy.onnx", "--random", "-d", "cpu").code == 0
+    np.save(tmp_path / "x.npy", given + 1e39)
+    done = command("run", tmp_path / "copy.onnx", "-i", tmp_path / "x.npy", "-d", "cpu")
+    assert done.code == 2 and dtype.storage.name in done.err
+
+
 def test_strings_are_written_without_pickling(command: Command, tmp_path: Path) -> None:
     sketch = Sketch("copy")
     vkml.onnx.save_graph(sketch.finish(sketch.input("x", (2,), dtypes.STRING)), tmp_path / "copy.onnx")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from tests.fuzz.disturbances import JITTERED, LINEAR
+from tests.fuzz.disturbances import EXACT, JITTERED, LINEAR
 from tests.fuzz.tensors import Array
-from vkml.ir import Node
+from vkml.ir import Node, dtypes
 
 # -- vkml's own limits ---------------------------------------------------------------------------------------
 
@@ -42,7 +42,6 @@ def _named_in(message: str, proto: ModelProto | None) -> NodeProto | None:
 LIMITS = (
     Limit(r"operators? that vkml does not support", "operators that the registry lacks"),
     Limit(r"alpha must not be 0, by which Celu divides", "0 / 0 wherever nothing is positive"),
-    Limit(r"bfloat16|computing in \w+ is not supported", "bfloat16 and float8 are moved and cast only"),
     Limit(
         r"is larger than spatial axis",
         "a window larger than its axis: others make nothing of it",
@@ -109,13 +108,17 @@ def is_double(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 def _leaves_range(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    data = inputs[0]
-    if data is None or result.dtype.kind not in "iu" or data.dtype.kind not in "fiu":
+    data, target = inputs[0], dtypes.from_numpy(result.dtype)
+    if data is None or not target.is_integer or dtypes.from_numpy(data.dtype).kind not in "fiu":
         return False
-    info = np.iinfo(result.dtype)
+    least, most = dtypes.integer_bounds(target)
     with np.errstate(all="ignore"):
         wide = data.astype(np.float64)
-        return ~((np.trunc(wide) >= info.min) & (np.trunc(wide) <= info.max))
+        return ~((np.trunc(wide) >= least) & (np.trunc(wide) <= most))
+
+
+def _is_bfloat16_formula(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == dtypes.BFLOAT16.storage and node.op not in EXACT
 
 
 def _is_mask(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -280,7 +283,8 @@ FREEDOMS = (
         "a window below its stride, and padding to the same size: no two runtimes agree",
     ),
     Freedom("Cast CastLike", _leaves_range, "conversions of what the target type cannot hold: undefined"),
-    Freedom("Cast", _is_mask, "onnxruntime's masks are empty where Dropout does nothing", ORT),
+    Freedom("*", _is_bfloat16_formula, "onnx's evaluator rounds every step of a formula to bfloat16", ONNX),
+    Freedom("CastLike", _is_mask, "onnxruntime's masks are empty where Dropout does nothing", ORT),
     Freedom(
         "GroupNormalization LayerNormalization RMSNormalization", is_double, "stash_type: float32 on the way"
     ),

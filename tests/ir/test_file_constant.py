@@ -14,6 +14,7 @@ import pytest
 from vkml.errors import ModelChanged
 from vkml.ir import Constant, Graph, Node, dtypes
 from vkml.ir.file_constant import OWNED_BYTES, FileConstant, files_of, owned, settled, settled_graph
+from vkml.ir.graph import PackedConstant
 from vkml.ir.mapped_file import FileMapping, MappedFile, mapping_of
 
 Array = np.ndarray[Any, Any]
@@ -63,6 +64,21 @@ def test_views_of_a_file_are_found_there_again(file: MappedFile, name: str) -> N
     assert constant.array.ctypes.data == found.ctypes.data
     assert settled(constant) is constant and _is_mapped(file)
     del found
+    assert not _is_mapped(file)
+
+
+def test_packed_ones_stay_packed_in_the_file(file: MappedFile) -> None:
+    raw = np.frombuffer(file.view(), np.uint8, offset=3)
+    packed = Constant(dtypes.UINT8, raw.shape, raw)
+    given = PackedConstant(dtypes.UINT4, (256, 2 * raw.size // 256), packed)
+    del raw, packed
+    constant, copied = settled(given), settled(given, copies=True)
+    del given
+    assert files_of(_graph(constant)) == (file,) and files_of(_graph(copied)) == ()
+    assert not _is_mapped(file)
+    assert constant.data.tobytes() == copied.data.tobytes() == NUMBERS.tobytes()
+    low, high = constant.array.reshape(-1, 2).astype(np.uint8).T
+    np.testing.assert_array_equal(low | high << 4, np.frombuffer(NUMBERS.tobytes(), np.uint8))
     assert not _is_mapped(file)
 
 
