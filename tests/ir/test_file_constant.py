@@ -76,6 +76,7 @@ def test_packed_ones_stay_packed_in_the_file(file: MappedFile) -> None:
     del given
     assert files_of(_graph(constant)) == (file,) and files_of(_graph(copied)) == ()
     assert not _is_mapped(file)
+    assert settled(constant) is constant and settled(copied) is copied  # what is one object stays one
     assert constant.data.tobytes() == copied.data.tobytes() == NUMBERS.tobytes()
     low, high = constant.array.reshape(-1, 2).astype(np.uint8).T
     np.testing.assert_array_equal(low | high << 4, np.frombuffer(NUMBERS.tobytes(), np.uint8))

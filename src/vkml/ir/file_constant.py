@@ -53,7 +53,9 @@ def settled(constant: Constant, *, copies: bool = False) -> Constant:
     if isinstance(constant, FileConstant):
         return constant
     if isinstance(constant, PackedConstant):
-        return PackedConstant(constant.dtype, constant.shape, settled(constant.packed, copies=copies))
+        packed = settled(constant.packed, copies=copies)
+        same = packed is constant.packed
+        return constant if same else PackedConstant(constant.dtype, constant.shape, packed)
     mapping = mapping_of(constant.array)
     if mapping is None:
         return constant
