@@ -88,7 +88,8 @@ class _Translation:
 
     def step(self, operation: str, *inputs: int, number: float = 0.0) -> int:
         """Adds a step unless the same exists; its value."""
-        made = Step(operation, inputs, number)
+        is_logical = operation in ("bitwise_and", "bitwise_or", "bitwise_xor", "invert")
+        made = Step(operation, inputs, number, dtype="bool" if is_logical else "float32")
         if made not in self._known:
             self.steps.append(made)
             self._known[made] = self.operands + len(self.steps) - 1
@@ -151,7 +152,7 @@ def _folded(operation: str) -> _Write:
 
 
 def _mean(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
-    return build.step("div", _folded("add")(build, node, inputs), build.constant(len(inputs)))
+    return build.step("divide", _folded("add")(build, node, inputs), build.constant(len(inputs)))
 
 
 def _identity(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
@@ -162,7 +163,7 @@ def _clip(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
     present = iter(inputs)
     value = next(present)
     limits = clip_limits(build.dtype(node.outputs[0]))
-    for index, operation in enumerate(("max", "min")):
+    for index, operation in enumerate(("maximum", "minimum")):
         if index + 1 < len(node.inputs) and node.inputs[index + 1]:
             value = build.step(operation, value, next(present))
         elif limits is not None:
@@ -175,37 +176,37 @@ def _cast(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
     if target not in ELEMENTS or source not in ELEMENTS:
         raise CannotLower(f"Cast from {source.name} to {target.name} has no machine code")
     if source == dtypes.BOOL and target != dtypes.BOOL:
-        return build.step("select", inputs[0], build.constant(1.0), build.constant(0.0))
+        return build.step("where", inputs[0], build.constant(1.0), build.constant(0.0))
     if target == dtypes.BOOL and source != dtypes.BOOL:
         return build.step("not_equal", inputs[0], build.constant(0.0))
     if target == dtypes.FLOAT16 and source == dtypes.FLOAT32:
         # Also where the value stays in registers: a model may cast there and back to round.
-        return build.step("half", inputs[0])
+        return build.step("round_to_half", inputs[0])
     return inputs[0]
 
 
 def _leaky(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
-    scaled = build.step("mul", inputs[0], build.constant(node.attributes["alpha"]))
+    scaled = build.step("multiply", inputs[0], build.constant(node.attributes["alpha"]))
     is_negative = build.step("less", inputs[0], build.constant(0.0))
-    return build.step("select", is_negative, scaled, inputs[0])
+    return build.step("where", is_negative, scaled, inputs[0])
 
 
 def _prelu(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
-    scaled = build.step("mul", inputs[0], inputs[1])
+    scaled = build.step("multiply", inputs[0], inputs[1])
     is_negative = build.step("less", inputs[0], build.constant(0.0))
-    return build.step("select", is_negative, scaled, inputs[0])
+    return build.step("where", is_negative, scaled, inputs[0])
 
 
 def _elu(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
-    grown = build.step("sub", build.step("exp", inputs[0]), build.constant(1.0))
-    scaled = build.step("mul", grown, build.constant(node.attributes["alpha"]))
+    grown = build.step("subtract", build.step("exp", inputs[0]), build.constant(1.0))
+    scaled = build.step("multiply", grown, build.constant(node.attributes["alpha"]))
     is_negative = build.step("less", inputs[0], build.constant(0.0))
-    return build.step("select", is_negative, scaled, inputs[0])
+    return build.step("where", is_negative, scaled, inputs[0])
 
 
 def _hard_gate(build: _Translation, x: int, alpha: float, beta: float) -> int:
     value = build.step("fma", x, build.constant(alpha), build.constant(beta))
-    return build.step("min", build.step("max", value, build.constant(0.0)), build.constant(1.0))
+    return build.step("minimum", build.step("maximum", value, build.constant(0.0)), build.constant(1.0))
 
 
 def _hard_sigmoid(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
@@ -213,31 +214,31 @@ def _hard_sigmoid(build: _Translation, node: Node, inputs: Sequence[int]) -> int
 
 
 def _hard_swish(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
-    return build.step("mul", inputs[0], _hard_gate(build, inputs[0], 1 / 6, 0.5))
+    return build.step("multiply", inputs[0], _hard_gate(build, inputs[0], 1 / 6, 0.5))
 
 
 def _gelu(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
     x = inputs[0]
     if node.attributes["approximate"] == "tanh":
         # sqrt(2 / pi) (x + 0.044715 x³) = x (0.79788456 + 0.035677408 x²)
-        square = build.step("mul", x, x)
+        square = build.step("multiply", x, x)
         inner = build.step(
             "fma", square, build.constant(0.0356774081363001), build.constant(0.7978845608028654)
         )
-        gate = build.step("tanh", build.step("mul", inner, x))
+        gate = build.step("tanh", build.step("multiply", inner, x))
     else:
-        gate = build.step("erf", build.step("mul", x, build.constant(math.sqrt(0.5))))
+        gate = build.step("erf", build.step("multiply", x, build.constant(math.sqrt(0.5))))
     # Halved before it meets x, whose double may overflow.
     half = build.constant(0.5)
     gate = build.step("fma", gate, half, half)
-    return build.step("mul", gate, x)
+    return build.step("multiply", gate, x)
 
 
 def _silu(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
     x = inputs[0]
     alpha = float(node.attributes.get("alpha", 1.0))
-    inner = x if alpha == 1.0 else build.step("mul", x, build.constant(alpha))
-    return build.step("mul", x, build.step("sigmoid", inner))
+    inner = x if alpha == 1.0 else build.step("multiply", x, build.constant(alpha))
+    return build.step("multiply", x, build.step("sigmoid", inner))
 
 
 def _equality(operation: str) -> _Write:
@@ -260,19 +261,19 @@ def _power(build: _Translation, node: Node, inputs: Sequence[int]) -> int:
         return build.step("sqrt", x)
     if number not in (1.0, 2.0, 3.0, 4.0):
         raise CannotLower(f"Pow with the exponent {number:g} has no machine code")
-    square = build.step("mul", x, x)
-    return {1.0: lambda: x, 2.0: lambda: square, 3.0: lambda: build.step("mul", square, x),
-            4.0: lambda: build.step("mul", square, square)}[number]()  # fmt: skip
+    square = build.step("multiply", x, x)
+    return {1.0: lambda: x, 2.0: lambda: square, 3.0: lambda: build.step("multiply", square, x),
+            4.0: lambda: build.step("multiply", square, square)}[number]()  # fmt: skip
 
 
 _TRANSLATIONS: Mapping[str, _Write] = {
-    "Abs": _of_floats("abs"),
+    "Abs": _of_floats("absolute"),
     "Add": _of_floats("add"),
-    "And": _plain("and"),
+    "And": _plain("bitwise_and"),
     "Cast": _cast,
     "Ceil": _of_floats("ceil"),
     "Clip": _clip,
-    "Div": _of_floats("div"),
+    "Div": _of_floats("divide"),
     "Elu": _elu,
     "Equal": _equality("equal"),
     "Erf": _of_floats("erf"),
@@ -288,24 +289,24 @@ _TRANSLATIONS: Mapping[str, _Write] = {
     "Less": _of_floats("less"),
     "LessOrEqual": _of_floats("less_equal"),
     "Log": _of_floats("log"),
-    "Max": _folded("max"),
+    "Max": _folded("maximum"),
     "Mean": _mean,
-    "Min": _folded("min"),
-    "Mul": _of_floats("mul"),
-    "Neg": _of_floats("neg"),
-    "Not": _plain("not"),
-    "Or": _plain("or"),
+    "Min": _folded("minimum"),
+    "Mul": _of_floats("multiply"),
+    "Neg": _of_floats("negative"),
+    "Not": _plain("invert"),
+    "Or": _plain("bitwise_or"),
     "Pow": _power,
     "PRelu": _prelu,
     "Reciprocal": _of_floats("reciprocal"),
     "Relu": _of_floats("relu"),
-    "Round": _of_floats("round"),
+    "Round": _of_floats("rint"),
     "Sigmoid": _of_floats("sigmoid"),
     "Sqrt": _of_floats("sqrt"),
-    "Sub": _of_floats("sub"),
+    "Sub": _of_floats("subtract"),
     "Sum": _folded("add"),
     "Swish": _silu,
     "Tanh": _of_floats("tanh"),
-    "Where": _plain("select"),
-    "Xor": _plain("xor"),
+    "Where": _plain("where"),
+    "Xor": _plain("bitwise_xor"),
 }

@@ -33,9 +33,9 @@ def scaled(epilogue: Epilogue, factor: float | Access) -> Epilogue:
     """The result times a number, or times a further leaf that comes first, and then the epilogue."""
     old = epilogue.expression
     if isinstance(factor, float):
-        by_number = (Step("constant", number=factor), Step("mul", (0, old.operands)))
+        by_number = (Step("constant", number=factor), Step("multiply", (0, old.operands)))
         return replace(epilogue, expression=after(old, by_number, 0))
-    expression = after(old, (Step("mul", (0, 1)),), 1)
+    expression = after(old, (Step("multiply", (0, 1)),), 1)
     return replace(epilogue, expression=expression, leaves=(factor, *epilogue.leaves))
 
 

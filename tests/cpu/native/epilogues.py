@@ -16,15 +16,15 @@ from vkml.cpu.native.kernel import Launch
 Array = np.ndarray[Any, Any]
 KINDS = ("identity", "bias_relu", "residual", "clip", "scalar", "long", "two_results", "gelu")
 _BIAS_RELU = Expression(2, (Step("add", (0, 1)), Step("relu", (2,))), (3,))
-_RESIDUAL = Expression(3, (Step("mul", (0, 1)), Step("add", (3, 2))), (4,))
+_RESIDUAL = Expression(3, (Step("multiply", (0, 1)), Step("add", (3, 2))), (4,))
 _CLIP = Expression(
     2,
     (
         Step("add", (0, 1)),
         Step("constant", number=-1.0),
-        Step("max", (2, 3)),
+        Step("maximum", (2, 3)),
         Step("constant", number=2.0),
-        Step("min", (4, 5)),
+        Step("minimum", (4, 5)),
     ),
     (6,),
 )
@@ -33,31 +33,31 @@ _GELU = Expression(
     (
         Step("add", (0, 1)),
         Step("constant", number=0.5**0.5),
-        Step("mul", (2, 3)),
+        Step("multiply", (2, 3)),
         Step("erf", (4,)),
         Step("constant", number=1.0),
         Step("add", (5, 6)),
         Step("constant", number=0.5),
-        Step("mul", (2, 8)),
-        Step("mul", (9, 7)),
+        Step("multiply", (2, 8)),
+        Step("multiply", (9, 7)),
     ),
     (10,),
 )
-_SCALAR = Expression(2, (Step("sub", (0, 1)),), (2,))
-_TWO = Expression(2, (Step("add", (0, 1)), Step("mul", (0, 0))), (2, 3))
+_SCALAR = Expression(2, (Step("subtract", (0, 1)),), (2,))
+_TWO = Expression(2, (Step("add", (0, 1)), Step("multiply", (0, 0))), (2, 3))
 
 
 def _long() -> Expression:
     """(Σ n x)² as Σ n x Σ m x: nine values live at once, so that AVX2 has no registers left for a tile."""
     steps = [Step("constant", number=float(number)) for number in range(1, 10)]
-    steps += [Step("mul", (0, number)) for number in range(1, 10)]
+    steps += [Step("multiply", (0, number)) for number in range(1, 10)]
     total = 10
     for part in range(11, 19):
         steps.append(Step("add", (total, part)))
         total = len(steps)
     products = []
     for part in range(10, 19):
-        steps.append(Step("mul", (part, total)))
+        steps.append(Step("multiply", (part, total)))
         products.append(len(steps))
     result = products[0]
     for part in products[1:]:

@@ -16,7 +16,7 @@ from vkml.cpu.native.assembler import R8, R9, R10, RCX, RDI, RSI, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Expression, Step, TooFewRegisters, emit, registers_needed
 from vkml.cpu.native.kernel import Kernel, Launch
-from vkml.cpu.native.operations import OPERATIONS
+from vkml.cpu.native.operations import operation
 from vkml.cpu.native.vectors import VectorCode
 
 Array = np.ndarray[Any, Any]
@@ -93,20 +93,20 @@ def is_true(value: Array) -> Array:
 
 
 UNARY: dict[str, Callable[[Array], Array]] = {
-    "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "reciprocal": np.reciprocal, "round": np.round,
-    "floor": np.floor, "ceil": np.ceil, "truncate": np.trunc, "sign": np.sign,
-    "relu": lambda x: np.maximum(x, np.float32(0)), "is_nan": lambda x: truth(np.isnan(x)),
+    "negative": np.negative, "absolute": np.abs, "sqrt": np.sqrt, "reciprocal": np.reciprocal,
+    "rint": np.round, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "sign": np.sign,
+    "relu": lambda x: np.maximum(x, np.float32(0)), "isnan": lambda x: truth(np.isnan(x)),
 }  # fmt: skip
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.minimum,
-    "max": np.maximum,
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
+    "minimum": np.minimum, "maximum": np.maximum,
     **{name: functools.partial(lambda f, x, y: truth(f(x, y)), getattr(np, name))
        for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")},
 }  # fmt: skip
 LOGICAL: dict[str, Callable[[Array, Array], Array]] = {
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
+    "bitwise_and": np.logical_and,
+    "bitwise_or": np.logical_or,
+    "bitwise_xor": np.logical_xor,
 }
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp, "log": np.log, "tanh": np.tanh, "erf": scipy.special.erf, "sigmoid": scipy.special.expit,
@@ -167,8 +167,9 @@ def test_logic_and_selection(instructions: InstructionSet) -> None:
     x, y, z = (samples(4096, seed) for seed in range(3))
     for name, reference in LOGICAL.items():
         steps = (
-            Step("less", (0, 1)), Step("greater", (1, 2)), Step(name, (3, 4)), Step("not", (5,)),
-            Step("select", (6, 0, 2)), Step("select", (3, 1, 2)),
+            Step("less", (0, 1)), Step("greater", (1, 2)), Step(name, (3, 4), dtype="bool"),
+            Step("invert", (5,), dtype="bool"),
+            Step("where", (6, 0, 2)), Step("where", (3, 1, 2)),
         )  # fmt: skip
         found = evaluate(instructions, Expression(3, steps, (5, 6, 7, 8)), [x, y, z])
         both = reference(x < y, y > z)
@@ -184,10 +185,10 @@ def test_comparison_merged_with_selection(instructions: InstructionSet, name: st
     require(instructions)
     x, y, z = (samples(4096, seed) for seed in range(3))
     y[::5] = x[::5]
-    expression = Expression(3, (Step(name, (0, 1)), Step("select", (3, 2, 0))), (4,))
+    expression = Expression(3, (Step(name, (0, 1)), Step("where", (3, 2, 0))), (4,))
     (found,) = evaluate(instructions, expression, [x, y, z])
     assert_same(found, np.where(is_true(BINARY[name](x, y)), z, x))
-    nan = Expression(3, (Step("is_nan", (0,)), Step("select", (3, 2, 0))), (4,))
+    nan = Expression(3, (Step("isnan", (0,)), Step("where", (3, 2, 0))), (4,))
     assert_same(evaluate(instructions, nan, [x, y, z])[0], np.where(np.isnan(x), z, x))
 
 
@@ -196,9 +197,9 @@ def test_a_product_and_a_sum_round_twice_a_multiply_add_once(instructions: Instr
     require(instructions)
     x, y, z = (np.random.default_rng(seed).normal(size=256).astype(np.float32) for seed in range(3))
     once = (x.astype(np.float64) * y + z).astype(np.float32)
-    product = Step("mul", (0, 1))
-    cases = {("add", (3, 2)): x * y + z, ("add", (2, 3)): x * y + z, ("sub", (3, 2)): x * y - z,
-             ("sub", (2, 3)): z - x * y, ("fma", (0, 1, 2)): once}  # fmt: skip
+    product = Step("multiply", (0, 1))
+    cases = {("add", (3, 2)): x * y + z, ("add", (2, 3)): x * y + z, ("subtract", (3, 2)): x * y - z,
+             ("subtract", (2, 3)): z - x * y, ("fma", (0, 1, 2)): once}  # fmt: skip
     for (name, inputs), expected in cases.items():
         for bound in (0, 1, 2, 3):
             expression = Expression(3, (product, Step(name, inputs)), (4,))
@@ -212,14 +213,14 @@ def test_zeros_of_both_signs_are_different_constants(instructions: InstructionSe
     require(instructions)
     x = np.array([1, -1, 0, -0.0] * 4, np.float32)
     for zero in (0.0, -0.0):
-        expression = Expression(1, (Step("constant", number=zero), Step("mul", (0, 1))), (2,))
+        expression = Expression(1, (Step("constant", number=zero), Step("multiply", (0, 1))), (2,))
         (found,) = evaluate(instructions, expression, [x])
         np.testing.assert_array_equal(np.signbit(found), np.signbit(x * np.float32(zero)))
     both = (
         Step("constant", number=0.0),
         Step("constant", number=-0.0),
-        Step("mul", (0, 1)),
-        Step("mul", (0, 2)),
+        Step("multiply", (0, 1)),
+        Step("multiply", (0, 2)),
     )
     found = evaluate(instructions, Expression(1, both, (3, 4)), [x])
     assert (np.signbit(found[0]) != np.signbit(found[1])).all()
@@ -277,7 +278,8 @@ def random_expression(random: np.random.Generator, operands: int, count: int) ->
     """Steps with finite values; truth values and floats apart."""
     floats, truths = list(range(operands)), [0][:0]
     steps: list[Step] = []
-    arithmetic = ("add", "sub", "mul", "min", "max", "neg", "abs", "tanh", "relu", "sigmoid")
+    arithmetic = ("add", "subtract", "multiply", "minimum", "maximum", "negative", "absolute", "tanh", "relu",
+                  "sigmoid")  # fmt: skip
     for value in range(operands, operands + count):
         kind = random.random()
         pick = [int(entry) for entry in random.choice(floats, 2)]
@@ -288,10 +290,10 @@ def random_expression(random: np.random.Generator, operands: int, count: int) ->
             truths.append(value)
             continue
         elif kind < 0.4 and truths:
-            steps.append(Step("select", (int(random.choice(truths)), *pick)))
+            steps.append(Step("where", (int(random.choice(truths)), *pick)))
         else:
             name = str(random.choice(arithmetic))
-            steps.append(Step(name, tuple(pick[: OPERATIONS[name].arity])))
+            steps.append(Step(name, tuple(pick[: operation(name).arity])))
         floats.append(value)
     outputs = tuple(int(entry) for entry in random.choice(floats, random.integers(1, 3)))
     return Expression(operands, tuple(steps), outputs)
@@ -303,12 +305,10 @@ def reference(expression: Expression, operands: list[Array]) -> list[Array]:
         inputs = [values[value] for value in step.inputs]
         if step.operation == "constant":
             values.append(np.full(operands[0].shape, step.number))
-        elif step.operation == "select":
+        elif step.operation == "where":
             values.append(np.where(*inputs))
         elif step.operation in BINARY:
-            function = getattr(np, {"add": "add", "sub": "subtract", "mul": "multiply", "min": "minimum",
-                                    "max": "maximum"}.get(step.operation, step.operation))  # fmt: skip
-            values.append(function(*inputs))
+            values.append(getattr(np, step.operation)(*inputs))
         else:
             values.append({**UNARY, **FUNCTIONS}[step.operation](*inputs))
     return [values[output] for output in expression.outputs]
@@ -342,10 +342,10 @@ def test_operands_are_loaded_again_when_registers_are_short(instructions: Instru
     x, y, z = (np.random.default_rng(seed).normal(size=64).astype(np.float32) for seed in range(3))
     steps = (
         Step("add", (0, 1)),
-        Step("mul", (3, 2)),
-        Step("mul", (4, 0)),
-        Step("mul", (5, 1)),
-        Step("mul", (6, 2)),
+        Step("multiply", (3, 2)),
+        Step("multiply", (4, 0)),
+        Step("multiply", (5, 1)),
+        Step("multiply", (6, 2)),
     )
     expression = Expression(3, steps, (7,))
     assert registers_needed(expression, 0) == 2

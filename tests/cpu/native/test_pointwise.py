@@ -20,9 +20,9 @@ LEAKY = Expression(
     (
         Step("constant", number=0.0),
         Step("less", (0, 2)),
-        Step("mul", (0, 1)),
-        Step("select", (3, 4, 0)),
-        Step("sub", (5, 1)),
+        Step("multiply", (0, 1)),
+        Step("where", (3, 4, 0)),
+        Step("subtract", (5, 1)),
     ),
     (6,),
 )
@@ -151,7 +151,7 @@ def test_element_types(
     entries = [0, 1]
     zero, one = add("constant"), add("constant", number=1.0)
     if source == "bool":
-        entries = [add("select", (entry, one, zero)) for entry in entries]
+        entries = [add("where", (entry, one, zero)) for entry in entries]
     total = add("add", tuple(entries))
     if target == "bool":
         total = add("greater", (total, zero))
@@ -217,7 +217,7 @@ def test_nearest_resize_is_a_copy(instructions: InstructionSet) -> None:
 def test_several_results(instructions: InstructionSet) -> None:
     require(instructions)
     x, y = values((33, 45)), values((45,), 1)
-    steps = (Step("add", (0, 1)), Step("mul", (0, 1)), Step("less", (0, 1)))
+    steps = (Step("add", (0, 1)), Step("multiply", (0, 1)), Step("less", (0, 1)))
     expression = Expression(2, steps, (2, 3, 4, 0, 2))
     dtypes = ("float32", "float16", "bool", "float32", "float32")
     memories = [guarded(np.zeros(x.shape, dtype)) for dtype in dtypes]

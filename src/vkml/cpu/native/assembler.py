@@ -41,14 +41,19 @@ class Mem:
 
 @dataclass(frozen=True)
 class _Vector:
-    """How a vector instruction is encoded: prefix (none, 66, F3, F2 → 0–3), opcode map, opcode, W."""
+    """How a vector instruction is encoded: prefix (none, 66, F3, F2 → 0–3), opcode map, opcode, W.
+
+    W is 0, 1, or 2 for one that is set with AVX-512 only.
+    """
 
     prefix: int
     map: int
     opcode: int
     wide: int = 0
     unit: int = 0
-    """Bytes that a compressed displacement counts in (EVEX); 0: the length of the vector."""
+    """Bytes that a compressed displacement counts in (EVEX); 0: the vector's length, -n: an n-th of it."""
+    lane: int = 4
+    """Bytes of a lane: of the wider one, where source and result have different ones."""
 
 
 _VECTOR = {
@@ -66,7 +71,27 @@ _VECTOR = {
     "pand": _Vector(1, 1, 0xDB), "pandn": _Vector(1, 1, 0xDF), "por": _Vector(1, 1, 0xEB),
     "pxor": _Vector(1, 1, 0xEF), "pcmpeqd": _Vector(1, 1, 0x76), "pcmpgtd": _Vector(1, 1, 0x66),
     "blendmps": _Vector(1, 2, 0x65), "permps": _Vector(1, 2, 0x16), "scalefps": _Vector(1, 2, 0x2C),
-    "packssdw": _Vector(1, 1, 0x6B), "packuswb": _Vector(1, 1, 0x67),
+    "packssdw": _Vector(1, 1, 0x6B), "packuswb": _Vector(1, 1, 0x67), "packsswb": _Vector(1, 1, 0x63),
+    "packusdw": _Vector(1, 2, 0x2B),
+    "pminud": _Vector(1, 2, 0x3B), "pmaxud": _Vector(1, 2, 0x3F),
+    "psllvd": _Vector(1, 2, 0x47), "psrlvd": _Vector(1, 2, 0x45), "psravd": _Vector(1, 2, 0x46),
+    "addpd": _Vector(1, 1, 0x58, 1, 0, 8), "mulpd": _Vector(1, 1, 0x59, 1, 0, 8),
+    "subpd": _Vector(1, 1, 0x5C, 1, 0, 8), "minpd": _Vector(1, 1, 0x5D, 1, 0, 8),
+    "divpd": _Vector(1, 1, 0x5E, 1, 0, 8), "maxpd": _Vector(1, 1, 0x5F, 1, 0, 8),
+    "andpd": _Vector(1, 1, 0x54, 1, 0, 8), "orpd": _Vector(1, 1, 0x56, 1, 0, 8),
+    "xorpd": _Vector(1, 1, 0x57, 1, 0, 8), "fmadd213pd": _Vector(1, 2, 0xA8, 1, 0, 8),
+    "fmadd231pd": _Vector(1, 2, 0xB8, 1, 0, 8), "fnmadd231pd": _Vector(1, 2, 0xBC, 1, 0, 8),
+    "unpcklpd": _Vector(1, 1, 0x14, 1, 0, 8), "unpckhpd": _Vector(1, 1, 0x15, 1, 0, 8),
+    "paddq": _Vector(1, 1, 0xD4, 1, 0, 8), "psubq": _Vector(1, 1, 0xFB, 1, 0, 8),
+    "pmullq": _Vector(1, 2, 0x40, 1, 0, 8), "pmuludq": _Vector(1, 1, 0xF4, 1, 0, 8),
+    "pminsq": _Vector(1, 2, 0x39, 1, 0, 8), "pmaxsq": _Vector(1, 2, 0x3D, 1, 0, 8),
+    "pminuq": _Vector(1, 2, 0x3B, 1, 0, 8), "pmaxuq": _Vector(1, 2, 0x3F, 1, 0, 8),
+    "pandq": _Vector(1, 1, 0xDB, 1, 0, 8), "porq": _Vector(1, 1, 0xEB, 1, 0, 8),
+    "pxorq": _Vector(1, 1, 0xEF, 1, 0, 8),
+    "pcmpeqq": _Vector(1, 2, 0x29, 1, 0, 8), "pcmpgtq": _Vector(1, 2, 0x37, 1, 0, 8),
+    "psllvq": _Vector(1, 2, 0x47, 1, 0, 8), "psrlvq": _Vector(1, 2, 0x45, 1, 0, 8),
+    "psravq": _Vector(1, 2, 0x46, 1, 0, 8), "blendmpd": _Vector(1, 2, 0x65, 1, 0, 8),
+    "scalefpd": _Vector(1, 2, 0x2C, 1, 0, 8),
 }  # fmt: skip
 """Instructions of three operands: name(destination, first, second)."""
 
@@ -76,7 +101,18 @@ _UNARY = {
     "broadcastss": _Vector(1, 2, 0x18, 0, 4), "cvtph2ps": _Vector(1, 2, 0x13, 0, -2),
     "pmovsxbd": _Vector(1, 2, 0x21, 0, -4), "pmovzxbd": _Vector(1, 2, 0x31, 0, -4),
     "getexpps": _Vector(1, 2, 0x42), "pbroadcastb": _Vector(1, 2, 0x78, 0, 1),
-    "pbroadcastw": _Vector(1, 2, 0x79, 0, 2),
+    "pbroadcastw": _Vector(1, 2, 0x79, 0, 2), "pbroadcastq": _Vector(1, 2, 0x59, 2, 8, 8),
+    "pmovsxwd": _Vector(1, 2, 0x23, 0, -2), "pmovzxwd": _Vector(1, 2, 0x33, 0, -2),
+    "pmovsxdq": _Vector(1, 2, 0x25, 0, -2, 8), "pmovzxdq": _Vector(1, 2, 0x35, 0, -2, 8),
+    "pabsd": _Vector(1, 2, 0x1E), "pabsq": _Vector(1, 2, 0x1F, 1, 0, 8),
+    "sqrtpd": _Vector(1, 1, 0x51, 1, 0, 8), "movupd": _Vector(1, 1, 0x10, 1, 0, 8),
+    "cvtudq2ps": _Vector(3, 1, 0x7A), "cvtdq2pd": _Vector(2, 1, 0xE6, 0, -2, 8),
+    "cvtudq2pd": _Vector(2, 1, 0x7A, 0, -2, 8), "cvttpd2dq": _Vector(1, 1, 0xE6, 1, 0, 8),
+    "cvttpd2udq": _Vector(0, 1, 0x78, 1, 0, 8), "cvtps2pd": _Vector(0, 1, 0x5A, 0, -2, 8),
+    "cvtpd2ps": _Vector(1, 1, 0x5A, 1, 0, 8), "cvtqq2pd": _Vector(2, 1, 0xE6, 1, 0, 8),
+    "cvtuqq2pd": _Vector(2, 1, 0x7A, 1, 0, 8), "cvtqq2ps": _Vector(0, 1, 0x5B, 1, 0, 8),
+    "cvtuqq2ps": _Vector(3, 1, 0x7A, 1, 0, 8), "cvttpd2qq": _Vector(1, 1, 0x7A, 1, 0, 8),
+    "cvttps2qq": _Vector(1, 1, 0x7A, 0, -2, 8),
 }  # fmt: skip
 """Instructions of two operands: name(destination, source)."""
 
@@ -90,10 +126,16 @@ _IMMEDIATE = {
 _UNARY_IMMEDIATE = {
     "permilps": _Vector(1, 3, 0x04), "roundps": _Vector(1, 3, 0x08),
     "permpd": _Vector(1, 3, 0x01, 1), "getmantps": _Vector(1, 3, 0x26),
+    "roundpd": _Vector(1, 3, 0x09, 1, 0, 8),
 }  # fmt: skip
 """name(destination, source, immediate); roundps is vrndscaleps under AVX-512, alike for numbers below 16."""
 
-_SHIFTS = {"pslld": 6, "psrld": 2, "psrad": 4}
+_SHIFTS = {
+    "pslld": (_Vector(1, 1, 0x72), 6), "psrld": (_Vector(1, 1, 0x72), 2), "psrad": (_Vector(1, 1, 0x72), 4),
+    "psllq": (_Vector(1, 1, 0x73, 1, 0, 8), 6), "psrlq": (_Vector(1, 1, 0x73, 1, 0, 8), 2),
+    "psraq": (_Vector(1, 1, 0x72, 1, 0, 8), 4),
+}  # fmt: skip
+"""Shifts by a number; psraq needs AVX-512."""
 Operand = int | Mem
 
 
@@ -104,11 +146,17 @@ class Assembler:
     destination first. The last operand of a vector instruction may be memory.
 
     Args:
-        has_avx512: whether vectors have 16 floats (and instructions their EVEX form) or 8.
+        has_avx512: whether vectors have 64 bytes (and instructions their EVEX form) or 32.
+        is_wide: whether lanes of 64 bits fill a vector; those of 32 bits then fill half of one.
+
+    Attributes:
+        lanes: of a vector.
     """
 
-    def __init__(self, has_avx512: bool) -> None:
+    def __init__(self, has_avx512: bool, *, is_wide: bool = False) -> None:
         self.has_avx512 = has_avx512
+        self.full_bits = 512 if has_avx512 else 256
+        self.lanes = self.full_bits // (64 if is_wide else 32)
         self._code = bytearray()
         self._places: list[int] = []
         self._fixups: list[tuple[int, Label, int]] = []
@@ -243,6 +291,33 @@ class Assembler:
         """RAX, RDX = the unsigned 128-bit number RDX:RAX divided by a register: quotient, remainder."""
         self._general(0xF7, 6, divisor)
 
+    def divide_signed(self, divisor: int) -> None:
+        """RAX, RDX = RAX divided by a register: quotient, remainder; the most negative number by -1 traps."""
+        self._code += b"\x48\x99"
+        self._general(0xF7, 7, divisor)
+
+    def extend_sign(self, target: int) -> None:
+        """The lower 32 bits of a register to 64 (movsxd)."""
+        self._general(0x63, target, target)
+
+    def test_immediate(self, first: int, value: int) -> None:
+        self._general(0xF7, 0, first, immediate=struct.pack("<i", value))
+
+    def exact_remainder(self, target: Mem, dividend: Mem, divisor: Mem, size: int) -> None:
+        """target = what is left of one float of 4 or 8 bytes by another, with the dividend's sign (fprem).
+
+        Changes RAX; uses two places of the old floating-point stack.
+        """
+        opcode = {4: 0xD9, 8: 0xDD}[size]
+        self._general(opcode, 0, divisor, wide=0)
+        self._general(opcode, 0, dividend, wide=0)
+        again = self.here()
+        # A turn lowers the exponent by up to 63; the third bit of the status' upper byte says: not yet done.
+        self._code += b"\xd9\xf8" + b"\xdf\xe0" + b"\xf6\xc4\x04"
+        self.jump_if("nz", again)
+        self._general(opcode, 3, target, wide=0)
+        self._code += b"\xdd\xd8"
+
     def _arithmetic_immediate(self, which: int, target: int, value: int) -> None:
         if -128 <= value < 128:
             self._general(0x83, which, target, immediate=struct.pack("<b", value))
@@ -334,7 +409,7 @@ class Assembler:
             second: register or memory.
             mask: a mask register (AVX-512), 0 for none.
             zeroes: whether lanes that the mask leaves out become zero.
-            bits: 128, 256, 512; 0 for the whole width.
+            bits: 128, 256, 512; 0 for as many lanes as vectors have, of this instruction's size.
         """
         self._emit_vector(_VECTOR[name], target, first, second, mask, zeroes, bits)
 
@@ -354,13 +429,15 @@ class Assembler:
         """An instruction of two operands and a number (`permilps`, `roundps`, …)."""
         self._emit_vector(_UNARY_IMMEDIATE[name], target, 0, source, 0, False, bits, bytes([value]))
 
-    def shift(self, name: str, target: int, source: int, count: int) -> None:
-        """Shifts 32-bit lanes: `pslld`, `psrld`, `psrad`."""
-        self._emit_vector(_Vector(1, 1, 0x72), _SHIFTS[name], target, source, 0, False, 0, bytes([count]))
+    def shift(self, name: str, target: int, source: int, count: int, *, bits: int = 0) -> None:
+        """Shifts lanes by a number: `pslld`, `psrld`, `psrad`, `psllq`, `psrlq`, `psraq`."""
+        code, extension = _SHIFTS[name]
+        self._emit_vector(code, extension, target, source, 0, False, bits, bytes([count]))
 
-    def store_vector(self, target: Mem, source: int, *, mask: int = 0, bits: int = 0) -> None:
-        """Stores a vector to any address (movups)."""
-        self._emit_vector(_Vector(0, 1, 0x11), source, 0, target, mask, False, bits)
+    def store_vector(self, target: Mem, source: int, *, mask: int = 0, bits: int = 0, lane: int = 4) -> None:
+        """Stores a vector of lanes of 4 or 8 bytes to any address (movups, movupd)."""
+        code = _Vector(0, 1, 0x11) if lane == 4 else _Vector(1, 1, 0x11, 1, 0, 8)
+        self._emit_vector(code, source, 0, target, mask, False, bits)
 
     def store_float(self, target: Mem, source: int) -> None:
         """Stores the lowest lane (movss)."""
@@ -374,20 +451,31 @@ class Assembler:
         """Stores a vector as float16, rounded to nearest even (cvtps2ph)."""
         self._emit_vector(_Vector(1, 3, 0x1D, 0, -2), source, 0, target, mask, False, 0, b"\x00")
 
-    def compare(self, target: int, first: int, second: Operand, predicate: int) -> None:
-        """Compares floats (cmpps): target is a mask register with AVX-512, a vector with AVX2."""
-        self._emit_vector(_Vector(0, 1, 0xC2), target, first, second, 0, False, 0, bytes([predicate]))
+    def compare(self, target: int, first: int, second: Operand, predicate: int, *, lane: int = 4) -> None:
+        """Compares floats (cmpps, cmppd): target is a mask register with AVX-512, a vector with AVX2."""
+        code = _Vector(0, 1, 0xC2) if lane == 4 else _Vector(1, 1, 0xC2, 1, 0, 8)
+        self._emit_vector(code, target, first, second, 0, False, 0, bytes([predicate]))
 
-    def compare_integers(self, target: int, first: int, second: Operand, predicate: int) -> None:
-        """Compares signed lanes into a mask register (pcmpd, AVX-512): 0 =, 1 <, 2 ≤, 4 ≠, 5 ≥, 6 >."""
-        self._emit_vector(_Vector(1, 3, 0x1F), target, first, second, 0, False, 0, bytes([predicate]))
+    def compare_integers(
+        self,
+        target: int,
+        first: int,
+        second: Operand,
+        predicate: int,
+        *,
+        lane: int = 4,
+        is_signed: bool = True,
+    ) -> None:
+        """Compares lanes into a mask register (pcmpd, AVX-512): 0 =, 1 <, 2 ≤, 4 ≠, 5 ≥, 6 >."""
+        code = _Vector(1, 3, 0x1F if is_signed else 0x1E, int(lane == 8), 0, lane)
+        self._emit_vector(code, target, first, second, 0, False, 0, bytes([predicate]))
 
-    def blend(self, target: int, if_clear: int, if_set: Operand, mask: int) -> None:
+    def blend(self, target: int, if_clear: int, if_set: Operand, mask: int, *, lane: int = 4) -> None:
         """Chooses by lane: `mask` is a mask register with AVX-512, a vector (its sign bits) with AVX2."""
         if self.has_avx512:
-            self.vector("blendmps", target, if_clear, if_set, mask=mask)
+            self.vector("blendmps" if lane == 4 else "blendmpd", target, if_clear, if_set, mask=mask)
         else:
-            code = _Vector(1, 3, 0x4A)
+            code = _Vector(1, 3, 0x4A if lane == 4 else 0x4B, 0, 0, lane)
             self._emit_vector(code, target, if_clear, if_set, 0, False, 0, bytes([mask << 4]))
 
     def to_half(self, target: int, source: int, *, bits: int = 128) -> None:
@@ -395,27 +483,42 @@ class Assembler:
         self._emit_vector(_Vector(1, 3, 0x1D), source, 0, target, 0, False, bits, b"\x00")
 
     def store_low(self, target: Mem, source: int, size: int) -> None:
-        """Stores the lowest 1, 2 or 8 bytes of a register (vpextrb, vpextrw, vmovq)."""
-        if size == 8:
-            self._emit_vector(_Vector(1, 1, 0xD6, int(self.has_avx512), 8), source, 0, target, 0, False, 128)
+        """Stores the lowest 1, 2, 4 or 8 bytes of a register (vpextrb, vpextrw, vmovss, vmovq)."""
+        if size == 4:
+            self.store_float(target, source)
+        elif size == 8:
+            self._emit_vector(_Vector(1, 1, 0xD6, 2, 8), source, 0, target, 0, False, 128)
         else:
             code = _Vector(1, 3, {1: 0x14, 2: 0x15}[size], 0, size)
             self._emit_vector(code, source, 0, target, 0, False, 128, b"\x00")
 
-    def store_bytes(self, target: Mem, source: int, *, mask: int = 0) -> None:
-        """Stores the lowest byte of every 32-bit lane (vpmovdb, AVX-512)."""
-        self._emit_vector(_Vector(2, 2, 0x31, 0, -4), source, 0, target, mask, False, 0)
+    def store_truncated(self, target: Mem, source: int, size: int, *, mask: int = 0) -> None:
+        """Stores the lowest 1 or 2 bytes of every 32-bit lane (vpmovdb, vpmovdw, AVX-512)."""
+        code = {1: _Vector(2, 2, 0x31, 0, -4), 2: _Vector(2, 2, 0x33, 0, -2)}[size]
+        self._emit_vector(code, source, 0, target, mask, False, 0)
 
-    def gather(self, target: int, base: Mem, index: int, mask: int) -> None:
-        """Loads the lanes of a mask from base + index in bytes (vgatherdps), and clears the mask.
+    def truncate_lanes(self, target: int, source: int) -> None:
+        """The lower halves of 64-bit lanes as 32-bit lanes (vpmovqd, AVX-512)."""
+        self._emit_vector(_Vector(2, 2, 0x35, 0, -2, 8), source, 0, target, 0, False, 0)
 
-        The index is a vector register whose number is not 4 or 20; the mask is a vector with AVX2.
+    def insert_element(self, target: int, source: Mem, position: int, size: int) -> None:
+        """Loads 1 or 2 bytes into a place of the lowest 16 bytes (vpinsrb, vpinsrw); the others stay."""
+        code = {1: _Vector(1, 3, 0x20, 0, 1), 2: _Vector(1, 1, 0xC4, 0, 2)}[size]
+        self._emit_vector(code, target, target, source, 0, False, 128, bytes([position]))
+
+    def gather(self, target: int, base: Mem, index: int, mask: int, *, lane: int = 4) -> None:
+        """Loads lanes of 4 or 8 bytes of a mask from base + index in bytes, and clears the mask.
+
+        The index is a vector register of 32-bit lanes whose number is not 4 or 20; the mask is a vector with
+        AVX2, of lanes of the size loaded.
         """
         source = replace(base, index=index & 15)
+        wide = int(lane == 8)
         if self.has_avx512:
-            self._emit_vector(_Vector(1, 2, 0x92, 0, 4), target, index & 16, source, mask, False, 0)
+            code = _Vector(1, 2, 0x92, wide, lane, lane)
+            self._emit_vector(code, target, index & 16, source, mask, False, 0)
         else:
-            self._emit_vector(_Vector(1, 2, 0x92), target, mask, source, 0, False, 0)
+            self._emit_vector(_Vector(1, 2, 0x92, wide, 0, lane), target, mask, source, 0, False, 0)
 
     def mask_bits(self, target: int, mask: int) -> None:
         """A mask register in a general one (kmovw); with AVX2 the sign bits of a vector (vmovmskps)."""
@@ -431,11 +534,11 @@ class Assembler:
 
     def multiply_double(self, target: int, first: int, second: Operand) -> None:
         """Product of doubles in the lowest lane (vmulsd)."""
-        self._emit_vector(_Vector(3, 1, 0x59, int(self.has_avx512), 8), target, first, second, 0, False, 128)
+        self._emit_vector(_Vector(3, 1, 0x59, 2, 8), target, first, second, 0, False, 128)
 
     def double_to_float(self, target: int, source: int) -> None:
         """The double in the lowest lane rounded to a float (vcvtsd2ss)."""
-        self._emit_vector(_Vector(3, 1, 0x5A, int(self.has_avx512), 8), target, source, source, 0, False, 128)
+        self._emit_vector(_Vector(3, 1, 0x5A, 2, 8), target, source, source, 0, False, 128)
 
     def mask_to_vector(self, target: int, mask: int) -> None:
         """Lanes of all ones where the mask register is set, zeros elsewhere (vpmovm2d, AVX-512)."""
@@ -445,18 +548,20 @@ class Assembler:
         """The sign bits of the lanes into a mask register (vpmovd2m, AVX-512)."""
         self._emit_vector(_Vector(2, 2, 0x39), mask, 0, source, 0, False, 0)
 
-    def load_masked(self, target: int, source: Mem, mask: int) -> None:
-        """Loads the lanes of a mask, zero elsewhere; reads nothing of the others."""
+    def load_masked(self, target: int, source: Mem, mask: int, *, lane: int = 4) -> None:
+        """Loads the lanes of a mask, zero elsewhere; reads nothing of the others. Of 8 bytes with AVX-512."""
         if self.has_avx512:
-            self.unary("movups", target, source, mask=mask, zeroes=True)
+            self.unary("movups" if lane == 4 else "movupd", target, source, mask=mask, zeroes=True)
         else:
+            assert lane == 4
             self._emit_vector(_Vector(1, 2, 0x2C), target, mask, source, 0, False, 0)
 
-    def store_masked(self, target: Mem, source: int, mask: int) -> None:
-        """Stores the lanes of a mask; writes nothing else."""
+    def store_masked(self, target: Mem, source: int, mask: int, *, lane: int = 4) -> None:
+        """Stores the lanes of a mask; writes nothing else. Of 8 bytes with AVX-512."""
         if self.has_avx512:
-            self.store_vector(target, source, mask=mask)
+            self.store_vector(target, source, mask=mask, lane=lane)
         else:
+            assert lane == 4
             self._emit_vector(_Vector(1, 2, 0x2E), source, mask, target, 0, False, 0)
 
     def extract_upper(self, target: int, source: int, *, bits: int) -> None:
@@ -519,7 +624,8 @@ class Assembler:
         bits: int,
         immediate: bytes = b"",
     ) -> None:
-        bits = bits or (512 if self.has_avx512 else 256)
+        bits = bits or min(8 * code.lane * self.lanes, self.full_bits)
+        wide = int(code.wide == 1 or (code.wide == 2 and self.has_avx512))
         base, index = _extensions(operand)
         length = {128: 0, 256: 1, 512: 2}[bits]
         if not self.has_avx512:
@@ -529,7 +635,7 @@ class Assembler:
                 [
                     0xC4,
                     r << 7 | x << 6 | b << 5 | code.map,
-                    code.wide << 7 | (~second & 15) << 3 | length << 2 | code.prefix,
+                    wide << 7 | (~second & 15) << 3 | length << 2 | code.prefix,
                 ]
             )
             unit = 1
@@ -542,7 +648,7 @@ class Assembler:
                 [
                     0x62,
                     r << 7 | x << 6 | b << 5 | upper << 4 | code.map,
-                    code.wide << 7 | (~second & 15) << 3 | 4 | code.prefix,
+                    wide << 7 | (~second & 15) << 3 | 4 | code.prefix,
                     zeroes << 7 | length << 5 | is_broadcast << 4 | (~second >> 4 & 1) << 3 | mask,
                 ]
             )

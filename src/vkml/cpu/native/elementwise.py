@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vkml.cpu.native import transfer
 from vkml.cpu.native.assembler import (
     R8,
     R9,
@@ -27,10 +28,10 @@ from vkml.cpu.native.assembler import (
     RSP,
     Mem,
 )
+from vkml.cpu.native.element import ITEM_BYTES
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Expression, emit, registers_needed
 from vkml.cpu.native.kernel import Kernel
-from vkml.cpu.native.operations import OPERATIONS
 from vkml.cpu.native.vectors import VectorCode
 
 POINTERS = (R8, R9, R10, R11, R12, R13, R14, R15, RBX, RBP, RSI, RDI)
@@ -41,7 +42,6 @@ _TAIL = 1
 """The mask register of the last lanes (AVX-512)."""
 _GATHERED = 6
 """The mask register that gathers use up (AVX-512)."""
-_ITEM_BYTES = {"float32": 4, "float16": 2, "bool": 1}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Walk:
 
     Attributes:
         strides: elements, for each axis of the chunk, the columns last.
-        dtype: "float32", "float16" or "bool".
+        dtype: of the elements, one of `ITEM_BYTES`.
     """
 
     strides: tuple[int, ...]
@@ -58,7 +58,12 @@ class Walk:
 
     @property
     def itemsize(self) -> int:
-        return _ITEM_BYTES[self.dtype]
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether vectors are put together from single elements, for which there is no gather instruction."""
+        return self.itemsize < 4 and self.strides[-1] not in (0, 1)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -85,10 +90,20 @@ def elementwise_kernel(
     return _Elementwise(instructions, extents, leaves, expression, results).kernel()
 
 
-def tail_mask(instructions: InstructionSet, count: int) -> int:
+def is_wide(expression: Expression, operands: Sequence[Walk]) -> bool:
+    """Whether vectors have lanes of 64 bits, and therefore half as many."""
+    return expression.is_wide or any(walk.itemsize == 8 for walk in operands)
+
+
+def lanes(instructions: InstructionSet, *, is_wide: bool) -> int:
+    """Elements of a vector."""
+    return (8 if instructions is InstructionSet.AVX512 else 4) * (1 if is_wide else 2)
+
+
+def tail_mask(instructions: InstructionSet, width: int, count: int) -> int:
     """The table's word for the lanes of the last vector of that many columns."""
     if instructions is InstructionSet.AVX512:
-        return (1 << count % 16) - 1
+        return (1 << count % width) - 1
     return 4 * (8 - count % 8)
 
 
@@ -101,26 +116,31 @@ class _Elementwise:
         expression: Expression,
         results: tuple[Walk, ...],
     ) -> None:
-        self.code = VectorCode(instructions)
+        self.code = VectorCode(instructions, is_wide=is_wide(expression, (*leaves, *results)))
         self.extents, self.leaves, self.expression, self.results = extents, leaves, expression, results
         self.operands = (*leaves, *results)
         self.levels = len(extents)
         """Loops round the one over columns."""
         if len(self.operands) > len(POINTERS):
             raise ValueError(f"{len(self.operands)} operands; a pointwise kernel takes {len(POINTERS)}")
-        is_plain = all(walk.dtype == "float32" for walk in self.operands)
+        # With AVX2 only vectors of 32-bit lanes have masked loads and stores here.
+        is_plain = not self.code.is_wide and all(walk.itemsize == 4 for walk in self.operands)
         self.has_vectors = all(walk.strides[-1] == 1 for walk in results) and all(
-            walk.strides[-1] in (0, 1) or (walk.dtype == "float32" and abs(walk.strides[-1]) < 1 << 25)
-            for walk in leaves
+            abs(walk.strides[-1]) < 1 << 24 for walk in leaves
         )
-        self.has_masks = self.has_vectors and (self.code.has_avx512 or is_plain)
+        self.has_masks = (
+            self.has_vectors
+            and (self.code.has_avx512 or is_plain)
+            and not any(walk.is_collected for walk in leaves)
+        )
         self.columns = extents[-1] if extents else None
         self._assign_registers()
 
     def _assign_registers(self) -> None:
         code = self.code
         left = list(range(code.registers))
-        self.spare = [left.pop(), left.pop()] if any(walk.dtype != "float32" for walk in self.results) else []
+        needs_spare = any(walk.itemsize < 4 for walk in self.results)
+        self.spare = [left.pop() for _ in range(transfer.SPARE)] if needs_spare else []
         self.tail = _TAIL
         if self.has_masks and not code.has_avx512 and (self.columns is None or self.columns % code.width):
             self.tail = left.pop()
@@ -133,7 +153,7 @@ class _Elementwise:
         self.part: int | None = None
         """A register for stores of a known number of lanes."""
         rest = (self.columns or 0) % code.width
-        if 0 < rest.bit_count() < (3 if code.has_avx512 else 4) and len(left) > needed:
+        if 0 < rest.bit_count() < (3 if code.has_avx512 else 4) and len(left) > needed and not code.is_wide:
             self.part = left.pop()
         self.hoisted: dict[int, int] = {}
         """Leaves that are the same for all columns of a row, and their registers."""
@@ -274,7 +294,7 @@ class _Elementwise:
 
     def _unroll(self) -> int:
         # About 30 instructions fill the time of the loop's own three.
-        cost = sum(OPERATIONS[step.operation].cost for step in self.expression.steps) + len(self.operands)
+        cost = sum(step.form.cost for step in self.expression.steps) + len(self.operands)
         return 4 if cost <= 10 else 2 if cost <= 24 else 1
 
     def _vector_loop(self, blocks: int, done: int) -> int:
@@ -359,20 +379,18 @@ class _Elementwise:
         source = self._place(operand, column, moving)
         if walk.strides[-1] == 0:
             self._broadcast(operand, register, source)
-        elif walk.strides[-1] != 1:
-            self._gather(register, walk, source, is_tail)
-        elif walk.dtype == "float32":
-            code.load(register, source, self.tail if is_tail else None)
+        elif walk.strides[-1] == 1:
+            transfer.load_elements(code, register, source, walk.dtype, self.tail if is_tail else None)
+        elif walk.is_collected:
+            step = walk.strides[-1] * walk.itemsize
+            transfer.collect_elements(code, register, source, step, walk.dtype, self.index)
         else:
-            name = "cvtph2ps" if walk.dtype == "float16" else "pmovzxbd"
-            code.unary(name, register, source, mask=self.tail if is_tail else 0, zeroes=is_tail)
-            if walk.dtype == "bool":
-                self._truth(register)
+            self._gather(register, walk, source, is_tail)
 
     def _gather(self, register: int, walk: Walk, source: Mem, is_tail: bool) -> None:
         code = self.code
-        lanes = np.arange(code.width) * walk.strides[-1] * 4
-        code.load(self.index, code.data(lanes.astype(np.int32).tobytes()))
+        offsets = np.arange(code.width) * walk.strides[-1] * walk.itemsize
+        code.load(self.index, code.data(offsets.astype(np.int32).tobytes()))
         if code.has_avx512:
             if is_tail:
                 code.combine_masks("and", self.gathered, self.tail, self.tail)
@@ -384,47 +402,20 @@ class _Elementwise:
             if is_tail:
                 code.copy(self.gathered, self.tail)
             else:
-                code.vector("pcmpeqd", self.gathered, self.gathered, self.gathered)
-        code.gather(register, source, self.index, self.gathered)
-
-    def _truth(self, register: int) -> None:
-        """Bytes in lanes become truth values; a caller's true may be any number but zero, as in NumPy."""
-        self.code.vector("paddd", register, register, self.code.bits(0x7FFFFFFF))
-        self.code.shift("psrad", register, register, 31)
+                code.vector("pcmpeqd", self.gathered, self.gathered, self.gathered, bits=code.full_bits)
+        code.gather(register, source, self.index, self.gathered, lane=walk.itemsize)
 
     def _broadcast(self, operand: int, register: int, source: Mem) -> None:
-        code = self.code
-        dtype = self.leaves[operand].dtype
-        if dtype == "float32":
-            code.broadcast(register, source)
-        elif dtype == "float16":
-            code.unary("pbroadcastw", register, source, bits=256)
-            code.unary("cvtph2ps", register, register)
-        else:
-            code.unary("pbroadcastb", register, source, bits=128)
-            code.unary("pmovzxbd", register, register)
-            self._truth(register)
+        transfer.broadcast_element(self.code, register, source, self.leaves[operand].dtype)
 
     def _store(self, position: int, register: int, column: int, moving: int | None, is_tail: bool) -> None:
         code, walk = self.code, self.results[position]
         target = self._place(len(self.leaves) + position, column, moving)
-        mask = self.tail if is_tail else 0
-        if walk.dtype == "float32" and is_tail and self.part is not None and self.columns is not None:
+        if walk.itemsize == 4 and is_tail and self.part is not None and self.columns is not None:
             code.store_lanes(target, register, self.columns % code.width, self.part)
-        elif walk.dtype == "float32":
-            code.store(target, register, mask if is_tail else None)
-        elif walk.dtype == "float16":
-            code.store_half(target, register, mask=mask)
-        elif code.has_avx512:
-            code.shift("psrld", self.spare[0], register, 31)
-            code.store_bytes(target, self.spare[0], mask=mask)
         else:
-            low, high = self.spare
-            code.shift("psrld", low, register, 31)
-            code.extract_upper(high, low, bits=256)
-            code.vector("packssdw", low, low, high, bits=128)
-            code.vector("packuswb", low, low, low, bits=128)
-            code.store_low(target, low, 8)
+            mask = self.tail if is_tail else None
+            transfer.store_elements(code, target, register, walk.dtype, self.spare, mask)
 
     def _element(self) -> None:
         """One column, in the lowest lane (and repeated in the others)."""
@@ -438,20 +429,12 @@ class _Elementwise:
             kept=self.hoisted,
         )
         for position, register in enumerate(outputs):
-            walk = self.results[position]
             target = self._place(len(self.leaves) + position, 0, RCX)
-            if walk.dtype == "float32":
-                code.store_float(target, register)
-            elif walk.dtype == "float16":
-                code.to_half(self.spare[0], register)
-                code.store_low(target, self.spare[0], 2)
-            else:
-                code.shift("psrld", self.spare[0], register, 31)
-                code.store_low(target, self.spare[0], 1)
+            transfer.store_element(code, target, register, self.results[position].dtype, self.spare)
 
 
 def cycles(expression: Expression, operands: Sequence[Walk]) -> float:
     """Estimated cycles of one vector."""
-    steps = sum(OPERATIONS[step.operation].cost for step in expression.steps)
+    steps = sum(step.form.cost for step in expression.steps)
     moves = sum(1 if walk.strides[-1] in (0, 1) else 16 for walk in operands)
     return max(0.7 * steps, moves)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from vkml.cpu.native.operations import LIMITS, OPERATIONS, PREDICATES
+from vkml.cpu.native.assembler import Mem
+from vkml.cpu.native.element import ITEM_BYTES, lane_bytes
+from vkml.cpu.native.operation import Operation
+from vkml.cpu.native.operations import OPERATIONS
 from vkml.cpu.native.vectors import VectorCode
 
 
@@ -19,25 +22,50 @@ class Step:
     operation: str
     """A name of `OPERATIONS`."""
     inputs: tuple[int, ...] = ()
-    number: float = field(default=0.0, compare=False)
+    number: float | int = field(default=0.0, compare=False)
     """For "constant"."""
+    dtype: str = "float32"
+    """The arithmetic type that it computes in: of what is compared, converted, chosen."""
     spelling: str = field(init=False, repr=False)
     """The number exactly, by which steps are compared: 0 equals -0, which it is not, and NaN not itself."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spelling", float(self.number).hex())
+        number = self.number
+        object.__setattr__(self, "spelling", number.hex() if isinstance(number, float) else str(number))
+
+    @property
+    def form(self) -> Operation:
+        """How it becomes code."""
+        return OPERATIONS[self.operation, self.dtype]
+
+    @property
+    def result(self) -> str:
+        """The arithmetic type of its value."""
+        if self.operation.startswith("to_"):
+            return self.operation[3:]
+        return "bool" if self.operation in _TESTS else self.dtype
+
+
+_TESTS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "isnan"))
+_LIMITS = {"minimum": "limit_above", "maximum": "limit_below"}
+"""What an extreme of a float and a number is, which needs no test for NaN."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """Values 0 … operands - 1 are given; each step makes the next. All are float32 vectors.
+    """Values 0 … operands - 1 are given; each step makes the next. All are vectors with as many lanes.
 
-    A truth value is a vector whose lanes have all bits set or none.
+    A truth value is a vector of 32-bit lanes that have all bits set or none.
     """
 
     operands: int
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a step computes with 64 bits: then vectors have half as many lanes."""
+        return any(lane_bytes(dtype) == 8 for step in self.steps for dtype in (step.dtype, step.result))
 
 
 @dataclass(frozen=True)
@@ -46,7 +74,7 @@ class Access:
 
     Attributes:
         strides: elements from one index to the next, for each axis of the index space; 0 repeats.
-        dtype: "float32", "float16" or "bool" (one byte, 0 or 1).
+        dtype: of the elements, one of `ITEM_BYTES`.
     """
 
     strides: tuple[int, ...]
@@ -54,7 +82,7 @@ class Access:
 
     @property
     def itemsize(self) -> int:
-        return {"float32": 4, "float16": 2, "bool": 1}[self.dtype]
+        return ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -96,8 +124,8 @@ def emit(
 ) -> list[int]:
     """Emits the code of an expression.
 
-    Besides the registers given it changes RAX and, with AVX-512, the mask registers 5–7; sin and cos use the
-    stack.
+    Besides the registers given it changes RAX and, with AVX-512, the mask registers 5–7; some operations use
+    the stack.
 
     Args:
         code: receives the code.
@@ -107,7 +135,7 @@ def emit(
             use; called again where the register had to be given up in between.
         free: registers that may be used.
         kept: operands that are in registers already, which stay as they are.
-        constants: numbers (see `numbers_of`) that are in all lanes of registers, which stay as they are.
+        constants: float32 numbers (see `numbers_of`) that are in all lanes of registers, which stay so.
 
     Returns:
         The register of each output. The same value listed twice is in the same register.
@@ -127,19 +155,27 @@ def emit(
         if action.step is None:
             load(action.operand, action.target)
         elif action.step.operation == "constant":
-            code.load(action.target, code.constant(action.step.number))
+            code.load(action.target, _number(code, action.step), lane=lane_bytes(action.step.dtype))
         else:
-            inputs = [code.constant(entry) if isinstance(entry, float) else entry for entry in action.inputs]
-            OPERATIONS[action.step.operation].emit(code, action.target, inputs, action.spare)
+            inputs = [_number(code, entry) if isinstance(entry, Step) else entry for entry in action.inputs]
+            action.step.form.emit(code, action.target, inputs, action.spare)
     return list(plan.outputs)
 
 
+def _number(code: VectorCode, step: Step) -> Mem:
+    return code.constant(step.number, step.dtype)
+
+
 def numbers_of(expression: Expression) -> tuple[str, ...]:
-    """The constants that the code of an expression loads, each by its `float.hex`."""
+    """The float32 constants that the code of an expression loads, each by its `float.hex`."""
     simple = _simplified(expression)
     needed = _needed(simple)
     steps = [simple.steps[value - simple.operands] for value in needed]
-    return tuple(dict.fromkeys(step.spelling for step in steps if step.operation == "constant"))
+    return tuple(dict.fromkeys(step.spelling for step in steps if _is_single(step)))
+
+
+def _is_single(step: Step) -> bool:
+    return step.operation == "constant" and step.dtype == "float32"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -167,8 +203,8 @@ class _Action:
     step: Step | None
     target: int
     operand: int = 0
-    inputs: tuple[int | float, ...] = ()
-    """Registers; a float stands for a constant in memory."""
+    inputs: tuple[int | Step, ...] = ()
+    """Registers, and constants in memory."""
     spare: tuple[int, ...] = ()
 
 
@@ -204,7 +240,7 @@ def _plan(
 
 @functools.lru_cache(maxsize=4096)
 def _simplified(expression: Expression) -> Expression:
-    """Equal steps once; a comparison and the choice it decides as one operation.
+    """Equal steps once; a comparison and the choice it decides as one operation, and the like.
 
     A product and a sum stay two, which round twice.
     """
@@ -214,8 +250,7 @@ def _simplified(expression: Expression) -> Expression:
     known: dict[Step, int] = {}
     place = list(range(base))
 
-    def add(operation: str, inputs: tuple[int, ...], number: float = 0.0) -> int:
-        step = Step(operation, inputs, number)
+    def add(step: Step) -> int:
         if step not in known:
             known[step] = base + len(steps)
             steps.append(step)
@@ -228,14 +263,25 @@ def _simplified(expression: Expression) -> Expression:
             steps[inputs[at] - base] if value >= base and uses[value] == 1 and inputs[at] >= base else None
             for at, value in enumerate(step.inputs)
         ]
-        name = step.operation
-        if name in LIMITS and any(_is_number(entry, expression) for entry in step.inputs):
+        name, dtype = step.operation, step.dtype
+        is_limit = name in _LIMITS and (_LIMITS[name], dtype) in OPERATIONS
+        condition = inner[0] if inner else None
+        if is_limit and any(_is_number(entry, expression) for entry in step.inputs):
             at = 0 if _is_number(step.inputs[0], expression) else 1
-            place.append(add(LIMITS[name], (inputs[1 - at], inputs[at])))
-        elif name == "select" and inner[0] is not None and inner[0].operation in PREDICATES:
-            place.append(add(f"select_{inner[0].operation}", (*inner[0].inputs, *inputs[1:])))
+            place.append(add(Step(_LIMITS[name], (inputs[1 - at], inputs[at]), dtype=dtype)))
+        elif (
+            name == "where"
+            and condition is not None
+            and condition.operation in _TESTS
+            and lane_bytes(condition.dtype) == lane_bytes(dtype)
+        ):
+            # The choice is one of bits: only the size of lanes matters.
+            fused = f"where_{condition.operation}"
+            place.append(add(Step(fused, (*condition.inputs, *inputs[1:]), dtype=condition.dtype)))
+        elif name == "divide" and ("reciprocal", dtype) in OPERATIONS and _is_one(step.inputs[0], expression):
+            place.append(add(Step("reciprocal", (inputs[1],), dtype=dtype)))
         else:
-            place.append(add(name, tuple(inputs), step.number))
+            place.append(add(replace(step, inputs=tuple(inputs))))
     return Expression(base, tuple(steps), tuple(place[value] for value in expression.outputs))
 
 
@@ -245,6 +291,10 @@ def _is_number(value: int, expression: Expression) -> bool:
         return False
     step = expression.steps[value - expression.operands]
     return step.operation == "constant" and not math.isnan(step.number)
+
+
+def _is_one(value: int, expression: Expression) -> bool:
+    return _is_number(value, expression) and expression.steps[value - expression.operands].number == 1
 
 
 def _uses(expression: Expression) -> list[int]:
@@ -320,7 +370,7 @@ class _Allocation:
         found = {
             self.expression.operands + at: constants.get(step.spelling)
             for at, step in enumerate(self.expression.steps)
-            if step.operation == "constant"
+            if _is_single(step)
         }
         return {value: register for value, register in found.items() if register is not None}
 
@@ -342,7 +392,7 @@ class _Allocation:
 
     def _compute(self, value: int) -> None:
         step = self.expression.steps[value - self.expression.operands]
-        operation = OPERATIONS[step.operation]
+        operation = step.form
         entries = list(step.inputs)
         memory = None
         if operation.takes_memory:
@@ -351,12 +401,12 @@ class _Allocation:
             if self._in_memory(entries[-1]):
                 memory = entries[-1]
         kept = frozenset(entry for at, entry in enumerate(entries) if memory is None or at < len(entries) - 1)
-        inputs: list[int | float] = []
+        inputs: list[int | Step] = []
         for at, entry in enumerate(entries):
             if memory is not None and at == len(entries) - 1:
-                number = self._constant(entry)
-                assert number is not None
-                inputs.append(number)
+                constant = self._constant(entry)
+                assert constant is not None
+                inputs.append(constant)
             else:
                 inputs.append(self._resident(entry, kept))
         spare = [self._take(kept) for _ in range(operation.spare[self.has_avx512])]
@@ -371,11 +421,11 @@ class _Allocation:
         self.actions.append(_Action(step, target, inputs=tuple(inputs), spare=tuple(spare)))
         self.free += spare
 
-    def _constant(self, value: int) -> float | None:
+    def _constant(self, value: int) -> Step | None:
         if value < self.expression.operands:
             return None
         step = self.expression.steps[value - self.expression.operands]
-        return step.number if step.operation == "constant" else None
+        return step if step.operation == "constant" else None
 
     def _in_memory(self, value: int) -> bool:
         return self._constant(value) is not None and value not in self.registers
@@ -384,9 +434,7 @@ class _Allocation:
         """The register of a value; operands and constants are loaded where they have none."""
         if value not in self.registers:
             register = self._take(kept)
-            number = self._constant(value)
-            step = None if number is None else self.expression.steps[value - self.expression.operands]
-            self.actions.append(_Action(step, register, operand=value))
+            self.actions.append(_Action(self._constant(value), register, operand=value))
             self.registers[value] = register
         return self.registers[value]
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from vkml.cpu.native.elementwise import POINTERS, Walk, cycles, elementwise_kernel, tail_mask
+from vkml.cpu.native.elementwise import (
+    POINTERS,
+    Walk,
+    cycles,
+    elementwise_kernel,
+    is_wide,
+    lanes,
+    tail_mask,
+)
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Expression
 from vkml.cpu.native.kernel import Launch
@@ -69,7 +77,7 @@ def pointwise(
         for position, access in enumerate(operands)
     ]
     elements = math.prod(extents)
-    width = 16 if instructions is InstructionSet.AVX512 else 8
+    width = lanes(instructions, is_wide=is_wide(expression, walks))
     moved = sum(_touched(extents, walk) * walk.itemsize for walk in walks)
     # A short row's last vector costs as much as a whole one.
     vectors = elements // extents[-1] * -(-extents[-1] // width)
@@ -94,7 +102,9 @@ def pointwise(
     repeats = math.prod(extents[:first])
     columns.append(np.tile(counts, repeats))
     if is_columns:
-        masks = np.array([tail_mask(instructions, int(count)) for count in (counts[0], counts[-1])], np.int64)
+        masks = np.array(
+            [tail_mask(instructions, width, int(count)) for count in (counts[0], counts[-1])], np.int64
+        )
         columns.append(np.tile(np.where(counts == counts[0], masks[0], masks[1]), repeats))
     return Launch(kernel, np.ascontiguousarray(np.stack(columns, 1)), seconds)
 

@@ -13,7 +13,8 @@ from vkml.cpu.native.assembler import RCX, RDX, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue, emit
 from vkml.cpu.native.kernel import Kernel, Launch
-from vkml.cpu.native.operations import OPERATIONS
+from vkml.cpu.native.operation import Operation
+from vkml.cpu.native.operations import operation
 from vkml.cpu.native.row_code import POINTERS, RowCode, RowShape, row_launch
 
 LEAST_CUT = 1 << 16
@@ -289,17 +290,17 @@ class _ReductionCode(RowCode):
 
             self.sum(0, self.plain if kind == "sum" else add)
         else:
-            operation = {"max": "max", "min": "min", "prod": "mul"}[kind]
+            fold_by = operation({"max": "maximum", "min": "minimum", "prod": "multiply"}[kind])
             start = {"max": -np.inf, "min": np.inf, "prod": 1.0}[kind]
             spare = list(range(8, self.top - 1))
             code.load(0, code.constant(start))
 
             def fold(displacement: int, mask: int | None) -> None:
                 self.masked(6, self.row_of(0, displacement), mask, start)
-                OPERATIONS[operation].emit(code, 0, [0, 6], spare)
+                fold_by.emit(code, 0, [0, 6], spare)
 
             self.each(fold, 2)
-            self._fold_lanes(operation, spare)
+            self._fold_lanes(fold_by, spare)
         # The number is in every lane; one is stored.
         first = len(rows.steps) - len(rows.epilogue.leaves) - len(rows.epilogue.results)
 
@@ -316,16 +317,16 @@ class _ReductionCode(RowCode):
         for number, register in enumerate(made):
             code.store_float(single(len(rows.epilogue.leaves) + number), register)
 
-    def _fold_lanes(self, operation: str, spare: Sequence[int]) -> None:
+    def _fold_lanes(self, fold_by: Operation, spare: Sequence[int]) -> None:
         """As `VectorCode.reduce_lanes` for register 0, by an operation that passes NaN on."""
         code = self.code
         if code.has_avx512:
             code.immediate("shuff32x4", 6, 0, 0, 0x4E)
-            OPERATIONS[operation].emit(code, 0, [0, 6], spare)
+            fold_by.emit(code, 0, [0, 6], spare)
             code.immediate("shuff32x4", 6, 0, 0, 0xB1)
         else:
             code.immediate("perm2f128", 6, 0, 0, 0x01)
-        OPERATIONS[operation].emit(code, 0, [0, 6], spare)
+        fold_by.emit(code, 0, [0, 6], spare)
         for pattern in (0x4E, 0xB1):
             code.unary_immediate("permilps", 6, 0, pattern)
-            OPERATIONS[operation].emit(code, 0, [0, 6], spare)
+            fold_by.emit(code, 0, [0, 6], spare)

@@ -9,36 +9,38 @@ from vkml.cpu.native.executable import InstructionSet
 
 
 class VectorCode(Assembler):
-    """An assembler with operations that both instruction sets have, on vectors of `width` floats.
+    """An assembler with operations that both instruction sets have, on vectors of `width` lanes.
 
     Attributes:
-        width: floats in a vector: 8 or 16.
+        width: lanes of a vector: 8 or 16, half as many where it is wide.
         registers: vector registers: 16 or 32.
-        bytes: of a vector.
+        bytes: of a vector of 32-bit lanes.
+        is_wide: whether lanes of 64 bits fill a vector.
     """
 
-    def __init__(self, instructions: InstructionSet) -> None:
-        super().__init__(instructions is InstructionSet.AVX512)
+    def __init__(self, instructions: InstructionSet, *, is_wide: bool = False) -> None:
+        super().__init__(instructions is InstructionSet.AVX512, is_wide=is_wide)
         self.instructions = instructions
-        self.width = 16 if self.has_avx512 else 8
+        self.is_wide = is_wide
+        self.width = self.lanes
         self.registers = 32 if self.has_avx512 else 16
         self.bytes = 4 * self.width
 
     # -- memory ---------------------------------------------------------------------------------------------
 
-    def load(self, target: int, source: Mem, mask: int | None = None) -> None:
+    def load(self, target: int, source: Mem, mask: int | None = None, *, lane: int = 4) -> None:
         """A vector from any address; with a mask (see `set_mask`) only its lanes are read, others zero."""
         if mask is None:
-            self.unary("movups", target, source)
+            self.unary("movups" if lane == 4 else "movupd", target, source)
         else:
-            self.load_masked(target, source, mask)
+            self.load_masked(target, source, mask, lane=lane)
 
-    def store(self, target: Mem, source: int, mask: int | None = None) -> None:
+    def store(self, target: Mem, source: int, mask: int | None = None, *, lane: int = 4) -> None:
         """A vector to any address; with a mask only its lanes are written."""
         if mask is None:
-            self.store_vector(target, source)
+            self.store_vector(target, source, lane=lane)
         else:
-            self.store_masked(target, source, mask)
+            self.store_masked(target, source, mask, lane=lane)
 
     def broadcast(self, target: int, source: Mem) -> None:
         """One float repeated in all lanes."""
@@ -85,22 +87,29 @@ class VectorCode(Assembler):
 
     # -- constants ------------------------------------------------------------------------------------------
 
-    def constant(self, value: float) -> Mem:
-        """A float repeated over a vector, as a memory operand."""
-        return self.data(np.full(self.width, value, np.float32).tobytes())
+    def constant(self, value: float, dtype: str = "float32") -> Mem:
+        """A number of an arithmetic type repeated over a vector, as a memory operand."""
+        if dtype == "bool":
+            return self.bits(-1 if value else 0)
+        return self.data(np.full(self.width, value, dtype).tobytes())
 
-    def bits(self, value: int) -> Mem:
-        """A 32-bit pattern repeated over a vector, as a memory operand."""
-        return self.data(np.full(self.width, value & 0xFFFFFFFF, np.uint32).tobytes())
+    def bits(self, value: int, *, lane: int = 4) -> Mem:
+        """A pattern of 4 or 8 bytes repeated over a vector, as a memory operand."""
+        mask = (1 << 8 * lane) - 1
+        return self.data(np.full(self.width, value & mask, f"uint{8 * lane}").tobytes())
+
+    def doubles(self, value: float) -> Mem:
+        """A float64 repeated over a whole register, also where lanes have 32 bits."""
+        return self.data(np.full(self.full_bits // 64, value, np.float64).tobytes())
 
     def zero(self, target: int) -> None:
         """Clears a register."""
         self.vector("xorps", target, target, target)
 
     def copy(self, target: int, source: int) -> None:
-        """Copies a register."""
+        """Copies a register, lanes of both sizes."""
         if target != source:
-            self.unary("movaps", target, source)
+            self.unary("movaps", target, source, bits=self.full_bits)
 
     # -- arithmetic -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from vkml.cpu.native.assembler import R8, R10, R12, R13, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
 from vkml.cpu.native.kernel import Kernel, Launch
-from vkml.cpu.native.operations import OPERATIONS
+from vkml.cpu.native.operations import operation
 from vkml.cpu.native.tiles import MASK, TileCode, TileShape, chunk_table, lanes_of, tile_shape
 
 SECONDS_PER_VECTOR = {"max": 1e-9, "min": 1e-9, "sum": 0.4e-9}
@@ -146,4 +146,4 @@ class _WindowCode(TileCode):
                 if self.kind == "sum":
                     code.add_vector(register, register, spare[0])
                 else:
-                    OPERATIONS[self.kind].emit(code, register, [register, spare[0]], spare[1:])
+                    operation(f"{self.kind}imum").emit(code, register, [register, spare[0]], spare[1:])
