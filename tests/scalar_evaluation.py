@@ -55,6 +55,8 @@ def _value(scalar: Scalar, inputs: Sequence[Array], arguments: Sequence[Array]) 
         return arguments[int(scalar.value)].astype(kind)
     if scalar.operation == "constant":
         return np.asarray(scalar.value, kind)
+    if scalar.operation == "view":
+        return inputs[0].view(kind)
     if scalar.operation == "convert":
         return _converted(inputs[0], scalar)
     function = _FUNCTIONS.get(scalar.operation) or getattr(np, scalar.operation)

@@ -25,7 +25,9 @@ _OF_FLOATS = (
 _TESTS = "equal not_equal less less_equal greater greater_equal isnan isposinf isneginf"
 _BITS = "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift"
 
-OPERATIONS = frozenset(f"constant argument where convert {_ARITHMETIC} {_OF_FLOATS} {_TESTS} {_BITS}".split())
+OPERATIONS = frozenset(
+    f"constant argument where convert view {_ARITHMETIC} {_OF_FLOATS} {_TESTS} {_BITS}".split()
+)
 """All operations. Every one is exact in its type or rounds once to it; integers wrap round.
 
 * minimum, maximum and relu give NaN where an input is NaN. relu is maximum(x, 0).
@@ -37,6 +39,7 @@ OPERATIONS = frozenset(f"constant argument where convert {_ARITHMETIC} {_OF_FLOA
 * where takes a bool, the value where it is true and the value where it is false.
 * convert changes the type: floats to integers lose their fraction and keep their low bits (what does not fit
   64 bits is any number), integers wrap, bool is 0 and 1, and what is not 0 is true.
+* view has the same bits as another type of as many.
 * round_to_half makes float32 of a float, a number that float16 has.
 * bitwise_and, bitwise_or, bitwise_xor and invert of bools are the logical ones.
 """
@@ -206,6 +209,12 @@ def convert(x: Scalar, dtype: DType) -> Scalar:
     """`x` in the type that `dtype` is computed in."""
     kind = arithmetic_type(dtype)
     return x if x.dtype == kind else make("convert", kind, (x,))
+
+
+def view(x: Scalar, dtype: DType) -> Scalar:
+    """The bits of `x` as a number of another type of the same width."""
+    assert x.dtype.bits == dtype.bits, (x, dtype)
+    return make("view", dtype, (x,))
 
 
 def round_to_half(x: Scalar) -> Scalar:

@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml.cpu.native import gather, pointwise
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, TooFewRegisters
+from vkml.cpu.native.expression import IDENTITY, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
 from vkml.ir import Graph, TensorType, dtypes, find
 from vkml.ir.file_constant import owned
@@ -22,7 +22,7 @@ from vkml.lowering import native_images, native_products, native_rows
 from vkml.lowering.builder import Builder, Target
 from vkml.lowering.native_body import expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
-from vkml.lowering.native_layout import Argument, Border, Bordered, Layouts, access_of, word_name, words
+from vkml.lowering.native_layout import Argument, Border, Bordered, Layouts, access_of, word_of
 
 Array = np.ndarray[Any, Any]
 
@@ -137,13 +137,12 @@ class NativeBuilder(Builder):
         """Copies elements of any type of 1, 2, 4 or 8 bytes."""
         if not source.elements:
             return
-        leaf, goal = words(source.expand(target.shape)), words(target)
         launch = pointwise.pointwise(
             self.instructions,
-            shape=goal.shape,
-            leaves=(Access(leaf.strides, word_name(source)),),
+            shape=target.shape,
+            leaves=(word_of(source.expand(target.shape)),),
             expression=IDENTITY,
-            results=(Access(goal.strides, word_name(target)),),
+            results=(word_of(target),),
             threads=self.threads,
         )
         self.enter(launch, [source], [target])

@@ -13,7 +13,7 @@ from vkml.ir import dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, View
-from vkml.lowering.native_body import ELEMENTS
+from vkml.lowering.native_body import ELEMENTS, require_element
 
 Array = np.ndarray[Any, Any]
 Argument = View | Buffer
@@ -87,26 +87,15 @@ def require_floats(*views: View) -> None:
 
 
 def access_of(view: View) -> Access:
-    if view.dtype not in ELEMENTS:
-        raise CannotLower(f"machine code computes with float32, float16 and bool, not {view.dtype.name}")
+    require_element(view.type)
     return Access(view.strides, ELEMENTS[view.dtype])
 
 
-def word_name(view: View) -> str:
-    if view.itemsize in (4, 8):
-        return "float32"
-    if view.dtype == dtypes.BOOL:
-        return "bool"
-    if view.dtype == dtypes.FLOAT16:
-        return "float16"
-    raise CannotLower(f"{view.dtype.name} is not copied by machine code")
-
-
-def words(view: View) -> View:
-    """A view of 8-byte elements as one of pairs of 4-byte words."""
-    if view.itemsize != 8:
-        return view
-    return replace(view, shape=(*view.shape, 2), strides=(*(2 * stride for stride in view.strides), 1))
+def word_of(view: View) -> Access:
+    """A view for copies: its elements as numbers without a meaning."""
+    if view.dtype == dtypes.STRING or view.dtype.is_packed or view.itemsize not in (1, 2, 4, 8):
+        raise CannotLower(f"{view.dtype.name} is not copied by machine code")
+    return Access(view.strides, f"uint{8 * view.itemsize}")
 
 
 def plane(x: View) -> View:

@@ -185,18 +185,21 @@ def test_halves_round_to_even_and_overflow(instructions: InstructionSet) -> None
     ids=str,
 )
 @pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3)], ids=str)
-def test_transpositions(instructions: InstructionSet, shape: tuple[int, int], batch: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_transpositions(
+    instructions: InstructionSet, shape: tuple[int, int], batch: tuple[int, ...], dtype: str
+) -> None:
     require(instructions)
-    x = values((*batch, *shape))
+    x = values((*batch, *shape), dtype=dtype)
     memory, a = guarded(x)
     view = a.swapaxes(-1, -2)
-    result = guarded(np.zeros(view.shape, np.float32))
+    result = guarded(np.zeros(view.shape, dtype))
     check(instructions, IDENTITY, [view], result, x.swapaxes(-1, -2))
     memory.check()
     # Out of, and into, a part of a larger array.
-    memory, a = guarded(values((*batch, shape[0] + 2, shape[1] + 3)))
+    memory, a = guarded(values((*batch, shape[0] + 2, shape[1] + 3), dtype=dtype))
     part = a[..., 1:-1, 2:-1]
-    other, b = guarded(np.zeros((*batch, shape[1] + 1, shape[0] + 5), np.float32))
+    other, b = guarded(np.zeros((*batch, shape[1] + 1, shape[0] + 5), dtype))
     check(instructions, IDENTITY, [part.swapaxes(-1, -2)], (other, b[..., 1:, 2:-3]), part.swapaxes(-1, -2))
     outside = b.copy()
     outside[..., 1:, 2:-3] = 0

@@ -549,20 +549,18 @@ class Assembler:
         self._emit_vector(_Vector(2, 2, 0x39), mask, 0, source, 0, False, 0)
 
     def load_masked(self, target: int, source: Mem, mask: int, *, lane: int = 4) -> None:
-        """Loads the lanes of a mask, zero elsewhere; reads nothing of the others. Of 8 bytes with AVX-512."""
+        """Loads the lanes of a mask, zero elsewhere; reads nothing of the others."""
         if self.has_avx512:
             self.unary("movups" if lane == 4 else "movupd", target, source, mask=mask, zeroes=True)
         else:
-            assert lane == 4
-            self._emit_vector(_Vector(1, 2, 0x2C), target, mask, source, 0, False, 0)
+            self._emit_vector(_Vector(1, 2, 0x2C, 0, 0, lane), target, mask, source, 0, False, 0)
 
     def store_masked(self, target: Mem, source: int, mask: int, *, lane: int = 4) -> None:
-        """Stores the lanes of a mask; writes nothing else. Of 8 bytes with AVX-512."""
+        """Stores the lanes of a mask; writes nothing else."""
         if self.has_avx512:
             self.store_vector(target, source, mask=mask, lane=lane)
         else:
-            assert lane == 4
-            self._emit_vector(_Vector(1, 2, 0x2E), source, mask, target, 0, False, 0)
+            self._emit_vector(_Vector(1, 2, 0x2E, 0, 0, lane), source, mask, target, 0, False, 0)
 
     def extract_upper(self, target: int, source: int, *, bits: int) -> None:
         """The upper half of a vector of that many bits (256 or 512)."""

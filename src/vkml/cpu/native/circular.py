@@ -37,23 +37,25 @@ def cos(code: VectorCode, target: int, source: int, spare: Sequence[int]) -> Non
 
 
 def _circular(code: VectorCode, target: int, source: int, spare: Sequence[int], shift: int) -> None:
-    """The sine of the angle and `shift` quarter turns."""
+    """The sine of the angle's size and `shift` quarter turns; a sine takes the angle's sign then."""
     angle, quarter, square, value = spare[:4]
-    code.vector("mulps", quarter, source, code.constant(2 / math.pi))
+    size = square
+    code.load(size, code.bits(VALUE_BITS))
+    code.vector("andps", size, size, source)
+    code.vector("mulps", quarter, size, code.constant(2 / math.pi))
     code.unary_immediate("roundps", quarter, quarter, TO_NEAREST)
     code.load(angle, code.constant(-_HALF_PI[0]))
-    code.vector("fmadd213ps", angle, quarter, source)
+    code.vector("fmadd213ps", angle, quarter, size)
     for part in _HALF_PI[1:]:
         code.vector("fnmadd231ps", angle, quarter, code.constant(part))
     code.unary("cvtps2dq", quarter, quarter)
-    code.vector("andps", value, source, code.bits(VALUE_BITS))
     mask = MASK if code.has_avx512 else value
-    code.compare(mask, value, code.constant(2.0**_LARGE_EXPONENT), 0x1D)
+    code.compare(mask, size, code.constant(2.0**_LARGE_EXPONENT), 0x1D)
     code.mask_bits(RAX, mask)
     code.test(RAX, RAX)
     small = code.label()
     code.jump_if("z", small)
-    _reduce_large(code, angle, quarter, source, value)
+    _reduce_large(code, angle, quarter, size, value)
     code.place(small)
     if shift:
         code.vector("psubd", quarter, quarter, code.bits(-shift))
@@ -71,11 +73,15 @@ def _circular(code: VectorCode, target: int, source: int, spare: Sequence[int], 
         code.blend(value, value, angle, square)
     code.shift("psrld", quarter, quarter, 1)
     code.shift("pslld", quarter, quarter, 31)
+    if not shift:
+        code.vector("xorps", value, value, quarter)
+        code.load(quarter, code.bits(~VALUE_BITS))
+        code.vector("andps", quarter, quarter, source)
     code.vector("xorps", target, value, quarter)
 
 
 def _reduce_large(code: VectorCode, angle: int, quarter: int, source: int, spare: int) -> None:
-    """Lane by lane: for |x| ≥ 2¹⁶ the nearest quarter turn, and the angle from there."""
+    """Lane by lane: for x ≥ 2¹⁶ the nearest quarter turn, and the angle from there."""
     lanes = code.width
     saved = (RBX, RCX, RDX)
     for register in saved:
@@ -100,19 +106,11 @@ def _reduce_large(code: VectorCode, angle: int, quarter: int, source: int, spare
     code.and_immediate(RDX, (1 << 23) - 1)
     code.add_immediate(RDX, 1 << 23)
     # The fraction of a full turn in 64 bits.
-    code.shift_right(RAX, 31)
-    code.push(RAX)
     code.mov(RAX, Mem(RCX, 8))
     code.multiply(RAX, RDX)
     code.shift_right(RAX, 32)
     code.multiply(RDX, Mem(RCX, 0))
     code.add(RDX, RAX)
-    code.pop(RAX)
-    positive = code.label()
-    code.test(RAX, RAX)
-    code.jump_if("z", positive)
-    code.negate(RDX)
-    code.place(positive)
     code.move_immediate(RAX, 1 << 61)
     code.add(RAX, RDX)
     code.shift_right(RAX, 62)

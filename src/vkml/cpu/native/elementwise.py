@@ -100,11 +100,17 @@ def lanes(instructions: InstructionSet, *, is_wide: bool) -> int:
     return (8 if instructions is InstructionSet.AVX512 else 4) * (1 if is_wide else 2)
 
 
-def tail_mask(instructions: InstructionSet, width: int, count: int) -> int:
-    """The table's word for the lanes of the last vector of that many columns."""
-    if instructions is InstructionSet.AVX512:
-        return (1 << count % width) - 1
-    return 4 * (8 - count % 8)
+def tail_mask(instructions: InstructionSet, width: int, count: int, itemsize: int) -> int:
+    """The table's word for the lanes of the last vector of that many columns.
+
+    Args:
+        instructions: what may be used.
+        width: lanes of a vector.
+        count: of columns.
+        itemsize: bytes of the elements, where that matters.
+    """
+    rest = count % width
+    return (1 << rest) - 1 if instructions is InstructionSet.AVX512 else 4 * 8 - itemsize * rest
 
 
 class _Elementwise:
@@ -123,8 +129,9 @@ class _Elementwise:
         """Loops round the one over columns."""
         if len(self.operands) > len(POINTERS):
             raise ValueError(f"{len(self.operands)} operands; a pointwise kernel takes {len(POINTERS)}")
-        # With AVX2 only vectors of 32-bit lanes have masked loads and stores here.
-        is_plain = not self.code.is_wide and all(walk.itemsize == 4 for walk in self.operands)
+        # AVX2's masks are for elements of 4 and 8 bytes, one for each.
+        sizes = {walk.itemsize for walk in self.operands}
+        is_plain = sizes in ({4}, {8})
         self.has_vectors = all(walk.strides[-1] == 1 for walk in results) and all(
             abs(walk.strides[-1]) < 1 << 24 for walk in leaves
         )
@@ -153,7 +160,7 @@ class _Elementwise:
         self.part: int | None = None
         """A register for stores of a known number of lanes."""
         rest = (self.columns or 0) % code.width
-        if 0 < rest.bit_count() < (3 if code.has_avx512 else 4) and len(left) > needed and not code.is_wide:
+        if 0 < rest.bit_count() < (3 if code.has_avx512 else 4) and len(left) > needed:
             self.part = left.pop()
         self.hoisted: dict[int, int] = {}
         """Leaves that are the same for all columns of a row, and their registers."""
@@ -217,9 +224,9 @@ class _Elementwise:
             else:
                 pattern = np.where(np.arange(16) < 8, -1, 0).astype(np.int32)
                 code.lea(RCX, code.data(pattern.tobytes()))
-                code.unary("movups", self.tail, Mem(RCX, 0, RAX, 1))
+                code.unary("movups", self.tail, Mem(RCX, 0, RAX, 1), bits=256)
         elif self.columns is not None and self.has_masks and self.columns % code.width:
-            code.set_mask(self.tail, self.columns % code.width)
+            code.set_mask(self.tail, self.columns % code.width, lane=self.operands[0].itemsize)
         for position, pointer in enumerate(POINTERS[:count]):
             target = pointer if pointer not in (RSI, RDI) else RAX
             code.mov(target, Mem(RDI, 8 * position))
@@ -411,8 +418,9 @@ class _Elementwise:
     def _store(self, position: int, register: int, column: int, moving: int | None, is_tail: bool) -> None:
         code, walk = self.code, self.results[position]
         target = self._place(len(self.leaves) + position, column, moving)
-        if walk.itemsize == 4 and is_tail and self.part is not None and self.columns is not None:
-            code.store_lanes(target, register, self.columns % code.width, self.part)
+        if walk.itemsize >= 4 and is_tail and self.part is not None and self.columns is not None:
+            rest = self.columns % code.width
+            code.store_lanes(target, register, rest, self.part, lane=walk.itemsize)
         else:
             mask = self.tail if is_tail else None
             transfer.store_elements(code, target, register, walk.dtype, self.spare, mask)

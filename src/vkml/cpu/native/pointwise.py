@@ -66,15 +66,17 @@ def pointwise(
     if len(operands) > MOST_OPERANDS:
         raise ValueError(f"{len(operands)} operands; a pointwise launch takes {MOST_OPERANDS}")
     axes = merged_axes(shape, [access.strides for access in operands], first_result=len(leaves))
-    is_copy = expression == IDENTITY and len(results) == 1
-    if is_copy and all(access.dtype == "float32" for access in operands):
-        launch = transposition(instructions, axes, threads=threads)
+    names = [access.dtype for access in operands]
+    if expression == IDENTITY and len(results) == 1 and len(set(names)) == 1:
+        axes, itemsize = _in_words(axes, operands[0].itemsize)
+        launch = transposition(instructions, axes, itemsize=itemsize, threads=threads)
         if launch is not None:
             return launch
+        # Their meaning does not matter to a copy, and what is no 0 or 1 of bool stays what it is.
+        names = [f"uint{8 * itemsize}"] * 2
     extents = [extent for extent, _ in axes]
     walks = [
-        Walk(tuple(strides[position] for _, strides in axes), access.dtype)
-        for position, access in enumerate(operands)
+        Walk(tuple(strides[position] for _, strides in axes), name) for position, name in enumerate(names)
     ]
     elements = math.prod(extents)
     width = lanes(instructions, is_wide=is_wide(expression, walks))
@@ -103,7 +105,11 @@ def pointwise(
     columns.append(np.tile(counts, repeats))
     if is_columns:
         masks = np.array(
-            [tail_mask(instructions, width, int(count)) for count in (counts[0], counts[-1])], np.int64
+            [
+                tail_mask(instructions, width, int(count), walks[0].itemsize)
+                for count in (counts[0], counts[-1])
+            ],
+            np.int64,
         )
         columns.append(np.tile(np.where(counts == counts[0], masks[0], masks[1]), repeats))
     return Launch(kernel, np.ascontiguousarray(np.stack(columns, 1)), seconds)
@@ -143,6 +149,17 @@ def merged_axes(shape: Sequence[int], strides: Sequence[Sequence[int]], *, first
         else:
             merged.insert(0, (extent, steps))
     return merged
+
+
+def _in_words(axes: list[Axis], itemsize: int) -> tuple[list[Axis], int]:
+    """The axes of a copy and its elements' bytes, neighbours taken together up to 4 bytes."""
+    while itemsize < 4:
+        *outer, (extent, steps) = axes
+        if extent % 2 or set(steps) != {1} or any(step % 2 for _, other in outer for step in other):
+            break
+        halved = [(count, tuple(step // 2 for step in other)) for count, other in outer]
+        axes, itemsize = [*halved, (extent // 2, steps)], 2 * itemsize
+    return axes, itemsize
 
 
 def chunk_elements(elements: int, seconds: float, threads: int) -> int:

@@ -10,27 +10,35 @@ from contextlib import contextmanager
 import numpy as np
 
 from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBX, RCX, RDI, RSI, Mem
+from vkml.cpu.native.elementwise import lanes
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.vectors import VectorCode
 
 _CACHE_BYTES = 1 << 22
 _BYTES_PER_SECOND_IN_CACHE, _BYTES_PER_SECOND = 30e9, 8e9
-_SIDE = 128
-"""Chunks are squares of so many floats: 4096 x 4096 goes at 12.5 and 10 GB/s (AVX-512, AVX2; one core of a
-Zen 4), by whole rows of the result at 7.6 and 5.3."""
+_SIDE = 512
+"""Chunks are squares of rows of so many bytes: 4096 x 4096 floats go at 12.5 and 10 GB/s (AVX-512, AVX2; one
+core of a Zen 4), by whole rows of the result at 7.6 and 5.3."""
 
 
 def transposition(
-    instructions: InstructionSet, axes: Sequence[tuple[int, tuple[int, ...]]], *, threads: int
+    instructions: InstructionSet,
+    axes: Sequence[tuple[int, tuple[int, ...]]],
+    *,
+    itemsize: int,
+    threads: int,
 ) -> Launch | None:
-    """A copy of floats between operands that are contiguous along different axes; None if they are not.
+    """A copy between operands that are contiguous along different axes; None if they are not.
 
     Args:
         instructions: what may be used.
         axes: extents, each with the strides of the source and of the result.
+        itemsize: bytes of an element; None is returned for others than 4 and 8.
         threads: how many are to share the work.
     """
+    if itemsize not in (4, 8):
+        return None
     rows = [axis for axis in axes if axis[1][0] == 1 and axis[1][1] != 1]
     columns = [axis for axis in axes if axis[1][1] == 1 and axis[1][0] not in (0, 1)]
     if not rows or not columns or any(axis[1] == (1, 1) for axis in axes):
@@ -38,20 +46,21 @@ def transposition(
     # A block's vectors are read along p and written along q.
     p, q = max(rows), max(columns)
     others = [axis for axis in axes if axis is not p and axis is not q]
-    width = 16 if instructions is InstructionSet.AVX512 else 8
+    width = lanes(instructions, is_wide=itemsize == 8)
     kernel = _transposition_kernel(
         instructions,
+        itemsize=itemsize,
         source_step=q[1][0],
         result_step=p[1][1],
         p_tail=p[0] % width,
         q_tail=q[0] % width,
     )
     elements = math.prod(extent for extent, _ in axes)
-    moved = 8 * elements
+    moved = 2 * itemsize * elements
     seconds = moved / (_BYTES_PER_SECOND_IN_CACHE if moved < _CACHE_BYTES else _BYTES_PER_SECOND)
     outer = math.prod(extent for extent, _ in others)
     p_blocks, q_blocks = -(-p[0] // width), -(-q[0] // width)
-    side = _SIDE // width
+    side = _SIDE // itemsize // width
     wanted = max(1, min(side * side, p_blocks * q_blocks * outer // (4 * threads)))
     # Results are written along q, which is therefore the longer side of what is no square.
     q_piece = min(q_blocks, wanted, max(side, wanted // p_blocks))
@@ -66,34 +75,54 @@ def transposition(
             source = p_start * width + q_start * width * q[1][0]
             result = p_start * width * p[1][1] + q_start * width
             rows_of_table.append(
-                (4 * source, 4 * result, p_count - p_has_tail, p_has_tail, q_count - q_has_tail, q_has_tail)
+                (
+                    itemsize * source,
+                    itemsize * result,
+                    p_count - p_has_tail,
+                    p_has_tail,
+                    q_count - q_has_tail,
+                    q_has_tail,
+                )
             )
     table = np.array(rows_of_table, np.int64)
     starts = np.zeros((1, 6), np.int64)
     for extent, steps in others:
-        step = np.array([4 * steps[0], 4 * steps[1], 0, 0, 0, 0], np.int64)
+        step = np.array([itemsize * steps[0], itemsize * steps[1], 0, 0, 0, 0], np.int64)
         starts = (starts[:, None] + np.arange(extent)[:, None] * step).reshape(-1, 6)
     return Launch(kernel, np.ascontiguousarray((starts[:, None] + table).reshape(-1, 6)), seconds)
 
 
 @functools.lru_cache(maxsize=256)
 def _transposition_kernel(
-    instructions: InstructionSet, *, source_step: int, result_step: int, p_tail: int, q_tail: int
+    instructions: InstructionSet,
+    *,
+    itemsize: int,
+    source_step: int,
+    result_step: int,
+    p_tail: int,
+    q_tail: int,
 ) -> Kernel:
     """A kernel over chunks of blocks.
 
     Its row of the table is: byte offsets of source and result; how many whole blocks along p, whether there
     is a rest; the same along q.
     """
-    return _Transposition(instructions, source_step, result_step, p_tail, q_tail).kernel()
+    return _Transposition(instructions, itemsize, source_step, result_step, p_tail, q_tail).kernel()
 
 
 class _Transposition:
     def __init__(
-        self, instructions: InstructionSet, source_step: int, result_step: int, p_tail: int, q_tail: int
+        self,
+        instructions: InstructionSet,
+        itemsize: int,
+        source_step: int,
+        result_step: int,
+        p_tail: int,
+        q_tail: int,
     ) -> None:
-        self.code = VectorCode(instructions)
-        self.source_bytes, self.result_bytes = 4 * source_step, 4 * result_step
+        self.code = VectorCode(instructions, is_wide=itemsize == 8)
+        self.lane = itemsize
+        self.source_bytes, self.result_bytes = itemsize * source_step, itemsize * result_step
         self.p_tail, self.q_tail = p_tail, q_tail
         self.p_mask, self.q_mask = (1, 2) if self.code.has_avx512 else (15, 15)
 
@@ -101,7 +130,7 @@ class _Transposition:
         code = self.code
         for mask, tail in ((self.p_mask, self.p_tail), (self.q_mask, self.q_tail)):
             if tail and code.has_avx512:
-                code.set_mask(mask, tail)
+                code.set_mask(mask, tail, lane=self.lane)
         code.mov(R8, Mem(RDI, 0))
         code.add(R8, Mem(RSI, 0))
         code.mov(R9, Mem(RDI, 8))
@@ -115,7 +144,7 @@ class _Transposition:
         width = code.width
         with _counted(self.code, R12):
             self._along_q(width)
-            code.add_immediate(R8, code.bytes)
+            code.add_immediate(R8, self.lane * width)
             code.move_immediate(RAX, width * self.result_bytes)
             code.add(R9, RAX)
         if self.p_tail:
@@ -138,7 +167,7 @@ class _Transposition:
             self._block(p_count, width)
             code.move_immediate(RAX, width * self.source_bytes)
             code.add(RSI, RAX)
-            code.add_immediate(RDI, code.bytes)
+            code.add_immediate(RDI, self.lane * width)
         if self.q_tail:
             end = code.label()
             code.test(R15, R15)
@@ -154,12 +183,12 @@ class _Transposition:
         q_mask = self.q_mask if q_count < width else None
         registers = list(range(code.registers - (0 if code.has_avx512 else 1)))[::-1]
         if not code.has_avx512 and p_mask is not None:
-            code.set_mask(p_mask, p_count)
+            code.set_mask(p_mask, p_count, lane=self.lane)
         values: list[int | None] = [None] * width
         code.mov(RCX, RSI)
         for row in range(q_count):
             register = registers.pop()
-            code.load(register, Mem(RCX), p_mask)
+            code.load(register, Mem(RCX), p_mask, lane=self.lane)
             if row < q_count - 1:
                 code.add(RCX, R10)
             values[row] = register
@@ -169,16 +198,16 @@ class _Transposition:
             register_or_none = turned[row]
             assert register_or_none is not None
             if q_mask is not None and (not code.has_avx512 or q_count.bit_count() < 3):
-                code.store_lanes(Mem(RCX), register_or_none, q_count, registers[-1])
+                code.store_lanes(Mem(RCX), register_or_none, q_count, registers[-1], lane=self.lane)
             else:
-                code.store(Mem(RCX), register_or_none, q_mask)
+                code.store(Mem(RCX), register_or_none, q_mask, lane=self.lane)
             if row < p_count - 1:
                 code.add(RCX, R11)
 
     def _turn(self, values: list[int | None], registers: list[int], wanted: int) -> list[int | None]:
         """Transposes a square of which some rows are absent; only the first `wanted` rows are worked out."""
         width = self.code.width
-        goals = [_final_place(row) for row in range(wanted)]
+        goals = [self._final_place(row) for row in range(wanted)]
         distance = 1
         # A stage mixes rows whose numbers differ in one bit; after it only higher bits are to be mixed.
         while distance < width:
@@ -203,7 +232,7 @@ class _Transposition:
                 registers += [entry for entry in (first, second) if entry is not None]
             values = following
             distance *= 2
-        return [values[_final_place(row)] for row in range(width)]
+        return [values[self._final_place(row)] for row in range(width)]
 
     def _mix(self, distance: int, target: int, first: int | None, second: int | None, is_upper: bool) -> None:
         """The lower or upper row of an exchange; an absent row's lanes are never stored."""
@@ -212,18 +241,18 @@ class _Transposition:
         two = second if second is not None else first
         assert one is not None and two is not None
         if distance == 1:
-            code.vector("unpckhps" if is_upper else "unpcklps", target, one, two)
-        elif distance == 2:
+            kind = "pd" if self.lane == 8 else "ps"
+            code.vector(f"unpckh{kind}" if is_upper else f"unpckl{kind}", target, one, two)
+        elif distance == 2 and self.lane == 4:
             code.immediate("shufps", target, one, two, 0xEE if is_upper else 0x44)
         elif code.has_avx512:
-            code.immediate("shuff32x4", target, one, two, 0xDD if is_upper else 0x88)
+            code.immediate("shuff32x4", target, one, two, 0xDD if is_upper else 0x88, bits=512)
         else:
-            code.immediate("perm2f128", target, one, two, 0x31 if is_upper else 0x20)
+            code.immediate("perm2f128", target, one, two, 0x31 if is_upper else 0x20, bits=256)
 
-
-def _final_place(row: int) -> int:
-    """Where the stages leave a row: the two lowest bits exchanged."""
-    return row & ~3 | (row & 1) << 1 | row >> 1 & 1
+    def _final_place(self, row: int) -> int:
+        """Where the stages leave a row: of 4-byte elements with the two lowest bits exchanged."""
+        return row if self.lane == 8 else row & ~3 | (row & 1) << 1 | row >> 1 & 1
 
 
 @contextmanager
