@@ -185,7 +185,7 @@ def test_halves_round_to_even_and_overflow(instructions: InstructionSet) -> None
     ids=str,
 )
 @pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool"])
 def test_transpositions(
     instructions: InstructionSet, shape: tuple[int, int], batch: tuple[int, ...], dtype: str
 ) -> None:

@@ -482,15 +482,19 @@ class Assembler:
         """Lanes as float16, rounded to nearest even, in a register: of `bits` (0: all) of the source."""
         self._emit_vector(_Vector(1, 3, 0x1D), source, 0, target, 0, False, bits, b"\x00")
 
-    def store_low(self, target: Mem, source: int, size: int) -> None:
-        """Stores the lowest 1, 2, 4 or 8 bytes of a register (vpextrb, vpextrw, vmovss, vmovq)."""
+    def store_low(self, target: Mem, source: int, size: int, *, position: int = 0) -> None:
+        """Stores the lowest 1, 2, 4 or 8 bytes of a register (vpextrb, vpextrw, vmovss, vmovq).
+
+        Elements of 1 and 2 bytes may be at another position of the lowest 16 bytes.
+        """
+        assert size < 4 or not position
         if size == 4:
             self.store_float(target, source)
         elif size == 8:
             self._emit_vector(_Vector(1, 1, 0xD6, 2, 8), source, 0, target, 0, False, 128)
         else:
             code = _Vector(1, 3, {1: 0x14, 2: 0x15}[size], 0, size)
-            self._emit_vector(code, source, 0, target, 0, False, 128, b"\x00")
+            self._emit_vector(code, source, 0, target, 0, False, 128, bytes([position]))
 
     def store_truncated(self, target: Mem, source: int, size: int, *, mask: int = 0) -> None:
         """Stores the lowest 1 or 2 bytes of every 32-bit lane (vpmovdb, vpmovdw, AVX-512)."""

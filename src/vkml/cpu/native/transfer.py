@@ -60,6 +60,25 @@ def collect_elements(code: VectorCode, register: int, source: Mem, step: int, dt
     _extend(code, register, register, dtype)
 
 
+def load_few(code: VectorCode, register: int, source: Mem, dtype: str, count: int) -> None:
+    """The first neighbours of 1 or 2 bytes, zeros in the other lanes; reads nothing more (AVX2)."""
+    size = ITEM_BYTES[dtype]
+    code.zero(register)
+    for lane in range(count):
+        code.insert_element(register, source.plus(lane * size), lane, size)
+    _extend(code, register, register, dtype)
+
+
+def store_few(
+    code: VectorCode, target: Mem, register: int, dtype: str, spare: Sequence[int], count: int
+) -> None:
+    """The first elements of 1 or 2 bytes; writes nothing more (AVX2)."""
+    size = ITEM_BYTES[dtype]
+    packed = _packed(code, register, dtype, spare)
+    for lane in range(count):
+        code.store_low(target.plus(lane * size), packed, size, position=lane)
+
+
 def store_elements(
     code: VectorCode, target: Mem, register: int, dtype: str, spare: Sequence[int], mask: int | None = None
 ) -> None:
@@ -71,24 +90,28 @@ def store_elements(
     if dtype == "float16":
         code.store_half(target, register, mask=mask or 0)
         return
-    low, high = spare
-    low = _lowered(code, register, dtype, low, high)
     if code.has_avx512:
-        code.store_truncated(target, low, size, mask=mask or 0)
+        code.store_truncated(target, _lowered(code, register, dtype, *spare), size, mask=mask or 0)
         return
-    words, narrow = spare[0], code.is_wide
-    if not narrow:
-        code.extract_upper(high, low, bits=256)
-    code.vector(
-        "packusdw" if dtype in ("uint16", "bfloat16") else "packssdw", words, low, low if narrow else high,
-        bits=128,
-    )  # fmt: skip
-    if size == 1:
-        code.vector("packsswb" if dtype == "int8" else "packuswb", words, words, words, bits=128)
+    packed = _packed(code, register, dtype, spare)
     if size * code.width == 16:
-        code.store_vector(target, words, bits=128)
+        code.store_vector(target, packed, bits=128)
     else:
-        code.store_low(target, words, size * code.width)
+        code.store_low(target, packed, size * code.width)
+
+
+def _packed(code: VectorCode, register: int, dtype: str, spare: Sequence[int]) -> int:
+    """A register with the elements side by side (AVX2); not of float16."""
+    packed, other = spare
+    low = upper = _lowered(code, register, dtype, packed, other)
+    if not code.is_wide:
+        code.extract_upper(other, low, bits=256)
+        upper = other
+    is_unsigned = dtype in ("uint16", "bfloat16")
+    code.vector("packusdw" if is_unsigned else "packssdw", packed, low, upper, bits=128)
+    if ITEM_BYTES[dtype] == 1:
+        code.vector("packsswb" if dtype == "int8" else "packuswb", packed, packed, packed, bits=128)
+    return packed
 
 
 def store_element(code: VectorCode, target: Mem, register: int, dtype: str, spare: Sequence[int]) -> None:

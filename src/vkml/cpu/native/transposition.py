@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from vkml.cpu.native import transfer
 from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBX, RCX, RDI, RSI, Mem
+from vkml.cpu.native.element import computed_in, lane_bytes
 from vkml.cpu.native.elementwise import lanes
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.kernel import Kernel, Launch
@@ -34,11 +36,9 @@ def transposition(
     Args:
         instructions: what may be used.
         axes: extents, each with the strides of the source and of the result.
-        itemsize: bytes of an element; None is returned for others than 4 and 8.
+        itemsize: bytes of an element.
         threads: how many are to share the work.
     """
-    if itemsize not in (4, 8):
-        return None
     rows = [axis for axis in axes if axis[1][0] == 1 and axis[1][1] != 1]
     columns = [axis for axis in axes if axis[1][1] == 1 and axis[1][0] not in (0, 1)]
     if not rows or not columns or any(axis[1] == (1, 1) for axis in axes):
@@ -60,7 +60,7 @@ def transposition(
     seconds = moved / (_BYTES_PER_SECOND_IN_CACHE if moved < _CACHE_BYTES else _BYTES_PER_SECOND)
     outer = math.prod(extent for extent, _ in others)
     p_blocks, q_blocks = -(-p[0] // width), -(-q[0] // width)
-    side = _SIDE // itemsize // width
+    side = _SIDE // max(itemsize, 4) // width
     wanted = max(1, min(side * side, p_blocks * q_blocks * outer // (4 * threads)))
     # Results are written along q, which is therefore the longer side of what is no square.
     q_piece = min(q_blocks, wanted, max(side, wanted // p_blocks))
@@ -121,7 +121,9 @@ class _Transposition:
         q_tail: int,
     ) -> None:
         self.code = VectorCode(instructions, is_wide=itemsize == 8)
-        self.lane = itemsize
+        self.itemsize = itemsize
+        self.dtype = f"uint{8 * itemsize}"
+        self.lane = lane_bytes(computed_in(self.dtype))
         self.source_bytes, self.result_bytes = itemsize * source_step, itemsize * result_step
         self.p_tail, self.q_tail = p_tail, q_tail
         self.p_mask, self.q_mask = (1, 2) if self.code.has_avx512 else (15, 15)
@@ -144,7 +146,7 @@ class _Transposition:
         width = code.width
         with _counted(self.code, R12):
             self._along_q(width)
-            code.add_immediate(R8, self.lane * width)
+            code.add_immediate(R8, self.itemsize * width)
             code.move_immediate(RAX, width * self.result_bytes)
             code.add(R9, RAX)
         if self.p_tail:
@@ -167,7 +169,7 @@ class _Transposition:
             self._block(p_count, width)
             code.move_immediate(RAX, width * self.source_bytes)
             code.add(RSI, RAX)
-            code.add_immediate(RDI, self.lane * width)
+            code.add_immediate(RDI, self.itemsize * width)
         if self.q_tail:
             end = code.label()
             code.test(R15, R15)
@@ -182,13 +184,17 @@ class _Transposition:
         p_mask = self.p_mask if p_count < width else None
         q_mask = self.q_mask if q_count < width else None
         registers = list(range(code.registers - (0 if code.has_avx512 else 1)))[::-1]
+        has_masks = code.has_avx512 or self.itemsize >= 4
         if not code.has_avx512 and p_mask is not None:
             code.set_mask(p_mask, p_count, lane=self.lane)
         values: list[int | None] = [None] * width
         code.mov(RCX, RSI)
         for row in range(q_count):
             register = registers.pop()
-            code.load(register, Mem(RCX), p_mask, lane=self.lane)
+            if has_masks or p_mask is None:
+                transfer.load_elements(code, register, Mem(RCX), self.dtype, p_mask)
+            else:
+                transfer.load_few(code, register, Mem(RCX), self.dtype, p_count)
             if row < q_count - 1:
                 code.add(RCX, R10)
             values[row] = register
@@ -197,10 +203,14 @@ class _Transposition:
         for row in range(p_count):
             register_or_none = turned[row]
             assert register_or_none is not None
-            if q_mask is not None and (not code.has_avx512 or q_count.bit_count() < 3):
-                code.store_lanes(Mem(RCX), register_or_none, q_count, registers[-1], lane=self.lane)
+            spare = registers[-transfer.SPARE :]
+            is_short = q_mask is not None and (not code.has_avx512 or q_count.bit_count() < 3)
+            if is_short and self.itemsize >= 4:
+                code.store_lanes(Mem(RCX), register_or_none, q_count, spare[0], lane=self.lane)
+            elif has_masks or q_mask is None:
+                transfer.store_elements(code, Mem(RCX), register_or_none, self.dtype, spare, q_mask)
             else:
-                code.store(Mem(RCX), register_or_none, q_mask, lane=self.lane)
+                transfer.store_few(code, Mem(RCX), register_or_none, self.dtype, spare, q_count)
             if row < p_count - 1:
                 code.add(RCX, R11)
 
