@@ -15,6 +15,7 @@ from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.lowering import native_images
+from vkml.lowering.native_builder import NativeBuilder
 from vkml.onnx import save_graph
 
 if instruction_set() is None:
@@ -263,3 +264,75 @@ def test_convolutions_with_many_weights_are_added_up_in_stretches(
     cases.add("Conv", x, Fixed(weight), bias, pads=[0, 2, 1, 0], strides=[2, 1], atol=1e-3)
     check(cases, instructions)
     assert counts and max(counts) < 9, counts
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Softmax", "ReduceSum"])
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_epilogues_choose_by_bools(instructions: InstructionSet, op: str, is_repeated: bool) -> None:
+    """A mask as an operand of an epilogue, and what follows in another type as a launch of its own."""
+    rng = np.random.default_rng(0)
+    sketch = Sketch("masked", 17)
+    shape = (2, 3, 7, 19)
+    x = sketch.input("x", shape)
+    feed: dict[str, Any] = {"x": rng.standard_normal(shape).astype(np.float32)}
+    extra: tuple[object, ...] = ()
+    attributes: dict[str, object] = {}
+    if op == "MatMul":
+        extra = (sketch.constant(rng.standard_normal((19, 19)).astype(np.float32)),)
+    elif op == "ReduceSum":
+        extra, attributes = (sketch.constant(np.array([-1])),), {"keepdims": 1}
+    made = sketch.node(op, x, *extra, **attributes)
+    places = (2, 3, 7, 1 if op == "ReduceSum" else 19)
+    places = (2, 1, 1, places[3]) if is_repeated else places
+    feed["mask"] = rng.random(places) < 0.5
+    chosen = sketch.node(
+        "Where", sketch.input("mask", places, dtypes.BOOL), made, sketch.constant(np.float32(-1e4))
+    )
+    doubled = sketch.node("Add", chosen, chosen)
+    whole = sketch.node("Cast", doubled, to=dtypes.INT64.code)
+    graph = sketch.finish(whole, doubled, made)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        cast, found, alone = session.run(None, feed)
+        steps = session.report().steps
+    expected = np.where(feed["mask"], alone, np.float32(-1e4)) * 2
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(cast, expected.astype(np.int64))
+    assert {step.variant for step in steps} == {instructions.value}
+
+
+def test_a_chain_that_needs_more_registers_than_there_are(
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It becomes several launches."""
+    parts: list[int] = []
+    halves = NativeBuilder._halves
+
+    def counted(build: NativeBuilder, body: Any, *rest: Any) -> None:
+        parts.append(len(body.nodes))
+        halves(build, body, *rest)
+
+    monkeypatch.setattr(NativeBuilder, "_halves", counted)
+    sketch = Sketch("waves", 17)
+    x = sketch.input("x", (5, 33))
+    numbers = np.linspace(0.5, 1.5, 20 if instructions is InstructionSet.AVX2 else 36).astype(np.float32)
+    base = sketch.node("Neg", x)
+    waves = [sketch.node("Sub", base, sketch.constant(number)) for number in numbers]
+    total = waves[0]
+    # Every difference is needed once more when all have been added up.
+    for wave in waves[1:]:
+        total = sketch.node("Add", total, wave)
+    for wave in waves:
+        total = sketch.node("Mul", total, wave)
+    values = np.random.default_rng(0).standard_normal((5, 33)).astype(np.float32)
+    with vkml.InferenceSession(save_graph(sketch.finish(total)), devices="cpu") as session:
+        [found] = session.run(None, {"x": values})
+        steps = session.report().steps
+    assert parts
+    differences = [-values - number for number in numbers]
+    expected = differences[0]
+    for difference in differences[1:]:
+        expected = expected + difference
+    for difference in differences:
+        expected = expected * difference
+    np.testing.assert_array_equal(found, expected)
+    assert {step.variant for step in steps} == {instructions.value}

@@ -12,7 +12,6 @@ import numpy as np
 from vkml.cpu.functions import ffi
 from vkml.cpu.memory import MemoryBudget, amount
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import TooFewRegisters
 from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import WorkerPool
 from vkml.errors import IndexOutOfRange, OutOfMemory
@@ -247,7 +246,7 @@ def compile_native(
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
         try:
             made = lower_one(build, node, given, [types[name] for name in node.outputs if name])
-        except (CannotLower, TooFewRegisters, struct.error) as reason:
+        except (CannotLower, struct.error) as reason:
             # struct.error: a stride or size that no instruction can state.
             raise Refused(position, str(reason)) from reason
         views.update((name, view) for name, view in zip(node.outputs, made, strict=False) if name)
@@ -256,7 +255,7 @@ def compile_native(
             continue
         try:
             build.copy(views[name], target)
-        except (CannotLower, TooFewRegisters, struct.error) as reason:
+        except (CannotLower, struct.error) as reason:
             maker = next(at for at, node in enumerate(nodes) if name in node.outputs)
             raise Refused(maker, str(reason)) from reason
     levels = schedule(build.launches)

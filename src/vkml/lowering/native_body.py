@@ -67,17 +67,34 @@ def pointwise_refusal(
     """Why a pointwise node has no machine code; None where it has, and for other nodes."""
     if not find(node).is_pointwise or any(node.outputs[1:]):
         return None
+    try:
+        expression_of(_body(node, types, constants))
+    except CannotLower as reason:
+        return str(reason)
+    return None
+
+
+def fits_epilogue(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> bool:
+    """Whether a pointwise node may follow a product or the like, which is done in 32-bit lanes."""
+    if types[node.outputs[0]].dtype not in (dtypes.FLOAT32, dtypes.BOOL):
+        return False
+    body = _body(node, types, constants)
+    if any(value.type.dtype.bits > 32 for value in body.inputs):
+        return False
+    try:
+        return not expression_of(body).is_wide
+    except CannotLower:
+        return False
+
+
+def _body(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Graph:
+    """A node as a body, the single numbers that it reads among its constants."""
     names = [name for name in dict.fromkeys(node.inputs) if name]
     numbers = {
         name: constants[name] for name in names if name in constants and constants[name].array.size == 1
     }
     inputs = tuple(Value(name, types[name]) for name in names if name not in numbers)
-    outputs = (Value(node.outputs[0], types[node.outputs[0]]),)
-    try:
-        expression_of(Graph(inputs, outputs, (node,), numbers))
-    except CannotLower as reason:
-        return str(reason)
-    return None
+    return Graph(inputs, (Value(node.outputs[0], types[node.outputs[0]]),), (node,), numbers)
 
 
 def _kind(scalar: Scalar) -> str:

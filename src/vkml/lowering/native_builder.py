@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from vkml.cpu.native import gather, pointwise
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import IDENTITY, Epilogue, TooFewRegisters
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
-from vkml.ir import Graph, TensorType, dtypes, find
+from vkml.ir import Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.file_constant import owned
 from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
@@ -158,9 +158,10 @@ class NativeBuilder(Builder):
             return
         body, leaves = _with_numbers(body, leaves)
         expression = expression_of(body)
-        if len(leaves) + len(outputs) > pointwise.MOST_OPERANDS:
-            raise CannotLower(f"{len(leaves) + len(outputs)} operands are too many for machine code")
+        operands = len(leaves) + len(outputs)
         try:
+            if operands > pointwise.MOST_OPERANDS:
+                raise TooFewRegisters(f"{operands} operands are too many for machine code")
             launch = pointwise.pointwise(
                 self.instructions,
                 shape=space,
@@ -169,9 +170,26 @@ class NativeBuilder(Builder):
                 results=tuple(access_of(view.expand(space)) for view in outputs),
                 threads=self.threads,
             )
-        except TooFewRegisters as reason:
-            raise CannotLower(f"too long for the registers: {reason}") from reason
+        except TooFewRegisters:
+            if len(body.nodes) == 1:
+                raise
+            self._halves(body, leaves, outputs)
+            return
         self.enter(launch, leaves, outputs)
+
+    def _halves(self, body: Graph, leaves: Sequence[View], outputs: Sequence[View]) -> None:
+        """A body as two, where too many values are needed at the same time; what lies between is stored."""
+        views = {value.name: view for value, view in zip(body.inputs, leaves, strict=True)}
+        views |= {value.name: view for value, view in zip(body.outputs, outputs, strict=True)}
+        middle = len(body.nodes) // 2
+        for nodes, others in ((body.nodes[:middle], body.nodes[middle:]), (body.nodes[middle:], ())):
+            read = {name for node in others for name in node.inputs}
+            results = [name for node in nodes for name in node.outputs if name in read or name in views]
+            for name in results:
+                if name not in views:
+                    views[name] = self.scratch(TensorType(body.types[name].dtype, outputs[0].shape))
+            part = _part(body, nodes, results, views)
+            self.pointwise(part, [views[v.name] for v in part.inputs], [views[name] for name in results])
 
     def ending(
         self,
@@ -192,13 +210,15 @@ class NativeBuilder(Builder):
         is_readable = is_readable or (lambda view: is_direct(view) or view.strides[-1] == 0)
         taken, outputs = self.take_epilogue(type_)
         expression = IDENTITY if taken is None else ordered(taken)
+        if expression.is_wide:
+            raise CannotLower("an epilogue in machine code computes with lanes of 32 bits")
         leaves = []
         for leaf in (
             []
             if taken is None
             else [taken.leaves[v.name] for v in taken.body.inputs if v.name != taken.result]
         ):
-            view = leaf.expand(type_.dims)
+            view = self._in_lanes(leaf).expand(type_.dims)
             seen = arrange(view)
             if seen is None or not is_readable(seen):
                 seen = arrange(self._like_results(view))
@@ -213,12 +233,32 @@ class NativeBuilder(Builder):
             targets.append(seen)
         known = [view for view in (*leaves, *targets) if view is not None]
         assert len(known) == len(leaves) + len(targets)
-        for view in known:
+        for view in known[len(leaves) :]:
             if view.dtype != dtypes.FLOAT32:
-                raise CannotLower(f"an epilogue in machine code has float32 operands, not {view.dtype.name}")
+                raise CannotLower(f"an epilogue in machine code stores float32, not {view.dtype.name}")
         accesses = tuple(access_of(view) for view in known)
         epilogue = Epilogue(expression, accesses[: len(leaves)], accesses[len(leaves) :])
         return Ending(epilogue, known[: len(leaves)], known[len(leaves) :], copies, outputs)
+
+    def _in_lanes(self, leaf: View) -> View:
+        """A leaf as the 32 bits of a lane that an epilogue reads, which are not always a float's."""
+        if leaf.itemsize == 4:
+            return replace(leaf, dtype=dtypes.FLOAT32)
+        if leaf.itemsize == 8:
+            raise CannotLower("an epilogue in machine code reads no operands of 64 bits")
+        # What is repeated is converted once.
+        dims = tuple(1 if not step else size for size, step in zip(leaf.shape, leaf.strides, strict=True))
+        compact, made = replace(leaf, shape=dims), self.scratch(TensorType(dtypes.FLOAT32, dims))
+        launch = pointwise.pointwise(
+            self.instructions,
+            shape=dims,
+            leaves=(access_of(compact),),
+            expression=IDENTITY,
+            results=(Access(made.strides, "uint32"),),
+            threads=self.threads,
+        )
+        self.enter(launch, [compact], [made])
+        return made.expand(leaf.shape)
 
     def _like_results(self, view: View) -> View:
         made = self.activation(view.type)
@@ -315,6 +355,21 @@ class NativeBuilder(Builder):
 
     def emit(self, dispatch: Any) -> None:
         raise CannotLower(f"{dispatch.kernel.label} has no machine code")
+
+
+def _part(body: Graph, nodes: Sequence[Node], results: Sequence[str], views: Collection[str]) -> Graph:
+    """Some nodes of a body as one that reads what is in `views`."""
+    types = {**{value.name: value.type for value in (*body.inputs, *body.outputs)}, **body.types}
+    made = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name in views and name not in made)
+    return Graph(
+        tuple(Value(name, types[name]) for name in read),
+        tuple(Value(name, types[name]) for name in results),
+        tuple(nodes),
+        body.constants,
+        {name: types[name] for name in made},
+        name=body.name,
+    )
 
 
 def _with_numbers(body: Graph, leaves: Sequence[View]) -> tuple[Graph, Sequence[View]]:

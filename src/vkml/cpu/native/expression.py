@@ -13,6 +13,7 @@ from vkml.cpu.native.element import ITEM_BYTES, lane_bytes
 from vkml.cpu.native.operation import Operation
 from vkml.cpu.native.operations import OPERATIONS
 from vkml.cpu.native.vectors import VectorCode
+from vkml.ir.lowering import CannotLower
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ IDENTITY = Expression(1, (), (0,))
 """The result as it is."""
 
 
-class TooFewRegisters(Exception):
+class TooFewRegisters(CannotLower):
     """The registers offered cannot hold what the expression needs at the same time."""
 
 
