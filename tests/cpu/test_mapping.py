@@ -10,20 +10,16 @@ from tests.robustness.processes import output_of
 from vkml.cpu.mapping import map_memory
 
 FORKED = """
-    import numpy as np
     from tests.robustness.forks import in_children
-    from vkml.cpu.buffers import BufferPool
     from vkml.cpu.mapping import map_memory
 
-    memory, array = map_memory(8192), BufferPool().empty((1 << 16,), np.uint8)
-    array[:] = 1
+    memory = map_memory(8192)
 
     def write(number):
         memory[:4] = b"mine"
-        array[:] = 2
 
     in_children(2, write)
-    print(bytes(memory[:4]), int(array.max()))
+    print(bytes(memory[:4]))
 """
 
 
@@ -36,7 +32,7 @@ def test_it_is_zeroed_and_writable() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_child_writes_into_its_own() -> None:
-    assert output_of(FORKED) == r"b'\x00\x00\x00\x00' 1" + "\n"
+    assert output_of(FORKED) == r"b'\x00\x00\x00\x00'" + "\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

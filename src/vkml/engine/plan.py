@@ -141,7 +141,8 @@ class CpuBound:
         self.outputs = piece.outputs
         self.piece = piece
         self.is_open = is_open
-        self.forms: Mapping[str, Form] = {}
+        self.forms: Sequence[tuple[Node, Form]] = ()
+        self.types: Mapping[str, TensorType] = {}
         self.arena_bytes = self.result_bytes = 0
         self._compile = compile
         self._bindings: OrderedDict[tuple[int, ...], _CpuBinding] = OrderedDict()
@@ -158,7 +159,7 @@ class CpuBound:
             self._bindings.popitem(last=False)
         program = self._compile(values)
         made = _CpuBinding(program, program.whole(self.inputs, self.outputs))
-        self.forms, self.arena_bytes = program.forms, program.arena_bytes
+        self.forms, self.types, self.arena_bytes = program.forms, program.types, program.arena_bytes
         self.result_bytes = program.result_bytes
         self._bindings[values] = made
         return made
@@ -611,9 +612,7 @@ def report(
                 kinds[kind] = size if kind == "weights" else kinds.get(kind, 0) + size
         elif isinstance(program, CpuBound):
             kinds["activations"] = kinds.get("activations", 0) + program.arena_bytes
-            steps += [
-                _cpu_step(node, plan.graph.types, program.forms[_key(node)]) for node in program.piece.nodes
-            ]
+            steps += [_cpu_step(node, program.types, form) for node, form in program.forms]
             names = {name for node in program.piece.nodes for name in node.reads}
             kinds["weights"] = kinds.get("weights", 0) + sum(
                 plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants

@@ -1,33 +1,32 @@
-"""Programs for the CPU: nodes compiled once to steps over numbered slots, then run as often as wanted."""
+"""Programs for the CPU: machine code where there is some for a node, else the operator's own `evaluate`."""
 
 from __future__ import annotations
 
 import time
-from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cpu.blas import borrowed_threads
-from vkml.cpu.buffers import BufferPool
 from vkml.cpu.memory import UNBOUNDED, MemoryBudget
 from vkml.cpu.native.executable import InstructionSet, instruction_set
-from vkml.cpu.pool import shared_pool
+from vkml.cpu.pool import WorkerPool, shared_pool
 from vkml.errors import Error, RuntimeException
-from vkml.ir import Constant, Graph, GraphIndex, Node, TensorType, find
-from vkml.kernels.writer import STORAGE
-from vkml.lowering.cpu_groups import Scope, Slots, StepFunction, compile_group
+from vkml.ir import Constant, GraphIndex, Node, TensorType, dtypes, find
 from vkml.lowering.cpu_memory import peak_bytes
-from vkml.lowering.cpu_views import compile_movement
-from vkml.passes.fuse import is_fused, members
+from vkml.lowering.cpu_parts import members_of, parts_of
+from vkml.passes.fuse import is_fused
 
 if TYPE_CHECKING:
     from vkml.lowering.native import NativeStep
 
 Array = np.ndarray[Any, Any]
-T = TypeVar("T")
+Slots = list[Any]
+StepFunction = Callable[[Slots], None]
 Profile = list[tuple[str, float]]
 """Node label and seconds, in the order run."""
 
@@ -71,11 +70,15 @@ class CpuProgram:
         slots: Mapping[str, int],
         constants: Mapping[str, Constant],
         shared: frozenset[str],
-        forms: Mapping[str, Form],
+        forms: Sequence[tuple[Node, Form]],
+        types: Mapping[str, TensorType],
         result_bytes: int,
+        threads: int,
     ) -> None:
-        self.forms = forms
-        """Value → how the node that makes it runs."""
+        self.forms = tuple(forms)
+        """What it runs, in order, and how: nodes that machine code refused in a group stand by themselves."""
+        self.types = types
+        """Of all values, those of such nodes included."""
         self.result_bytes = result_bytes
         """The most that results take at a time while it runs, without what lies in the arenas."""
         self._steps = tuple(steps)
@@ -87,6 +90,7 @@ class CpuProgram:
                 self._template[slot] = constants[name].array
         self._shared = shared
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
+        self._blas_threads = 0 if all(step.is_native for step in steps) else threads
 
     @property
     def arena_bytes(self) -> int:
@@ -124,7 +128,8 @@ class CpuProgram:
             slot = places.get(name)
             if slot is not None:
                 slots[slot] = array
-        with np.errstate(all="ignore"), borrowed_threads():
+        threads = self._blas_threads
+        with np.errstate(all="ignore"), borrowed_threads(threads) if threads else nullcontext():
             _run_steps(schedule, slots, profile)
         results = {}
         for name, slot, copies in schedule.wanted:
@@ -144,9 +149,11 @@ class CpuProgram:
             dead.update(last)
             reversed_steps.append((step.run, last, step.label))
         results = []
+        owners: set[int] = set()
         for name in wanted:
             slot = self._slots.get(name, -1)
-            results.append((name, slot, slot < 0 or name in self._shared))
+            results.append((name, slot, slot < 0 or name in self._shared or slot in owners))
+            owners.add(slot)
         schedule = _Schedule(tuple(reversed(reversed_steps)), tuple(results))
         self._schedules[wanted] = schedule
         return schedule
@@ -179,6 +186,28 @@ def _run_steps(schedule: _Schedule, slots: Slots, profile: Profile | None) -> No
         raise RuntimeException(f"{label} failed on the CPU: {type(error).__name__}: {error}") from error
 
 
+@dataclass
+class _Scope:
+    """What the steps of one program are compiled against; grows with the parts of groups."""
+
+    types: dict[str, TensorType]
+    constants: dict[str, Constant]
+    slots: dict[str, int]
+    """Where a run keeps each value."""
+    pool: WorkerPool
+    is_strict: bool
+    """Whether convolutions in machine code must add up the products that they state."""
+    budget: MemoryBudget
+    """For memory that machine code keeps between runs."""
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Gives the values of nodes their slots."""
+        for node in nodes:
+            for name in (*node.reads, *node.outputs):
+                if name:
+                    self.slots.setdefault(name, len(self.slots))
+
+
 def compile_cpu(
     nodes: Sequence[Node],
     types: Mapping[str, TensorType],
@@ -190,12 +219,12 @@ def compile_cpu(
     is_strict: bool = False,
     budget: MemoryBudget = UNBOUNDED,
 ) -> CpuProgram:
-    """Compiles nodes for the CPU: to machine code where there is some for a node, else to NumPy's functions.
+    """Compiles nodes for the CPU: to machine code where there is some for a node, else to its `evaluate`.
 
     Args:
         nodes: normalised, in topological order, `Fused` nodes among them or not.
         types: static types of all values.
-        constants: values that are known; weights are prepared here, once.
+        constants: values that are known.
         threads: threads to use; None: as many as the process may run on.
         inputs: the order in which runs give values from outside, where there is one.
         outputs: the values that runs may ask for, in their order, which machine code needs to know; None:
@@ -206,46 +235,46 @@ def compile_cpu(
     Raises:
         OutOfMemory: that is not enough.
     """
-    slots: dict[str, int] = {}
-    for node in nodes:
-        for name in (*node.reads, *node.outputs):
-            if name:
-                slots.setdefault(name, len(slots))
-    scope = Scope(types, constants, slots, set(), shared_pool(threads), BufferPool(), is_strict, budget)
+    pool = shared_pool(threads)
+    scope = _Scope(dict(types), dict(constants), {}, pool, is_strict, budget)
+    scope.add(nodes)
     instructions = instruction_set() if outputs is not None else None
     reason = "machine code needs x86-64 with AVX2, a system that lets it run, and VKML_NATIVE not to be 0"
-    runs = [_Run((node,), reason) for node in nodes]
+    runs: list[_Run] | None = None
     if instructions is not None and outputs is not None:
         try:
             runs = _native_runs(scope, nodes, inputs, outputs, instructions)
         except OSError as error:  # a limit or a policy after all
-            runs = [_Run((node,), f"the system refuses executable memory: {error}") for node in nodes]
-    steps, reordered = [], []
-    for run in runs:
-        reordered.append(run.nodes[0] if run.step is None else run.as_node())
-        steps.append(_compile_node(scope, run.nodes[0]) if run.step is None else _native_step(scope, run))
+            reason = f"the system refuses executable memory: {error}"
+    if runs is None:
+        runs = [_Run((part,), reason) for node in nodes for part in _members(scope, node)]
+    steps = [_native_step(scope, run) if run.step is not None else _reference(scope, run) for run in runs]
+    reordered = [run.nodes[0] if run.step is None else run.as_node() for run in runs]
     variant = instructions.value if instructions is not None else ""
-    forms: dict[str, Form] = {}
-    for run in runs:
-        for node in run.nodes:
-            form = Form(variant) if run.step is not None else Form("numpy", _reason(node, run.reason))
-            forms.update(dict.fromkeys(node.outputs, form))
-    shared = _shared_values(reordered, steps, slots)
-    return CpuProgram(steps, slots, constants, shared, forms, peak_bytes(reordered, types, outputs or ()))
+    forms = [
+        (node, Form(variant) if run.step is not None else Form("numpy", run.reason))
+        for run in runs
+        for node in run.nodes
+    ]
+    return CpuProgram(
+        steps,
+        scope.slots,
+        scope.constants,
+        _shared_values(reordered, steps, scope.slots),
+        forms,
+        scope.types,
+        peak_bytes(reordered, scope.types, outputs or ()),
+        pool.size,
+    )
 
 
-def _reason(node: Node, reason: str) -> str:
-    """Why NumPy runs a node; of a group, which of its members keep it from being machine code."""
-    parts = members(node)
-    if len(parts) == 1:
-        return reason
-    from vkml.lowering.native_body import pointwise_refusal  # not for sessions on a GPU: 50 ms
-
-    body: Graph = node.attributes["body"]
-    types = {name: constant.type for name, constant in body.constants.items()}
-    types |= {value.name: value.type for value in (*body.inputs, *body.outputs)} | dict(body.types)
-    found = [(part, pointwise_refusal(part, types, body.constants)) for part in parts]
-    return "; ".join(f"{part.label}: {why}" for part, why in found if why) or reason
+def _members(scope: _Scope, node: Node) -> Sequence[Node]:
+    """The nodes of a group, which the scope knows from now on; another node as it is."""
+    if not is_fused(node):
+        return (node,)
+    found = members_of(node, scope.slots, scope.types, scope.constants)
+    scope.add(found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -254,7 +283,7 @@ class _Run:
 
     nodes: tuple[Node, ...]
     reason: str = ""
-    """Why they are not machine code."""
+    """Why it is not machine code."""
     step: NativeStep | None = None
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -264,7 +293,7 @@ class _Run:
         return Node("Native", self.inputs, self.outputs, domain="vkml", name=self.nodes[0].label)
 
 
-def _native_step(scope: Scope, run: _Run) -> _Step:
+def _native_step(scope: _Scope, run: _Run) -> _Step:
     assert run.step is not None
     return _Step(
         run.nodes[0].label if len(run.nodes) == 1 else f"{run.nodes[0].label} … {run.nodes[-1].label}",
@@ -281,7 +310,7 @@ _FIRST_STRETCH = 32
 
 
 def _native_runs(
-    scope: Scope,
+    scope: _Scope,
     nodes: Sequence[Node],
     given: Sequence[str],
     wanted: Sequence[str],
@@ -290,26 +319,30 @@ def _native_runs(
     """Cuts nodes into runs, the longest possible for machine code.
 
     A refusal is found by trying. After the first one, stretches are tried that double in length as long as
-    none is refused: to try all that is left each time took 6 s for 1200 nodes, every second one refused.
+    none is refused: to try all that is left each time took 6 s for 1200 nodes, every second one refused. A
+    group that is refused is cut into parts, which are tried again.
     """
     from vkml.lowering.native import Refused, compile_native  # not for sessions on a GPU: 50 ms
 
     runs: list[_Run] = []
-    waiting = [(0, len(nodes))]
-    index = GraphIndex(nodes, outputs=wanted, constants=scope.constants)
+    waiting = [tuple(nodes)]
+    """Stretches that are still to be tried, the first one last."""
+    uses = Counter(name for node in nodes for name in {*node.reads})
     # Values from and for outside in the order in which runs give and want them.
     given_place = {name: at for at, name in enumerate(given)}
     wanted_place = {name: at for at, name in enumerate(wanted)}
     length = len(nodes)
     while waiting:
-        start, stop = waiting.pop()
-        if start == stop:
+        stretch = waiting.pop()
+        if not stretch:
             continue
-        part = tuple(nodes[start : min(stop, start + length)])
-        read, needed = index.boundary(part)
-        varying = [name for name in read if not index.is_constant(name)]
+        part, rest = stretch[:length], stretch[length:]
+        made = dict.fromkeys(name for node in part for name in node.outputs if name)
+        inside = Counter(name for node in part for name in {*node.reads})
+        read = [name for name in inside if name and name not in made and name not in scope.constants]
+        needed = [name for name in made if name in wanted_place or uses[name] > inside[name]]
         outputs = tuple(sorted(needed, key=lambda name: wanted_place.get(name, len(wanted))))
-        inputs = tuple(sorted(varying, key=lambda name: given_place.get(name, len(given))))
+        inputs = tuple(sorted(read, key=lambda name: given_place.get(name, len(given))))
         refused = ((at, _type_refusal(scope, node)) for at, node in enumerate(part))
         first, reason = next(((at, why) for at, why in refused if why), (None, ""))
         if first is None:
@@ -326,8 +359,8 @@ def _native_runs(
                     scope.is_strict,
                     scope.budget,
                 )
-                if len(part) < stop - start:
-                    waiting.append((start, stop))
+                if rest:
+                    waiting.append(stretch)
                     length *= 2
                 else:
                     runs.append(_Run(part, "", step, inputs, outputs))
@@ -336,14 +369,26 @@ def _native_runs(
                 first, reason = refusal.position, str(refusal)
         length = max(first, _FIRST_STRETCH)
         if first:
-            waiting += [(start + first, stop), (start, start + first)]
+            waiting += [stretch[first:], stretch[:first]]
             continue
-        runs.append(_Run(part[:1], reason))
-        waiting.append((start + 1, stop))
+        refused_node = stretch[0]
+        if not is_fused(refused_node):
+            runs.append(_Run((refused_node,), reason))
+            waiting.append(stretch[1:])
+            continue
+        members = _members(scope, refused_node)
+        uses.subtract({*refused_node.reads})
+        uses.update(name for node in members for name in {*node.reads})
+        inside = Counter(name for node in members for name in {*node.reads})
+        read = [n for m in members for n in m.outputs if n and (n in wanted_place or uses[n] > inside[n])]
+        parts = parts_of(members, read, scope.types, scope.constants)
+        uses.subtract(name for node in members for name in {*node.reads})
+        uses.update(name for node in parts for name in {*node.reads})
+        waiting.append((*parts, *stretch[1:]))
     return runs
 
 
-def _type_refusal(scope: Scope, node: Node) -> str:
+def _type_refusal(scope: _Scope, node: Node) -> str:
     """Why no machine code reads or makes values of these types; nothing where it may."""
     for name in (*node.inputs, *node.outputs):
         if not name:
@@ -351,75 +396,16 @@ def _type_refusal(scope: Scope, node: Node) -> str:
         type_ = scope.types.get(name)
         if type_ is None or not type_.is_static:
             return f"the shape of '{name}' depends on data"
-        if type_.dtype not in STORAGE:
+        if type_.dtype == dtypes.STRING or type_.dtype.is_packed or type_.dtype.storage.itemsize > 8:
             return f"machine code handles no {type_.dtype.name}"
         if type_.elements >= 2**31:
             return f"'{name}' has {type_.elements} elements, machine code counts to {2**31 - 1}"
     return ""
 
 
-def _compile_node(scope: Scope, node: Node) -> _Step:
-    run, is_fresh = None, True
-    if is_fused(node):
-        run = _compile_fused(scope, node)
-    else:
-        run = compile_movement(scope, node)
-        is_fresh = run is None or not find(node).is_view
-        if run is None and _has_static_outputs(scope, node):
-            run = compile_group(scope, (node,), node.outputs, {})
-    if run is None:
-        run, is_fresh = _reference(scope, node), False
-    return _Step(
-        node.label,
-        run,
-        tuple(scope.slots[name] for name in node.reads),
-        tuple(scope.slots[name] for name in node.outputs if name),
-        is_fresh,
-    )
-
-
-def _has_static_outputs(scope: Scope, node: Node) -> bool:
-    return len(node.outputs) == 1 and all(
-        name in scope.types and scope.types[name].is_static for name in (*node.inputs, *node.outputs) if name
-    )
-
-
-def _compile_fused(scope: Scope, node: Node) -> StepFunction | None:
-    body: Graph = node.attributes["body"]
-    renamed = {value.name: outer for value, outer in zip(body.inputs, node.inputs, strict=True)}
-    renamed.update({value.name: outer for value, outer in zip(body.outputs, node.outputs, strict=True)})
-    types: dict[str, TensorType] = {}
-    for value in (*body.inputs, *body.outputs):
-        types[renamed[value.name]] = value.type
-    for name, type_ in body.types.items():
-        types.setdefault(renamed.get(name, name), type_)
-    types.update({name: constant.type for name, constant in body.constants.items()})
-    members = [
-        replace(
-            member,
-            inputs=tuple(renamed.get(name, name) for name in member.inputs),
-            outputs=tuple(renamed.get(name, name) for name in member.outputs),
-        )
-        for member in body.nodes
-    ]
-    if any(name not in types for member in members for name in member.outputs if name):
-        return None
-    inner = replace(
-        scope,
-        types=_over(types, scope.types),
-        constants=_over(body.constants, scope.constants),
-        slots=_over(dict.fromkeys(body.constants, -1), scope.slots),
-    )
-    return compile_group(inner, members, node.outputs, body.constants)
-
-
-def _over(inner: Mapping[str, T], outer: Mapping[str, T]) -> Mapping[str, T]:
-    """What `inner` says, else what `outer` does; neither is copied."""
-    return ChainMap(cast(MutableMapping[str, T], inner), cast(MutableMapping[str, T], outer))
-
-
-def _reference(scope: Scope, node: Node) -> StepFunction:
+def _reference(scope: _Scope, run: _Run) -> _Step:
     """The operator's own `evaluate`."""
+    [node] = run.nodes
     evaluate = find(node).evaluate
     sources = [scope.slots[name] if name else None for name in node.inputs]
     targets = [(at, scope.slots[name]) for at, name in enumerate(node.outputs) if name]
@@ -429,7 +415,13 @@ def _reference(scope: Scope, node: Node) -> StepFunction:
         for at, slot in targets:
             slots[slot] = found[at]
 
-    return step
+    return _Step(
+        node.label,
+        step,
+        tuple(source for source in sources if source is not None),
+        tuple(slot for _, slot in targets),
+        False,
+    )
 
 
 def _shared_values(nodes: Sequence[Node], steps: Sequence[_Step], slots: Mapping[str, int]) -> frozenset[str]:

@@ -150,9 +150,9 @@ class NativeBuilder(Builder):
     def pointwise(
         self, body: Graph, leaves: Sequence[View], outputs: Sequence[View], *, label: str = "pointwise"
     ) -> None:
-        space = outputs[0].shape
-        if not outputs[0].elements:
+        if not outputs or not outputs[0].elements:
             return
+        space = outputs[0].shape
         if len(body.outputs) == len(leaves) == 1 and all(find(node).is_identity(node) for node in body.nodes):
             self.copy(leaves[0], outputs[0])
             return

@@ -52,7 +52,7 @@ def fuse(
             merged += group
             continue
         for part in _split(group, graph, index):
-            merged.append(part[0] if len(part) == 1 else _fused_node(part, graph, index))
+            merged.append(part[0] if len(part) == 1 else fused_node(part, graph, index))
     return replace(graph, nodes=tuple(_sorted(merged)))
 
 
@@ -160,7 +160,8 @@ def _split(group: Sequence[Node], graph: Graph, index: GraphIndex) -> Iterator[S
         group = group[length:]
 
 
-def _fused_node(members: Sequence[Node], graph: Graph, index: GraphIndex) -> Node:
+def fused_node(members: Sequence[Node], graph: Graph, index: GraphIndex) -> Node:
+    """Nodes as one group, whose results are what the index knows to be read outside of it."""
     read, outputs = index.boundary(members)
     anchor = members[0] if not _is_pointwise(members[0], graph.types) else None
     constants = {
