@@ -74,4 +74,5 @@ def parts_of(
         return list(members)
     graph = Graph((), (), (), constants, types)
     index = GraphIndex(members, outputs=wanted, constants=constants)
-    return [group[0] if len(group) == 1 else fused_node(group, graph, index) for group in groups]
+    parts = [group[0] if len(group) == 1 else fused_node(group, graph, index) for group in groups]
+    return [part for part in parts if part.outputs]  # else nobody reads what it makes
