@@ -17,7 +17,7 @@ from vkml.engine.programs import BINDINGS_KEPT, Bound, VulkanBound, WeightStore
 from vkml.engine.report import PlanReport, StepReport
 from vkml.engine.turns import Turn
 from vkml.errors import EngineError, Fail, OutOfMemory
-from vkml.ir import Graph, Node, TensorType, dtypes, find
+from vkml.ir import Graph, Node, TensorType, find
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.size import Size, Sizes, Symbol, concrete
 from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
@@ -496,7 +496,7 @@ def _follows(graph: Graph, device_of: Mapping[str, str]) -> Callable[[Node, Node
     from vkml.lowering.native_body import fits_epilogue  # not for sessions on a GPU: 50 ms
 
     def follows(anchor: Node, node: Node) -> bool:
-        if device_of[_key(anchor)] != "cpu" or graph.types[_key(anchor)].dtype != dtypes.FLOAT32:
+        if device_of[_key(anchor)] != "cpu":
             return True
         return fits_epilogue(node, graph.types, graph.constants)
 

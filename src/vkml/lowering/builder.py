@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find, unused, value_names
+from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find, unused, value_names
 from vkml.ir.file_constant import settled
 from vkml.ir.graph import attribute_key
 from vkml.ir.lowering import CannotLower
@@ -99,21 +99,26 @@ class Builder:
         return self.buffer(kind, constant.type, name, constant)
 
     def prepared(
-        self, view: View, key: str, change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+        self,
+        view: View,
+        key: str,
+        change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]],
+        dtype: DType | None = None,
     ) -> View:
         """A constant in another layout, made once however many plans ask for it.
 
         Args:
             view: the whole of a constant.
             key: names the change.
-            change: array → array of the same shape and type.
+            change: array → array.
+            dtype: of what is made; None: the constant's.
         """
         constant = view.buffer.constant
         assert constant is not None
         changed = _prepared.get(constant, {}).get(key)
         if changed is None:
             array = change(constant.array.reshape(view.shape))
-            changed = settled(Constant(constant.dtype, array.shape, array))
+            changed = settled(Constant(dtype or constant.dtype, array.shape, array))
             _prepared.setdefault(constant, {})[key] = changed
         return self.constant(changed, f"{view.buffer.name}:{key}")
 

@@ -76,10 +76,8 @@ def pointwise_refusal(
 
 def fits_epilogue(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> bool:
     """Whether a pointwise node may follow a product or the like, which is done in 32-bit lanes."""
-    if types[node.outputs[0]].dtype not in (dtypes.FLOAT32, dtypes.BOOL):
-        return False
     body = _body(node, types, constants)
-    if any(value.type.dtype.bits > 32 for value in body.inputs):
+    if any(value.type.dtype.bits > 32 for value in (*body.inputs, *body.outputs)):
         return False
     try:
         return not expression_of(body).is_wide

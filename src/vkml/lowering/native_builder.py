@@ -11,18 +11,26 @@ import numpy as np
 
 from vkml.cpu.native import gather, pointwise
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, TooFewRegisters
+from vkml.cpu.native.expression import IDENTITY, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
-from vkml.ir import Graph, Node, TensorType, Value, dtypes, find
+from vkml.ir import DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.file_constant import owned
 from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
-from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
 from vkml.lowering import native_images, native_products, native_rows
 from vkml.lowering.builder import Builder, Target
 from vkml.lowering.native_body import expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
-from vkml.lowering.native_layout import Argument, Border, Bordered, Layouts, access_of, word_of
+from vkml.lowering.native_layout import (
+    Argument,
+    Border,
+    Bordered,
+    Layouts,
+    access_of,
+    require_floats,
+    word_of,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -66,7 +74,10 @@ class NativeBuilder(Builder):
     def activation(self, type_: TensorType, name: str = "") -> View:
         """Fresh memory, channels-last where the name or the current template asks for it."""
         if (self.makes_channels_last or name in self.layouts.channels_last) and len(type_.dims) in (3, 4):
-            return self.channels_last(type_, name, self.layouts.borders.get(name, Border()))
+            # What is not float32 is copied before it is read, and has its border then.
+            is_read = type_.dtype == dtypes.FLOAT32
+            border = self.layouts.borders.get(name, Border()) if is_read else Border()
+            return self.channels_last(type_, name, border)
         return super().activation(type_, name)
 
     def channels_last(self, type_: TensorType, name: str, border: Border) -> View:
@@ -105,10 +116,24 @@ class NativeBuilder(Builder):
             flat = np.ascontiguousarray(whole).reshape(-1)
             strides = [stride * view.itemsize for stride in view.strides]
             seen = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides, writeable=False)
-            return owned(np.ascontiguousarray(make(seen), np.float32).reshape(-1))
+            return owned(np.ascontiguousarray(make(seen.astype(np.float32, copy=False))).reshape(-1))
 
         whole = contiguous(view.buffer, constant.type)
-        return self.prepared(whole, place, change)
+        return self.prepared(whole, place, change, dtypes.FLOAT32)
+
+    def widened(self, view: View) -> View:
+        """The elements as float32: the view itself, a constant made once, or a copy in the same order."""
+        if view.dtype == dtypes.FLOAT32:
+            return view
+        require_floats(view)
+        if view.buffer.constant is not None:
+            flat = self.materialised(view, "widened", lambda array: array)
+            return replace(flat, shape=view.shape, strides=contiguous_strides(view.shape))
+        order = sorted(range(len(view.shape)), key=lambda axis: -abs(view.strides[axis]))
+        made = self.scratch(TensorType(dtypes.FLOAT32, tuple(view.shape[axis] for axis in order)))
+        made = made.transpose([order.index(axis) for axis in range(len(order))])
+        self.copy(view, made)
+        return made
 
     # -- launching ------------------------------------------------------------------------------------------
 
@@ -134,15 +159,16 @@ class NativeBuilder(Builder):
         del self.buffers[mark[1] :]
 
     def copy(self, source: View, target: View) -> None:
-        """Copies elements of any type of 1, 2, 4 or 8 bytes."""
+        """Copies elements of any type of 1, 2, 4 or 8 bytes, from and to lanes of 32 bits also of others."""
         if not source.elements:
             return
+        access = word_of if source.dtype == target.dtype else access_of
         launch = pointwise.pointwise(
             self.instructions,
             shape=target.shape,
-            leaves=(word_of(source.expand(target.shape)),),
+            leaves=(access(source.expand(target.shape)),),
             expression=IDENTITY,
-            results=(word_of(target),),
+            results=(access(target),),
             threads=self.threads,
         )
         self.enter(launch, [source], [target])
@@ -225,17 +251,14 @@ class NativeBuilder(Builder):
             leaves.append(seen)
         targets, copies = [], []
         for view in outputs:
-            seen = arrange(view)
+            seen = arrange(_lanes_of(view)) if view.itemsize == 4 else None
             if seen is None or not is_direct(seen):
-                made = self.activation(view.type)
+                made = self.activation(TensorType(_lane_type(view.dtype), view.shape))
                 copies.append((made, view))
-                seen = arrange(made)
+                seen = arrange(_lanes_of(made))
             targets.append(seen)
         known = [view for view in (*leaves, *targets) if view is not None]
         assert len(known) == len(leaves) + len(targets)
-        for view in known[len(leaves) :]:
-            if view.dtype != dtypes.FLOAT32:
-                raise CannotLower(f"an epilogue in machine code stores float32, not {view.dtype.name}")
         accesses = tuple(access_of(view) for view in known)
         epilogue = Epilogue(expression, accesses[: len(leaves)], accesses[len(leaves) :])
         return Ending(epilogue, known[: len(leaves)], known[len(leaves) :], copies, outputs)
@@ -243,22 +266,14 @@ class NativeBuilder(Builder):
     def _in_lanes(self, leaf: View) -> View:
         """A leaf as the 32 bits of a lane that an epilogue reads, which are not always a float's."""
         if leaf.itemsize == 4:
-            return replace(leaf, dtype=dtypes.FLOAT32)
-        if leaf.itemsize == 8:
-            raise CannotLower("an epilogue in machine code reads no operands of 64 bits")
+            return _lanes_of(leaf)
+        if leaf.dtype == dtypes.FLOAT16:
+            return self.widened(leaf)
         # What is repeated is converted once.
         dims = tuple(1 if not step else size for size, step in zip(leaf.shape, leaf.strides, strict=True))
-        compact, made = replace(leaf, shape=dims), self.scratch(TensorType(dtypes.FLOAT32, dims))
-        launch = pointwise.pointwise(
-            self.instructions,
-            shape=dims,
-            leaves=(access_of(compact),),
-            expression=IDENTITY,
-            results=(Access(made.strides, "uint32"),),
-            threads=self.threads,
-        )
-        self.enter(launch, [compact], [made])
-        return made.expand(leaf.shape)
+        made = self.scratch(TensorType(_lane_type(leaf.dtype), dims))
+        self.copy(replace(leaf, shape=dims), made)
+        return _lanes_of(made).expand(leaf.shape)
 
     def _like_results(self, view: View) -> View:
         made = self.activation(view.type)
@@ -355,6 +370,20 @@ class NativeBuilder(Builder):
 
     def emit(self, dispatch: Any) -> None:
         raise CannotLower(f"{dispatch.kernel.label} has no machine code")
+
+
+def _lane_type(dtype: DType) -> DType:
+    """The type of the 32 bits in which an epilogue computes elements of a type."""
+    if dtype.bits > 32:
+        raise CannotLower(f"an epilogue in machine code has lanes of 32 bits, too few for {dtype.name}")
+    if dtype.is_float:
+        return dtypes.FLOAT32
+    return dtypes.UINT32 if dtype == dtypes.BOOL else dtypes.INT32
+
+
+def _lanes_of(view: View) -> View:
+    """4-byte elements as those kernels see them whose lanes are floats, mostly."""
+    return replace(view, dtype=dtypes.FLOAT32)
 
 
 def _part(body: Graph, nodes: Sequence[Node], results: Sequence[str], views: Collection[str]) -> Graph:

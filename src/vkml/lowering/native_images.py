@@ -145,7 +145,7 @@ def conv(
         whole = some_taps(0, len(taps), epilogue)
         return _finish_padded(build, whole, image, start, [packed], ending)
     # Sums of a few taps at a time, so that the second-level cache holds the panel they meet.
-    kept = build.channels_last(result, "", Border())
+    kept = build.channels_last(TensorType(dtypes.FLOAT32, result.dims), "", Border())
     sums = places(kept)
     access = access_of(sums)
     steps = [round(at * len(taps) / stretches) for at in range(stretches + 1)]
@@ -259,7 +259,7 @@ def pool(
 def _with_border(build: NativeBuilder, image: View, need: Border) -> View:
     """The image itself where it has its channels side by side and enough zeros round it, else a copy."""
     channels = image.shape[1]
-    is_last = image.strides[1] == 1 or channels == 1
+    is_last = (image.strides[1] == 1 or channels == 1) and image.dtype == dtypes.FLOAT32
     if is_last and need.is_empty:
         return image
     known = build.bordered.get(image.buffer)
@@ -273,7 +273,7 @@ def _with_border(build: NativeBuilder, image: View, need: Border) -> View:
         if same and 0 <= image.offset - inside.offset <= inside.shape[1] - channels:
             # A reshape may have forgotten the stride of an axis of size 1, along which the border lies.
             return replace(image, strides=inside.strides)
-    made = build.channels_last(image.type, "", need)
+    made = build.channels_last(TensorType(dtypes.FLOAT32, image.shape), "", need)
     build.copy(image, made)
     return made
 

@@ -81,8 +81,9 @@ class Bordered:
 
 
 def require_floats(*views: View) -> None:
+    """Refuses what templates do not compute with; float16 they widen."""
     for view in views:
-        if view.dtype != dtypes.FLOAT32:
+        if view.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
             raise CannotLower(f"machine code for this operator computes with float32, not {view.dtype.name}")
 
 

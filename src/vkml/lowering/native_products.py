@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def matmul(build: NativeBuilder, a: View, b: View) -> list[View]:
     """[batch, m, k] times [batch, k, n]: packed panels, or in place where rows are few."""
     require_floats(a, b)
+    a = build.widened(a)
     batch, m, k = a.shape
     n = b.shape[2]
     if k == 0:
@@ -31,7 +32,7 @@ def matmul(build: NativeBuilder, a: View, b: View) -> list[View]:
         vector_product.fits(m=m, k=k, n=n, b_strides=b.strides[1:], is_constant=b.buffer.constant is not None)
         and batch == 1
     ):
-        return _vector_product(build, a, b, ending)
+        return _vector_product(build, a, build.widened(b), ending)
     shared = batch > 1 and b.strides[0] == 0
     width = product.panel_width(build.instructions, columns=n, rows=m, row_bytes=4 * a.strides[1])
     if b.buffer.constant is not None and (batch == 1 or shared):

@@ -32,8 +32,7 @@ def reduce(build: NativeBuilder, name: str, x: View, axes: Sequence[int]) -> lis
     """A reduction over axes: lanes along a kept axis where its elements are neighbours, else along rows."""
     require_floats(x)
     kind = _REDUCTIONS.get(name)
-    result = build.result()
-    if kind is None or result.dtype != dtypes.FLOAT32:
+    if kind is None:
         raise CannotLower(f"Reduce{name} has no machine code")
     reduced = sorted({axis % len(x.shape) for axis in axes})
     kept = [axis for axis in range(len(x.shape)) if axis not in reduced]
@@ -41,6 +40,7 @@ def reduce(build: NativeBuilder, name: str, x: View, axes: Sequence[int]) -> lis
     count = math.prod(x.shape[axis] for axis in reduced)
     if not count:
         raise CannotLower("a reduction of nothing has no machine code")
+    moved = build.widened(moved)
     shape = moved.shape[: len(kept)]
     # Lanes lie along a kept axis whose elements are neighbours, in the result, too; where the reduced
     # places are few.
@@ -157,7 +157,7 @@ def _reduce_lanes(
 
 def softmax(build: NativeBuilder, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
     """Softmax, or its logarithm, over the last axes."""
-    require_floats(x)
+    x = build.widened(x)
     result = build.result()
     lead = x.shape[: len(x.shape) - axes]
     columns = math.prod(x.shape[len(x.shape) - axes :])
@@ -191,8 +191,8 @@ def normalise(
     is_centred: bool,
 ) -> list[View]:
     """Layer or root-mean-square normalisation over the last axes."""
-    given = [view for view in (x, scale, bias) if view is not None]
-    require_floats(*given)
+    x = build.widened(x)
+    scale, bias = (None if view is None else build.widened(view) for view in (scale, bias))
     lead = x.shape[: len(x.shape) - axes]
     columns = math.prod(x.shape[len(x.shape) - axes :])
     shape = (*lead, columns)
