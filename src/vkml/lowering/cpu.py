@@ -73,7 +73,7 @@ class CpuProgram:
         forms: Sequence[tuple[Node, Form]],
         types: Mapping[str, TensorType],
         result_bytes: int,
-        blas_threads: int,
+        is_mixed: bool,
     ) -> None:
         self.forms = tuple(forms)
         """What it runs, in order, and how: nodes that machine code refused in a group stand by themselves."""
@@ -90,7 +90,9 @@ class CpuProgram:
                 self._template[slot] = constants[name].array
         self._shared = shared
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
-        self._blas_threads = 0 if all(step.is_native for step in steps) else blas_threads
+        # Beside machine code BLAS's threads would wait in the way of the pool's, without sleeping. A float64
+        # product of 128 x 768 x 768 took 3.9 ms with one thread, 70 with two on a busy machine.
+        self._is_mixed = is_mixed and not all(step.is_native for step in steps)
 
     @property
     def arena_bytes(self) -> int:
@@ -128,8 +130,7 @@ class CpuProgram:
             slot = places.get(name)
             if slot is not None:
                 slots[slot] = array
-        threads = self._blas_threads
-        with np.errstate(all="ignore"), borrowed_threads(threads) if threads else nullcontext():
+        with np.errstate(all="ignore"), borrowed_threads(1) if self._is_mixed else nullcontext():
             _run_steps(schedule, slots, profile)
         results = {}
         for name, slot, copies in schedule.wanted:
@@ -264,9 +265,7 @@ def compile_cpu(
         forms,
         scope.types,
         peak_bytes(reordered, scope.types, outputs or ()),
-        # Where machine code does the heavy work, BLAS's threads would only wait in its way, without sleeping:
-        # a float64 product of 128 x 768 x 768 took 3.9 ms with one, 70 with two on a busy machine.
-        pool.size if instruction_set() is None else 1,
+        instructions is not None,
     )
 
 
