@@ -94,6 +94,8 @@ def test_operators_match_their_forms(instructions: InstructionSet, op: str) -> N
             else:
                 with np.errstate(all="ignore"):
                     expected = evaluate([form], arrays)[0].astype(result.storage)
+                if not result.is_native:  # of whose NaN NumPy does not know that they are alike
+                    value, expected = value.astype(np.float32), expected.astype(np.float32)
                 np.testing.assert_array_equal(value, expected)
 
 

@@ -16,7 +16,7 @@ from vkml.cpu.memory import UNBOUNDED, MemoryBudget
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import WorkerPool, shared_pool
 from vkml.errors import Error, RuntimeException
-from vkml.ir import Constant, GraphIndex, Node, TensorType, dtypes, find
+from vkml.ir import Constant, GraphIndex, Node, TensorType, find
 from vkml.lowering.cpu_memory import peak_bytes
 from vkml.lowering.cpu_parts import members_of, parts_of
 from vkml.passes.fuse import is_fused
@@ -391,13 +391,15 @@ def _native_runs(
 
 def _type_refusal(scope: _Scope, node: Node) -> str:
     """Why no machine code reads or makes values of these types; nothing where it may."""
+    from vkml.lowering.native_body import ELEMENTS  # not for sessions on a GPU: 50 ms
+
     for name in (*node.inputs, *node.outputs):
         if not name:
             continue
         type_ = scope.types.get(name)
         if type_ is None or not type_.is_static:
             return f"the shape of '{name}' depends on data"
-        if type_.dtype == dtypes.STRING or type_.dtype.is_packed or type_.dtype.storage.itemsize > 8:
+        if type_.dtype not in ELEMENTS:
             return f"machine code handles no {type_.dtype.name}"
         if type_.elements >= 2**31:
             return f"'{name}' has {type_.elements} elements, machine code counts to {2**31 - 1}"

@@ -16,7 +16,7 @@ from vkml.ir.scalar import Scalar, ordered
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.scalar_functions import expansion
 
-ELEMENTS = {dtype: dtype.numpy_name for dtype in (*dtypes.NUMBERS, dtypes.BFLOAT16, dtypes.BOOL)}
+ELEMENTS = {dtype: dtype.numpy_name for dtype in (*dtypes.NUMBERS, dtypes.BOOL)}
 """Element types that expressions compute with, by their names in accesses."""
 _OVERFLOWING = frozenset(
     ("add", "subtract", "multiply", "divide", "negative", "absolute", "power", "invert", "left_shift")

@@ -20,7 +20,7 @@ from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
 from vkml.lowering import native_images, native_products, native_rows
 from vkml.lowering.builder import Builder, Target
-from vkml.lowering.native_body import expression_of
+from vkml.lowering.native_body import expression_of, require_element
 from vkml.lowering.native_epilogue import Ending, ordered
 from vkml.lowering.native_layout import (
     Argument,
@@ -70,6 +70,9 @@ class NativeBuilder(Builder):
         self.makes_channels_last = False
 
     # -- values ---------------------------------------------------------------------------------------------
+
+    def require_element(self, type_: TensorType) -> None:
+        require_element(type_)
 
     def activation(self, type_: TensorType, name: str = "") -> View:
         """Fresh memory, channels-last where the name or the current template asks for it."""
