@@ -121,6 +121,19 @@ def test_a_slope_that_is_not_finite_concerns_what_is_below_zero_only(
         assert_same(session.run(None, {"x0": x})[0], found)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("alpha", [0.0, 1e-9, 1e-50])
+def test_infinity_stays_where_the_slope_below_zero_is_next_to_none(
+    device_name: str, dtype: type, alpha: float
+) -> None:
+    x = np.array([np.inf, 2, 0, -1, np.nan], dtype)
+    [found] = run_operator("LeakyRelu", [x], {"alpha": alpha}, opset=16)
+    assert_same(found, np.array([np.inf, 2, 0, -alpha, np.nan], dtype))
+    model = build_model("LeakyRelu", [x], {"alpha": alpha}, opset=16).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert_same(session.run(None, {"x0": x})[0], found)
+
+
 def test_selu_of_opset_1_has_other_constants() -> None:
     [old] = run_operator("Selu", [np.array([-100.0], np.float32)], opset=1)
     np.testing.assert_allclose(old, -1.6732 * 1.0507, rtol=1e-6)

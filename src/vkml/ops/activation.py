@@ -37,7 +37,7 @@ def _split(x: Array, above: Any, below: Any) -> Any:
 def _leaky_relu(x: Array, alpha: float) -> Any:
     if not math.isfinite(alpha):
         return _split(x, x, x * alpha)
-    if not 0 <= alpha <= 1:
+    if not 0 < x.dtype.type(alpha) <= 1:  # 0 times infinity is no number, and no part of what lies above 0
         return np.maximum(x, 0) + np.minimum(x, 0) * alpha
     value = np.multiply(x, x.dtype.type(alpha), out=np.empty_like(x))
     return np.maximum(x, value, out=value)
