@@ -228,6 +228,8 @@ def _cast(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -
     target = from_code(node.attributes["to"])
     if not target.is_native or source.kind not in "fiub" or target.kind not in "fiub":
         return None
+    if node.attributes["source"] == target.code:
+        return int(inputs[0])  # known more precisely than its type, perhaps, but one value is one number
     if source.kind == "f" and target.kind != "f":
         return None
     if target.storage == np.float16:
