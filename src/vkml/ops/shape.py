@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
-from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.operator import OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
@@ -35,23 +36,47 @@ def shape_slice(node: Node, rank: int) -> slice:
     return slice(*slice(start, end).indices(rank)[:2])
 
 
+class _Measure(Operator):
+    """What Shape and Size share.
+
+    `evaluate` sees arrays, which for packed types are flat bytes: then the node carries the sizes in the
+    internal attribute `source_shape`. `resolve` puts them there.
+    """
+
+    attributes = {"source_shape": OPTIONAL}
+
+    def resolve(self, node: Node, inputs: Sequence[Known | None]) -> Node:
+        """The node with the sizes of a packed input."""
+        data = required(node, inputs, 0)
+        sizes = data.dims if data.dtype.bits < 8 and data.type.is_static else None
+        if node.attributes["source_shape"] == sizes:
+            return node
+        return dataclasses.replace(node, attributes={**node.attributes, "source_shape": sizes})
+
+    @staticmethod
+    def sizes(node: Node, inputs: Sequence[Array | None]) -> tuple[int, ...]:
+        """The sizes of the input that was given."""
+        stated = node.attributes["source_shape"]
+        return tuple(present(inputs, 0).shape if stated is None else stated)
+
+
 @operator()
-class Shape(Operator):
+class Shape(_Measure):
     """The input's sizes, as int64."""
 
-    attributes = {"start": 0, "end": None}
+    attributes = {**_Measure.attributes, "start": 0, "end": None}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         dims = required(node, inputs, 0).type.shape or ()
         return [static(INT64, (len(dims[shape_slice(node, len(dims))]),))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        shape = present(inputs, 0).shape
+        shape = self.sizes(node, inputs)
         return [np.array(shape[shape_slice(node, len(shape))], dtype=np.int64)]
 
 
 @operator()
-class Size(Operator):
+class Size(_Measure):
     """The input's number of elements, as an int64 scalar."""
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
@@ -59,7 +84,7 @@ class Size(Operator):
         return [static(INT64, ())]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        return [np.array(present(inputs, 0).size, dtype=np.int64)]
+        return [np.array(math.prod(self.sizes(node, inputs)), dtype=np.int64)]
 
 
 def reshape_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
