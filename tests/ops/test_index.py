@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 from vkml.ir import Constant, dtypes
 
@@ -18,6 +19,18 @@ def _array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 def _list(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
+
+
+@pytest.mark.parametrize(("op", "indices"), [("Gather", [7]), ("GatherND", [[7]])])
+def test_no_index_is_out_of_range_where_nothing_is_read(
+    device_name: str, op: str, indices: list[Any]
+) -> None:
+    x, places = np.zeros((3, 2, 0), np.float32), np.array(indices)
+    assert run_operator(op, [x, places])[0].shape == (1, 2, 0)
+    with vkml.InferenceSession(
+        build_model(op, [x, places]).SerializeToString(), devices=device_name
+    ) as session:
+        assert session.run(None, {"x0": x, "x1": places})[0].shape == (1, 2, 0)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
