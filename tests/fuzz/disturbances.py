@@ -240,12 +240,13 @@ class RandomDisturbance:
         elif self.style == "signs":
             share = self.rng.choice([-1.0, 1.0], array.shape)
         elif self.style == "zeros":
-            with np.errstate(all="ignore"):
-                share = np.where((np.abs(wide) <= error) & (error > 0), -wide / error, 0)
+            share = 0.0
         else:
             share = {"all up": 1.0, "all down": -1.0, "flushed": 0.0}[self.style]
         with np.errstate(all="ignore"):
             step = np.where(np.isfinite(wide), share * error, 0)
+            if self.style == "zeros":
+                step = np.where(np.abs(wide) <= error, -wide, 0)
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)

@@ -61,6 +61,14 @@ LIMITS = (
     Limit(r"axis -?\d{9,} is outside", "onnxruntime cuts the number off"),
     Limit(r"slope of shape .* does not broadcast one-way", "onnxruntime broadcasts it both ways"),
     Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
+    Limit(
+        r"initializer '.*': .* takes \d+ bytes, there are \d+$", "onnxruntime ignores those that nobody reads"
+    ),
+    Limit(r"Resize node .*: roi holds numbers that are not finite", "onnxruntime makes sizes of NaN"),
+    Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
+    Limit(
+        r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"
+    ),
     Limit(r"which that field never has$", "protobuf's parsers take a field of another wire type for unknown"),
     Limit(
         r"(LpPool|GlobalLpPool) node .*: p is -?\d+; it must be positive", "no norm; onnxruntime computes on"
@@ -222,6 +230,25 @@ def _was_bool(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return result.dtype == object and inputs[0] is not None and inputs[0].dtype == np.bool_
 
 
+def _overhangs(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether windows are counted upwards and already the first one is larger than its axis."""
+    kernel, data = node.attributes["kernel_shape"], inputs[0]
+    if node.attributes["ceil_mode"] != 1 or data is None:
+        return False
+    rank = len(kernel)
+    pads, dilations = (
+        node.attributes["pads"] or (0,) * 2 * rank,
+        node.attributes.get("dilations") or (1,) * rank,
+    )
+    spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
+    sizes = [data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis in range(rank)]
+    return any(span > size for span, size in zip(spans, sizes, strict=True))
+
+
+def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
+
+
 def _swaps_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
     """Whether two axes' paddings, listed begin, begin, end, end, are others read begin, end, begin, end."""
     pads = node.attributes["pads"] or ()
@@ -363,6 +390,13 @@ FREEDOMS = (
     Freedom("LpNormalization", _has_negative_for_1_norm, "onnx's evaluator takes no absolute values", ONNX),
     Freedom("MatMulInteger", _has_zero_points_of_rows, "onnx's evaluator takes them for columns'", ONNX),
     Freedom("Cast CastLike", _was_bool, "onnx's evaluator writes False, onnxruntime and vkml 0", ONNX),
+    Freedom("MaxPool AveragePool LpPool", _overhangs, "onnx's evaluator makes nothing of such windows", ONNX),
+    Freedom(
+        "MaxPool AveragePool LpPool",
+        _counts_valid_up,
+        "ONNX's formula for VALID, which it deprecates, counts down; vkml and onnxruntime as they are told",
+        ONNX,
+    ),
     Freedom("MaxPool AveragePool", _swaps_pads, "onnx's evaluator reads pads of an axis as pairs", ONNX),
     Freedom("LayerNormalization", _comes_from_half, "onnx's evaluator rounds what it stashes to half", ONNX),
     Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),

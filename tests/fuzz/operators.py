@@ -65,6 +65,8 @@ class OperatorCheck:
                 self.excused.append(str(error))
             elif trace is not None and not limit_of(str(error), self.proto):
                 self._add("refused", f"onnxruntime runs what NumPy refuses: {error}")
+        except MemoryError:
+            self.counts["out of memory"] += 1
         except Exception as error:
             self.findings.append(
                 Finding("exception", type(error).__name__, f"in an operator's evaluation: {error}")
