@@ -88,6 +88,27 @@ def test_shrink_of_integers(name: str) -> None:
     assert found.tolist() == [3, 0]
 
 
+@pytest.mark.parametrize("name", ["int8", "uint8", "int64", "uint64"])
+@pytest.mark.parametrize("lambd", [math.inf, -math.inf, math.nan, 1e30, -1e30, -1e3])
+@pytest.mark.parametrize("bias", [1.0, 1.5])
+def test_limits_of_shrink_that_no_integer_reaches(
+    device_name: str, name: str, lambd: float, bias: float
+) -> None:
+    info = np.iinfo(name)
+    data = np.array([info.min, 0, 7, info.max - 1, info.max], name)
+    if bias == 1.5:
+        data = data[1:3]  # the others are more than a float64 can hold, or overflow
+    wide, one = data.astype(np.float64), data.dtype.type(1)
+    with np.errstate(over="ignore"):
+        expected = np.where(wide < -lambd, data + one, np.where(wide > lambd, data - one, 0)).astype(name)
+    attributes = {"lambd": lambd, "bias": bias}
+    [found] = run_operator("Shrink", [data], attributes, opset=9)
+    assert found.tolist() == expected.tolist()
+    model = build_model("Shrink", [data], attributes, opset=9).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert session.run(None, {"x0": data})[0].tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("name", ["float32", "float64", "int32", "int64", "uint32", "uint64"])
 def test_prelu(name: str) -> None:
     rng = np.random.default_rng(3)

@@ -98,14 +98,23 @@ def _shrink(x: Array, lambd: float, bias: float) -> Any:
         wide = x.astype(np.float64)
         return np.trunc(_shrink(wide, lambd, bias)).astype(np.int64)
     step = np.int64(integral).astype(x.dtype)
+    if low > np.iinfo(x.dtype).max:
+        return x + step
     return np.where(x < low, x + step, np.where(x > high, x - step, 0))
 
 
 def _integer_limits(lambd: float, bias: float, dtype: np.dtype[Any]) -> tuple[int, int, int | None]:
-    """Shrink's two limits as integers of the type, and the bias where it is integral."""
-    info = np.iinfo(dtype)
-    low = min(max(math.ceil(-lambd), int(info.min)), int(info.max))
-    high = min(max(math.floor(lambd), int(info.min)), int(info.max))
+    """Shrink's two limits as integers, and the bias where it is integral.
+
+    Below the first limit lies what is to grow: everything, where it is beyond the type's greatest number.
+    """
+    least, greatest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    low, high = least, greatest  # beyond which nothing lies: NaN's, and those of infinity
+    if math.isfinite(lambd):
+        low = min(max(math.ceil(-lambd), least), greatest + 1)
+        high = min(max(math.floor(lambd), least), greatest)
+    elif lambd < 0:
+        low = greatest + 1
     return low, high, int(bias) if float(bias).is_integer() and abs(bias) < 2**62 else None
 
 
@@ -120,6 +129,8 @@ def _shrink_slang(arguments: Sequence[str], dtype: DType, attributes: Mapping[st
             return None
         below, above, step = (slang_literal(value, dtype) for value in (low, high, integral))
         zero = slang_literal(0, dtype)
+        if low > np.iinfo(dtype.storage).max:
+            return f"({x} + {step})"
         if dtype.kind == "u" and low <= 0 and integral == high + 1:
             # A subtraction that saturates. NVIDIA's compiler sees one in the form below, too, and gets its
             # upper word wrong in kernels that also divide 64-bit numbers.
