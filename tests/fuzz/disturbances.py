@@ -127,6 +127,8 @@ class RandomDisturbance:
     ) -> list[Array]:
         found = []
         for number, (array, dtype) in enumerate(zip(arrays, types, strict=False)):
+            if node.op in ("Cast", "CastLike") and dtype.is_integer and inputs[0] is not None:
+                array = self._fitted(array, inputs[0])
             if dtype.is_float and dtype.is_native:
                 error = self._error(node, inputs, array, number)
                 array = self._flushed(array if error is None else self._moved(array, error), dtype)
@@ -139,6 +141,16 @@ class RandomDisturbance:
                     array = np.where(np.isinf(array), array.dtype.type(self.anything), array)
             found.append(array)
         return found
+
+    def _fitted(self, array: Array, source: Array) -> Array:
+        """Integers made of floats: of those beyond the type ONNX leaves open what comes."""
+        if source.dtype.kind != "f" or array.dtype.kind not in "iu" or array.shape != source.shape:
+            return array
+        info = np.iinfo(array.dtype)
+        with np.errstate(all="ignore"):
+            whole = np.trunc(source.astype(np.float64))
+            fits = (whole >= info.min) & (whole < float(info.max) + 1)
+        return np.where(fits, array, (info.min, info.max)[self.coin]).astype(array.dtype)
 
     def _error(self, node: Node, inputs: list[Array | None], array: Array, number: int) -> Any:
         """Absolute error that an output may have; None for none."""
