@@ -161,6 +161,10 @@ class RandomDisturbance:
             or _is_plain_scatter(node)
             or (op == "Resize" and node.attributes["mode"] == "nearest")
         ):
+            if self.traits.flushes and op in ("LeakyRelu", "PRelu") and array.dtype == np.float32:
+                # What counts as zero where it is compared may come out as it is.
+                tiny = np.finfo(np.float32).tiny
+                return np.where(np.abs(array) < tiny, tiny, scale * unit if scale != 1 else 0)
             if array.dtype == np.float16 and op in ARITHMETIC:
                 return unit  # a chain of these may round once, at its end
             return None if scale == 1 or op not in ARITHMETIC else unit

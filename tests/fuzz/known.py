@@ -156,7 +156,7 @@ def _is_flattened(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 def _is_any_float(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result.dtype.kind == "f"
+    return result.dtype.kind == "f" or (result.dtype.kind == "V" and "float" in result.dtype.name)
 
 
 def _is_complex(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -288,6 +288,20 @@ def _has_no_deviation(node: Node, inputs: list[Array | None], result: Array) -> 
     return result == 0
 
 
+def _reduces_nothing(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    data = inputs[0]
+    return data is not None and data.ndim > 0 and data.shape[node.attributes["axis"]] == 0
+
+
+def _is_large_mask(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == np.bool_ and result.size > REFERENCE_LIMIT
+
+
+def _infers_with_mixed_types(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    types = {array.dtype for array in inputs if array is not None}
+    return len(types) > 1 and not node.attributes["training_mode"]
+
+
 def _has_groups(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["group"] > 1
 
@@ -413,6 +427,16 @@ FREEDOMS = (
     Freedom("LogSoftmax", _vanishes_in_exponentials, "onnx's evaluator takes the logarithm of 0", ONNX),
     Freedom("RoiAlign", _is_of_old_rois, "onnx's evaluator knows half pixels only, whatever the opset", ONNX),
     Freedom("MeanVarianceNormalization", _has_no_deviation, "onnxruntime divides by 0 without 1e-9", ORT),
+    Freedom("ArgMax ArgMin", _reduces_nothing, "onnxruntime leaves 0 of an axis of no places", ORT),
+    Freedom(
+        "Dropout", _is_large_mask, "onnxruntime's old masks are empty; too large for onnx to say so", ORT
+    ),
+    Freedom(
+        "BatchNormalization",
+        _infers_with_mixed_types,
+        "onnx's evaluator trains before opset 14; onnxruntime has no such kernel",
+        ONNX,
+    ),
     Freedom("Resize", _is_single_half_pixel, "onnx's evaluator has -0.5 where its text has 0", ONNX),
     Freedom("LpNormalization", _has_negative_for_1_norm, "onnx's evaluator takes no absolute values", ONNX),
     Freedom("MatMulInteger", _has_zero_points_of_rows, "onnx's evaluator takes them for columns'", ONNX),

@@ -115,6 +115,10 @@ def test_tiny_numbers_may_be_flushed_where_the_device_says_so() -> None:
     assert difference(flushed, expected, sample) is None
     _, strict = sampled(proto, x)
     assert difference(flushed, expected, strict) is not None
+    x = np.float32([-1e-38, 1, -2, 3])
+    expected, sample = sampled(model([node("LeakyRelu", ["x"], ["y"])]), x, Traits(flushes=True))
+    assert difference(np.float32([-1e-38, 1, -0.02, 3]), expected, sample) is None
+    assert difference(np.float32([-1e-38, 1, -0.020001, 3]), expected, sample) is not None
 
 
 def test_type_and_shape_are_compared() -> None:
