@@ -97,7 +97,7 @@ class RandomDisturbance:
         self.rng, self.traits = rng, traits
         self.style = self.STYLES[number % len(self.STYLES)]
         self.reach = 0.25 ** (number // len(self.STYLES) % 5)
-        self.coin = number % 2 == 0
+        self.coin = number // 4 % 2 == 0
         self.anything = (np.nan, 0.0, np.inf, -np.inf)[number % 4]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
 

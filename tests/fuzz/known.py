@@ -302,6 +302,31 @@ def _infers_with_mixed_types(node: Node, inputs: list[Array | None], result: Arr
     return len(types) > 1 and not node.attributes["training_mode"]
 
 
+def _lies_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Places whose coordinates lie where the nearest place changes, as closely as float32 tells."""
+    data, given = inputs[0], inputs[2] if len(inputs) > 2 else None
+    if data is None or node.attributes["mode"] != "nearest" or result.ndim != data.ndim or not data.size:
+        return False
+    scales = [out / size for size, out in zip(data.shape, result.shape, strict=True)]
+    if given is not None and given.size:
+        for axis, scale in zip(node.attributes["axes"] or range(data.ndim), given, strict=True):
+            scales[axis] = float(scale)
+    mode = node.attributes["coordinate_transformation_mode"]
+    shift = 0.5 if "half_pixel" in mode else 0.0
+    mask = np.zeros(result.shape, bool)
+    for axis, scale in enumerate(scales):
+        size, out = data.shape[axis], result.shape[axis]
+        if mode == "align_corners":
+            scale = max(out - 1, 1) / max(size - 1, 1)
+        if scale != 1:
+            place = (np.arange(out) + shift) / scale - shift
+            jump = place + 0.5 * node.attributes["nearest_mode"].startswith("round")
+            lanes = [1] * data.ndim
+            lanes[axis] = out
+            mask |= (np.abs(jump - np.rint(jump)) < 1e-6 * (size + 1)).reshape(lanes)
+    return mask
+
+
 def _has_groups(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["group"] > 1
 
@@ -436,6 +461,9 @@ FREEDOMS = (
         _infers_with_mixed_types,
         "onnx's evaluator trains before opset 14; onnxruntime has no such kernel",
         ONNX,
+    ),
+    Freedom(
+        "Resize", _lies_at_a_jump, "coordinates are float32 with vkml, float64 with onnx's evaluator", ONNX
     ),
     Freedom("Resize", _is_single_half_pixel, "onnx's evaluator has -0.5 where its text has 0", ONNX),
     Freedom("LpNormalization", _has_negative_for_1_norm, "onnx's evaluator takes no absolute values", ONNX),

@@ -121,6 +121,20 @@ def test_tiny_numbers_may_be_flushed_where_the_device_says_so() -> None:
     assert difference(np.float32([-1e-38, 1, -0.020001, 3]), expected, sample) is not None
 
 
+def test_halves_that_overflow_on_the_way_may_come_back() -> None:
+    """A chain that knows them as float32 finds a cosine, where a stored infinity has none."""
+    nodes = [
+        node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        node("Mul", ["h", "h"], ["m"]),
+        node("Cos", ["m"], ["y"]),
+    ]
+    expected, sample = sampled(model(nodes), np.float32([300, 1, 2, 3]))
+    assert np.isnan(expected[0])
+    found = np.where(np.isnan(expected), np.float16(-0.966), expected)
+    assert difference(found, expected, sample) is None
+    assert difference(np.full_like(expected, np.nan), expected, sample) is not None
+
+
 def test_type_and_shape_are_compared() -> None:
     expected, sample = sampled(model([node("Relu", ["x"], ["y"])]), X)
     assert difference(expected.astype(np.float64), expected, sample) is not None
