@@ -181,11 +181,13 @@ class Clip(Operator):
         limits = clip_limits(from_numpy(data.dtype)) or (None, None)
         with np.errstate(all="ignore"):
             bounds: list[Any] = [
-                limit if bound is None else bound.reshape(()).astype(data.dtype)
+                limit if bound is None else bound.astype(data.dtype)
                 for bound, limit in zip((low, high), limits, strict=True)
             ]
-            limited = data if bounds == [None, None] else np.asarray(np.clip(data, *bounds))
-            return [limited.astype(data.dtype, copy=False)]
+            if all(bound is None for bound in bounds):
+                return [data]
+            # A bound is one number, which comes as a scalar, as [1] or, in fused chains, many times.
+            return [np.asarray(np.clip(data, *bounds)).reshape(data.shape).astype(data.dtype, copy=False)]
 
     def expression(
         self, node: Node, arguments: Sequence[str], types: Sequence[DType], result: DType
