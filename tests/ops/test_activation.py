@@ -16,7 +16,10 @@ from tests.ops.checking import (
     random_array,
     run_operator,
 )
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir import dtypes
+from vkml.onnx import save_graph
 
 FLOATS = ("float32", "float16", "float64")
 
@@ -153,6 +156,12 @@ def test_infinity_stays_where_the_slope_below_zero_is_next_to_none(
     model = build_model("LeakyRelu", [x], {"alpha": alpha}, opset=16).SerializeToString()
     with vkml.InferenceSession(model, devices=device_name) as session:
         assert_same(session.run(None, {"x0": x})[0], found)
+    sketch = Sketch("chain", opset=16)  # of NumPy's functions, where machine code lacks one
+    given = sketch.input("x", (5,), dtypes.from_numpy(np.dtype(dtype)))
+    chain = sketch.node("Sign", sketch.node("LeakyRelu", given, alpha=alpha))
+    with vkml.InferenceSession(save_graph(sketch.finish(chain)), devices=device_name) as session:
+        [made] = session.run(None, {"x": x})
+    np.testing.assert_array_equal(made[[0, 1, 2, 4]], [1, 1, 0, np.nan])
 
 
 def test_selu_of_opset_1_has_other_constants() -> None:

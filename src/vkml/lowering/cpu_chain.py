@@ -146,7 +146,7 @@ def _sigmoid(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any
 
 def _leaky_relu(build: ChainBuilder, node: Node, inputs: Sequence[Any], result: Any) -> int | None:
     alpha = node.attributes["alpha"]
-    if not 0 <= alpha <= 1:
+    if not 0 < result.type(alpha) <= 1:  # 0 times infinity is no number, and greater than it by NumPy's rules
         return None
     value = build.step(np.multiply, inputs[0], build.scalar(alpha, result))
     return build.step(np.maximum, inputs[0], value)
