@@ -489,7 +489,7 @@ FREEDOMS = (
     Freedom("Gelu", _is_half, "onnx's evaluator computes float16 in float16", ONNX),
     Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),
     Freedom("Resize", _is_complex, "onnx's evaluator drops the imaginary part", ONNX),
-    Freedom("CenterCropPad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
+    Freedom("CenterCropPad Pad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
     Freedom("ConvTranspose", _has_groups, "onnx's evaluator sums over groups", ONNX),
     Freedom("*", _has_odd_flag, "a flag neither 0 nor 1: vkml takes it for 1, others cut it off or for 0"),
     Freedom("Unique", _is_unsorted_or_backwards, "onnx's evaluator sorts all the same, and turns axes", ONNX),
