@@ -77,7 +77,7 @@ LIMITS = (
         r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"
     ),
     Limit(
-        r"node .*: the attribute '.*' must be",
+        r"node .*: the attribute '.*' (must be|is not one of)",
         "onnxruntime passes over attributes that an operator does not have",
         lambda node: node is not None and _has_foreign_attribute(node),
     ),
