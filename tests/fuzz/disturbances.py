@@ -136,6 +136,8 @@ class RandomDisturbance:
                     array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
                     array = np.full_like(array, self.anything)
+                elif node.op == "Tan" and dtype == dtypes.FLOAT16:
+                    array = np.where(_lies_at_a_pole(inputs[0]), array.dtype.type(self.anything), array)
                 elif dtype == dtypes.FLOAT16 and self.coin:
                     # A fused chain of float16 rounds at its end: what overflows on the way may come back.
                     array = np.where(np.isinf(array), array.dtype.type(self.anything), array)
@@ -277,6 +279,15 @@ class RandomDisturbance:
             return array
         is_tiny = (np.abs(array) < np.float32(1.17549435e-38)) & (array != 0)
         return np.where(is_tiny, np.copysign(np.float32(0), array), array) if is_tiny.any() else array
+
+
+def _lies_at_a_pole(angle: Array | None) -> Any:
+    """Whether a fused chain, to which a float16 comes unrounded, may meet infinity or its other sign."""
+    if angle is None:
+        return False
+    with np.errstate(all="ignore"):
+        wide, reach = angle.astype(np.float64), 4 * _unit(angle).astype(np.float64)
+        return np.floor((wide - reach) / np.pi - 0.5) != np.floor((wide + reach) / np.pi - 0.5)
 
 
 def _is_plain_scatter(node: Node) -> bool:

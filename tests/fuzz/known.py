@@ -81,6 +81,9 @@ LIMITS = (
         "onnxruntime passes over attributes that an operator does not have",
         lambda node: node is not None and _has_foreign_attribute(node),
     ),
+    Limit(
+        r"node .*: padding makes \d+ elements, input", "a bound of vkml's: a huge stride may hide huge pads"
+    ),
     Limit(r"which that field never has$", "protobuf's parsers take a field of another wire type for unknown"),
     Limit(
         r"(LpPool|GlobalLpPool) node .*: p is -?\d+; it must be positive", "no norm; onnxruntime computes on"

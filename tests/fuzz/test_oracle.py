@@ -135,6 +135,14 @@ def test_halves_that_overflow_on_the_way_may_come_back() -> None:
     assert difference(np.full_like(expected, np.nan), expected, sample) is not None
 
 
+def test_a_pole_between_two_halves_is_left_open() -> None:
+    nodes = [node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), node("Tan", ["h"], ["y"])]
+    expected, sample = sampled(model(nodes), np.float32([np.pi / 2, 1, -np.pi / 2, 0.5]))
+    infinite = np.float16([-np.inf, 0, np.inf, 0])
+    assert difference(np.where(infinite != 0, infinite, expected), expected, sample) is None
+    assert difference(np.where(infinite == 0, np.float16(2), expected), expected, sample) is not None
+
+
 def test_type_and_shape_are_compared() -> None:
     expected, sample = sampled(model([node("Relu", ["x"], ["y"])]), X)
     assert difference(expected.astype(np.float64), expected, sample) is not None
