@@ -21,6 +21,17 @@ def _list(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
+@pytest.mark.parametrize(("op", "indices"), [("Gather", 1), ("GatherND", [1])])
+def test_a_single_text_is_a_string(op: str, indices: Any) -> None:
+    texts = np.array(["a", "long"], object)
+    [found] = run_operator(op, [texts, np.array(indices)])
+    assert found.dtype == object and found.shape == () and found.item() == "long"
+    model = build_model(op, [texts, np.array(indices)]).SerializeToString()
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        [found] = session.run(None, {"x0": texts, "x1": np.array(indices)})
+    assert found.dtype == object and found.item() == "long"
+
+
 @pytest.mark.parametrize(("op", "indices"), [("Gather", [7]), ("GatherND", [[7]])])
 def test_no_index_is_out_of_range_where_nothing_is_read(
     device_name: str, op: str, indices: list[Any]

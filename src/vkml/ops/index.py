@@ -79,7 +79,8 @@ class Gather(Operator):
         axis, shape = gather_geometry(node, x.shape, indices.shape)
         if not math.prod(shape):
             return [np.empty(shape, x.dtype)]  # nothing is read, as in kernels: no index is looked at
-        return [np.asarray(x.take(checked_indices(node, indices, x.shape[axis], axis), axis=axis))]
+        # A single text comes as a Python string, of which NumPy would make a type of its own.
+        return [np.asarray(x.take(checked_indices(node, indices, x.shape[axis], axis), axis=axis), x.dtype)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         axis, _ = gather_geometry(node, inputs[0].shape, inputs[1].shape)
