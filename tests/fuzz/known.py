@@ -330,6 +330,11 @@ def _lies_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> An
     return mask
 
 
+def _draws_lots(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    ratio, training = [*inputs, None, None][1:3]
+    return training is not None and bool(training.any()) and (ratio is None or bool(ratio.any()))
+
+
 def _has_groups(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["group"] > 1
 
