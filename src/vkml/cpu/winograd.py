@@ -49,8 +49,9 @@ class WinogradConvolution(Convolution):
         for first in range(0, filters, 64):
             part = weight[first : first + 64]
             taps = part.transpose(2, 3, 1, 0).astype(np.float64, order="C").reshape(9, -1)
-            made = np.kron(kernel, kernel) @ taps
-            self.weight[:, :, first : first + 64] = made.reshape(-1, inner, len(part))
+            with np.errstate(all="ignore"):  # infinities become NaN here
+                made = np.kron(kernel, kernel) @ taps
+                self.weight[:, :, first : first + 64] = made.reshape(-1, inner, len(part))
         self.columns = -(-windows.output[1] // tile)
         """Tiles side by side."""
 

@@ -76,9 +76,16 @@ class Anchor:
 
 
 def find_anchor(
-    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant], is_strict: bool = False
 ) -> Anchor | None:
-    """The anchor of a node, None where no kernel is faster than the operator's `evaluate`."""
+    """The anchor of a node, None where no kernel is faster than the operator's `evaluate`.
+
+    Args:
+        node: normalised.
+        types: of its values.
+        constants: values that are known.
+        is_strict: whether a convolution must add up the products that it states (no Winograd).
+    """
     make = _ANCHORS.get(node.op) if not node.domain else None
     if make is None or any(node.outputs[1:]):
         return None
@@ -87,7 +94,7 @@ def find_anchor(
         return None
     if types[node.outputs[0]].dtype.storage not in (np.float16, np.float32, np.float64):
         return None
-    return make(node, types, constants)
+    return _conv(node, types, constants, is_strict) if make is _conv else make(node, types, constants)
 
 
 def _compute_dtype(type_: TensorType) -> np.dtype[Any]:
@@ -161,9 +168,9 @@ WINOGRAD_MOST_BYTES = 2**27
 
 
 def choose_convolution(
-    geometry: ConvGeometry, dtype: np.dtype[Any], constant_weight: bool
+    geometry: ConvGeometry, dtype: np.dtype[Any], constant_weight: bool, is_strict: bool = False
 ) -> Callable[[Array], Convolution]:
-    """The convolution kernel for a geometry: weight → prepared kernel."""
+    """The convolution kernel for a geometry: weight → prepared kernel. `is_strict`: no Winograd."""
     rank, inner = len(geometry.kernel), geometry.channels // geometry.group
     if geometry.is_depthwise and rank == 2 and geometry.filters == geometry.channels:
         return lambda weight: DepthwiseConvolution(weight, geometry)
@@ -177,7 +184,8 @@ def choose_convolution(
     run = inner * geometry.kernel[-1]
     if geometry.group == 1 and inner <= PlaneConvolution.MAX_CHANNELS and run < geometry.output[-1]:
         return lambda weight: PlaneConvolution(weight, geometry)
-    tile = _winograd_tile(geometry) if constant_weight and dtype == np.float32 else None
+    may_transform = constant_weight and dtype == np.float32 and not is_strict
+    tile = _winograd_tile(geometry) if may_transform else None
     if tile is not None:
         return lambda weight: WinogradConvolution(weight, geometry, tile)
     return lambda weight: ColumnConvolution(weight, geometry, geometry.group)
@@ -200,11 +208,13 @@ def _winograd_tile(geometry: ConvGeometry) -> int | None:
     return 2 if tiles[2] >= WINOGRAD_LEAST_TILES else None
 
 
-def _conv(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Anchor:
+def _conv(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant], is_strict: bool = False
+) -> Anchor:
     geometry = conv_geometry(node, types[node.inputs[0]].dims, types[node.inputs[1]].dims)
     constant = constants.get(node.inputs[1])
     dtype = _compute_dtype(types[node.outputs[0]])
-    make = choose_convolution(geometry, dtype, constant is not None)
+    make = choose_convolution(geometry, dtype, constant is not None, is_strict)
     return ConvolutionAnchor(node, types, make, None if constant is None else constant.array)
 
 

@@ -70,7 +70,7 @@ def compile_group(
     types: Mapping[str, TensorType] = scope.types
     if not outputs:
         return lambda slots: None
-    anchor = find_anchor(nodes[0], types, scope.constants)
+    anchor = find_anchor(nodes[0], types, scope.constants, scope.is_strict)
     tail = nodes[1:] if anchor is not None else nodes
     if not _is_one_index_space(tail, nodes, types):
         return None
