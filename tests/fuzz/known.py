@@ -434,7 +434,9 @@ FREEDOMS = (
     ),
     Freedom("Softmax LogSoftmax Hardmax", _is_flattened, "onnx's evaluator knows the newest form only", ONNX),
     Freedom(
-        "AveragePool LpPool", _pads_for_dilations, "padding to the same size: others forget the dilations"
+        "MaxPool AveragePool LpPool",
+        _pads_for_dilations,
+        "padding to the same size: others forget the dilations",
     ),
     Freedom(
         "Resize Upsample GridSample RoiAlign", _may_overflow, "infinity times a weight of 0: who multiplies?"
@@ -461,6 +463,7 @@ FREEDOMS = (
     Freedom("RoiAlign", _is_of_old_rois, "onnx's evaluator knows half pixels only, whatever the opset", ONNX),
     Freedom("MeanVarianceNormalization", _has_no_deviation, "onnxruntime divides by 0 without 1e-9", ORT),
     Freedom("ArgMax ArgMin", _reduces_nothing, "onnxruntime leaves 0 of an axis of no places", ORT),
+    Freedom("Dropout", _draws_lots, "everyone's random numbers are their own"),
     Freedom(
         "Dropout", _is_large_mask, "onnxruntime's old masks are empty; too large for onnx to say so", ORT
     ),
