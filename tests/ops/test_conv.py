@@ -128,7 +128,7 @@ def test_output_too_large() -> None:
 @pytest.mark.parametrize("name", ["float16", "float32"])
 @pytest.mark.parametrize("precision", ["highest", "high"])
 def test_infinite_weights_of_small_windows(device_name: str, name: str, precision: str) -> None:
-    """No warning while they are prepared; at the highest precision sums of what the model states: no Winograd.
+    """No warning while they are prepared; at the highest precision sums of what the model states.
 
     float16 is NumPy's on the CPU, float32 machine code's where there is some.
     """

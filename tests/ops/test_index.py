@@ -32,6 +32,15 @@ def test_a_single_text_is_a_string(op: str, indices: Any) -> None:
     assert found.dtype == object and found.item() == "long"
 
 
+def test_no_index_is_out_of_range_where_nothing_is_written(device_name: str) -> None:
+    inputs: list[Any] = [np.zeros(0, np.float32), np.array([1]), np.ones(1, np.float32)]
+    assert run_operator("ScatterElements", inputs)[0].shape == (0,)
+    model = build_model("ScatterElements", inputs).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        feed = {f"x{index}": array for index, array in enumerate(inputs)}
+        assert session.run(None, feed)[0].shape == (0,)
+
+
 @pytest.mark.parametrize(("op", "indices"), [("Gather", [7]), ("GatherND", [[7]])])
 def test_no_index_is_out_of_range_where_nothing_is_read(
     device_name: str, op: str, indices: list[Any]

@@ -268,6 +268,8 @@ class ScatterElements(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, indices, updates = (present(inputs, index) for index in range(3))
         axis = _along_axis(node, x.shape, indices.shape)
+        if not x.size:
+            return [x.copy()]  # nothing is written, as in kernels
         found = checked_indices(node, indices, x.shape[axis], axis)
         return [_scatter(x, _coordinates(indices.shape, axis, found), updates, node.attributes["reduction"])]
 
