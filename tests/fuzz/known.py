@@ -144,6 +144,8 @@ def _leaves_range(node: Node, inputs: list[Array | None], result: Array) -> Any:
     data = inputs[0]
     if data is None or result.dtype.kind not in "iu" or data.dtype.kind not in "fiu":
         return False
+    if data.shape != result.shape:
+        return False  # numbers of less than a byte
     info = np.iinfo(result.dtype)
     with np.errstate(all="ignore"):
         wide = data.astype(np.float64)
@@ -335,6 +337,10 @@ def _draws_lots(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return training is not None and bool(training.any()) and (ratio is None or bool(ratio.any()))
 
 
+def _has_endless_slope(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return not np.isfinite(node.attributes["alpha"])
+
+
 def _has_groups(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["group"] > 1
 
@@ -463,6 +469,7 @@ FREEDOMS = (
     Freedom("RoiAlign", _is_of_old_rois, "onnx's evaluator knows half pixels only, whatever the opset", ONNX),
     Freedom("MeanVarianceNormalization", _has_no_deviation, "onnxruntime divides by 0 without 1e-9", ORT),
     Freedom("ArgMax ArgMin", _reduces_nothing, "onnxruntime leaves 0 of an axis of no places", ORT),
+    Freedom("Elu LeakyRelu Selu", _has_endless_slope, "onnx's evaluator multiplies it by 0 above, too", ONNX),
     Freedom("Dropout", _draws_lots, "everyone's random numbers are their own"),
     Freedom(
         "Dropout", _is_large_mask, "onnxruntime's old masks are empty; too large for onnx to say so", ORT
