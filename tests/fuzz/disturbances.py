@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.tensors import Array
+from tests.fuzz.tensors import Array, values_of
 from vkml.ir import Node, dtypes, find
 from vkml.ir.dtypes import DType
 
@@ -128,7 +128,8 @@ class RandomDisturbance:
         found = []
         for number, (array, dtype) in enumerate(zip(arrays, types, strict=False)):
             if node.op in ("Cast", "CastLike") and dtype.is_integer and inputs[0] is not None:
-                array = self._fitted(array, inputs[0])
+                code = node.attributes["source"]
+                array = self._fitted(array, values_of(inputs[0], code) if code else inputs[0])
             if dtype.is_float and dtype.is_native:
                 error = self._error(node, inputs, array, number)
                 array = self._flushed(array if error is None else self._moved(array, error), dtype)
@@ -146,7 +147,7 @@ class RandomDisturbance:
 
     def _fitted(self, array: Array, source: Array) -> Array:
         """Integers made of floats: of those beyond the type ONNX leaves open what comes."""
-        if source.dtype.kind != "f" or array.dtype.kind not in "iu" or array.shape != source.shape:
+        if source.dtype.kind not in "fV" or array.dtype.kind not in "iu" or array.shape != source.shape:
             return array
         info = np.iinfo(array.dtype)
         with np.errstate(all="ignore"):

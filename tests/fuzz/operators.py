@@ -15,7 +15,8 @@ from tests.fuzz.comparison import Difference, difference
 from tests.fuzz.disturbances import RandomDisturbance, Traits
 from tests.fuzz.driver import Finding
 from tests.fuzz.evaluation import Evaluation, Mismatch, Step, evaluated, outside
-from tests.fuzz.known import ONNX, ORT, freedom, limit_of
+from tests.fuzz.known import ONNX, ORT, freedom
+from tests.fuzz.limits import limit_of
 from tests.fuzz.tensors import Array, values_of
 from vkml.ir import Known, TensorType
 

@@ -16,7 +16,7 @@ from tests.fuzz.comparison import difference
 from tests.fuzz.disturbances import RandomDisturbance, Traits
 from tests.fuzz.driver import Finding, Outcome, run_case
 from tests.fuzz.evaluation import Evaluation, Mismatch
-from tests.fuzz.known import limit_of
+from tests.fuzz.limits import limit_of
 from tests.fuzz.operators import OperatorCheck
 from tests.fuzz.stages import stage
 from tests.fuzz.tensors import Array, values_of

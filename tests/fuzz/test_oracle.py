@@ -15,7 +15,7 @@ from tests.fuzz.comparison import difference
 from tests.fuzz.disturbances import RandomDisturbance, Traits
 from tests.fuzz.driver import Finding
 from tests.fuzz.evaluation import Evaluation
-from tests.fuzz.known import limit_of
+from tests.fuzz.limits import limit_of
 from tests.fuzz.oracle import judge
 from tests.fuzz.tensors import Array
 
