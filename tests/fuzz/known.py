@@ -171,6 +171,21 @@ def _overhangs(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(span > size for span, size in zip(spans, sizes, strict=True))
 
 
+def _ends_outside(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether windows are counted upwards and the last one reaches beyond its axis."""
+    kernel, data = node.attributes["kernel_shape"], inputs[0]
+    if node.attributes["ceil_mode"] != 1 or data is None:
+        return False
+    rank = len(kernel)
+    pads, strides = node.attributes["pads"] or (0,) * 2 * rank, node.attributes["strides"] or (1,) * rank
+    dilations = node.attributes["dilations"] or (1,) * rank
+    ends = [
+        (result.shape[2 + axis] - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        for axis in range(rank)
+    ]
+    return any(end > data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis, end in enumerate(ends))
+
+
 def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
 
@@ -397,6 +412,7 @@ FREEDOMS = (
     Freedom("MatMulInteger", _has_zero_points_of_rows, "onnx's evaluator takes them for columns'", ONNX),
     Freedom("Cast CastLike", _was_bool, "onnx's evaluator writes False, onnxruntime and vkml 0", ONNX),
     Freedom("MaxPool AveragePool LpPool", _overhangs, "onnx's evaluator makes nothing of such windows", ONNX),
+    Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
     Freedom(
         "MaxPool AveragePool LpPool",
         _counts_valid_up,
