@@ -94,3 +94,13 @@ def test_without_machine_code_the_report_says_so(monkeypatch: pytest.MonkeyPatch
     graph = sketch.finish(sketch.node("Relu", sketch.input("x", (4,)), name="relu"))
     monkeypatch.setattr("vkml.lowering.cpu.instruction_set", lambda: None)
     assert "VKML_NATIVE" in steps_of(graph)["Relu node 'relu'"].reason
+
+
+def test_no_report_makes_up_gigabytes_that_sizes_might_hang_on() -> None:
+    for size in (2**62, 2**31):
+        sketch = Sketch("vast")
+        axes = sketch.input("axes", (size,), dtypes.INT64)
+        x = sketch.input("x", (2, 3))
+        model = save_graph(sketch.finish(sketch.node("ReduceSum", x, axes, keepdims=0)))
+        with vkml.InferenceSession(model, devices="cpu") as session:
+            assert "values of 'axes'" in session.report().assumed[-1]

@@ -238,3 +238,15 @@ def test_opsets_newer_than_known_are_said_once(caplog: pytest.LogCaptureFixture)
     vkml.InferenceSession(_of_opset(NEWEST), devices="cpu").close()
     vkml.InferenceSession(_of_opset(NEWEST + 1), SessionOptions(log_severity_level=4), devices="cpu").close()
     assert not caplog.records
+
+
+def test_lists_may_hold_whole_numbers_on_both_sides_of_the_largest_signed_one(device_name: str) -> None:
+    sketch = Sketch("large")
+    x = sketch.input("x", (3,), dtypes.UINT64)
+    model = save_graph(sketch.finish(sketch.node("Identity", x)))
+    numbers = [1, 2**63 + 1, 2**64 - 1]  # of which NumPy makes float64
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert session.run(None, {"x": numbers})[0].tolist() == numbers
+        for wrong in ([1, 2**63, 2**64], [-1, 2**63, 1], [1.0, 2**63, 1]):
+            with pytest.raises(errors.InvalidArgument, match="'x' takes uint64"):
+                session.run(None, {"x": wrong})

@@ -48,10 +48,17 @@ LINEAR = frozenset(
 FUNCTIONS: dict[str, tuple[float, float]] = {
     "Elu": (16, 4e-7), "Gelu": (16, 3e-5), "Celu": (16, 2e-6), "HardSwish": (8, 2e-6),
     "HardSigmoid": (4, 4e-7), "Pow": (70, 0),
-    "Tan": (170, 0), "Sin": (16, 4e-7), "Cos": (16, 4e-7), "Selu": (32, 1e-6), "Softplus": (32, 0),
+    "Tan": (170, 0), "Sin": (16, 4e-7), "Cos": (16, 4e-7), "Selu": (32, 6e-7), "Softplus": (32, 0),
     "Acosh": (32, 0), "Swish": (32, 1e-36), "Mish": (32, 1e-36),
 }  # fmt: skip
-"""Units in the last place and absolute error that functions of one number may have; 16 and 0 for others."""
+"""Units in the last place and absolute error that functions of one number may have; 16 and 0 for others.
+
+Absolute errors are those of float32; in double they are as much smaller as its units are.
+"""
+EXPONENTIALS = frozenset({"Elu", "Selu", "Celu"})
+"""Functions with a multiple of exp(x) - 1, which is known to an absolute error only: so many times."""
+CHOICES = frozenset({"Max", "Min", "Clip", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"})
+"""What chooses among numbers: of zeros with different signs either."""
 
 JITTERED = frozenset(
     """
@@ -83,13 +90,14 @@ class RandomDisturbance:
     """One sample; styles differ in how errors hang together."""
 
     STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros")
-    """Errors of each element's own, of one sign, none but subnormals flushed, full ones of random sign, and
-    such that what may be zero is."""
+    """Errors of each element's own, large in one sample and small in the next; of one sign; none but
+    subnormals flushed; full ones of random sign; and such that what may be zero is."""
 
     def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
         self.rng, self.traits = rng, traits
         self.style = self.STYLES[number % len(self.STYLES)]
-        self.coin = number % 2 == 0
+        self.reach = 0.25 ** (number // len(self.STYLES) % 5)
+        self.coin = number // 4 % 2 == 0
         self.anything = (np.nan, 0.0, np.inf, -np.inf)[number % 4]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
 
@@ -119,16 +127,32 @@ class RandomDisturbance:
     ) -> list[Array]:
         found = []
         for number, (array, dtype) in enumerate(zip(arrays, types, strict=False)):
+            if node.op in ("Cast", "CastLike") and dtype.is_integer and inputs[0] is not None:
+                array = self._fitted(array, inputs[0])
             if dtype.is_float and dtype.is_native:
                 error = self._error(node, inputs, array, number)
                 array = self._flushed(array if error is None else self._moved(array, error), dtype)
+                if node.op in CHOICES:
+                    array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
                     array = np.full_like(array, self.anything)
+                elif node.op == "Tan" and dtype == dtypes.FLOAT16:
+                    array = np.where(_lies_at_a_pole(inputs[0]), array.dtype.type(self.anything), array)
                 elif dtype == dtypes.FLOAT16 and self.coin:
                     # A fused chain of float16 rounds at its end: what overflows on the way may come back.
                     array = np.where(np.isinf(array), array.dtype.type(self.anything), array)
             found.append(array)
         return found
+
+    def _fitted(self, array: Array, source: Array) -> Array:
+        """Integers made of floats: of those beyond the type ONNX leaves open what comes."""
+        if source.dtype.kind not in "fV" or array.dtype.kind not in "iu" or array.shape != source.shape:
+            return array
+        info = np.iinfo(array.dtype)
+        with np.errstate(all="ignore"):
+            whole = np.trunc(source.astype(np.float64))
+            fits = (whole >= info.min) & (whole < float(info.max) + 1)
+        return np.where(fits, array, (info.min, info.max)[self.coin]).astype(array.dtype)
 
     def _error(self, node: Node, inputs: list[Array | None], array: Array, number: int) -> Any:
         """Absolute error that an output may have; None for none."""
@@ -139,6 +163,10 @@ class RandomDisturbance:
             or _is_plain_scatter(node)
             or (op == "Resize" and node.attributes["mode"] == "nearest")
         ):
+            if self.traits.flushes and op in ("LeakyRelu", "PRelu") and array.dtype == np.float32:
+                # What counts as zero where it is compared may come out as it is.
+                tiny = np.finfo(np.float32).tiny
+                return np.where(np.abs(array) < tiny, tiny, scale * unit if scale != 1 else 0)
             if array.dtype == np.float16 and op in ARITHMETIC:
                 return unit  # a chain of these may round once, at its end
             return None if scale == 1 or op not in ARITHMETIC else unit
@@ -149,12 +177,29 @@ class RandomDisturbance:
             return scale * self._linear(node, inputs, array) + unit
         if op in JITTERED:
             return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
-        if array.dtype != np.float32:
-            return scale * 4 * unit
         units, absolute = FUNCTIONS.get(op, (16, 0))
+        if op in EXPONENTIALS:
+            gain = abs(node.attributes["alpha"] * node.attributes.get("gamma", 1.0))
+            absolute *= gain if math.isfinite(gain) else 1.0
+        if array.dtype != np.float32:
+            return scale * (
+                4 * unit + absolute * min(_epsilon(array.dtype) / _epsilon(np.dtype(np.float32)), 1)
+            )
         # A function that ends in subnormal numbers may end in zero before.
         absolute += float(np.finfo(np.float32).tiny)
         return scale * (units * unit + absolute + (0 if scale == 1 else 1e-7))
+
+    def _either_zero(self, node: Node, inputs: list[Array | None], array: Array) -> Array:
+        """A result, some of whose zeros have the other sign, where zeros of both are among the inputs."""
+        is_zero = array == 0
+        if not is_zero.any():
+            return array
+        zeros = [value[value == 0] for value in inputs if value is not None and value.dtype.kind == "f"]
+        signs = {bool(sign) for value in zeros for sign in np.signbit(value)} | (
+            {False} if node.op == "Relu" else set()
+        )
+        flipped = is_zero & (self.rng.random(array.shape) < 0.5)
+        return np.where(flipped, -array, array) if len(signs) == 2 else array
 
     def _is_undecided(self, node: Node, inputs: list[Array | None], array: Array) -> bool:
         """Whether a formula may overflow on the way, or not, as it is put."""
@@ -209,16 +254,17 @@ class RandomDisturbance:
         """The array with errors added, up to the stated sizes."""
         wide = array.astype(np.float64)
         if self.style == "each":
-            share: Any = self.rng.uniform(-1, 1, array.shape)
+            share: Any = self.rng.uniform(-1, 1, array.shape) * self.reach
         elif self.style == "signs":
             share = self.rng.choice([-1.0, 1.0], array.shape)
         elif self.style == "zeros":
-            with np.errstate(all="ignore"):
-                share = np.where((np.abs(wide) <= error) & (error > 0), -wide / error, 0)
+            share = 0.0
         else:
             share = {"all up": 1.0, "all down": -1.0, "flushed": 0.0}[self.style]
         with np.errstate(all="ignore"):
             step = np.where(np.isfinite(wide), share * error, 0)
+            if self.style == "zeros":
+                step = np.where(np.abs(wide) <= error, -wide, 0)
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)
@@ -233,6 +279,15 @@ class RandomDisturbance:
             return array
         is_tiny = (np.abs(array) < np.float32(1.17549435e-38)) & (array != 0)
         return np.where(is_tiny, np.copysign(np.float32(0), array), array) if is_tiny.any() else array
+
+
+def _lies_at_a_pole(angle: Array | None) -> Any:
+    """Whether a fused chain, to which a float16 comes unrounded, may meet infinity or its other sign."""
+    if angle is None:
+        return False
+    with np.errstate(all="ignore"):
+        wide, reach = angle.astype(np.float64), 4 * _unit(angle).astype(np.float64)
+        return np.floor((wide - reach) / np.pi - 0.5) != np.floor((wide + reach) / np.pi - 0.5)
 
 
 def _is_plain_scatter(node: Node) -> bool:

@@ -62,6 +62,8 @@ class Evaluation:
         self.graph = normalise(load_graph(model))
         self.nodes = list(self.graph.nodes)
         needed = {value.name for value in self.graph.outputs}
+        self.current: Node | None = None
+        """The node that is evaluated, or was when something was raised."""
         self.needed: set[int] = set()
         for number in reversed(range(len(self.nodes))):
             if needed & set(self.nodes[number].outputs):
@@ -97,6 +99,7 @@ class Evaluation:
         """Evaluates node after node; the caller puts what comes out, or what it trusts more, in `values`."""
         for number, node in enumerate(self.nodes):
             if everything or number in self.needed:
+                self.current = node
                 found = [values[name] if name else None for name in node.inputs]
                 yield evaluated(node, found, disturbance)
 

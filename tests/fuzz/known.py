@@ -1,76 +1,17 @@
-"""What is known and no finding: what others get wrong, what ONNX leaves open, what vkml says it cannot do."""
+"""What others get wrong in an operator, or ONNX leaves open, each with its reason."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
 
 from tests.fuzz.disturbances import EXACT, JITTERED, LINEAR
 from tests.fuzz.tensors import Array
+from tests.fuzz.trusted import REFERENCE_LIMIT
 from vkml.ir import Node, dtypes
-
-# -- vkml's own limits ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A refusal that is no mistake."""
-
-    pattern: str
-    reason: str
-    holds: Callable[[NodeProto | None], bool] = lambda node: True
-    """Whether that is so for the node that the message names."""
-
-
-def _rounds_down(node: NodeProto | None) -> bool:
-    """Whether a pool counts whole windows only."""
-    return node is None or not any(entry.name == "ceil_mode" and entry.i for entry in node.attribute)
-
-
-def _named_in(message: str, proto: ModelProto | None) -> NodeProto | None:
-    """The node that a message is about."""
-    nodes = proto.graph.node if proto is not None else ()
-    labels = ((node, node.name or next((name for name in node.output if name), "?")) for node in nodes)
-    return next((node for node, label in labels if f"{node.op_type} node '{label}'" in message), None)
-
-
-LIMITS = (
-    Limit(r"operators? that vkml does not support", "operators that the registry lacks"),
-    Limit(r"alpha must not be 0, by which Celu divides", "0 / 0 wherever nothing is positive"),
-    Limit(
-        r"is larger than spatial axis",
-        "a window larger than its axis: others make nothing of it",
-        _rounds_down,
-    ),
-    Limit(r"the dimension '.*' is .* in input", "onnxruntime lets inputs disagree in a dimension"),
-    Limit(r"Constant node .*: (takes 0 inputs|the attribute)", "onnxruntime does not look at Constant nodes"),
-    Limit(r"in a cycle: .*Constant node", "onnxruntime does not look at Constant nodes"),
-    Limit(r"MeanVarianceNormalization node .*: axis . is outside", "the default axes are those of an image"),
-    Limit(r"Arg(Max|Min) node .* has no elements", "the place of the greatest of none"),
-    Limit(r"GatherND node .*do not address data", "onnxruntime reads beyond a batch that is too small"),
-    Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
-    Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
-    Limit(r"name an axis twice", "onnxruntime reduces it once"),
-    Limit(r"axis -?\d{9,} is outside", "onnxruntime cuts the number off"),
-    Limit(r"slope of shape .* does not broadcast one-way", "onnxruntime broadcasts it both ways"),
-    Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
-    Limit(r"the value '.*' is produced twice|is there twice", "onnxruntime lets one of two equal names win"),
-)
-
-
-def limit_of(message: str, proto: ModelProto | None) -> str | None:
-    """The reason of a refusal that is known; None where it is not."""
-    node = _named_in(message, proto)
-    fitting = (limit for limit in LIMITS if re.search(limit.pattern, message) and limit.holds(node))
-    return next((limit.reason for limit in fitting), None)
-
-
-# -- operators ----------------------------------------------------------------------------------------------
 
 Where = Callable[[Node, list[Array | None], Array], Any]
 """Node, inputs, vkml's result → whether all of it, or a mask of its elements."""
@@ -109,7 +50,12 @@ def is_double(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 def _leaves_range(node: Node, inputs: list[Array | None], result: Array) -> Any:
     data, target = inputs[0], dtypes.from_numpy(result.dtype)
-    if data is None or not target.is_integer or dtypes.from_numpy(data.dtype).kind not in "fiu":
+    if (
+        data is None
+        or not target.is_integer
+        or dtypes.from_numpy(data.dtype).kind not in "fiu"
+        or data.shape != result.shape
+    ):
         return False
     least, most = dtypes.integer_bounds(target)
     with np.errstate(all="ignore"):
@@ -130,7 +76,7 @@ def _is_flattened(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 def _is_any_float(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result.dtype.kind == "f"
+    return result.dtype.kind == "f" or (result.dtype.kind == "V" and "float" in result.dtype.name)
 
 
 def _is_complex(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -197,12 +143,143 @@ def _is_index(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return result.dtype == np.int64
 
 
+def _is_single_half_pixel(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether an axis of the result has one place, which ONNX's text puts at 0 then."""
+    is_pytorch = node.attributes["coordinate_transformation_mode"] == "pytorch_half_pixel"
+    return is_pytorch and 1 in result.shape
+
+
+def _has_negative_for_1_norm(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["p"] == 1 and inputs[0] is not None and bool((inputs[0] < 0).any())
+
+
+def _has_zero_points_of_rows(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    zero = inputs[2] if len(inputs) > 2 else None
+    return zero is not None and zero.ndim == 1 and zero.size > 1
+
+
+def _was_bool(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == object and inputs[0] is not None and inputs[0].dtype == np.bool_
+
+
+def _overhangs(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether windows are counted upwards and already the first one is larger than its axis."""
+    kernel, data = node.attributes["kernel_shape"], inputs[0]
+    if node.attributes["ceil_mode"] != 1 or data is None:
+        return False
+    rank = len(kernel)
+    pads, dilations = (
+        node.attributes["pads"] or (0,) * 2 * rank,
+        node.attributes.get("dilations") or (1,) * rank,
+    )
+    spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
+    sizes = [data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis in range(rank)]
+    return any(span > size for span, size in zip(spans, sizes, strict=True))
+
+
+def _ends_outside(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether windows are counted upwards and the last one reaches beyond its axis."""
+    kernel, data = node.attributes["kernel_shape"], inputs[0]
+    if node.attributes["ceil_mode"] != 1 or data is None:
+        return False
+    rank = len(kernel)
+    pads, strides = node.attributes["pads"] or (0,) * 2 * rank, node.attributes["strides"] or (1,) * rank
+    dilations = node.attributes["dilations"] or (1,) * rank
+    ends = [
+        (result.shape[2 + axis] - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        for axis in range(rank)
+    ]
+    return any(end > data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis, end in enumerate(ends))
+
+
+def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
+
+
+def _swaps_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether two axes' paddings, listed begin, begin, end, end, are others read begin, end, begin, end."""
+    pads = node.attributes["pads"] or ()
+    return len(pads) == 4 and pads[1] != pads[2]
+
+
+def _is_large_with_nan(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    data = inputs[0]
+    return data is not None and data.size > REFERENCE_LIMIT and has_nan(node, inputs, result)
+
+
+def _comes_from_half(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return inputs[0] is not None and inputs[0].dtype == np.float16
+
+
+def _vanishes_in_exponentials(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result < np.log(np.finfo(result.dtype).tiny)
+
+
+def _is_of_old_rois(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["coordinate_transformation_mode"] == "output_half_pixel"
+
+
+def _has_no_deviation(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result == 0
+
+
+def _reduces_nothing(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    data = inputs[0]
+    return data is not None and data.ndim > 0 and data.shape[node.attributes["axis"]] == 0
+
+
+def _is_large_mask(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return result.dtype == np.bool_ and result.size > REFERENCE_LIMIT
+
+
+def _infers_with_mixed_types(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    types = {array.dtype for array in inputs if array is not None}
+    return len(types) > 1 and not node.attributes["training_mode"]
+
+
+def _lies_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Places whose coordinates lie where the nearest place changes, as closely as float32 tells."""
+    data, given = inputs[0], inputs[2] if len(inputs) > 2 else None
+    if data is None or node.attributes["mode"] != "nearest" or result.ndim != data.ndim or not data.size:
+        return False
+    scales = [out / size for size, out in zip(data.shape, result.shape, strict=True)]
+    if given is not None and given.size:
+        for axis, scale in zip(node.attributes["axes"] or range(data.ndim), given, strict=True):
+            scales[axis] = float(scale)
+    mode = node.attributes["coordinate_transformation_mode"]
+    shift = 0.5 if "half_pixel" in mode else 0.0
+    mask = np.zeros(result.shape, bool)
+    for axis, scale in enumerate(scales):
+        size, out = data.shape[axis], result.shape[axis]
+        if mode == "align_corners":
+            scale = max(out - 1, 1) / max(size - 1, 1)
+        if scale != 1:
+            place = (np.arange(out) + shift) / scale - shift
+            jump = place + 0.5 * node.attributes["nearest_mode"].startswith("round")
+            lanes = [1] * data.ndim
+            lanes[axis] = out
+            mask |= (np.abs(jump - np.rint(jump)) < 1e-6 * (size + 1)).reshape(lanes)
+    return mask
+
+
+def _draws_lots(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    ratio, training = [*inputs, None, None][1:3]
+    return training is not None and bool(training.any()) and (ratio is None or bool(ratio.any()))
+
+
+def _has_endless_slope(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return not np.isfinite(node.attributes["alpha"])
+
+
 def _has_groups(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["group"] > 1
 
 
-def _has_odd_ceiling(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return node.attributes["ceil_mode"] not in (0, 1)
+FLAGS = ("align_corners", "antialias", "ceil_mode", "exclude_outside", "fmod", "keepdims", "sorted")
+
+
+def _has_odd_flag(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return any(node.attributes.get(key) not in (None, 0, 1) for key in FLAGS)
 
 
 def _keeps_ratio(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -215,8 +292,12 @@ def _is_offset(node: Node, inputs: list[Array | None], result: Array) -> Any:
     if data is None or not data.size:
         return False
     with np.errstate(all="ignore"):
-        axes = tuple(axis % data.ndim for axis in node.attributes["axes"])
         wide = data.astype(np.float64)
+        if node.op == "GroupNormalization":
+            wide = wide.reshape(len(wide), node.attributes["num_groups"], -1)
+            axes: tuple[int, ...] = (2,)
+        else:
+            axes = tuple(axis % data.ndim for axis in node.attributes["axes"])
         return bool((np.abs(wide).max(axis=axes) > 10 * wide.std(axis=axes)).any())
 
 
@@ -290,7 +371,9 @@ FREEDOMS = (
     ),
     Freedom("Softmax LogSoftmax Hardmax", _is_flattened, "onnx's evaluator knows the newest form only", ONNX),
     Freedom(
-        "AveragePool LpPool", _pads_for_dilations, "padding to the same size: others forget the dilations"
+        "MaxPool AveragePool LpPool",
+        _pads_for_dilations,
+        "padding to the same size: others forget the dilations",
     ),
     Freedom(
         "Resize Upsample GridSample RoiAlign", _may_overflow, "infinity times a weight of 0: who multiplies?"
@@ -303,19 +386,62 @@ FREEDOMS = (
     Freedom("LRN", is_large, "onnxruntime keeps a running sum, which one large square spoils for good", ORT),
     Freedom("MeanVarianceNormalization", _is_half, "onnxruntime adds 1e-9 in float16, which is 0 there", ORT),
     Freedom(
-        "MeanVarianceNormalization", _is_offset, "others subtract the square of the mean from the mean square"
+        "MeanVarianceNormalization GroupNormalization",
+        _is_offset,
+        "others subtract the square of the mean from the mean square, as ONNX's function bodies do",
     ),
+    Freedom(
+        "ReduceMax ReduceMin",
+        _is_large_with_nan,
+        "onnxruntime loses NaN where it reduces in blocks; too large for onnx's evaluator to say so",
+        ORT,
+    ),
+    Freedom("LogSoftmax", _vanishes_in_exponentials, "onnx's evaluator takes the logarithm of 0", ONNX),
+    Freedom("RoiAlign", _is_of_old_rois, "onnx's evaluator knows half pixels only, whatever the opset", ONNX),
+    Freedom("MeanVarianceNormalization", _has_no_deviation, "onnxruntime divides by 0 without 1e-9", ORT),
+    Freedom("ArgMax ArgMin", _reduces_nothing, "onnxruntime leaves 0 of an axis of no places", ORT),
+    Freedom("Elu LeakyRelu Selu", _has_endless_slope, "onnx's evaluator multiplies it by 0 above, too", ONNX),
+    Freedom("Dropout", _draws_lots, "everyone's random numbers are their own"),
+    Freedom(
+        "Dropout", _is_large_mask, "onnxruntime's old masks are empty; too large for onnx to say so", ORT
+    ),
+    Freedom(
+        "BatchNormalization",
+        _infers_with_mixed_types,
+        "onnx's evaluator trains before opset 14; onnxruntime has no such kernel",
+        ONNX,
+    ),
+    Freedom(
+        "Resize", _lies_at_a_jump, "coordinates are float32 with vkml, float64 with onnx's evaluator", ONNX
+    ),
+    Freedom("Resize", _is_single_half_pixel, "onnx's evaluator has -0.5 where its text has 0", ONNX),
+    Freedom("LpNormalization", _has_negative_for_1_norm, "onnx's evaluator takes no absolute values", ONNX),
+    Freedom("MatMulInteger", _has_zero_points_of_rows, "onnx's evaluator takes them for columns'", ONNX),
+    Freedom("Cast CastLike", _was_bool, "onnx's evaluator writes False, onnxruntime and vkml 0", ONNX),
+    Freedom("MaxPool AveragePool LpPool", _overhangs, "onnx's evaluator makes nothing of such windows", ONNX),
+    Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
+    Freedom(
+        "MaxPool AveragePool LpPool",
+        _counts_valid_up,
+        "ONNX's formula for VALID, which it deprecates, counts down; vkml and onnxruntime as they are told",
+        ONNX,
+    ),
+    Freedom("MaxPool AveragePool", _swaps_pads, "onnx's evaluator reads pads of an axis as pairs", ONNX),
+    Freedom("LayerNormalization", _comes_from_half, "onnx's evaluator rounds what it stashes to half", ONNX),
     Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),
     Freedom("LRN", always, "onnx's evaluator counts channels by the size of the batch", ONNX),
     Freedom(" ".join(LINEAR | JITTERED), _is_half, "onnx's evaluator adds float16 in float16", ONNX),
     Freedom("MaxPool", _is_index, "onnx's evaluator counts places within each plane", ONNX),
     Freedom("GlobalMaxPool", always, "onnx's evaluator reduces the last two axes only", ONNX),
-    Freedom("Erf Gelu GridSample", is_double, "onnx's evaluator computes float64 in float32", ONNX),
+    Freedom(
+        "AffineGrid Erf Gelu GridSample", is_double, "onnx's evaluator computes float64 in float32", ONNX
+    ),
+    Freedom("Gelu", _is_half, "onnx's evaluator computes float16 in float16", ONNX),
     Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),
     Freedom("Resize", _is_complex, "onnx's evaluator drops the imaginary part", ONNX),
-    Freedom("CenterCropPad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
+    Freedom("CenterCropPad Pad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
     Freedom("ConvTranspose", _has_groups, "onnx's evaluator sums over groups", ONNX),
-    Freedom("MaxPool AveragePool LpPool", _has_odd_ceiling, "onnxruntime cuts the number off", ORT),
+    Freedom("*", _has_odd_flag, "a flag neither 0 nor 1: vkml takes it for 1, others cut it off or for 0"),
     Freedom("Unique", _is_unsorted_or_backwards, "onnx's evaluator sorts all the same, and turns axes", ONNX),
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.fuzz.campaign import signature
 from tests.fuzz.case import Case, Run
@@ -15,7 +15,7 @@ from tests.fuzz.comparison import difference
 from tests.fuzz.disturbances import RandomDisturbance, Traits
 from tests.fuzz.driver import Finding
 from tests.fuzz.evaluation import Evaluation
-from tests.fuzz.known import limit_of
+from tests.fuzz.limits import limit_of
 from tests.fuzz.oracle import judge
 from tests.fuzz.tensors import Array
 
@@ -115,6 +115,32 @@ def test_tiny_numbers_may_be_flushed_where_the_device_says_so() -> None:
     assert difference(flushed, expected, sample) is None
     _, strict = sampled(proto, x)
     assert difference(flushed, expected, strict) is not None
+    x = np.float32([-1e-38, 1, -2, 3])
+    expected, sample = sampled(model([node("LeakyRelu", ["x"], ["y"])]), x, Traits(flushes=True))
+    assert difference(np.float32([-1e-38, 1, -0.02, 3]), expected, sample) is None
+    assert difference(np.float32([-1e-38, 1, -0.020001, 3]), expected, sample) is not None
+
+
+def test_halves_that_overflow_on_the_way_may_come_back() -> None:
+    """A chain that knows them as float32 finds a cosine, where a stored infinity has none."""
+    nodes = [
+        node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        node("Mul", ["h", "h"], ["m"]),
+        node("Cos", ["m"], ["y"]),
+    ]
+    expected, sample = sampled(model(nodes), np.float32([300, 1, 2, 3]))
+    assert np.isnan(expected[0])
+    found = np.where(np.isnan(expected), np.float16(-0.966), expected)
+    assert difference(found, expected, sample) is None
+    assert difference(np.full_like(expected, np.nan), expected, sample) is not None
+
+
+def test_a_pole_between_two_halves_is_left_open() -> None:
+    nodes = [node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), node("Tan", ["h"], ["y"])]
+    expected, sample = sampled(model(nodes), np.float32([np.pi / 2, 1, -np.pi / 2, 0.5]))
+    infinite = np.float16([-np.inf, 0, np.inf, 0])
+    assert difference(np.where(infinite != 0, infinite, expected), expected, sample) is None
+    assert difference(np.where(infinite == 0, np.float16(2), expected), expected, sample) is not None
 
 
 def test_type_and_shape_are_compared() -> None:
@@ -124,12 +150,85 @@ def test_type_and_shape_are_compared() -> None:
 
 
 def test_texts_and_integers_are_compared_exactly() -> None:
+    def same(number: int) -> Array:
+        return np.array(["b", "1.0"], object)
+
     def never(number: int) -> Array:
         return np.array([1, 2])
 
-    assert difference(np.array(["a"], object), np.array(["a"], object), never) is None
-    assert difference(np.array(["a"], object), np.array(["b"], object), never) is not None
+    expected = same(0)
+    assert difference(expected, expected, same) is None
+    for wrong in (["a", "1.0"], ["b", "1.00"], ["b", "1.0000001"]):
+        assert difference(np.array(wrong, object), expected, same) is not None
     assert difference(np.array([1, 3]), np.array([1, 2]), never) is not None
+
+
+def test_texts_of_numbers_differ_as_the_numbers_may() -> None:
+    proto = model([node("Sigmoid", ["x"], ["a"]), node("Cast", ["a"], ["y"], to=TensorProto.STRING)])
+    expected, sample = sampled(proto, X)
+
+    def moved(share: float) -> Array:
+        numbers = expected.astype(np.float32) * np.float32(1 + share)
+        return np.array([str(number) for number in numbers], object)
+
+    assert (moved(1e-6) != expected).all()
+    assert difference(moved(1e-6), expected, sample) is None
+    assert difference(moved(1e-4), expected, sample) is not None
+    assert difference(np.array([f"<{text}>" for text in expected], object), expected, sample) is not None
+
+
+def test_a_shape_that_rounding_decides_may_be_what_rounding_makes_of_it() -> None:
+    """Elu of tiny numbers is zero for those who subtract 1 from their exponential."""
+    proto = model([node("Elu", ["x"], ["e"]), node("NonZero", ["e"], ["y"])])
+    expected, sample = sampled(proto, np.float32([1, -1e-25, -1e-25, 2]))
+    assert expected.shape == (1, 4)
+    assert difference(np.array([[0, 3]]), expected, sample) is None
+    assert difference(np.array([[0]]), expected, sample) is not None
+    assert difference(np.array([0, 3]), expected, sample) is not None
+    proto = model([node("Neg", ["x"], ["e"]), node("NonZero", ["e"], ["y"])])
+    expected, sample = sampled(proto, X)
+    assert difference(np.array([[0, 1, 3]]), expected, sample) is not None
+
+
+def test_multiples_of_exponentials_have_multiples_of_their_errors() -> None:
+    x = np.float32([-1e-7, -1e-6, 1, 2])
+    for alpha, is_open in ((100.0, True), (1.0, False)):
+        expected, sample = sampled(model([node("Elu", ["x"], ["y"], alpha=alpha)]), x)
+        found = expected - np.float32([2e-5, 0, 0, 0])
+        assert (difference(found, expected, sample) is None) == is_open
+
+
+def test_a_difference_that_only_small_errors_make_zero_is_left_open() -> None:
+    x = np.float32([2**-11, 1, 2, 3])
+    expected, sample = sampled(
+        model([node("Tanh", ["x"], ["t"]), node("Sub", ["x", "t"], ["d"]), node("Reciprocal", ["d"], ["y"])]),
+        x,
+    )
+    assert difference(np.where(x < 1, np.float32(np.inf), expected), expected, sample) is None
+    assert difference(np.where(x < 2, np.float32(np.inf), expected), expected, sample) is not None
+
+
+def test_the_sign_of_the_greater_of_two_zeros_is_left_open() -> None:
+    nodes = [node("Max", ["x", "c"], ["m"]), node("Reciprocal", ["m"], ["y"])]
+    x = np.float32([0, 1, -1, -0.0])
+    for other, is_open in ((-0.0, True), (-5, False)):
+        expected, sample = sampled(model(nodes, {"c": np.float32([other] * 4)}), np.abs(x))
+        found = expected * np.float32([-1, 1, 1, 1])
+        assert (difference(found, expected, sample) is None) == is_open
+
+
+def test_what_others_excusably_shape_otherwise_excuses_what_follows() -> None:
+    """onnxruntime resizes to what it would before cropping; ONNX's text crops first, so nothing is left."""
+    roi, scales = np.float32([1, 1, 1, 1]), np.float32([1, 1])
+    resize = node(
+        "Resize", ["x", "roi", "scales"], ["r"], coordinate_transformation_mode="tf_crop_and_resize"
+    )
+    nodes = [resize, node("Add", ["r", "ones"], ["y"])]
+    proto = model(nodes, {"roi": roi, "scales": scales, "ones": np.ones((2, 2), np.float32)}, (2, 2))
+    x = np.ones((2, 2), np.float32)
+    verdict = judge(Case(proto.SerializeToString(), ({"x": x},), (Run(0),)), "cpu")
+    assert verdict.counts["raised"] + verdict.counts["refused"] == 1
+    assert not verdict.findings, verdict.findings
 
 
 @pytest.mark.parametrize("kind", ["float32", "int64"])

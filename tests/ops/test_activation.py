@@ -16,7 +16,10 @@ from tests.ops.checking import (
     random_array,
     run_operator,
 )
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir import dtypes
+from vkml.onnx import save_graph
 
 FLOATS = ("float32", "float16", "float64")
 
@@ -88,6 +91,27 @@ def test_shrink_of_integers(name: str) -> None:
     assert found.tolist() == [3, 0]
 
 
+@pytest.mark.parametrize("name", ["int8", "uint8", "int64", "uint64"])
+@pytest.mark.parametrize("lambd", [math.inf, -math.inf, math.nan, 1e30, -1e30, -1e3])
+@pytest.mark.parametrize("bias", [1.0, 1.5])
+def test_limits_of_shrink_that_no_integer_reaches(
+    device_name: str, name: str, lambd: float, bias: float
+) -> None:
+    info = np.iinfo(name)
+    data = np.array([info.min, 0, 7, info.max - 1, info.max], name)
+    if bias == 1.5:
+        data = data[1:3]  # the others are more than a float64 can hold, or overflow
+    wide, one = data.astype(np.float64), data.dtype.type(1)
+    with np.errstate(over="ignore"):
+        expected = np.where(wide < -lambd, data + one, np.where(wide > lambd, data - one, 0)).astype(name)
+    attributes = {"lambd": lambd, "bias": bias}
+    [found] = run_operator("Shrink", [data], attributes, opset=9)
+    assert found.tolist() == expected.tolist()
+    model = build_model("Shrink", [data], attributes, opset=9).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert session.run(None, {"x0": data})[0].tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("name", ["float32", "float64", "int32", "int64", "uint32", "uint64"])
 def test_prelu(name: str) -> None:
     rng = np.random.default_rng(3)
@@ -119,6 +143,25 @@ def test_a_slope_that_is_not_finite_concerns_what_is_below_zero_only(
     model = build_model(op, [x], {"alpha": alpha}, opset=16).SerializeToString()
     with vkml.InferenceSession(model, devices=device_name) as session:
         assert_same(session.run(None, {"x0": x})[0], found)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("alpha", [0.0, 1e-9, 1e-50])
+def test_infinity_stays_where_the_slope_below_zero_is_next_to_none(
+    device_name: str, dtype: type, alpha: float
+) -> None:
+    x = np.array([np.inf, 2, 0, -1, np.nan], dtype)
+    [found] = run_operator("LeakyRelu", [x], {"alpha": alpha}, opset=16)
+    assert_same(found, np.array([np.inf, 2, 0, -alpha, np.nan], dtype))
+    model = build_model("LeakyRelu", [x], {"alpha": alpha}, opset=16).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert_same(session.run(None, {"x0": x})[0], found)
+    sketch = Sketch("chain", opset=16)  # of NumPy's functions, where machine code lacks one
+    given = sketch.input("x", (5,), dtypes.from_numpy(np.dtype(dtype)))
+    chain = sketch.node("Sign", sketch.node("LeakyRelu", given, alpha=alpha))
+    with vkml.InferenceSession(save_graph(sketch.finish(chain)), devices=device_name) as session:
+        [made] = session.run(None, {"x": x})
+    np.testing.assert_array_equal(made[[0, 1, 2, 4]], [1, 1, 0, np.nan])
 
 
 def test_selu_of_opset_1_has_other_constants() -> None:

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from onnx.reference.ops.op_cast import cast_to
 
+import vkml
 from tests.ops.checking import Array, assert_same, check_operator, inferred_types, random_array, run_operator
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import DType, dtypes, static
+from vkml.onnx import save_graph
 
 NATIVE = [dtype for dtype in (dtypes.BOOL, *dtypes.NUMBERS) if dtype.is_native]
 SMALL = [dtype for dtype in dtypes.ALL if not dtype.is_native]
@@ -187,6 +190,20 @@ def test_names_of_opset_1() -> None:
         assert found.dtype == dtype
     with pytest.raises(InvalidGraph, match="FLOAT128"):
         run_operator("Cast", [np.array([1])], {"to": "FLOAT128"}, opset=1)
+
+
+@pytest.mark.parametrize("cast", ["Cast", "CastLike"])
+def test_a_cast_to_the_same_type_changes_nothing_in_fused_chains(device_name: str, cast: str) -> None:
+    """Which know float16 more precisely than it is stored, but one value as one number."""
+    sketch = Sketch("same")
+    x = sketch.input("x", (2, 16, 8), dtypes.FLOAT16)
+    mean = sketch.node("AveragePool", x, kernel_shape=(3,))
+    again = sketch.node("CastLike", mean, mean) if cast == "CastLike" else sketch.node("Cast", mean, to=10)
+    order = sketch.node("LessOrEqual", again, mean)
+    model = save_graph(sketch.finish(mean, order, sketch.node("Mod", mean, mean, fmod=1)))
+    given = random_array(np.random.default_rng(0), np.float16, (2, 16, 8))
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert session.run(None, {"x": given})[1].all()
 
 
 def test_errors() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
+import vkml
 from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
 from tests.ops.conv_cases import LOOSE, conv_case
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
+from vkml.ir import dtypes
+from vkml.onnx import save_graph
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -118,3 +123,26 @@ def test_output_too_large() -> None:
     x, weight = np.zeros((1, 1, 1, 1), np.float32), np.zeros((1, 1, 1, 1), np.float32)
     with pytest.raises(ShapeError, match="bytes"):
         inferred_types("Conv", [x, weight], {"pads": [2**30] * 4})
+
+
+@pytest.mark.parametrize("name", ["float16", "float32"])
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_infinite_weights_of_small_windows(device_name: str, name: str, precision: str) -> None:
+    """No warning while they are prepared; at the highest precision sums of what the model states.
+
+    float16 is NumPy's on the CPU, float32 machine code's where there is some.
+    """
+    sketch = Sketch("infinite")
+    x = sketch.input("x", (1, 32, 16, 16), dtypes.from_numpy(np.dtype(name)))
+    weight = np.full((32, 32, 3, 3), 0.5, name)
+    weight[3, 5, 1, 1], weight[4, 0, 1, 1] = np.inf, np.nan
+    model = save_graph(sketch.finish(sketch.node("Conv", x, sketch.constant(weight))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with vkml.InferenceSession(model, devices=device_name, precision=precision) as session:
+            [found] = session.run(None, {"x": np.ones((1, 32, 16, 16), name)})
+    assert np.isnan(found[:, 4]).all()
+    assert not np.isfinite(found[:, 3]).any()
+    np.testing.assert_allclose(np.delete(found, [3, 4], 1), 144, rtol=1e-5)
+    if precision == "highest":
+        assert (found[:, 3] == np.inf).all()

@@ -17,9 +17,11 @@ from tests.ops.checking import (
     random_array,
     run_operator,
 )
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import TensorType, dtypes, static
 from vkml.ir.operator import REGISTRY
+from vkml.onnx import save_graph
 from vkml.ops.pointwise import Pointwise
 from vkml.ops.special_functions import erf
 
@@ -232,6 +234,26 @@ def test_clip_without_a_bound_on_a_device(device_name: str, name: str) -> None:
         feed = {f"x{index}": array for index, array in enumerate([data, *bounds]) if array is not None}
         with vkml.InferenceSession(model, devices=device_name) as session:
             assert_same(session.run(None, feed)[0], np.array(expected, name))
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "float64", "int8", "int64"])
+@pytest.mark.parametrize("bounds", [("", "low"), ("low",), ("", "high"), ("low", "high")])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_clip_in_a_fused_chain(device_name: str, name: str, bounds: tuple[str, ...], rank: int) -> None:
+    # HardSwish has a 1 of its own, which lies in memory many times.
+    numbers = {"low": np.full((1,) * rank, 1, name), "high": np.full((1,) * rank, 3, name)}
+    sketch = Sketch("chain")
+    x = sketch.input("x", ("n", 40), dtypes.from_numpy(np.dtype(name)))
+    given = [numbers[bound] if bound else None for bound in bounds]
+    clipped = sketch.node("Clip", x, *("" if array is None else sketch.constant(array) for array in given))
+    is_float = name.startswith("float")
+    data = (np.arange(120) % 7).reshape(3, 40).astype(name)
+    [expected] = run_operator("Clip", [data, *given])
+    if is_float:
+        [expected] = run_operator("HardSwish", [expected], opset=14)
+    model = save_graph(sketch.finish(sketch.node("HardSwish" if is_float else "Abs", clipped)))
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert_same(session.run(None, {"x": data})[0], expected)
 
 
 def test_clip_keeps_nan_and_upgrades_attributes() -> None:

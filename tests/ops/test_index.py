@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 
 
@@ -17,6 +18,38 @@ def _array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 def _list(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
+
+
+@pytest.mark.parametrize(("op", "indices"), [("Gather", 1), ("GatherND", [1])])
+def test_a_single_text_is_a_string(op: str, indices: Any) -> None:
+    texts = np.array(["a", "long"], object)
+    [found] = run_operator(op, [texts, np.array(indices)])
+    assert found.dtype == object and found.shape == () and found.item() == "long"
+    model = build_model(op, [texts, np.array(indices)]).SerializeToString()
+    with vkml.InferenceSession(model, devices="cpu") as session:
+        [found] = session.run(None, {"x0": texts, "x1": np.array(indices)})
+    assert found.dtype == object and found.item() == "long"
+
+
+def test_no_index_is_out_of_range_where_nothing_is_written(device_name: str) -> None:
+    inputs: list[Any] = [np.zeros(0, np.float32), np.array([1]), np.ones(1, np.float32)]
+    assert run_operator("ScatterElements", inputs)[0].shape == (0,)
+    model = build_model("ScatterElements", inputs).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        feed = {f"x{index}": array for index, array in enumerate(inputs)}
+        assert session.run(None, feed)[0].shape == (0,)
+
+
+@pytest.mark.parametrize(("op", "indices"), [("Gather", [7]), ("GatherND", [[7]])])
+def test_no_index_is_out_of_range_where_nothing_is_read(
+    device_name: str, op: str, indices: list[Any]
+) -> None:
+    x, places = np.zeros((3, 2, 0), np.float32), np.array(indices)
+    assert run_operator(op, [x, places])[0].shape == (1, 2, 0)
+    with vkml.InferenceSession(
+        build_model(op, [x, places]).SerializeToString(), devices=device_name
+    ) as session:
+        assert session.run(None, {"x0": x, "x1": places})[0].shape == (1, 2, 0)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

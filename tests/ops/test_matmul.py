@@ -101,6 +101,26 @@ def test_matmul_integer_zero_point_of_each_row() -> None:
     zero = np.array([1, 5], np.uint8)
     expected = (a.astype(np.int32) - zero[:, None]) @ b.astype(np.int32)
     np.testing.assert_array_equal(run_operator("MatMulInteger", [a, b, zero])[0], expected)
+    np.testing.assert_array_equal(run_operator("MatMulInteger", [a, b, zero[:, None]])[0], expected)
+    zeros = np.arange(4, dtype=np.uint8)[None]
+    expected = a.astype(np.int32) @ (b.astype(np.int32) - zeros)
+    np.testing.assert_array_equal(run_operator("MatMulInteger", [a, b, None, zeros])[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([(1, 2, 1), (1, 1), None, (1, 2, 1)], r"b_zero_point has the shape \[1, 2, 1\]; .* of \[1, 1\]"),
+        ([(2, 3), (3, 4), (2, 3)], r"a_zero_point has the shape \[2, 3\]; .* of \[2, 1\]"),
+        ([(2, 3), (3, 4), (1, 1, 1)], "a_zero_point"),
+        ([(2, 3), (3, 4), None, (3, 1)], r"b_zero_point has the shape \[3, 1\]; .* of \[1, 4\]"),
+        ([(2, 3), (3,), None, (1, 1)], "b_zero_point"),
+    ],
+)
+def test_matmul_integer_zero_points_fit(shapes: list[tuple[int, ...] | None], words: str) -> None:
+    inputs = [None if shape is None else np.ones(shape, np.int8) for shape in shapes]
+    with pytest.raises(ShapeError, match=words):
+        inferred_types("MatMulInteger", inputs)
 
 
 @pytest.mark.parametrize(

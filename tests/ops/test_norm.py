@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,25 @@ def test_lp_normalization(p: int, axis: int) -> None:
 @pytest.mark.parametrize("axes", [None, (0, 1, 2, 3), (1,), (-1, -2)])
 def test_mean_variance_normalization(axes: tuple[int, ...] | None) -> None:
     check_operator("MeanVarianceNormalization", [_array(2, 3, 4, 5)], {"axes": axes}, opset=13, **LOOSE)
+
+
+def test_nothing_is_normalised_without_a_warning() -> None:
+    vector = np.ones(3, np.float32)
+    for op, shape, inputs, attributes in (
+        ("MeanVarianceNormalization", (2, 3, 0, 4), (), {}),
+        ("InstanceNormalization", (2, 3, 0), (vector, vector), {}),
+        ("GroupNormalization", (2, 3, 0), (vector, vector), {"num_groups": 3}),
+        ("LayerNormalization", (2, 0), (vector[:0], vector[:0]), {}),
+        ("RMSNormalization", (2, 0), (vector[:0],), {}),
+        ("BatchNormalization", (0, 3), (vector,) * 4, {"training_mode": 1}),
+    ):
+        x = np.zeros(shape, np.float32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = run_operator(
+                op, [x, *inputs], attributes, outputs=3 if "training_mode" in attributes else 1
+            )
+        assert found[0].shape == shape, op
 
 
 def test_errors() -> None:

@@ -81,3 +81,9 @@ def test_block_errors() -> None:
         inferred_types("SpaceToDepth", [_array(1, 1, 3, 4)], {"blocksize": 0})
     with pytest.raises(InvalidGraph, match="mode"):
         inferred_types("DepthToSpace", [_array(1, 4, 2, 2)], {"blocksize": 2, "mode": "XYZ"})
+
+
+@pytest.mark.parametrize("k", [np.array("1", object), np.float32(1), np.array(True)])
+def test_the_diagonal_of_trilu_is_an_integer(k: np.ndarray) -> None:
+    with pytest.raises(InvalidGraph, match="k"):
+        inferred_types("Trilu", [np.zeros((2, 2), np.float32), np.asarray(k)])

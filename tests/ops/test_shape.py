@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vkml
 from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+from vkml.engine.sketch import Sketch
 from vkml.errors import ShapeError
-from vkml.ir import TensorType, dtypes, static
+from vkml.ir import Constant, DType, TensorType, dtypes, static
+from vkml.onnx import save_graph
 
 STORAGES = [np.float32, np.float16, np.float64, np.int8, np.uint16, np.int64, np.bool_]
 
@@ -26,6 +29,21 @@ def _list(*values: int) -> np.ndarray:
 @pytest.mark.parametrize("end", [None, 2, -1, 9, -9])
 def test_shape(start: int | None, end: int | None) -> None:
     check_operator("Shape", [_array(2, 0, 4)], {"start": start, "end": end}, opset=15)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.UINT4, dtypes.INT4, dtypes.INT2, dtypes.FLOAT4E2M1], ids=str)
+def test_shape_and_size_of_packed_types(device_name: str, dtype: DType) -> None:
+    """Which lie in flat bytes in files: as a constant, where the model is folded, and as an input."""
+    sketch = Sketch("sizes", opset=25)
+    x = sketch.input("x", (3, 5, 1), dtype)
+    stored = Constant(dtype, (3, 5, 1), np.zeros((3, 5, 1), dtype.storage))
+    constant = sketch.node("Constant", value=stored)
+    made = [sketch.node(op, value) for value in (x, constant) for op in ("Shape", "Size")]
+    last = [sketch.node("Shape", value, start=-2) for value in (x, constant)]
+    given = np.zeros((3, 5, 1), dtype.storage)
+    with vkml.InferenceSession(save_graph(sketch.finish(*made, *last)), devices=device_name) as session:
+        found = [array.tolist() for array in session.run(None, {"x": given})]
+    assert found == [[3, 5, 1], 15] * 2 + [[5, 1]] * 2
 
 
 def test_shape_and_size_of_a_scalar() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import vkml
 from tests.ops.checking import assert_same, check_operator, inferred_types, random_array, run_operator
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import Node
+from vkml.onnx import save_graph
 from vkml.ops.softmax import softmax_geometry
 
 OPERATORS = ["Softmax", "LogSoftmax", "Hardmax"]
@@ -33,6 +36,21 @@ def test_old_opsets_flatten_to_two_axes(op: str, opset: int) -> None:
     check_operator(op, [data], opset=opset)
     for axis in (0, 1, 2, *((-1, -2) if opset > 7 else ())):
         check_operator(op, [data], {"axis": axis}, opset=opset)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("opset", [11, 13])
+def test_results_inside_a_concat(device_name: str, axis: int, opset: int) -> None:
+    """Where a result lies with strides of its own."""
+    data = random_array(np.random.default_rng(3), "float32", (2, 3, 4))
+    for op in OPERATORS:
+        sketch = Sketch(op, opset=opset)
+        x, y = sketch.input("x", (2, 3, 4)), sketch.input("y", (2, 3, 4))
+        model = save_graph(sketch.finish(sketch.node("Concat", y, sketch.node(op, x, axis=axis), y, axis=1)))
+        [expected] = run_operator(op, [data], {"axis": axis}, opset=opset)
+        with vkml.InferenceSession(model, devices=device_name) as session:
+            [found] = session.run(None, {"x": data, "y": data})
+        assert_same(found, np.concatenate([data, expected, data], axis=1), 1e-4, 1e-5, op)
 
 
 def test_large_and_infinite_inputs() -> None:

@@ -68,7 +68,7 @@ def check_input(value: Value, given: Any) -> Array:
     if wanted == dtypes.STRING:
         array = _texts(value, array)
     elif array.dtype != wanted.storage:
-        array = _converted(value, array, is_array=isinstance(given, np.ndarray | np.generic))
+        array = _converted(value, array, given)
     stated = value.type.shape
     if stated is not None:
         fits = len(stated) == array.ndim and all(
@@ -80,8 +80,19 @@ def check_input(value: Value, given: Any) -> Array:
     return array
 
 
-def _converted(value: Value, array: Array, *, is_array: bool) -> Array:
+def _whole(given: Any, array: Array) -> Array:
+    """Python's integers beyond 2**63, of which NumPy may make float64, as uint64; the rest as it is."""
+    items = np.asarray(given, object)
+    if items.size and all(type(item) is int and 0 <= item < 2**64 for item in items.reshape(-1)):
+        return items.astype(np.uint64)
+    return array
+
+
+def _converted(value: Value, array: Array, given: Any) -> Array:
     wanted = value.type.dtype
+    is_array = isinstance(given, np.ndarray | np.generic)
+    if not is_array and wanted == dtypes.UINT64 and array.dtype.kind == "f":
+        array = _whole(given, array)
     found = array.dtype.newbyteorder("=")
     if found == wanted.storage:
         return array.astype(wanted.storage)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
 _STRUCTURES_KEPT = 1024
+LARGEST_ASSUMED = 1 << 24
+"""Bytes of an input that a report makes up, where sizes hang on its values."""
 PRECISIONS = ("highest", "high", "medium")
 
 
@@ -587,6 +589,12 @@ class InferenceSession:
                     )
                     assumed.append(f"'{name}' has the shape {list(type_.dims)}")
                 if name in segment.values and name not in known:
+                    if type_.bytes > LARGEST_ASSUMED:
+                        assumed.append(
+                            f"of {len(self._segments)} segments, {index} could be planned: sizes hang on the "
+                            f"values of '{name}', which would take {type_.bytes} bytes"
+                        )
+                        return plans, assumed
                     known[name] = np.ones(type_.dims, type_.dtype.storage)
                     assumed.append(f"'{name}' holds ones")
             values = {name: known[name] for name in segment.values}

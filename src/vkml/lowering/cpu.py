@@ -230,7 +230,7 @@ def compile_cpu(
         inputs: the order in which runs give values from outside, where there is one.
         outputs: the values that runs may ask for, in their order, which machine code needs to know; None:
             any, and NumPy does it all.
-        is_strict: whether machine code must add up the products that convolutions state (no Winograd).
+        is_strict: whether convolutions must add up the products that they state (no Winograd).
         budget: for the memory that machine code keeps between runs.
 
     Raises:

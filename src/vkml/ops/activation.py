@@ -38,7 +38,7 @@ def _split(x: Array, above: Any, below: Any) -> Any:
 def _leaky_relu(x: Array, alpha: float) -> Any:
     if not math.isfinite(alpha):
         return _split(x, x, x * alpha)
-    if not 0 <= alpha <= 1:
+    if not 0 < x.dtype.type(alpha) <= 1:  # 0 times infinity is no number, and no part of what lies above 0
         return np.maximum(x, 0) + np.minimum(x, 0) * alpha
     value = np.multiply(x, x.dtype.type(alpha), out=np.empty_like(x))
     return np.maximum(x, value, out=value)
@@ -99,14 +99,23 @@ def _shrink(x: Array, lambd: float, bias: float) -> Any:
         wide = x.astype(np.float64)
         return np.trunc(_shrink(wide, lambd, bias)).astype(np.int64)
     step = np.int64(integral).astype(x.dtype)
+    if low > np.iinfo(x.dtype).max:
+        return x + step
     return np.where(x < low, x + step, np.where(x > high, x - step, 0))
 
 
 def _integer_limits(lambd: float, bias: float, dtype: np.dtype[Any]) -> tuple[int, int, int | None]:
-    """Shrink's two limits as integers of the type, and the bias where it is integral."""
-    info = np.iinfo(dtype)
-    low = min(max(math.ceil(-lambd), int(info.min)), int(info.max))
-    high = min(max(math.floor(lambd), int(info.min)), int(info.max))
+    """Shrink's two limits as integers, and the bias where it is integral.
+
+    Below the first limit lies what is to grow: everything, where it is beyond the type's greatest number.
+    """
+    least, greatest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    low, high = least, greatest  # beyond which nothing lies: NaN's, and those of infinity
+    if math.isfinite(lambd):
+        low = min(max(math.ceil(-lambd), least), greatest + 1)
+        high = min(max(math.floor(lambd), least), greatest)
+    elif lambd < 0:
+        low = greatest + 1
     return low, high, int(bias) if float(bias).is_integer() and abs(bias) < 2**62 else None
 
 
@@ -116,6 +125,8 @@ def _shrink_form(x: Scalar, lambd: float, bias: float) -> Scalar | None:
     low, high, step = _integer_limits(lambd, bias, x.dtype.storage)
     if step is None:
         return None
+    if low > np.iinfo(x.dtype.storage).max:
+        return x + step
     if x.dtype.kind == "u" and low <= 0 and step == high + 1:
         # A subtraction that saturates. NVIDIA's compiler sees one in the form below, too, and gets its
         # upper word wrong in kernels that also divide 64-bit numbers.

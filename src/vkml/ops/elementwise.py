@@ -186,11 +186,13 @@ class Clip(Operator):
         limits = clip_limits(from_numpy(dtype)) or (None, None)
         with np.errstate(all="ignore"):
             bounds: list[Any] = [
-                limit if bound is None else bound.reshape(()).astype(data.dtype)
+                limit if bound is None else bound.astype(data.dtype)
                 for bound, limit in zip((low, high), limits, strict=True)
             ]
-            limited = data if bounds == [None, None] else np.asarray(np.clip(data, *bounds))
-            return [limited.astype(dtype, copy=False)]
+            if all(bound is None for bound in bounds):
+                return [present(inputs, 0)]
+            # A bound is one number, which comes as a scalar, as [1] or, in fused chains, many times.
+            return [np.asarray(np.clip(data, *bounds)).reshape(data.shape).astype(dtype, copy=False)]
 
     def scalar(
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType

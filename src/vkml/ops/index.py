@@ -74,8 +74,11 @@ class Gather(Operator):
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, indices = present(inputs, 0), present(inputs, 1)
-        axis, _ = gather_geometry(node, x.shape, indices.shape)
-        return [np.asarray(x.take(checked_indices(node, indices, x.shape[axis], axis), axis=axis))]
+        axis, shape = gather_geometry(node, x.shape, indices.shape)
+        if not math.prod(shape):
+            return [np.empty(shape, x.dtype)]  # nothing is read, as in kernels: no index is looked at
+        # A single text comes as a Python string, of which NumPy would make a type of its own.
+        return [np.asarray(x.take(checked_indices(node, indices, x.shape[axis], axis), axis=axis), x.dtype)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         axis, _ = gather_geometry(node, inputs[0].shape, inputs[1].shape)
@@ -195,6 +198,8 @@ class GatherND(Operator):
         x, indices = present(inputs, 0), present(inputs, 1)
         batch_dims = node.attributes["batch_dims"]
         geometry = gather_nd_geometry(node, x.shape, indices.shape, batch_dims)
+        if not math.prod(geometry.output):
+            return [np.empty(geometry.output, x.dtype)]
         places = _tuple_coordinates(node, indices, geometry.indexed, batch_dims)
         grid = np.ogrid[tuple(slice(0, size) for size in geometry.batch)] if batch_dims else []
         spread = [axis.reshape(*axis.shape, *(1,) * len(geometry.tuples)) for axis in grid]
@@ -257,6 +262,8 @@ class ScatterElements(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, indices, updates = (present(inputs, index) for index in range(3))
         axis = _along_axis(node, x.shape, indices.shape)
+        if not x.size:
+            return [x.copy()]  # nothing is written, as in kernels
         found = checked_indices(node, indices, x.shape[axis], axis)
         return [_scatter(x, _coordinates(indices.shape, axis, found), updates, node.attributes["reduction"])]
 

@@ -203,11 +203,26 @@ class Gemm(Operator):
         return build.matmul(left.reshape((1, *left.shape)), right.reshape((1, *right.shape)))  # type: ignore[no-any-return]
 
 
+def _require_lanes(node: Node, zero: Known, operand: Known, inner: int, what: str) -> None:
+    """Raises `ShapeError` unless a zero point fits its operand and is one number along the inner axis."""
+    sizes = list(operand.dims) if operand.rank > 1 else [1]
+    sizes[max(inner, -len(sizes))] = 1
+    fits = zero.rank <= len(sizes) and all(
+        size in (1, full) for size, full in zip(reversed(zero.dims), reversed(sizes), strict=False)
+    )
+    if not fits:
+        raise ShapeError(
+            f"{node.label}: {what} has the shape {list(zero.dims)}; a number, or one for each of {sizes}, is "
+            "needed"
+        )
+
+
 @operator()
 class MatMulInteger(Operator):
     """Product of 8-bit matrices less their zero points, in int32.
 
-    A zero point is a scalar, or one a row of A (a column of B).
+    A zero point is a number, or one a row of A (a column of B): as a vector, or of the operand's shape with
+    the axis that is summed over being 1.
     """
 
     inputs = (2, 4)
@@ -227,6 +242,9 @@ class MatMulInteger(Operator):
             require_same_dtype(node, operand, zero, what)
             if zero.rank == 1 and zero.dims[0] not in (1, lanes):
                 raise ShapeError(f"{node.label}: {what} has {zero.dims[0]} elements; 1 or {lanes} are needed")
+            if zero.rank > 1:
+                inner = -1 if index == 2 else -2
+                _require_lanes(node, zero, operand, inner, what)
         return [check_size(node, INT32, geometry.output)]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:

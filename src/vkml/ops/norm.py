@@ -50,12 +50,18 @@ def _check_vector(node: Node, found: Known, length: int, what: str) -> None:
         raise ShapeError(f"{node.label}: {what} must have shape [{length}], it has {list(found.dims)}")
 
 
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    """The mean over `axes`, which stay; of no elements it is NaN, of which numpy.mean warns."""
+    count = math.prod(x.shape[axis] for axis in axes)
+    return np.asarray(np.add.reduce(x, axis=axes, keepdims=True) / x.dtype.type(count))
+
+
 def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
     """``(x - mean) / sqrt(variance + epsilon)`` over `axes`, with the mean and the inverse deviation."""
     with np.errstate(all="ignore"):
-        mean = x.mean(axis=axes, keepdims=True)
+        mean = _mean(x, axes)
         centred = x - mean
-        variance = np.square(centred).mean(axis=axes, keepdims=True)
+        variance = _mean(np.square(centred), axes)
         inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
         return centred * inverse, mean, inverse
 
@@ -105,7 +111,8 @@ class BatchNormalization(Operator):
             axes = (0, *range(2, rank))
             old_mean, old_variance = mean, variance
             with np.errstate(all="ignore"):
-                mean, variance = wide.mean(axis=axes), wide.var(axis=axes)
+                kept = _mean(wide, axes)
+                mean, variance = kept.reshape(-1), _mean(np.square(wide - kept), axes).reshape(-1)
             for old, new in ((old_mean, mean), (old_variance, variance)):
                 mixed = widened(old) * momentum + new * (1 - momentum)
                 running.append(np.asarray(mixed).astype(old.dtype))
@@ -334,7 +341,7 @@ class RMSNormalization(Operator):
         axes = tuple(range(row_geometry(node, x.shape).axis, x.ndim))
         wide = widened(x)
         with np.errstate(all="ignore"):
-            square = np.square(wide).mean(axis=axes, keepdims=True)
+            square = _mean(np.square(wide), axes)
             result = wide / np.sqrt(square + wide.dtype.type(node.attributes["epsilon"])) * widened(scale)
         return [result.astype(scale.dtype, copy=False)]
 
@@ -458,8 +465,8 @@ class MeanVarianceNormalization(Operator):
         axes = normalise_axes(node, node.attributes["axes"], x.ndim)
         wide = widened(x)
         with np.errstate(all="ignore"):
-            centred = wide - wide.mean(axis=axes, keepdims=True)
-            deviation = np.sqrt(np.square(centred).mean(axis=axes, keepdims=True))
+            centred = wide - _mean(wide, axes)
+            deviation = np.sqrt(_mean(np.square(centred), axes))
             # The function body in the specification adds this to the deviation.
             result = centred / (deviation + wide.dtype.type(1e-9))
         return [result.astype(x.dtype, copy=False)]

@@ -124,6 +124,8 @@ class Trilu(Operator):
         require_rank(node, x, 2)
         if k is not None and k.type.elements != 1:
             raise ShapeError(f"{node.label}: k must be a scalar, its shape is {list(k.dims)}")
+        if k is not None:
+            require_dtype(node, k, (INT64,), "k")
         return [static(x.dtype, x.dims)]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:

@@ -67,19 +67,13 @@ class Softmax(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x = inputs[0]
+        rank, is_flattened = len(x.shape), node.attributes["is_flattened"]
+        axis = normalise_axis(node, node.attributes["axis"], rank, extra=int(is_flattened)) if rank else 0
+        lanes = softmax_geometry(node, x.shape)
         if self.name == "Hardmax":
-            return [_lower_hardmax(build, x, softmax_geometry(node, x.shape))]
-        rank = len(x.shape)
-        *_, inner = softmax_geometry(node, x.shape)
-        if inner == 1:
-            is_flattened = node.attributes["is_flattened"]
-            axis = (
-                normalise_axis(node, node.attributes["axis"], max(rank, 1), extra=int(is_flattened))
-                if rank
-                else 0
-            )
+            return [_lower_hardmax(build, x, lanes, range(axis, rank if is_flattened else axis + 1))]
+        if lanes[-1] == 1:
             return build.softmax(x, rank - axis, is_logarithm=self.name == "LogSoftmax")  # type: ignore[no-any-return]
-        axis = normalise_axis(node, node.attributes["axis"], rank)
         order = [a for a in range(rank) if a != axis] + [axis]
         return build.softmax_along(x, order, is_logarithm=self.name == "LogSoftmax")  # type: ignore[no-any-return]
 
@@ -106,20 +100,20 @@ def hardmax(x: Array) -> Array:
     return value
 
 
-def _lower_hardmax(build: Any, x: Any, lanes: tuple[int, int, int]) -> Any:
-    """The place of the first maximum, compared with every place along the axis."""
+def _lower_hardmax(build: Any, x: Any, lanes: tuple[int, int, int], axes: Sequence[int]) -> Any:
+    """The place of the first maximum, compared with every place along the axes, which count as one."""
     outer, length, inner = lanes
     with build.step(TensorType(INT32, (outer, 1, inner))):
         [best] = build.arg_reduce(build.reshape(x, lanes), 1, is_max=True, takes_last=False)
     places = np.arange(length, dtype=np.int32).reshape(-1, 1)
     every = build.constant(Constant(INT32, places.shape, places), "places")
-    made = build.output(build.result())
-    seen = made.reshape(lanes)
+    # The result may lie inside a Concat's, where strides do not let it be seen as lanes.
+    best = best.reshape(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)))
+    every = every.reshape(tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape)))
     wide = FLOAT32 if x.dtype == FLOAT16 else x.dtype
-    build.compute(
+    return build.compute(
         lambda body, best, place: body.cast(body("Equal", best, place), wide),
         [best, every],
-        made if seen is None else seen,
+        build.output(build.result()),
         label="hardmax",
     )
-    return made

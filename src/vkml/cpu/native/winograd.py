@@ -134,7 +134,8 @@ def pack(instructions: InstructionSet, weight: Array, arrangement: Plan) -> Arra
     for panel in range(all_panels):
         part = weight[panel * lanes : (panel + 1) * lanes]
         taps = part.transpose(2, 3, 1, 0).reshape(9, -1)
-        packed[panel, :, :, : len(part)] = (transform @ taps).reshape(PLACES, channels, len(part))
+        with np.errstate(all="ignore"):  # infinities become NaN here
+            packed[panel, :, :, : len(part)] = (transform @ taps).reshape(PLACES, channels, len(part))
     chunks = []
     for first in range(0, all_panels, arrangement.panels):
         chunks.append(packed[first : first + arrangement.panels].swapaxes(0, 1).reshape(-1))

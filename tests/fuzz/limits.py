@@ -1,0 +1,94 @@
+"""What vkml says it cannot do, or will not: refusals that are no findings, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto, defs
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A refusal that is no mistake."""
+
+    pattern: str
+    reason: str
+    holds: Callable[[NodeProto | None], bool] = lambda node: True
+    """Whether that is so for the node that the message names."""
+
+
+def _rounds_down(node: NodeProto | None) -> bool:
+    """Whether a pool counts whole windows only."""
+    return node is None or not any(entry.name == "ceil_mode" and entry.i for entry in node.attribute)
+
+
+def _has_foreign_attribute(node: NodeProto) -> bool:
+    if node.domain or not defs.has(node.op_type):
+        return False
+    known = defs.get_schema(node.op_type).attributes
+    return any(entry.name not in known for entry in node.attribute)
+
+
+def _named_in(message: str, proto: ModelProto | None) -> NodeProto | None:
+    """The node that a message is about."""
+    nodes = proto.graph.node if proto is not None else ()
+    labels = ((node, node.name or next((name for name in node.output if name), "?")) for node in nodes)
+    return next((node for node, label in labels if f"{node.op_type} node '{label}'" in message), None)
+
+
+LIMITS = (
+    Limit(r"operators? that vkml does not support", "operators that the registry lacks"),
+    Limit(r"alpha must not be 0, by which Celu divides", "0 / 0 wherever nothing is positive"),
+    Limit(r"bfloat16|computing in \w+ is not supported", "bfloat16 and float8 are moved and cast only"),
+    Limit(
+        r"is larger than spatial axis",
+        "a window larger than its axis: others make nothing of it",
+        _rounds_down,
+    ),
+    Limit(r"the dimension '.*' is .* in input", "onnxruntime lets inputs disagree in a dimension"),
+    Limit(r"Constant node .*: (takes 0 inputs|the attribute)", "onnxruntime does not look at Constant nodes"),
+    Limit(r"in a cycle: .*Constant node", "onnxruntime does not look at Constant nodes"),
+    Limit(r"MeanVarianceNormalization node .*: axis . is outside", "the default axes are those of an image"),
+    Limit(r"Arg(Max|Min) node .* has no elements", "the place of the greatest of none"),
+    Limit(r"GatherND node .*do not address data", "onnxruntime reads beyond a batch that is too small"),
+    Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
+    Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
+    Limit(r"name an axis twice", "onnxruntime reduces it once"),
+    Limit(r"axis -?\d{9,} is outside", "onnxruntime cuts the number off"),
+    Limit(r"slope of shape .* does not broadcast one-way", "onnxruntime broadcasts it both ways"),
+    Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
+    Limit(
+        r"initializer '.*': .* takes \d+ bytes, there are \d+$", "onnxruntime ignores those that nobody reads"
+    ),
+    Limit(r"Resize node .*: roi holds numbers that are not finite", "onnxruntime makes sizes of NaN"),
+    Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
+    Limit(
+        r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"
+    ),
+    Limit(
+        r"node .*: the attribute '.*' (must be|is not one of)",
+        "onnxruntime passes over attributes that an operator does not have",
+        lambda node: node is not None and _has_foreign_attribute(node),
+    ),
+    Limit(
+        r"node .*: padding makes \d+ elements, input", "a bound of vkml's: a huge stride may hide huge pads"
+    ),
+    Limit(r"which that field never has$", "protobuf's parsers take a field of another wire type for unknown"),
+    Limit(
+        r"(LpPool|GlobalLpPool) node .*: p is -?\d+; it must be positive", "no norm; onnxruntime computes on"
+    ),
+    Limit(r"Scatter(Elements|ND) node .*: reduction .* is not one of", "onnxruntime takes any text for none"),
+    Limit(
+        r"Erf node .*: element type u?int\d+ is not", "of opset 9 only: no word on how results are rounded"
+    ),
+    Limit(r"the value '.*' is produced twice|is there twice", "onnxruntime lets one of two equal names win"),
+)
+
+
+def limit_of(message: str, proto: ModelProto | None) -> str | None:
+    """The reason of a refusal that is known; None where it is not."""
+    node = _named_in(message, proto)
+    fitting = (limit for limit in LIMITS if re.search(limit.pattern, message) and limit.holds(node))
+    return next((limit.reason for limit in fitting), None)
