@@ -163,7 +163,7 @@ HELD = """
         with vkml.InferenceSession(path, devices="cpu") as other:
             check(other, 700)
             check(other, 5)
-        with borrowed_threads(1):
+        with borrowed_threads():
             pass
         assert compile_slang(SOURCE.format(2 + number))
         close_compiler()

@@ -24,13 +24,13 @@ class _Control:
     write: Callable[[int], None]
 
 
-def borrowed_threads(count: int) -> AbstractContextManager[None]:
-    """A context in which BLAS uses so many threads.
+def borrowed_threads() -> AbstractContextManager[None]:
+    """A context in which BLAS uses one thread.
 
     The setting is process-wide. Contexts of several threads may overlap: they then disturb each other's
     speed, never their results, and what was set before is back when the last one closes.
     """
-    return _NOTHING if _control() is None else _threads.changed(count)
+    return _NOTHING if _control() is None else _threads.changed(1)
 
 
 def thread_count() -> int:
@@ -39,8 +39,7 @@ def thread_count() -> int:
     return 0 if control is None else control.read()
 
 
-def use_threads(count: int) -> None:
-    """Sets how many threads BLAS uses from now on; only inside `borrowed_threads`."""
+def _use_threads(count: int) -> None:
     control = _control()
     if control is not None:
         control.write(count)
@@ -53,7 +52,7 @@ def is_controllable() -> bool:
 
 _NOTHING = nullcontext()
 # Not set back by forks: OpenBLAS starts threads when it is told how many, and a child may need none.
-_threads = ProcessSetting(thread_count, use_threads, forks_set_back=False)
+_threads = ProcessSetting(thread_count, _use_threads, forks_set_back=False)
 
 
 @functools.cache

@@ -73,7 +73,6 @@ class CpuProgram:
         forms: Sequence[tuple[Node, Form]],
         types: Mapping[str, TensorType],
         result_bytes: int,
-        is_mixed: bool,
     ) -> None:
         self.forms = tuple(forms)
         """What it runs, in order, and how: nodes that machine code refused in a group stand by themselves."""
@@ -90,9 +89,9 @@ class CpuProgram:
                 self._template[slot] = constants[name].array
         self._shared = shared
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
-        # Beside machine code BLAS's threads would wait in the way of the pool's, without sleeping. A float64
-        # product of 128 x 768 x 768 took 3.9 ms with one thread, 70 with two on a busy machine.
-        self._is_mixed = is_mixed and not all(step.is_native for step in steps)
+        # BLAS's threads would wait in the way of the pool's, without sleeping (a float64 product of 128 x 768
+        # x 768 took 3.9 ms with one, 70 with two on a busy machine), and a fork beside them never returns.
+        self._uses_blas = not all(step.is_native for step in steps)
 
     @property
     def arena_bytes(self) -> int:
@@ -130,7 +129,7 @@ class CpuProgram:
             slot = places.get(name)
             if slot is not None:
                 slots[slot] = array
-        with np.errstate(all="ignore"), borrowed_threads(1) if self._is_mixed else nullcontext():
+        with np.errstate(all="ignore"), borrowed_threads() if self._uses_blas else nullcontext():
             _run_steps(schedule, slots, profile)
         results = {}
         for name, slot, copies in schedule.wanted:
@@ -265,7 +264,6 @@ def compile_cpu(
         forms,
         scope.types,
         peak_bytes(reordered, scope.types, outputs or ()),
-        instructions is not None,
     )
 
 
