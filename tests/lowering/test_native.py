@@ -424,3 +424,29 @@ def test_a_network_of_halves(instructions: InstructionSet, monkeypatch: pytest.M
         [expected] = session.run(None, feed)
     np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-3)
     assert {step.variant for step in steps} == {instructions.value}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.INT64, dtypes.INT32, dtypes.UINT8, dtypes.FLOAT64], ids=str)
+def test_chains_of_other_types_are_one_launch(instructions: InstructionSet, dtype: DType) -> None:
+    """What exported models do to positions and masks."""
+    rng = np.random.default_rng(0)
+    sketch = Sketch("positions", 17)
+    shape = (3, 7, 19)
+    ids, other = sketch.input("ids", shape, dtype), sketch.input("other", (7, 1), dtype)
+    total = sketch.node("Add", sketch.node("Mul", ids, ids), other)
+    same = sketch.node("Equal", total, ids)
+    chosen = sketch.node(
+        "Where", sketch.node("Not", same), total, sketch.constant(np.array(3, dtype.storage))
+    )
+    graph = sketch.finish(sketch.node("Cast", chosen, to=dtypes.FLOAT32.code), same)
+    feed = {
+        "ids": rng.integers(0, 4, shape).astype(dtype.storage),
+        "other": rng.integers(0, 3, (7, 1)).astype(dtype.storage),
+    }
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        number, equal = session.run(None, feed)
+        steps = session.report().steps
+    sums = feed["ids"] * feed["ids"] + feed["other"]
+    np.testing.assert_array_equal(equal, sums == feed["ids"])
+    np.testing.assert_array_equal(number, np.where(sums == feed["ids"], 3, sums).astype(np.float32))
+    assert [step.variant for step in steps] == [instructions.value]

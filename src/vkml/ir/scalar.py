@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vkml.forks import renew_in_child
 from vkml.ir import dtypes
 from vkml.ir.dtypes import BOOL, FLOAT32, FLOAT64, DType
 
@@ -125,6 +126,14 @@ class Scalar:
 
 _known: weakref.WeakValueDictionary[tuple[object, ...], Scalar] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+renew_in_child(_renew)
 
 
 def make(operation: str, dtype: DType, inputs: Sequence[Scalar] = (), value: Number = 0) -> Scalar:
