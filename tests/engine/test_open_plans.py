@@ -44,8 +44,9 @@ def test_results_are_those_of_known_sizes(name: str, vulkan_device_name: str) ->
     data = vkml.onnx.save_graph(graph)
     names = dimensions(graph)
     rng = np.random.default_rng(11)
+    options = vkml.SessionOptions(guard_bytes=256)  # a kernel that writes outside of its buffers is an error
     with (
-        vkml.InferenceSession(data, devices=vulkan_device_name) as session,
+        vkml.InferenceSession(data, options, devices=vulkan_device_name) as session,
         vkml.InferenceSession(data, devices="cpu") as reference,
     ):
         for turn in range(SIZES):
