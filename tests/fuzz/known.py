@@ -92,6 +92,17 @@ def is_large(node: Node, inputs: list[Array | None], result: Array) -> Any:
     )
 
 
+def _spoils_running_sum(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Places whose own squares count for little beside the largest, of which a difference keeps an error."""
+    data = inputs[0]
+    if data is None or not data.size:
+        return False
+    share = abs(node.attributes["alpha"]) / node.attributes["size"]
+    with np.errstate(all="ignore"):
+        squares = share * np.square(data.astype(np.float64))
+        return squares.max() / 2 > abs(node.attributes["bias"]) + squares
+
+
 def overflows_half(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(array.dtype == np.float16 and not np.isfinite(array).all() for array in _floats(inputs))
 
@@ -377,6 +388,9 @@ FREEDOMS = (
     Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),
     Freedom("OneHot", _is_any_float, "others compute (on - off) * mask + off"),
     Freedom("LRN", is_large, "onnxruntime keeps a running sum, which one large square spoils for good", ORT),
+    Freedom(
+        "LRN", _spoils_running_sum, "onnxruntime keeps a running sum, of large squares and of small", ORT
+    ),
     Freedom("MeanVarianceNormalization", _is_half, "onnxruntime adds 1e-9 in float16, which is 0 there", ORT),
     Freedom(
         "MeanVarianceNormalization GroupNormalization",

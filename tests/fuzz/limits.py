@@ -75,6 +75,9 @@ LIMITS = (
     Limit(
         r"node .*: padding makes \d+ elements, input", "a bound of vkml's: a huge stride may hide huge pads"
     ),
+    Limit(
+        r"GridSample node .*: the input has element type (bool|string|complex)", "no numbers between these"
+    ),
     Limit(r"which that field never has$", "protobuf's parsers take a field of another wire type for unknown"),
     Limit(
         r"(LpPool|GlobalLpPool) node .*: p is -?\d+; it must be positive", "no norm; onnxruntime computes on"
