@@ -197,6 +197,29 @@ def _ends_outside(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(end > data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis, end in enumerate(ends))
 
 
+def _wants_more_than_there_is(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether the stated size of a transposed convolution's result would need pads below zero."""
+    data, weight, sizes = inputs[0], inputs[1], node.attributes["output_shape"]
+    if not sizes or data is None or weight is None:
+        return False
+    rank = data.ndim - 2
+    ones = (1,) * rank
+    strides, dilations = node.attributes["strides"] or ones, node.attributes["dilations"] or ones
+    more = node.attributes["output_padding"] or (0,) * rank
+    return any(
+        strides[axis] * (data.shape[2 + axis] - 1)
+        + more[axis]
+        + (weight.shape[2 + axis] - 1) * dilations[axis]
+        + 1
+        < sizes[axis - rank]
+        for axis in range(rank)
+    )
+
+
+def _is_least(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return np.isneginf(result) if result.dtype.kind == "f" else False
+
+
 def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
 
@@ -426,6 +449,13 @@ FREEDOMS = (
     Freedom("MatMulInteger", _has_zero_points_of_rows, "onnx's evaluator takes them for columns'", ONNX),
     Freedom("Cast CastLike", _was_bool, "onnx's evaluator writes False, onnxruntime and vkml 0", ONNX),
     Freedom("MaxPool AveragePool LpPool", _overhangs, "onnx's evaluator makes nothing of such windows", ONNX),
+    Freedom(
+        "ConvTranspose",
+        _wants_more_than_there_is,
+        "vkml adds zeros at the end, onnx's evaluator on both sides, onnxruntime refuses",
+        ONNX,
+    ),
+    Freedom("MaxPool GlobalMaxPool", _is_least, "onnxruntime begins with the least finite number", ORT),
     Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
     Freedom(
         "MaxPool AveragePool LpPool",

@@ -268,6 +268,17 @@ def test_a_refusal_that_others_share_is_none() -> None:
     assert verdict.counts["refused"] == 1 and not verdict.findings
 
 
+def test_what_is_only_measured_need_not_be_computed() -> None:
+    wrong = node("Gather", ["x", "i"], ["g"])
+    for last, count in ((node("Size", ["g"], ["y"]), 0), (node("Neg", ["g"], ["y"]), 1)):
+        proto = model([wrong, last], {"i": np.array([7])})
+        case = Case(proto.SerializeToString(), ({"x": X},), (Run(0),))
+        verdict = judge(case, "cpu")
+        assert not verdict.findings
+        assert verdict.counts["measured only"] == 1 - count
+        assert verdict.counts["refused"] + verdict.counts["raised"] == count
+
+
 def test_limits_are_those_of_the_node_concerned() -> None:
     pools = [
         node("MaxPool", ["x"], ["a"], "down", kernel_shape=[2]),
