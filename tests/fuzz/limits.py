@@ -64,6 +64,10 @@ LIMITS = (
     ),
     Limit(r"Resize node .*: roi holds numbers that are not finite", "onnxruntime makes sizes of NaN"),
     Limit(r"the element type float6\w+ is not supported", "vkml does not know it"),
+    Limit(
+        r"GroupNormalization node .*: (scale|bias) must have one entry",
+        "onnxruntime reshapes whatever has as many",
+    ),
     Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
     Limit(
         r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"
