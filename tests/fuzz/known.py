@@ -467,6 +467,7 @@ FREEDOMS = (
         "onnx's evaluator rounds the size down and puts the odd place at the end",
         ONNX,
     ),
+    Freedom("AveragePool", _ends_outside, "onnx's evaluator adds half of what is missing at the front", ONNX),
     Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
     Freedom(
         "MaxPool AveragePool LpPool",
