@@ -90,13 +90,14 @@ class RandomDisturbance:
     """One sample; styles differ in how errors hang together."""
 
     STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros")
-    """Errors of each element's own, large in one sample and small in the next; of one sign; none but
-    subnormals flushed; full ones of random sign; and such that what may be zero is."""
+    """Errors of each element's own; of one sign, up to what is allowed in one sample and half as large in the
+    next, so that somewhere they are a single unit; none but subnormals flushed; full ones of random sign; and
+    such that what may be zero is, and else what may be the very input."""
 
     def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
         self.rng, self.traits = rng, traits
         self.style = self.STYLES[number % len(self.STYLES)]
-        self.reach = 0.25 ** (number // len(self.STYLES) % 5)
+        self.reach = 0.5 ** (number // len(self.STYLES) % 10)
         self.coin = number // 4 % 2 == 0
         self.anything = (np.nan, 0.0, np.inf, -np.inf)[number % 4]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
@@ -131,7 +132,11 @@ class RandomDisturbance:
                 array = self._fitted(array, inputs[0])
             if dtype.is_float and dtype.is_native:
                 error = self._error(node, inputs, array, number)
-                array = self._flushed(array if error is None else self._moved(array, error), dtype)
+                if error is not None:
+                    array = self._moved(array, error)
+                    if self.style == "zeros" and inputs and inputs[0] is not None:
+                        array = _returned(array, inputs[0], error)
+                array = self._flushed(array, dtype)
                 if node.op in CHOICES:
                     array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
@@ -210,7 +215,7 @@ class RandomDisturbance:
                 any(node.attributes["pads"] or ()) or node.attributes["auto_pad"] != "NOTSET",
             )
             return bool(is_padded and weight is not None and not np.isfinite(weight).all())
-        if node.op not in JITTERED or node.op in ("Softmax", "LogSoftmax"):
+        if node.op not in JITTERED or node.op in ("Softmax", "LogSoftmax") or _is_plain_scatter(node):
             return False
         floats = [value for value in inputs if value is not None and value.dtype.kind == "f"]
         if node.op in ("ReduceProd", "CumProd", "ScatterElements", "ScatterND"):
@@ -260,7 +265,7 @@ class RandomDisturbance:
         elif self.style == "zeros":
             share = 0.0
         else:
-            share = {"all up": 1.0, "all down": -1.0, "flushed": 0.0}[self.style]
+            share = {"all up": self.reach, "all down": -self.reach, "flushed": 0.0}[self.style]
         with np.errstate(all="ignore"):
             step = np.where(np.isfinite(wide), share * error, 0)
             if self.style == "zeros":
@@ -279,6 +284,15 @@ class RandomDisturbance:
             return array
         is_tiny = (np.abs(array) < np.float32(1.17549435e-38)) & (array != 0)
         return np.where(is_tiny, np.copysign(np.float32(0), array), array) if is_tiny.any() else array
+
+
+def _returned(array: Array, given: Array, error: Any) -> Array:
+    """The result, but the input where it may be that: functions that end in their own argument."""
+    if given.shape != array.shape or given.dtype != array.dtype:
+        return array
+    with np.errstate(all="ignore"):
+        is_near = np.abs(given.astype(np.float64) - array.astype(np.float64)) <= error
+    return np.where(is_near & (array != 0), given, array)
 
 
 def _lies_at_a_pole(angle: Array | None) -> Any:

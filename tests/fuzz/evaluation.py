@@ -62,13 +62,18 @@ class Evaluation:
         self.graph = normalise(load_graph(model))
         self.nodes = list(self.graph.nodes)
         needed = {value.name for value in self.graph.outputs}
+        self.read = set(needed)
+        """Values of which more than the shape decides results."""
         self.current: Node | None = None
         """The node that is evaluated, or was when something was raised."""
         self.needed: set[int] = set()
         for number in reversed(range(len(self.nodes))):
-            if needed & set(self.nodes[number].outputs):
+            node = self.nodes[number]
+            if needed & set(node.outputs):
                 self.needed.add(number)
-                needed |= set(self.nodes[number].inputs)
+                needed |= set(node.inputs)
+                if self.read & set(node.outputs) and node.op not in ("Shape", "Size"):
+                    self.read |= set(node.inputs)
 
     def run(self, feed: Mapping[str, Array], disturbance: Disturbance | None = None) -> dict[str, Array]:
         """The values of all outputs, in vkml's storage; `bytes` is then what all of them took."""

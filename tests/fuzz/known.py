@@ -98,6 +98,17 @@ def is_large(node: Node, inputs: list[Array | None], result: Array) -> Any:
     )
 
 
+def _spoils_running_sum(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Places whose own squares count for little beside the largest, of which a difference keeps an error."""
+    data = inputs[0]
+    if data is None or not data.size:
+        return False
+    share = abs(node.attributes["alpha"]) / node.attributes["size"]
+    with np.errstate(all="ignore"):
+        squares = share * np.square(data.astype(np.float64))
+        return squares.max() / 2 > abs(node.attributes["bias"]) + squares
+
+
 def overflows_half(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(array.dtype == np.float16 and not np.isfinite(array).all() for array in _floats(inputs))
 
@@ -190,6 +201,34 @@ def _ends_outside(node: Node, inputs: list[Array | None], result: Array) -> Any:
         for axis in range(rank)
     ]
     return any(end > data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis, end in enumerate(ends))
+
+
+def _wants_more_than_there_is(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether the stated size of a transposed convolution's result would need pads below zero."""
+    data, weight, sizes = inputs[0], inputs[1], node.attributes["output_shape"]
+    if not sizes or data is None or weight is None:
+        return False
+    rank = data.ndim - 2
+    ones = (1,) * rank
+    strides, dilations = node.attributes["strides"] or ones, node.attributes["dilations"] or ones
+    more = node.attributes["output_padding"] or (0,) * rank
+    return any(
+        strides[axis] * (data.shape[2 + axis] - 1)
+        + more[axis]
+        + (weight.shape[2 + axis] - 1) * dilations[axis]
+        + 1
+        < sizes[axis - rank]
+        for axis in range(rank)
+    )
+
+
+def _is_least(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return np.isneginf(result) if result.dtype.kind == "f" else False
+
+
+def _strides_from_lower_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    steps = (*(node.attributes["strides"] or ()), *(node.attributes["dilations"] or ()))
+    return node.attributes["auto_pad"] == "SAME_LOWER" and any(step != 1 for step in steps)
 
 
 def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -384,6 +423,9 @@ FREEDOMS = (
     Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),
     Freedom("OneHot", _is_any_float, "others compute (on - off) * mask + off"),
     Freedom("LRN", is_large, "onnxruntime keeps a running sum, which one large square spoils for good", ORT),
+    Freedom(
+        "LRN", _spoils_running_sum, "onnxruntime keeps a running sum, of large squares and of small", ORT
+    ),
     Freedom("MeanVarianceNormalization", _is_half, "onnxruntime adds 1e-9 in float16, which is 0 there", ORT),
     Freedom(
         "MeanVarianceNormalization GroupNormalization",
@@ -419,6 +461,20 @@ FREEDOMS = (
     Freedom("MatMulInteger", _has_zero_points_of_rows, "onnx's evaluator takes them for columns'", ONNX),
     Freedom("Cast CastLike", _was_bool, "onnx's evaluator writes False, onnxruntime and vkml 0", ONNX),
     Freedom("MaxPool AveragePool LpPool", _overhangs, "onnx's evaluator makes nothing of such windows", ONNX),
+    Freedom(
+        "ConvTranspose",
+        _wants_more_than_there_is,
+        "vkml adds zeros at the end, onnx's evaluator on both sides, onnxruntime refuses",
+        ONNX,
+    ),
+    Freedom("MaxPool GlobalMaxPool", _is_least, "onnxruntime begins with the least finite number", ORT),
+    Freedom(
+        "MaxPool",
+        _strides_from_lower_pads,
+        "onnx's evaluator rounds the size down and puts the odd place at the end",
+        ONNX,
+    ),
+    Freedom("AveragePool", _ends_outside, "onnx's evaluator adds half of what is missing at the front", ONNX),
     Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
     Freedom(
         "MaxPool AveragePool LpPool",

@@ -63,6 +63,11 @@ LIMITS = (
         r"initializer '.*': .* takes \d+ bytes, there are \d+$", "onnxruntime ignores those that nobody reads"
     ),
     Limit(r"Resize node .*: roi holds numbers that are not finite", "onnxruntime makes sizes of NaN"),
+    Limit(r"the element type float6\w+ is not supported", "vkml does not know it"),
+    Limit(
+        r"GroupNormalization node .*: (scale|bias) must have one entry",
+        "onnxruntime reshapes whatever has as many",
+    ),
     Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
     Limit(
         r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"
@@ -74,6 +79,9 @@ LIMITS = (
     ),
     Limit(
         r"node .*: padding makes \d+ elements, input", "a bound of vkml's: a huge stride may hide huge pads"
+    ),
+    Limit(
+        r"GridSample node .*: the input has element type (bool|string|complex)", "no numbers between these"
     ),
     Limit(r"which that field never has$", "protobuf's parsers take a field of another wire type for unknown"),
     Limit(

@@ -198,6 +198,10 @@ class _Judge:
             self.count("bytes", UNKNOWN_BYTES)
             return
         except vkml.Error as error:
+            node = self.evaluation.current
+            if node is not None and not self.evaluation.read & set(node.outputs):
+                self.count("measured only")  # a session need not compute what nobody reads
+                return
             self.add("unreported", f"the session ran what its operators refuse: {error}")
             return
         for name in result:

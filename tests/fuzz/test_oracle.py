@@ -98,6 +98,27 @@ def test_errors_are_carried_through_what_follows() -> None:
     assert difference(expected + np.float32(0.5), expected, sample) is not None
 
 
+def test_an_equality_that_a_single_unit_decides_is_left_open() -> None:
+    """Gelu may be off by many units; that one of them is the number compared with must be seen."""
+    x = np.linspace(5, 5.6, 64, dtype=np.float32)
+    proto = model([node("Gelu", ["x"], ["g"]), node("Equal", ["g", "c"], ["y"])], {"c": x}, (64,))
+    expected, sample = sampled(proto, x)
+    assert difference(np.ones(64, bool), expected, sample) is None
+    proto = model([node("Gelu", ["x"], ["g"]), node("Equal", ["g", "c"], ["y"])], {"c": x + 1}, (64,))
+    expected, sample = sampled(proto, x)
+    assert difference(np.ones(64, bool), expected, sample) is not None
+
+
+def test_a_plain_scatter_leaves_nothing_open() -> None:
+    """Whatever the numbers, of which products may overflow."""
+    nodes = [node("ScatterElements", ["x", "i", "u"], ["y"])]
+    x = np.float32([1e30] * 8)
+    proto = model(nodes, {"i": np.array([1]), "u": np.float32([5])}, (8,))
+    expected, sample = sampled(proto, x)
+    assert difference(expected, expected, sample) is None
+    assert difference(np.zeros_like(expected), expected, sample) is not None
+
+
 def test_jumps_that_rounding_may_decide_are_left_open() -> None:
     nodes = [node("Exp", ["x"], ["e"]), node("Floor", ["e"], ["y"])]
     x = np.float32([0.0, 1.0, 2.0, 0.5])  # e^0 lies at a jump
@@ -245,6 +266,17 @@ def test_a_refusal_that_others_share_is_none() -> None:
     case = Case(proto.SerializeToString(), ({"x": X},), (Run(0),))
     verdict = judge(case, "cpu")
     assert verdict.counts["refused"] == 1 and not verdict.findings
+
+
+def test_what_is_only_measured_need_not_be_computed() -> None:
+    wrong = node("Gather", ["x", "i"], ["g"])
+    for last, count in ((node("Size", ["g"], ["y"]), 0), (node("Neg", ["g"], ["y"]), 1)):
+        proto = model([wrong, last], {"i": np.array([7])})
+        case = Case(proto.SerializeToString(), ({"x": X},), (Run(0),))
+        verdict = judge(case, "cpu")
+        assert not verdict.findings
+        assert verdict.counts["measured only"] == 1 - count
+        assert verdict.counts["refused"] + verdict.counts["raised"] == count
 
 
 def test_limits_are_those_of_the_node_concerned() -> None:

@@ -31,13 +31,19 @@ def test_a_single_text_is_a_string(op: str, indices: Any) -> None:
     assert found.dtype == object and found.item() == "long"
 
 
-def test_no_index_is_out_of_range_where_nothing_is_written(device_name: str) -> None:
-    inputs: list[Any] = [np.zeros(0, np.float32), np.array([1]), np.ones(1, np.float32)]
-    assert run_operator("ScatterElements", inputs)[0].shape == (0,)
-    model = build_model("ScatterElements", inputs).SerializeToString()
+@pytest.mark.parametrize(
+    ("op", "indices", "data", "updates"),
+    [("ScatterElements", [1], (0,), (1,)), ("ScatterND", [[7]], (2, 0), (1, 0))],
+)
+def test_no_index_is_out_of_range_where_nothing_is_written(
+    device_name: str, op: str, indices: list[Any], data: tuple[int, ...], updates: tuple[int, ...]
+) -> None:
+    inputs: list[Any] = [np.zeros(data, np.float32), np.array(indices), np.ones(updates, np.float32)]
+    assert run_operator(op, inputs)[0].shape == data
+    model = build_model(op, inputs).SerializeToString()
     with vkml.InferenceSession(model, devices=device_name) as session:
         feed = {f"x{index}": array for index, array in enumerate(inputs)}
-        assert session.run(None, feed)[0].shape == (0,)
+        assert session.run(None, feed)[0].shape == data
 
 
 @pytest.mark.parametrize(("op", "indices"), [("Gather", [7]), ("GatherND", [[7]])])
