@@ -91,7 +91,6 @@ _VECTOR = {
     "pcmpeqq": _Vector(1, 2, 0x29, 1, 0, 8), "pcmpgtq": _Vector(1, 2, 0x37, 1, 0, 8),
     "psllvq": _Vector(1, 2, 0x47, 1, 0, 8), "psrlvq": _Vector(1, 2, 0x45, 1, 0, 8),
     "psravq": _Vector(1, 2, 0x46, 1, 0, 8), "blendmpd": _Vector(1, 2, 0x65, 1, 0, 8),
-    "scalefpd": _Vector(1, 2, 0x2C, 1, 0, 8),
 }  # fmt: skip
 """Instructions of three operands: name(destination, first, second)."""
 
@@ -133,9 +132,8 @@ _UNARY_IMMEDIATE = {
 _SHIFTS = {
     "pslld": (_Vector(1, 1, 0x72), 6), "psrld": (_Vector(1, 1, 0x72), 2), "psrad": (_Vector(1, 1, 0x72), 4),
     "psllq": (_Vector(1, 1, 0x73, 1, 0, 8), 6), "psrlq": (_Vector(1, 1, 0x73, 1, 0, 8), 2),
-    "psraq": (_Vector(1, 1, 0x72, 1, 0, 8), 4),
 }  # fmt: skip
-"""Shifts by a number; psraq needs AVX-512."""
+"""Shifts by a number."""
 Operand = int | Mem
 
 
@@ -430,7 +428,7 @@ class Assembler:
         self._emit_vector(_UNARY_IMMEDIATE[name], target, 0, source, 0, False, bits, bytes([value]))
 
     def shift(self, name: str, target: int, source: int, count: int, *, bits: int = 0) -> None:
-        """Shifts lanes by a number: `pslld`, `psrld`, `psrad`, `psllq`, `psrlq`, `psraq`."""
+        """Shifts lanes by a number: `pslld`, `psrld`, `psrad`, `psllq`, `psrlq`."""
         code, extension = _SHIFTS[name]
         self._emit_vector(code, extension, target, source, 0, False, bits, bytes([count]))
 
