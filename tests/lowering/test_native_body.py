@@ -233,3 +233,14 @@ def test_random_trees(instructions: InstructionSet, seed: int) -> None:
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(CannotLower, match="exp of double has no machine code"):
         expression([unary("exp", argument(0, FLOAT64))], 1)
+
+
+def test_infinity_times_a_slope_of_nothing_is_not_looked_at() -> None:
+    """Neither by the reference: above 0 a leaky Relu is its input."""
+    found = form_of("LeakyRelu", [FLOAT32], {"alpha": 0.0})
+    assert found is not None
+    node, form, _ = found
+    x = np.array([np.inf, -np.inf, 1.0, -1.0, np.nan], np.float32)
+    expected = np.array([np.inf, np.nan, 1.0, 0.0, np.nan], np.float32)
+    np.testing.assert_array_equal(REGISTRY["", "LeakyRelu"].evaluate(node, [x])[0], expected)
+    np.testing.assert_array_equal(evaluate([form], [x])[0], expected)

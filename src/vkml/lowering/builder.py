@@ -89,14 +89,14 @@ class Builder:
         self, kind: BufferKind, type_: TensorType, name: str = "", constant: Constant | None = None
     ) -> View:
         """A fresh buffer seen as a row-major tensor."""
-        self.require_element(type_)
+        self.require_storage(type_.dtype)
         made = Buffer(kind, type_.bytes, name, constant)
         self.buffers.append(made)
         return contiguous(made, type_)
 
-    def require_element(self, type_: TensorType) -> None:
-        """Refuses element types that there is no code for."""
-        storage_type(type_.dtype)
+    def require_storage(self, dtype: DType) -> None:
+        """Refuses types that the device does not keep."""
+        storage_type(dtype)
 
     def constant(self, constant: Constant, name: str) -> View:
         kind = BufferKind.SIZES if constant.is_open else BufferKind.CONSTANT

@@ -389,7 +389,7 @@ def _native_runs(
 
 def _type_refusal(scope: _Scope, node: Node) -> str:
     """Why no machine code reads or makes values of these types; nothing where it may."""
-    from vkml.lowering.native_body import ELEMENTS  # not for sessions on a GPU: 50 ms
+    from vkml.lowering.native_layout import is_stored  # not for sessions on a GPU: 50 ms
 
     for name in (*node.inputs, *node.outputs):
         if not name:
@@ -397,7 +397,7 @@ def _type_refusal(scope: _Scope, node: Node) -> str:
         type_ = scope.types.get(name)
         if type_ is None or not type_.is_static:
             return f"the shape of '{name}' depends on data"
-        if type_.dtype not in ELEMENTS:
+        if not is_stored(type_.dtype):
             return f"machine code handles no {type_.dtype.name}"
         if type_.elements >= 2**31:
             return f"'{name}' has {type_.elements} elements, machine code counts to {2**31 - 1}"

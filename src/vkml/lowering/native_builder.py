@@ -20,7 +20,7 @@ from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
 from vkml.lowering import native_images, native_products, native_rows
 from vkml.lowering.builder import Builder, Target
-from vkml.lowering.native_body import expression_of, require_element
+from vkml.lowering.native_body import expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
 from vkml.lowering.native_layout import (
     Argument,
@@ -28,6 +28,7 @@ from vkml.lowering.native_layout import (
     Bordered,
     Layouts,
     access_of,
+    is_stored,
     require_floats,
     word_of,
 )
@@ -71,8 +72,9 @@ class NativeBuilder(Builder):
 
     # -- values ---------------------------------------------------------------------------------------------
 
-    def require_element(self, type_: TensorType) -> None:
-        require_element(type_)
+    def require_storage(self, dtype: DType) -> None:
+        if not is_stored(dtype):
+            raise CannotLower(f"machine code handles no {dtype.name}")
 
     def activation(self, type_: TensorType, name: str = "") -> View:
         """Fresh memory, channels-last where the name or the current template asks for it."""

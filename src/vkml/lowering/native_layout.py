@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.cpu.native.expression import Access
-from vkml.ir import dtypes
+from vkml.ir import DType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, View
@@ -92,10 +92,13 @@ def access_of(view: View) -> Access:
     return Access(view.strides, ELEMENTS[view.dtype])
 
 
+def is_stored(dtype: DType) -> bool:
+    """Whether machine code can move elements of a type, computing apart: one each 1, 2, 4 or 8 bytes."""
+    return dtype != dtypes.STRING and not dtype.is_packed and dtype.storage.itemsize <= 8
+
+
 def word_of(view: View) -> Access:
     """A view for copies: its elements as numbers without a meaning."""
-    if view.dtype == dtypes.STRING or view.dtype.is_packed or view.itemsize not in (1, 2, 4, 8):
-        raise CannotLower(f"{view.dtype.name} is not copied by machine code")
     return Access(view.strides, f"uint{8 * view.itemsize}")
 
 

@@ -1,7 +1,7 @@
 """Conversions between arithmetic types, and the code of each.
 
-Floats to integers lose their fraction and keep their low bits; what does not fit 64 bits is any number.
-Everything else is exact or rounds once.
+Floats to integers lose their fraction and keep their low bits; what does not fit 64 bits counts as -2⁶³, for
+uint64 it is any number. Everything else is exact or rounds once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from vkml.cpu.native.vectors import VectorCode
 
 _TRUNCATE = 3 | 8
 _NEAREST = 0 | 8
+_NOT_LESS, _ORDERED = 0x15, 0x07
+"""Quiet predicates of vcmpps: true for NaN, and false for it."""
 
 
 def _instruction(name: str) -> Emitter:
@@ -40,13 +42,31 @@ def _single_to_32(code: VectorCode, target: int, inputs: Inputs, spare: Register
     code.unary_immediate("roundps", spare[0], spare[0], _NEAREST)
     code.copy(spare[1], register(inputs[0]))
     code.vector("fnmadd231ps", spare[1], spare[0], code.constant(2.0**32))
-    # 2³¹ itself does not fit and gives -2³¹, as it should.
-    code.unary("cvttps2dq", target, spare[1])
+    # 2³¹ itself does not fit and gives -2³¹, as it should; NaN and infinity give 0.
+    if code.has_avx512:
+        code.compare(MASK, spare[1], spare[1], _ORDERED)
+        code.unary("cvttps2dq", target, spare[1], mask=MASK, zeroes=True)
+    else:
+        code.compare(spare[0], spare[1], spare[1], _ORDERED)
+        code.unary("cvttps2dq", target, spare[1])
+        code.vector("pand", target, target, spare[0])
 
 
 def _double_to_32(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
+    if code.has_avx512:
+        code.unary("cvttpd2qq", spare[0], inputs[0])
+        code.truncate_lanes(target, spare[0])
+        return
+    _compare_size(code, spare[0], register(inputs[0]), PREDICATES["less"])
     code.unary_immediate("roundpd", spare[1], inputs[0], _TRUNCATE)
+    code.vector("andpd", spare[1], spare[1], spare[0])
     _low_word(code, target, spare[1], spare[0])
+
+
+def _compare_size(code: VectorCode, target: int, source: int, predicate: int) -> None:
+    """Compares the size of doubles with 2⁶³ (AVX2)."""
+    code.vector("andpd", target, source, code.bits((1 << 63) - 1, lane=8))
+    code.compare(target, target, code.constant(2.0**63, "float64"), predicate, lane=8)
 
 
 def _low_word(code: VectorCode, target: int, whole: int, spare: int) -> None:
@@ -58,8 +78,15 @@ def _low_word(code: VectorCode, target: int, whole: int, spare: int) -> None:
 
 
 def _double_to_64(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
-    """Word by word (AVX2)."""
-    whole, upper, other = spare
+    """As two words, and -2⁶³ for what is too large (AVX2)."""
+    _compare_size(code, spare[3], register(inputs[0]), _NOT_LESS)
+    _double_to_words(code, spare[0], inputs, spare)
+    code.blend(target, spare[0], code.bits(1 << 63, lane=8), spare[3], lane=8)
+
+
+def _double_to_words(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
+    """The upper and the lower word of 64 bits, with or without a sign (AVX2)."""
+    whole, upper, other = spare[:3]
     code.unary_immediate("roundpd", whole, inputs[0], _TRUNCATE)
     # x = 2³² floor(x / 2³²) + rest, all exact.
     code.vector("mulpd", upper, whole, code.constant(2.0**-32, "float64"))
@@ -75,7 +102,7 @@ def _double_to_64(code: VectorCode, target: int, inputs: Inputs, spare: Register
 
 def _double_to_unsigned(code: VectorCode, target: int, inputs: Inputs, spare: Registers) -> None:
     if not code.has_avx512:
-        _double_to_64(code, target, inputs, spare)
+        _double_to_words(code, target, inputs, spare)
         return
     source = register(inputs[0])
     code.copy(spare[0], source)
@@ -90,7 +117,8 @@ def _single_to_unsigned(code: VectorCode, target: int, inputs: Inputs, spare: Re
         _less_upper_half(code, "ps", source, spare[0])
         code.unary("cvttps2qq", target, spare[0])
     else:
-        _single_to_64(code, target, inputs, spare)
+        code.unary("cvtps2pd", spare[0], source)
+        _double_to_words(code, target, [spare[0]], spare)
 
 
 def _less_upper_half(code: VectorCode, suffix: str, source: int, copy: int) -> None:
@@ -198,11 +226,11 @@ def conversion(target: str) -> str:
 _FORMS: Mapping[tuple[str, str], Operation] = {
     ("float32", "float64"): plain_unary("cvtps2pd"),
     ("float32", "int32"): Operation(_single_to_32, 1, (2, 2), cost=5),
-    ("float32", "int64"): Operation(_by_set("cvttps2qq", _single_to_64), 1, (3, 0), cost=8),
+    ("float32", "int64"): Operation(_by_set("cvttps2qq", _single_to_64), 1, (4, 0), cost=8),
     ("float32", "uint64"): Operation(_single_to_unsigned, 1, (3, 1), cost=8),
     ("float64", "float32"): plain_unary("cvtpd2ps"),
     ("float64", "int32"): Operation(_double_to_32, 1, (2, 2), cost=5),
-    ("float64", "int64"): Operation(_by_set("cvttpd2qq", _double_to_64), 1, (3, 0), cost=8),
+    ("float64", "int64"): Operation(_by_set("cvttpd2qq", _double_to_64), 1, (4, 0), cost=8),
     ("float64", "uint64"): Operation(_double_to_unsigned, 1, (3, 1), cost=8),
     ("int32", "float32"): plain_unary("cvtdq2ps"),
     ("int32", "float64"): plain_unary("cvtdq2pd"),
