@@ -154,3 +154,38 @@ def test_nodes_on_the_cpu_are_made_for_each_size(vulkan_device_name: str) -> Non
         [plan] = open_plans(session)
         assert {program.device for program in plan.programs} == {vulkan_device_name, "cpu"}
         assert [step for step in session.report({"n": 5}).steps if step.device == "cpu"]
+
+
+def test_wrong_shapes_keep_no_plan_from_staying_open(vulkan_device_name: str) -> None:
+    from vkml.engine.sketch import Sketch
+
+    sketch = Sketch("sum", 17)
+    x, y = sketch.input("x", ("n", "k")), sketch.input("y", ("m", "k"))
+    data = vkml.onnx.save_graph(sketch.finish(sketch.node("Add", x, y)))
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        for n, m in ((2, 2), (3, 4), (5, 5), (6, 7), (8, 8)):
+            feed = {"x": np.ones((n, 4), np.float32), "y": np.full((m, 4), 2, np.float32)}
+            if n != m:
+                with pytest.raises(vkml.Error, match="do not broadcast"):
+                    session.run(None, feed)
+            else:
+                np.testing.assert_array_equal(session.run(None, feed)[0], np.full((n, 4), 3, np.float32))
+        assert len(open_plans(session)) == 1
+
+
+def test_sizes_that_become_floats_are_known(vulkan_device_name: str) -> None:
+    """What divides a size as a float has plans for known sizes: Resize by a computed scale."""
+    from vkml.engine.sketch import Sketch
+
+    sketch = Sketch("scaled", 18)
+    x = sketch.input("x", (1, 1, 4, "n"))
+    size = sketch.node("Cast", sketch.node("Shape", x, start=3), to=1)
+    scale = sketch.node("Div", sketch.constant(np.array([12], np.float32)), size)
+    ones = sketch.constant(np.ones(3, np.float32))
+    scales = sketch.node("Concat", ones, scale, axis=0)
+    y = sketch.node("Resize", x, "", scales, mode="nearest")
+    data = vkml.onnx.save_graph(sketch.finish(y))
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        for n in (3, 4, 6, 12, 3):
+            feed = np.arange(4 * n, dtype=np.float32).reshape(1, 1, 4, n)
+            np.testing.assert_array_equal(session.run(None, {"x": feed})[0], feed.repeat(12 // n, axis=3))

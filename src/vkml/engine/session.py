@@ -439,13 +439,15 @@ class InferenceSession:
             if len(self._structures) >= _STRUCTURES_KEPT:
                 self._structures.clear()
             self._structures.add(structure)
-        if not is_first:
-            try:
-                return self._plan_open(index, shapes, values, structure)
-            except (CannotLower, ModelError, TooOpen, TypeError):
-                # The plan for these shapes alone says what is wrong, where something is.
-                self._fixed.add(structure)
-        return self._plan_shapes(index, shapes, values, key)
+        if is_first:
+            return self._plan_shapes(index, shapes, values, key)
+        try:
+            return self._plan_open(index, shapes, values, structure)
+        except (CannotLower, ModelError, TooOpen):
+            # The plan for these shapes alone says what is wrong, where it is the shapes.
+            plan = self._plan_shapes(index, shapes, values, key)
+            self._fixed.add(structure)
+            return plan
 
     def _plan_open(
         self,

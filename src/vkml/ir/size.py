@@ -43,7 +43,7 @@ Terms = tuple[tuple[Monomial, int], ...]
 
 
 class TooOpen(EngineError):
-    """An expression of sizes that grew beyond what planning should handle."""
+    """Sizes cannot stay open: what is computed from them is no expression of sizes, or too large a one."""
 
 
 _MOST_TERMS = 256
@@ -191,6 +191,14 @@ class Size:
     def __divmod__(self, other: int | Size) -> tuple[int | Size, int | Size]:
         return self // other, self % other
 
+    def __truediv__(self, other: object) -> float:
+        raise TooOpen(f"{self} / {other} is no expression of sizes")
+
+    __rtruediv__ = __truediv__
+
+    def __float__(self) -> float:
+        raise TooOpen(f"{self} is no number yet")
+
     def __abs__(self) -> int | Size:
         return self if self >= 0 else -self
 
@@ -294,6 +302,9 @@ class Size:
 
 
 def _foreign(value: object) -> bool:
+    """Whether a value is none that sizes are computed with."""
+    if isinstance(value, float | np.floating):
+        raise TooOpen(f"a size meets the number {value}: what comes of it is no expression of sizes")
     return not isinstance(value, int | Size | np.integer)
 
 
