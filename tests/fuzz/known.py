@@ -229,10 +229,10 @@ def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> A
     return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
 
 
-def _swaps_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    """Whether two axes' paddings, listed begin, begin, end, end, are others read begin, end, begin, end."""
+def _misreads_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether paddings, begin, begin, end, end, are others read begin, end, begin, end; or none of two axes'."""
     pads = node.attributes["pads"] or ()
-    return len(pads) == 4 and pads[1] != pads[2]
+    return pads[1] != pads[2] if len(pads) == 4 else any(pads)
 
 
 def _is_large_with_nan(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -475,7 +475,7 @@ FREEDOMS = (
         "ONNX's formula for VALID, which it deprecates, counts down; vkml and onnxruntime as they are told",
         ONNX,
     ),
-    Freedom("MaxPool AveragePool", _swaps_pads, "onnx's evaluator reads pads of an axis as pairs", ONNX),
+    Freedom("MaxPool", _misreads_pads, "onnx's evaluator takes pads for pairs, and for images only", ONNX),
     Freedom("LayerNormalization", _comes_from_half, "onnx's evaluator rounds what it stashes to half", ONNX),
     Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),
     Freedom("LRN", always, "onnx's evaluator counts channels by the size of the batch", ONNX),
