@@ -230,7 +230,7 @@ def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> A
 
 
 def _misreads_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    """Whether paddings, begin, begin, end, end, are others read begin, end, begin, end; or none of two axes'."""
+    """Whether paddings, begin, begin, end, end, are others if read as begin, end, begin, end; or not read."""
     pads = node.attributes["pads"] or ()
     return pads[1] != pads[2] if len(pads) == 4 else any(pads)
 
