@@ -181,6 +181,8 @@ class RandomDisturbance:
             return None if not units else units * unit
         if op in LINEAR:
             return scale * self._linear(node, inputs, array) + unit
+        if op == "BatchNormalization" and number == 0:
+            return scale * (16 * unit + _folded_error(node, inputs, array))
         if op in JITTERED:
             return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
         units, absolute = FUNCTIONS.get(op, (16, 0))
@@ -294,6 +296,20 @@ def _returned(array: Array, given: Array, error: Any) -> Array:
     with np.errstate(all="ignore"):
         is_near = np.abs(given.astype(np.float64) - array.astype(np.float64)) <= error
     return np.where(is_near & (array != 0), given, array)
+
+
+def _folded_error(node: Node, inputs: list[Array | None], array: Array) -> Any:
+    """Error of a normalisation put as x times a factor plus an offset, which may be much larger than it."""
+    x, scale, bias, mean, variance = (np.asarray(value, np.float64) for value in inputs[:5])
+    lanes = (-1, *(1,) * (x.ndim - 2))
+    with np.errstate(all="ignore"):
+        if node.attributes["training_mode"] and x.size:
+            axes = (0, *range(2, x.ndim))
+            mean, variance = x.mean(axes), x.var(axes)
+        factor = np.abs(scale) / np.sqrt(variance + node.attributes["epsilon"])
+        size = factor.reshape(lanes) * (np.abs(x) + np.abs(mean).reshape(lanes)) + np.abs(bias).reshape(lanes)
+    epsilon = 1.2e-7 if array.dtype == np.float16 else _epsilon(array.dtype)
+    return np.where(np.isfinite(size), 4 * epsilon * size, 0)
 
 
 def _lies_at_a_pole(angle: Array | None) -> Any:

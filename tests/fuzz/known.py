@@ -233,6 +233,21 @@ def _writes_brain_floats(node: Node, inputs: list[Array | None], result: Array) 
     return result.dtype == object and node.attributes["source"] == BFLOAT16
 
 
+def _pads_and_counts_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["ceil_mode"] == 1 and any(node.attributes["pads"] or ())
+
+
+def _has_a_size_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether a size times its scale is a whole number in float32 and just none in float64."""
+    data, scales = inputs[0], inputs[2] if len(inputs) > 2 else None
+    if data is None or scales is None or not scales.size:
+        return False
+    axes = node.attributes["axes"] or range(data.ndim)
+    sizes = np.array([data.shape[axis] for axis in axes])
+    single = sizes.astype(np.float32) * scales.astype(np.float32)
+    return bool((np.floor(single) != np.floor(sizes * scales.astype(np.float64))).any())
+
+
 def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
 
@@ -482,6 +497,10 @@ FREEDOMS = (
         ONNX,
     ),
     Freedom("Cast CastLike", _writes_brain_floats, "onnxruntime writes eight digits, vkml as float32", ORT),
+    Freedom("MaxPool", _pads_and_counts_up, "onnx's evaluator counts padding twice when it rounds up", ONNX),
+    Freedom(
+        "Resize", _has_a_size_at_a_jump, "sizes are float32 with vkml and onnxruntime, float64 there", ONNX
+    ),
     Freedom("AveragePool", _ends_outside, "onnx's evaluator adds half of what is missing at the front", ONNX),
     Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
     Freedom(

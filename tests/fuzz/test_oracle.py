@@ -119,6 +119,17 @@ def test_a_plain_scatter_leaves_nothing_open() -> None:
     assert difference(np.zeros_like(expected), expected, sample) is not None
 
 
+@pytest.mark.parametrize("training", [0, 1])
+def test_a_normalisation_may_be_a_factor_and_an_offset(training: int) -> None:
+    """As large as the input over a small deviation, however small the result is."""
+    parameters = {"s": [1], "b": [-0.14677747], "m": [1], "v": [0]}
+    made = node("BatchNormalization", ["x", *parameters], ["y"], training_mode=training)
+    proto = model([made], {name: np.float32(value) for name, value in parameters.items()}, (1, 1, 1))
+    expected, sample = sampled(proto, np.float32([[[1]]]))
+    assert difference(np.float32([[[-0.14677747]]]), expected, sample) is None
+    assert difference(np.float32([[[-0.16]]]), expected, sample) is not None
+
+
 def test_jumps_that_rounding_may_decide_are_left_open() -> None:
     nodes = [node("Exp", ["x"], ["e"]), node("Floor", ["e"], ["y"])]
     x = np.float32([0.0, 1.0, 2.0, 0.5])  # e^0 lies at a jump
