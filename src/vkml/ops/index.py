@@ -363,7 +363,7 @@ class TensorScatter(Operator):
         start = np.zeros(cache.shape[0], np.int64) if positions is None else positions.astype(np.int64)
         is_circular = node.attributes["mode"] == "circular"
         wrong = np.flatnonzero((start < 0) | (start > (size - 1 if is_circular else size - steps)))
-        if wrong.size and steps:
+        if wrong.size and update.size:
             raise IndexOutOfRange(
                 f"{node.label}: write index {int(start[wrong[0]])} of sample {int(wrong[0])} "
                 f"with {steps} steps does not fit axis {axis} of size {size}"
