@@ -72,6 +72,10 @@ LARGEST = {np.dtype(np.float16): 1e17, np.dtype(np.float32): 1e17, np.dtype(np.f
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
 
 
+ANYTHING = (np.nan, 0.0, np.inf, -np.inf)
+"""What may come of a sum or a product that overflows on the way: the same everywhere, or each its own."""
+
+
 @dataclass(frozen=True)
 class Traits:
     """What a device may do to numbers."""
@@ -99,7 +103,7 @@ class RandomDisturbance:
         self.style = self.STYLES[number % len(self.STYLES)]
         self.reach = 0.5 ** (number // len(self.STYLES) % 10)
         self.coin = number // 4 % 2 == 0
-        self.anything = (np.nan, 0.0, np.inf, -np.inf)[number % 4]
+        self.anything = ANYTHING[number % 4]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
 
     def inputs(self, node: Node, arrays: list[Array | None], types: list[DType | None]) -> list[Array | None]:
@@ -276,7 +280,8 @@ class RandomDisturbance:
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)
-                wide, step = np.where(open_, self.anything, wide), np.where(open_, 0, step)
+                anything = self.anything if self.coin else self.rng.choice(ANYTHING, array.shape)
+                wide, step = np.where(open_, anything, wide), np.where(open_, 0, step)
             if array.dtype == np.float64:
                 return np.asarray(array + step)
             # Beyond the largest number, infinity or not is a matter of the last rounding.

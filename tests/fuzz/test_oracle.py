@@ -130,6 +130,16 @@ def test_a_normalisation_may_be_a_factor_and_an_offset(training: int) -> None:
     assert difference(np.float32([[[-0.16]]]), expected, sample) is not None
 
 
+def test_sums_that_overflow_on_the_way_are_open_one_by_one() -> None:
+    """Of two of these, either may be the first that is no number."""
+    weight = np.float32([[3e38, -3e38, 3e38, -3e38]] * 3).T
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("ArgMax", ["m"], ["y"], axis=1, keepdims=0)]
+    proto = model(nodes, {"w": weight}, (1, 4))
+    expected, sample = sampled(proto, np.float32([[3, 3, 3, 3]]))
+    for place in range(3):
+        assert difference(np.array([place]), expected, sample) is None
+
+
 def test_jumps_that_rounding_may_decide_are_left_open() -> None:
     nodes = [node("Exp", ["x"], ["e"]), node("Floor", ["e"], ["y"])]
     x = np.float32([0.0, 1.0, 2.0, 0.5])  # e^0 lies at a jump

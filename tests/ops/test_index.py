@@ -37,6 +37,7 @@ def test_a_single_text_is_a_string(op: str, indices: Any) -> None:
     [
         ("ScatterElements", [(0,), [1], (1,)]),
         ("ScatterND", [(2, 0), [[7]], (1, 0)]),
+        ("ScatterND", [(2, 0), [[1, -1]], (1,)]),
         ("TensorScatter", [(1, 4, 0), (1, 2, 0), [9]]),
         ("ReverseSequence", [(3, 2, 0), [9, 9]]),
         ("RoiAlign", [(1, 0, 4, 4), (2, 4), [0, 9]]),

@@ -310,7 +310,7 @@ class ScatterND(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, indices, updates = (present(inputs, index) for index in range(3))
         geometry = gather_nd_geometry(node, x.shape, indices.shape, 0)
-        if not updates.size:
+        if not updates.size or not x.size:
             return [x.copy()]
         # One flat index a slice, so that a tuple of length 0 (the whole tensor) needs no case of its own.
         flat = np.zeros(geometry.tuples, dtype=np.int64)
