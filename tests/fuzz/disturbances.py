@@ -72,6 +72,10 @@ LARGEST = {np.dtype(np.float16): 1e17, np.dtype(np.float32): 1e17, np.dtype(np.f
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
 
 
+ANYTHING = (np.nan, 0.0, np.inf, -np.inf)
+"""What may come of a sum or a product that overflows on the way: the same everywhere, or each its own."""
+
+
 @dataclass(frozen=True)
 class Traits:
     """What a device may do to numbers."""
@@ -99,7 +103,7 @@ class RandomDisturbance:
         self.style = self.STYLES[number % len(self.STYLES)]
         self.reach = 0.5 ** (number // len(self.STYLES) % 10)
         self.coin = number // 4 % 2 == 0
-        self.anything = (np.nan, 0.0, np.inf, -np.inf)[number % 4]
+        self.anything = ANYTHING[number % 4]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
 
     def inputs(self, node: Node, arrays: list[Array | None], types: list[DType | None]) -> list[Array | None]:
@@ -180,6 +184,8 @@ class RandomDisturbance:
             return None if not units else units * unit
         if op in LINEAR:
             return scale * self._linear(node, inputs, array) + unit
+        if op == "BatchNormalization" and number == 0:
+            return scale * (16 * unit + _folded_error(node, inputs, array))
         if op in JITTERED:
             return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
         units, absolute = FUNCTIONS.get(op, (16, 0))
@@ -273,7 +279,8 @@ class RandomDisturbance:
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)
-                wide, step = np.where(open_, self.anything, wide), np.where(open_, 0, step)
+                anything = self.anything if self.coin else self.rng.choice(ANYTHING, array.shape)
+                wide, step = np.where(open_, anything, wide), np.where(open_, 0, step)
             if array.dtype == np.float64:
                 return np.asarray(array + step)
             # Beyond the largest number, infinity or not is a matter of the last rounding.
@@ -293,6 +300,20 @@ def _returned(array: Array, given: Array, error: Any) -> Array:
     with np.errstate(all="ignore"):
         is_near = np.abs(given.astype(np.float64) - array.astype(np.float64)) <= error
     return np.where(is_near & (array != 0), given, array)
+
+
+def _folded_error(node: Node, inputs: list[Array | None], array: Array) -> Any:
+    """Error of a normalisation put as x times a factor plus an offset, which may be much larger than it."""
+    x, scale, bias, mean, variance = (np.asarray(value, np.float64) for value in inputs[:5])
+    lanes = (-1, *(1,) * (x.ndim - 2))
+    with np.errstate(all="ignore"):
+        if node.attributes["training_mode"] and x.size:
+            axes = (0, *range(2, x.ndim))
+            mean, variance = x.mean(axes), x.var(axes)
+        factor = np.abs(scale) / np.sqrt(variance + node.attributes["epsilon"])
+        size = factor.reshape(lanes) * (np.abs(x) + np.abs(mean).reshape(lanes)) + np.abs(bias).reshape(lanes)
+    epsilon = 1.2e-7 if array.dtype == np.float16 else _epsilon(array.dtype)
+    return np.where(np.isfinite(size), 4 * epsilon * size, 0)
 
 
 def _lies_at_a_pole(angle: Array | None) -> Any:

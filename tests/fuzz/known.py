@@ -231,14 +231,38 @@ def _strides_from_lower_pads(node: Node, inputs: list[Array | None], result: Arr
     return node.attributes["auto_pad"] == "SAME_LOWER" and any(step != 1 for step in steps)
 
 
+def _is_of_opset_1_with_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.version < 7 and any(node.attributes["pads"] or ())
+
+
+def _writes_brain_floats(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    data = inputs[0]
+    return result.dtype == object and data is not None and data.dtype == dtypes.BFLOAT16.storage
+
+
+def _pads_and_counts_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["ceil_mode"] == 1 and any(node.attributes["pads"] or ())
+
+
+def _has_a_size_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether a size times its scale is a whole number in float32 and just none in float64."""
+    data, scales = inputs[0], inputs[2] if len(inputs) > 2 else None
+    if data is None or scales is None or not scales.size:
+        return False
+    axes = node.attributes["axes"] or range(data.ndim)
+    sizes = np.array([data.shape[axis] for axis in axes])
+    single = sizes.astype(np.float32) * scales.astype(np.float32)
+    return bool((np.floor(single) != np.floor(sizes * scales.astype(np.float64))).any())
+
+
 def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
 
 
-def _swaps_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    """Whether two axes' paddings, listed begin, begin, end, end, are others read begin, end, begin, end."""
+def _misreads_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether paddings, begin, begin, end, end, are others if read as begin, end, begin, end; or not read."""
     pads = node.attributes["pads"] or ()
-    return len(pads) == 4 and pads[1] != pads[2]
+    return pads[1] != pads[2] if len(pads) == 4 else any(pads)
 
 
 def _is_large_with_nan(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -474,6 +498,17 @@ FREEDOMS = (
         "onnx's evaluator rounds the size down and puts the odd place at the end",
         ONNX,
     ),
+    Freedom(
+        "AveragePool",
+        _is_of_opset_1_with_pads,
+        "opset 1 leaves padding out of the mean; onnx's evaluator counts it",
+        ONNX,
+    ),
+    Freedom("Cast CastLike", _writes_brain_floats, "onnxruntime writes eight digits, vkml as float32", ORT),
+    Freedom("MaxPool", _pads_and_counts_up, "onnx's evaluator counts padding twice when it rounds up", ONNX),
+    Freedom(
+        "Resize", _has_a_size_at_a_jump, "sizes are float32 with vkml and onnxruntime, float64 there", ONNX
+    ),
     Freedom("AveragePool", _ends_outside, "onnx's evaluator adds half of what is missing at the front", ONNX),
     Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
     Freedom(
@@ -482,7 +517,7 @@ FREEDOMS = (
         "ONNX's formula for VALID, which it deprecates, counts down; vkml and onnxruntime as they are told",
         ONNX,
     ),
-    Freedom("MaxPool AveragePool", _swaps_pads, "onnx's evaluator reads pads of an axis as pairs", ONNX),
+    Freedom("MaxPool", _misreads_pads, "onnx's evaluator takes pads for pairs, and for images only", ONNX),
     Freedom("LayerNormalization", _comes_from_half, "onnx's evaluator rounds what it stashes to half", ONNX),
     Freedom("*", overflows_half, "onnxruntime knows float16 as float32 between nodes", ORT),
     Freedom("LRN", always, "onnx's evaluator counts channels by the size of the batch", ONNX),

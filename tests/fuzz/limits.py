@@ -68,6 +68,10 @@ LIMITS = (
         r"GroupNormalization node .*: (scale|bias) must have one entry",
         "onnxruntime reshapes whatever has as many",
     ),
+    Limit(
+        r"ReverseSequence node .*: batch_axis -?\d+ and time_axis -?\d+ must be 0 and 1",
+        "onnxruntime looks at the one only",
+    ),
     Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
     Limit(
         r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"

@@ -119,6 +119,27 @@ def test_a_plain_scatter_leaves_nothing_open() -> None:
     assert difference(np.zeros_like(expected), expected, sample) is not None
 
 
+@pytest.mark.parametrize("training", [0, 1])
+def test_a_normalisation_may_be_a_factor_and_an_offset(training: int) -> None:
+    """As large as the input over a small deviation, however small the result is."""
+    parameters = {"s": [1], "b": [-0.14677747], "m": [1], "v": [0]}
+    made = node("BatchNormalization", ["x", *parameters], ["y"], training_mode=training)
+    proto = model([made], {name: np.float32(value) for name, value in parameters.items()}, (1, 1, 1))
+    expected, sample = sampled(proto, np.float32([[[1]]]))
+    assert difference(np.float32([[[-0.14677747]]]), expected, sample) is None
+    assert difference(np.float32([[[-0.16]]]), expected, sample) is not None
+
+
+def test_sums_that_overflow_on_the_way_are_open_one_by_one() -> None:
+    """Of two of these, either may be the first that is no number."""
+    weight = np.float32([[3e38, -3e38, 3e38, -3e38]] * 3).T
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("ArgMax", ["m"], ["y"], axis=1, keepdims=0)]
+    proto = model(nodes, {"w": weight}, (1, 4))
+    expected, sample = sampled(proto, np.float32([[3, 3, 3, 3]]))
+    for place in range(3):
+        assert difference(np.array([place]), expected, sample) is None
+
+
 def test_jumps_that_rounding_may_decide_are_left_open() -> None:
     nodes = [node("Exp", ["x"], ["e"]), node("Floor", ["e"], ["y"])]
     x = np.float32([0.0, 1.0, 2.0, 0.5])  # e^0 lies at a jump

@@ -32,18 +32,27 @@ def test_a_single_text_is_a_string(op: str, indices: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "indices", "data", "updates"),
-    [("ScatterElements", [1], (0,), (1,)), ("ScatterND", [[7]], (2, 0), (1, 0))],
+    ("op", "inputs"),
+    [
+        ("ScatterElements", [(0,), [1], (1,)]),
+        ("ScatterND", [(2, 0), [[7]], (1, 0)]),
+        ("ScatterND", [(2, 0), [[1, -1]], (1,)]),
+        ("TensorScatter", [(1, 4, 0), (1, 2, 0), [9]]),
+        ("ReverseSequence", [(3, 2, 0), [9, 9]]),
+        ("RoiAlign", [(1, 0, 4, 4), (2, 4), [0, 9]]),
+    ],
 )
 def test_no_index_is_out_of_range_where_nothing_is_written(
-    device_name: str, op: str, indices: list[Any], data: tuple[int, ...], updates: tuple[int, ...]
+    device_name: str, op: str, inputs: list[Any]
 ) -> None:
-    inputs: list[Any] = [np.zeros(data, np.float32), np.array(indices), np.ones(updates, np.float32)]
-    assert run_operator(op, inputs)[0].shape == data
-    model = build_model(op, inputs).SerializeToString()
+    """Inputs are shapes of numbers and lists of indices."""
+    arrays = [np.zeros(i, np.float32) if isinstance(i, tuple) else np.array(i) for i in inputs]
+    [expected] = run_operator(op, arrays, opset=24)
+    assert expected.size == 0
+    model = build_model(op, arrays, opset=24).SerializeToString()
     with vkml.InferenceSession(model, devices=device_name) as session:
-        feed = {f"x{index}": array for index, array in enumerate(inputs)}
-        assert session.run(None, feed)[0].shape == data
+        feed = {f"x{index}": array for index, array in enumerate(arrays)}
+        assert session.run(None, feed)[0].shape == expected.shape
 
 
 @pytest.mark.parametrize(("op", "indices"), [("Gather", [7]), ("GatherND", [[7]])])

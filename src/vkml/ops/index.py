@@ -304,7 +304,7 @@ class ScatterND(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, indices, updates = (present(inputs, index) for index in range(3))
         geometry = gather_nd_geometry(node, x.shape, indices.shape, 0)
-        if not updates.size:
+        if not updates.size or not x.size:
             return [x.copy()]
         # One flat index a slice, so that a tuple of length 0 (the whole tensor) needs no case of its own.
         flat = np.zeros(geometry.tuples, dtype=np.int64)
@@ -356,7 +356,7 @@ class TensorScatter(Operator):
         start = np.zeros(cache.shape[0], np.int64) if positions is None else positions.astype(np.int64)
         is_circular = node.attributes["mode"] == "circular"
         wrong = np.flatnonzero((start < 0) | (start > (size - 1 if is_circular else size - steps)))
-        if wrong.size and steps:
+        if wrong.size and update.size:
             raise IndexOutOfRange(
                 f"{node.label}: write index {int(start[wrong[0]])} of sample {int(wrong[0])} "
                 f"with {steps} steps does not fit axis {axis} of size {size}"

@@ -183,6 +183,8 @@ class ReverseSequence(Operator):
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, lengths = present(inputs, 0), present(inputs, 1)
+        if not x.size:
+            return [x.copy()]  # nothing is moved, as in a session: no length is looked at
         batch_first = node.attributes["batch_axis"] == 0
         steps = x.shape[1 if batch_first else 0]
         wrong = np.flatnonzero((lengths < 0) | (lengths > steps))

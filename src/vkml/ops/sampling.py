@@ -252,6 +252,8 @@ class RoiAlign(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, rois, batch = (present(inputs, index) for index in range(3))
         geometry = roi_align_geometry(node, x.shape, rois.shape, batch.shape)
+        if not geometry.channels:
+            return [np.zeros((len(rois), 0, *geometry.output), x.dtype)]
         wrong = np.flatnonzero((batch < 0) | (batch >= x.shape[0]))
         if wrong.size:
             raise IndexOutOfRange(
