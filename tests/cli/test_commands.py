@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import Command
 from vkml.engine import doctor
 from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
 from vkml.onnx import save_graph
 
 
@@ -57,8 +58,8 @@ def test_inspect_plan_says_where_nodes_run(command: Command, scale_model: Path, 
 
 def test_inspect_plan_says_why_numpy_runs_a_node(command: Command, tmp_path: Path) -> None:
     sketch = Sketch("shown")
-    path = tmp_path / "softplus.onnx"
-    save_graph(sketch.finish(sketch.node("Softplus", sketch.input("x", (4,)))), path)
+    path = tmp_path / "exponential.onnx"
+    save_graph(sketch.finish(sketch.node("Exp", sketch.input("x", (4,), dtypes.FLOAT64))), path)
     [step] = command("inspect", path, "--plan", "-d", "cpu", "--json").json["plan"]["steps"]
     assert step["variant"] == "numpy" and "machine code" in step["reason"]
     assert "machine code" in command("inspect", path, "--plan", "-d", "cpu").out

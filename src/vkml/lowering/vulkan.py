@@ -122,7 +122,7 @@ def place_concatenations(
     """Lets values that are laid end to end be written where they will stand in the result."""
     index = GraphIndex(nodes)
     for node in nodes:
-        name = node.outputs[0]
+        name = node.outputs[0] if node.outputs else ""
         axis = find(node).concatenation_axis(node, types[name].rank) if name else None
         if axis is None:
             continue
