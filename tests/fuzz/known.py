@@ -255,6 +255,17 @@ def _has_a_size_at_a_jump(node: Node, inputs: list[Array | None], result: Array)
     return bool((np.floor(single) != np.floor(sizes * scales.astype(np.float64))).any())
 
 
+def _shrinks_by_less_than_float32_tells(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    data, bias = inputs[0], node.attributes["bias"]
+    if data is None or result.dtype.kind not in "iu":
+        return False
+    wide, single = data.astype(np.float64), data.astype(np.float32)
+    with np.errstate(all="ignore"):
+        return np.any(
+            [np.trunc(wide + step) != np.trunc(single + np.float32(step)) for step in (bias, -bias)], axis=0
+        )
+
+
 def _counts_valid_up(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["ceil_mode"] == 1 and node.attributes["auto_pad"] == "VALID"
 
@@ -318,6 +329,8 @@ def _lies_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> An
             scale = max(out - 1, 1) / max(size - 1, 1)
         if scale != 1:
             place = (np.arange(out) + shift) / scale - shift
+            if mode == "half_pixel_symmetric":
+                place += size / 2 * (1 - out / (scale * size))
             jump = place + 0.5 * node.attributes["nearest_mode"].startswith("round")
             lanes = [1] * data.ndim
             lanes[axis] = out
@@ -509,6 +522,7 @@ FREEDOMS = (
     Freedom(
         "Resize", _has_a_size_at_a_jump, "sizes are float32 with vkml and onnxruntime, float64 there", ONNX
     ),
+    Freedom("Shrink", _shrinks_by_less_than_float32_tells, "float64 with vkml, float32 with others"),
     Freedom("AveragePool", _ends_outside, "onnx's evaluator adds half of what is missing at the front", ONNX),
     Freedom("LpPool", _ends_outside, "onnx's evaluator takes a part's mean times the whole window", ONNX),
     Freedom(
