@@ -10,8 +10,9 @@ import pytest
 import vkml
 from vkml.engine import devices as device_registry
 from vkml.engine.prepare import prepare
-from vkml.engine.programs import VulkanBound, WeightStore
+from vkml.engine.programs import VulkanBound
 from vkml.engine.sketch import Sketch
+from vkml.engine.weights import WeightStore
 from vkml.errors import EngineError
 from vkml.lowering.plan import VulkanProgram
 from vkml.lowering.vulkan import Piece, lower

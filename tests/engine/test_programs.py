@@ -13,9 +13,10 @@ import pytest
 import vkml
 from vkml.engine import devices as device_registry
 from vkml.engine.prepare import prepare
-from vkml.engine.programs import DIRECT_OUTPUT_BYTES, VulkanBound, WeightStore
+from vkml.engine.programs import DIRECT_OUTPUT_BYTES, VulkanBound
 from vkml.engine.sketch import Sketch
 from vkml.engine.turns import Turn
+from vkml.engine.weights import WeightStore
 from vkml.errors import IndexOutOfRange
 from vkml.ir import Graph, dtypes
 from vkml.lowering.vulkan import Piece, lower

@@ -98,6 +98,7 @@ EVERYWHERE = """
 
     names = ["forks", "process_settings", "cpu/blas", "cpu/pool", "cpu/native/replay", "lowering/native"]
     names += ["kernels/compiler", "engine/session", "engine/plan", "engine/programs", "engine/turns"]
+    names += ["engine/weights", "engine/compilation", "engine/cpu_bound"]
     files = [f"vkml/{{name}}.py" for name in (*names, "engine/feed", "engine/collector")]
     assert interrupted_everywhere(lambda: run(3), lambda: run(3), files) > 6
     assert interrupted_everywhere(lambda: run(next(sizes)), check, files) > 100

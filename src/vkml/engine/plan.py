@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,16 @@ import numpy as np
 
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.cpu.native.executable import instruction_set
+from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.placement import cut
-from vkml.engine.programs import BINDINGS_KEPT, Bound, VulkanBound, WeightStore
-from vkml.engine.report import PlanReport, StepReport
+from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.turns import Turn
+from vkml.engine.weights import WeightStore
 from vkml.errors import EngineError, Fail, OutOfMemory
 from vkml.ir import Graph, Node, TensorType, find
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.size import Size, Sizes, Symbol, concrete
-from vkml.lowering.cpu import CpuProgram, Form, compile_cpu
+from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, remove_dead, simplify, specialise
 from vkml.passes.bind_sizes import bind_sizes
@@ -29,7 +29,6 @@ from vkml.passes.fuse import members
 if TYPE_CHECKING:
     from vkml.engine.options import SessionOptions
     from vkml.lowering.builder import Target
-    from vkml.lowering.native import NativeStep
     from vkml.vulkan import Device
 
 _log = logging.getLogger("vkml")
@@ -38,18 +37,6 @@ Array = np.ndarray[Any, Any]
 
 class PlanClosed(EngineError):
     """A plan was closed, with its session, between being found in the cache and being run."""
-
-
-def out_of_memory(error: MemoryError, where: str = "") -> OutOfMemory:
-    """The error that says what NumPy's MemoryError does not: the device, what is free, what to do."""
-    if isinstance(error, OutOfMemory):
-        return error
-    free = free_memory()
-    left = "" if free is None else f"; {amount(free)} are free"
-    return OutOfMemory(
-        f"cpu: {where + ': ' if where else ''}{error or 'an allocation failed'}{left}; close other "
-        "programs, use a smaller batch, or another machine"
-    )
 
 
 def _check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], budget: MemoryBudget) -> None:
@@ -108,130 +95,6 @@ class Timing:
     nodes: str
     """Labels of the nodes it computes."""
     seconds: float
-
-
-@dataclass(frozen=True)
-class _CpuBinding:
-    """A program of the CPU for certain sizes."""
-
-    program: CpuProgram
-    whole: NativeStep | None
-    """The program where it is machine code from end to end."""
-
-
-class CpuBound:
-    """A run of nodes on the CPU.
-
-    A program of the CPU is made for certain sizes. Where some are open, those of the sizes that came last are
-    kept, and others made when they come.
-
-    Args:
-        piece: the nodes.
-        compile: makes the program for values of the open sizes, in the order of their symbols.
-        is_open: whether there are any.
-    """
-
-    device = "cpu"
-    _is_closed = False
-
-    def __init__(
-        self, piece: Piece, compile: Callable[[tuple[int, ...]], CpuProgram], *, is_open: bool = False
-    ) -> None:
-        self.inputs = piece.inputs
-        self.outputs = piece.outputs
-        self.piece = piece
-        self.is_open = is_open
-        self.forms: Sequence[tuple[Node, Form]] = ()
-        self.types: Mapping[str, TensorType] = {}
-        self.arena_bytes = self.result_bytes = 0
-        self._compile = compile
-        self._bindings: OrderedDict[tuple[int, ...], _CpuBinding] = OrderedDict()
-        if not is_open:
-            self.bind(())
-
-    def bind(self, values: tuple[int, ...]) -> _CpuBinding:
-        """The program for these values of the open sizes."""
-        found = self._bindings.get(values)
-        if found is not None:
-            self._bindings.move_to_end(values)
-            return found
-        while len(self._bindings) >= BINDINGS_KEPT:
-            self._bindings.popitem(last=False)
-        program = self._compile(values)
-        made = _CpuBinding(program, program.whole(self.inputs, self.outputs))
-        self.forms, self.types, self.arena_bytes = program.forms, program.types, program.arena_bytes
-        self.result_bytes = program.result_bytes
-        self._bindings[values] = made
-        return made
-
-    def run(
-        self,
-        feeds: Sequence[Array],
-        values: tuple[int, ...] = (),
-        profile: list[tuple[str, float]] | None = None,
-    ) -> list[Array]:
-        """Runs it.
-
-        Args:
-            feeds: in the order of `inputs`.
-            values: of the open sizes.
-            profile: receives the time of every step.
-        """
-        try:
-            binding = self.bind(values)
-            if binding.whole is not None:
-                return binding.whole.run(feeds, profile)
-            made = binding.program.run(dict(zip(self.inputs, feeds, strict=True)), self.outputs, profile)
-        except MemoryError as error:
-            raise out_of_memory(error) from error
-        return [made[name] for name in self.outputs]
-
-    def direct(
-        self, types: Sequence[TensorType], turn: Turn
-    ) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
-        """As `VulkanBound.direct`, where the program is machine code from end to end.
-
-        Args:
-            types: of the inputs.
-            turn: taken while it runs.
-        """
-        whole = None if self.is_open else self.bind(()).whole
-        if whole is None:
-            return None
-        run = whole.run
-        entries = tuple(
-            (name, type_.dims, type_.dtype.storage) for name, type_ in zip(self.inputs, types, strict=True)
-        )
-        count = len(entries)
-
-        def call(feed: Mapping[str, Any]) -> list[Array] | None:
-            try:
-                if len(feed) != count:
-                    return None
-                arrays = []
-                for name, shape, dtype in entries:
-                    array = feed[name]
-                    if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
-                        return None
-                    arrays.append(array)
-            except Exception:
-                return None
-            with turn.lock:
-                if turn.is_taken or self._is_closed:
-                    return None
-                turn.is_taken = True
-                try:
-                    return run(arrays)
-                except MemoryError as error:
-                    raise out_of_memory(error) from error
-                finally:
-                    turn.is_taken = False
-
-        return call
-
-    def close(self) -> None:
-        """Nothing is held outside of Python."""
-        self._is_closed = True
 
 
 @dataclass(frozen=True)
@@ -565,68 +428,3 @@ def _bind(
         progress=options.progress,
         memory_limit=options.memory_limit,
     )
-
-
-def report(
-    plans: Sequence[Plan],
-    weights: WeightStore | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    assumed: Sequence[str] = (),
-) -> PlanReport:
-    """The plans of a model's segments for people.
-
-    Args:
-        plans: in the order in which they run.
-        weights: on the device.
-        shapes: of the model's inputs.
-        assumed: what planning took for known, and what it could not plan.
-    """
-    steps: list[StepReport] = []
-    memory: dict[str, dict[str, int]] = {}
-    barriers = 0
-    programs = [(plan, program) for plan in plans for program in plan.programs]
-    for plan, program in programs:
-        kinds = memory.setdefault(program.device, {})
-        if isinstance(program, VulkanBound):
-            barriers += max(0, len(program.program.levels) - 1)
-            steps += [
-                StepReport(
-                    program.device,
-                    d.kernel.label,
-                    d.nodes,
-                    d.operators,
-                    tuple(view.shape for view in d.writes),
-                    d.kernel.variant,
-                    d.kernel.reason,
-                    d.groups,
-                )
-                for d in program.program.dispatches
-            ]
-            sizes = {
-                "weights": weights.bytes if weights else 0,
-                "activations": program.arena_bytes,
-                "inputs": program.input_bytes,
-                "outputs": program.output_bytes,
-            }
-            for kind, size in sizes.items():
-                kinds[kind] = size if kind == "weights" else kinds.get(kind, 0) + size
-        elif isinstance(program, CpuBound):
-            kinds["activations"] = kinds.get("activations", 0) + program.arena_bytes
-            steps += [_cpu_step(node, program.types, form) for node, form in program.forms]
-            names = {name for node in program.piece.nodes for name in node.reads}
-            kinds["weights"] = kinds.get("weights", 0) + sum(
-                plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants
-            )
-    device = next((program.device for _, program in programs if program.device != "cpu"), "cpu")
-    fallbacks = tuple(fallback for plan in plans for fallback in plan.fallbacks)
-    return PlanReport(
-        device, len(programs), tuple(steps), memory, fallbacks, barriers, dict(shapes), tuple(assumed)
-    )
-
-
-def _cpu_step(node: Node, types: Mapping[str, TensorType], form: Form) -> StepReport:
-    parts = members(node)
-    shapes = tuple(types[name].dims for name in node.outputs if name and types[name].is_static)
-    name = "+".join(part.op for part in parts[:6])
-    labels, operators = tuple(p.label for p in parts), tuple(p.op for p in parts)
-    return StepReport("cpu", name, labels, operators, shapes, form.variant, form.reason)

@@ -5,27 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import mmap
 import struct
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from vkml.engine.in_threads import in_threads
+from vkml.engine.compilation import compile_kernels
 from vkml.engine.numbers import Number, Numbers
 from vkml.engine.turns import Turn
+from vkml.engine.weights import Lease, WeightStore
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
-from vkml.forks import renew_in_child
-from vkml.ir import Constant
-from vkml.ir.mapped_file import mapping_of
 from vkml.ir.size import Symbol
-from vkml.kernels.compiler import close_compiler, compile_slang
-from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.memory import ALIGNMENT, plan_memory
 from vkml.lowering.plan import VulkanProgram
@@ -42,8 +36,6 @@ DIRECT_OUTPUT_BYTES = 4096
 Larger ones are copied: a product's scattered stores over the bus took 215 µs for 786 KB on an H200, a copy
 takes 13 µs."""
 
-_UPLOAD_STEP = 32 << 20
-
 
 class Bound(Protocol):
     """A program that can run."""
@@ -57,149 +49,6 @@ class Bound(Protocol):
     def run(self, feeds: Sequence[Array], values: tuple[int, ...] = ()) -> list[Array]: ...
 
     def close(self) -> None: ...
-
-
-@dataclass(eq=False)
-class _Arena:
-    """Constants uploaded together, and how many programs use some of them."""
-
-    memory: Memory
-    keys: list[int]
-    users: int = 0
-
-
-class WeightStore:
-    """A session's constants on one device, each uploaded once and shared by all plans.
-
-    Constants that came with one plan (folded shapes, tables) go when the last plan that uses them is closed,
-    so that a session with ever new input shapes does not grow.
-    """
-
-    def __init__(
-        self, device: Device, progress: Progress | None = None, memory_limit: float | None = None
-    ) -> None:
-        self._device = device
-        self._progress = progress
-        self._memory_limit = memory_limit
-        self._arenas: list[_Arena] = []
-        self._places: dict[int, tuple[_Arena, int, Constant]] = {}
-        # Re-entrant: a session that the garbage collector closes may release while this thread holds it.
-        self._lock = threading.RLock()
-        self._adding = Turn()
-        self.bytes = 0
-        renew_in_child(self._renew)
-
-    def add(self, constants: Sequence[Constant]) -> Lease:
-        """Uploads those not there yet, into one arena in the order given.
-
-        Returns:
-            what to give back by `release`.
-        """
-        with self._adding.taken(
-            "this session uploads weights in this very thread: a progress callback may use what is planned "
-            "already, but not have other shapes planned"
-        ):
-            used: dict[int, _Arena] = {}
-            fresh: dict[int, Constant] = {}
-            with self._lock:
-                for constant in constants:
-                    place = self._places.get(id(constant))
-                    if place is None:
-                        fresh[id(constant)] = constant
-                    else:
-                        used[id(place[0])] = place[0]
-                for arena in used.values():
-                    arena.users += 1
-            try:
-                made = (self._make_arena(list(fresh.values())),) if fresh else ()
-            except BaseException:
-                self.release(tuple(used.values()))
-                raise
-            return (*used.values(), *made)
-
-    def _make_arena(self, fresh: Sequence[Constant]) -> _Arena:
-        """Uploads, without the lock: a progress callback is the caller's code. The arena has one user."""
-        offsets, size = [], 0
-        for constant in fresh:
-            offsets.append(size)
-            size += -(-max(1, constant.type.bytes) // ALIGNMENT) * ALIGNMENT
-        from vkml.vulkan import MemoryKind
-
-        memory = self._device.allocate(size, MemoryKind.DEVICE, "weights", self._memory_limit)
-        arena = _Arena(memory, [id(constant) for constant in fresh], 1)
-        try:
-            for constant, offset in zip(fresh, offsets, strict=True):
-                self._upload(memory, offset, constant)
-                if self._progress:
-                    self._progress("upload", offset + constant.type.bytes, size)
-            with self._lock:
-                self._arenas.append(arena)
-                self.bytes += memory.size
-                for constant, offset in zip(fresh, offsets, strict=True):
-                    self._places[id(constant)] = (arena, offset, constant)
-        except BaseException:
-            self._forget(arena)
-            raise
-        return arena
-
-    def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
-        data = constant.data
-        for start in range(0, data.size, _UPLOAD_STEP):
-            self._device.upload(memory, offset + start, data[start : start + _UPLOAD_STEP])
-        release_pages(constant.array)
-
-    def address(self, constant: Constant) -> int:
-        arena, offset, _ = self._places[id(constant)]
-        return arena.memory.address + offset
-
-    def release(self, lease: Lease) -> None:
-        """Gives back what `add` returned; the device must not use it any more."""
-        with self._lock:
-            for arena in lease:
-                arena.users -= 1
-                if arena.users == 0:
-                    self._forget(arena)
-
-    def _forget(self, arena: _Arena) -> None:
-        with self._lock:
-            if arena in self._arenas:
-                self._arenas.remove(arena)
-                self.bytes -= arena.memory.size
-            for key in arena.keys:
-                self._places.pop(key, None)
-            arena.memory.free()
-
-    def close(self) -> None:
-        with self._lock:
-            for arena in self._arenas:
-                arena.memory.free()
-            self._arenas.clear()
-            self._places.clear()
-            self.bytes = 0
-
-    def _renew(self) -> None:
-        self._lock = threading.RLock()
-
-
-Lease = tuple[_Arena, ...]
-"""What a program holds of a `WeightStore`."""
-
-
-def release_pages(array: Array) -> None:
-    """Tells the system that a mapped file's pages behind `array` are not needed soon.
-
-    Uploading a 1 GB model would otherwise leave all of it in this process's resident set.
-    """
-    mapping = mapping_of(array)
-    if mapping is None or not hasattr(mapping, "madvise") or array.nbytes < 1 << 20:
-        return
-    whole = np.frombuffer(mapping, np.uint8)
-    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-    page = mmap.PAGESIZE
-    first = -(-start // page) * page
-    end = (start + array.nbytes) // page * page
-    if end > first:
-        mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 @dataclass(frozen=True)
@@ -693,49 +542,3 @@ def _launch(dispatch: Dispatch, pipeline: Pipeline, numbers: Numbers) -> _Launch
 def _push_format(size: int, count: int) -> struct.Struct:
     addresses = (size - 4 * count) // 4
     return struct.Struct(f"<{addresses}Q{count - addresses}i")
-
-
-def compile_kernels(
-    device: Device, kernels: Sequence[KernelSpec], taken: list[Pipeline], progress: Progress | None = None
-) -> dict[int, Pipeline]:
-    """Pipelines of kernels by identity, compiled in parallel.
-
-    Args:
-        device: to compile for.
-        kernels: all of a program.
-        taken: receives the pipelines that the caller has to release, also when compiling fails.
-        progress: told after each.
-    """
-
-    def make(kernel: KernelSpec) -> Pipeline:
-        code = compile_slang(kernel.source, kernel.label, sessions)
-        pipeline = device.pipeline(
-            code,
-            constants=[value & 0xFFFFFFFF for value in kernel.constants],
-            push_constant_bytes=kernel.push_bytes,
-            label=kernel.label,
-        )
-        taken.append(pipeline)
-        return pipeline
-
-    unique: dict[tuple[str, tuple[int, ...]], KernelSpec] = {(k.source, k.constants): k for k in kernels}
-    made: dict[tuple[str, tuple[int, ...]], Pipeline] = {}
-    workers = min(8, _cores(), -(-len(unique) // 2))
-    # A compiler a thread costs a model of few kernels 150 MiB each; with one alone, resnet50 (40 kernels of
-    # a second each, with an H200's tiles) loads in 42 s instead of 10.
-    sessions = min(workers, -(-len({kernel.source for kernel in kernels}) // 4)) or 1
-    try:
-        with closing(in_threads(make, list(unique.values()), workers, "vkml-compile")) as pipelines:
-            for done, (key, pipeline) in enumerate(zip(unique, pipelines, strict=True)):
-                made[key] = pipeline
-                if progress:
-                    progress("compile", done + 1, len(unique))
-    finally:
-        close_compiler()
-    return {id(kernel): made[kernel.source, kernel.constants] for kernel in kernels}
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,6 +19,7 @@ import numpy as np
 
 from vkml.engine import devices as device_registry
 from vkml.engine.collector import collector_paused
+from vkml.engine.cpu_bound import out_of_memory
 from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions, flag
 from vkml.engine.plan import (
@@ -27,14 +28,13 @@ from vkml.engine.plan import (
     PlanClosed,
     Timing,
     make_plan,
-    out_of_memory,
-    report,
     strict_error,
 )
+from vkml.engine.plan_report import report
 from vkml.engine.prepare import prepare
-from vkml.engine.programs import WeightStore
 from vkml.engine.report import PlanReport
 from vkml.engine.turns import Turn
+from vkml.engine.weights import WeightStore
 from vkml.errors import Fail, InvalidArgument, ModelError
 from vkml.forks import renew_in_child
 from vkml.ir import DType, Graph, TensorType, Value, dtypes, static
