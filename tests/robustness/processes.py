@@ -34,7 +34,11 @@ def output_of(code: str, **environment: str) -> str:
 
 
 BEGUN = """
-    import os, sys, vkml
+    import os, signal, sys
+
+    # What a shell starts in the background, a whole test run among it, has interrupts ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import vkml
 
     run, pipe = vkml.InferenceSession.run, int(sys.argv.pop(1))
 
