@@ -12,6 +12,7 @@ import vkml.onnx
 from tests.passes.test_open_sizes import MODELS
 from vkml.engine.plan import Plan
 from vkml.engine.programs import BINDINGS_KEPT, VulkanBound
+from vkml.engine.sketch import Sketch
 from vkml.ir import Graph
 
 SIZES = 14
@@ -111,8 +112,6 @@ def test_sizes_of_0_and_1_are_plans_of_their_own(vulkan_device_name: str) -> Non
 
 def test_a_plan_is_not_taken_for_sizes_that_it_does_not_hold_for(vulkan_device_name: str) -> None:
     """Inputs that agreed in a size that the model does not tie together, and then do not."""
-    from vkml.engine.sketch import Sketch
-
     sketch = Sketch("free", 17)
     x, y = sketch.input("x", ("n", None)), sketch.input("y", ("n", None))
     graph = sketch.finish(sketch.node("Concat", x, y, axis=1), sketch.node("Relu", x))
@@ -130,8 +129,6 @@ def test_a_plan_is_not_taken_for_sizes_that_it_does_not_hold_for(vulkan_device_n
 
 def test_nodes_on_the_cpu_are_made_for_each_size(vulkan_device_name: str) -> None:
     """What has no kernel runs on the CPU in a plan that stays open, and the report says so."""
-    from vkml.engine.sketch import Sketch
-
     sketch = Sketch("mixed", 17)
     x = sketch.input("x", ("n", 6))
     y = sketch.node("Relu", x)
@@ -159,8 +156,6 @@ def test_nodes_on_the_cpu_are_made_for_each_size(vulkan_device_name: str) -> Non
 
 
 def test_wrong_shapes_keep_no_plan_from_staying_open(vulkan_device_name: str) -> None:
-    from vkml.engine.sketch import Sketch
-
     sketch = Sketch("sum", 17)
     x, y = sketch.input("x", ("n", "k")), sketch.input("y", ("m", "k"))
     data = vkml.onnx.save_graph(sketch.finish(sketch.node("Add", x, y)))
@@ -177,8 +172,6 @@ def test_wrong_shapes_keep_no_plan_from_staying_open(vulkan_device_name: str) ->
 
 def test_sizes_that_become_floats_are_known(vulkan_device_name: str) -> None:
     """What divides a size as a float has plans for known sizes: Resize by a computed scale."""
-    from vkml.engine.sketch import Sketch
-
     sketch = Sketch("scaled", 18)
     x = sketch.input("x", (1, 1, 4, "n"))
     size = sketch.node("Cast", sketch.node("Shape", x, start=3), to=1)

@@ -422,7 +422,8 @@ def test_a_network_of_halves(instructions: InstructionSet, monkeypatch: pytest.M
     monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: None)
     with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
         [expected] = session.run(None, feed)
-    np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-3)
+    # Sums of halves in another order: 2 roundings apart where it was measured, twice that allowed.
+    np.testing.assert_allclose(found, expected, rtol=4 * 2.0**-10, atol=1e-4)
     assert {step.variant for step in steps} == {instructions.value}
 
 

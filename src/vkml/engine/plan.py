@@ -291,7 +291,6 @@ def make_plan(
         signature: kept with the plan.
         arithmetic: what planning may compute from `values`.
         sizes: those that are open.
-
     """
     if sizes is not None:
         with sizes.deciding():

@@ -185,8 +185,7 @@ def _refused_value(node: Node, types: Mapping[str, TensorType], target: Target) 
             continue
         if not types[name].is_static:
             return f"the shape of '{name}' depends on data"
-        # Of open sizes that is seen when they are bound.
-        if not types[name].is_open and types[name].elements > MAX_ELEMENTS:
+        if types[name].elements > MAX_ELEMENTS:  # of open sizes, too: the plan then holds for no others
             return f"'{name}' has {types[name].elements} elements, kernels count to {MAX_ELEMENTS}"
         if types[name].dtype == dtypes.STRING or not types[name].dtype.is_native:
             return f"no Vulkan kernel handles {types[name].dtype.name}"
