@@ -174,7 +174,7 @@ def recording(setting: Setting) -> float:
     options = vkml.SessionOptions()
     options.graph_optimization_level = vkml.GraphOptimizationLevel.ORT_DISABLE_ALL
     with vkml.InferenceSession(model, options, devices=setting.device) as session:
-        [plan] = session._plans.values()
+        [plan] = session._runner.plans.kept.values()
         bound = plan.programs[0]
         if not isinstance(bound, VulkanBound):
             return 0.0

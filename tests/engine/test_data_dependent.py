@@ -14,7 +14,7 @@ import pytest
 import vkml
 from tests.vulkan_cases import assert_close
 from vkml import errors
-from vkml.engine import session as sessions
+from vkml.engine import plan_cache
 from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, Graph, dtypes
 from vkml.ir.operator import REGISTRY
@@ -71,14 +71,14 @@ def check(session: vkml.InferenceSession, model: bytes, feed: Feed) -> None:
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """The plans that sessions make, without keeping them: a plan closes when nobody holds it any more."""
     made: list[weakref.ref[Any]] = []
-    make = sessions.make_plan
+    make = plan_cache.make_plan
 
     def counted(*arguments: Any, **named: Any) -> Any:
         plan = make(*arguments, **named)
         made.append(weakref.ref(plan))
         return plan
 
-    monkeypatch.setattr(sessions, "make_plan", counted)
+    monkeypatch.setattr(plan_cache, "make_plan", counted)
     return made
 
 

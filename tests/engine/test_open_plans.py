@@ -36,7 +36,7 @@ def dimensions(graph: Graph) -> list[str]:
 
 
 def open_plans(session: vkml.InferenceSession) -> list[Plan]:
-    return [plan for plan in session._plans.values() if plan.sizes is not None]
+    return [plan for plan in session._runner.plans.kept.values() if plan.sizes is not None]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -159,7 +159,7 @@ def test_numpy_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with vkml.InferenceSession(product(), devices="cpu") as session:
         monkeypatch.setattr(planning, "make_plan", refuse)
-        monkeypatch.setattr("vkml.engine.session.make_plan", refuse)
+        monkeypatch.setattr("vkml.engine.plan_cache.make_plan", refuse)
         with pytest.raises(vkml.OutOfMemory) as caught:
             session.run(None, {"x": X})
         for word in ("cpu", "Unable to allocate 3.00 TiB", "are free", "the model given as bytes"):

@@ -74,7 +74,7 @@ ANY_TIME = """
     interrupted(lambda: run(next(sizes)), 40, 0.01)
     for rows in range(10, 20):
         run(rows)
-        assert len(session._plans) <= 3
+        assert len(session._runner.plans.kept) <= 3
     close()
 """
 
@@ -92,13 +92,14 @@ EVERYWHERE = """
     def check():
         run(next(sizes))
         run(3)
-        assert len(session._plans) <= 3
-        assert set(session._alive) == set(session._plans.values()), "a plan is not closed"
+        plans = session._runner.plans
+        assert len(plans.kept) <= 3
+        assert set(plans.alive) == set(plans.kept.values()), "a plan is not closed"
         assert gc.isenabled()
 
     names = ["forks", "process_settings", "cpu/blas", "cpu/pool", "cpu/native/replay", "lowering/native"]
-    names += ["kernels/compiler", "engine/session", "engine/plan", "engine/programs", "engine/turns"]
-    names += ["engine/weights", "engine/compilation", "engine/cpu_bound"]
+    names += ["kernels/compiler", "engine/session", "engine/plan_cache", "engine/runner", "engine/plan"]
+    names += ["engine/programs", "engine/turns", "engine/weights", "engine/compilation", "engine/cpu_bound"]
     files = [f"vkml/{{name}}.py" for name in (*names, "engine/feed", "engine/collector")]
     assert interrupted_everywhere(lambda: run(3), lambda: run(3), files) > 6
     assert interrupted_everywhere(lambda: run(next(sizes)), check, files) > 100

@@ -61,12 +61,12 @@ def test_more_shapes_than_plans_are_kept(device_name: str, size: int) -> None:
         def body(index: int) -> None:
             for run in range(RUNS // 2):
                 check(session, 1 + (index + run // 3) % 5, 100 * index + run)
-                assert len(session._plans) <= size
+                assert len(session._runner.plans.kept) <= size
                 # Each thread runs one and may be closing another.
-                assert len(session._alive) <= size + 2 * THREADS
+                assert len(session._runner.plans.alive) <= size + 2 * THREADS
 
         in_threads(body)
-        assert set(session._alive) == set(session._plans.values())
+        assert set(session._runner.plans.alive) == set(session._runner.plans.kept.values())
 
 
 def test_many_sessions(device_name: str) -> None:

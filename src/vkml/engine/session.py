@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import itertools
 import logging
 import os
-import threading
-import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.engine import devices as device_registry
 from vkml.engine.collector import collector_paused
-from vkml.engine.cpu_bound import out_of_memory
 from vkml.engine.feed import check_feed
 from vkml.engine.options import SessionOptions, flag
 from vkml.engine.plan import (
     Placement,
     Plan,
     PlanClosed,
-    Timing,
-    make_plan,
     strict_error,
 )
+from vkml.engine.plan_cache import Setting, explained
 from vkml.engine.plan_report import report
 from vkml.engine.prepare import prepare
 from vkml.engine.report import PlanReport
-from vkml.engine.turns import Turn
+from vkml.engine.runner import Runner
+from vkml.engine.trace import Trace
 from vkml.engine.weights import WeightStore
-from vkml.errors import Fail, InvalidArgument, ModelError
-from vkml.forks import renew_in_child
-from vkml.ir import DType, Graph, TensorType, Value, dtypes, static
+from vkml.errors import Fail, InvalidArgument
+from vkml.ir import Graph, TensorType, Value, dtypes
 from vkml.ir.file_constant import files_of, settled_graph
-from vkml.ir.lowering import CannotLower
-from vkml.ir.mapped_file import MappedFile
-from vkml.ir.size import Sizes, TooOpen
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
 from vkml.ops.upgrading import NEWEST
-from vkml.passes.segments import segments
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -117,55 +106,31 @@ class InferenceSession:
         info, self._providers = device_registry.resolve(devices, providers)
         with open_model(path_or_bytes) as model, collector_paused():
             self._label = model.label
-            with _explained(self._label):
+            with explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
                 loaded = load_graph(model)
                 self._warn_of_opset(loaded)
                 prepared = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
                 graph = settled_graph(prepared, copies=self._options.copy_model)
-                self._files = files_of(graph)
+                files = tuple(files_of(graph))
                 model.check()
         self._inputs = graph.inputs
         self._outputs = graph.outputs
         self._input_names = tuple(value.name for value in self._inputs)
         self._output_names = tuple(value.name for value in self._outputs)
-        self._segments = segments(graph)
-        self._deciding = tuple(
-            tuple(
-                (at, value.name)
-                for at, value in enumerate(segment.graph.inputs)
-                if value.name in segment.values
-            )
-            for segment in self._segments
-        )
-        """Of each segment, the inputs whose values decide shapes: where they stand, and their names."""
-        self._made: dict[str, DType] = {}
-        """Element types of what segments make for later ones, once they have been planned."""
-        self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._structures: set[Hashable] = set()
-        """Structures that there has been a plan for."""
-        self._fixed: set[Hashable] = set()
-        """Structures for which there are no plans with open sizes."""
-        self._serial = 0
-        self._alive: weakref.WeakSet[Plan] = weakref.WeakSet()
-        """Plans of the cache, and those that have left it while threads run them."""
-        self._planning: weakref.WeakValueDictionary[Any, Turn] = weakref.WeakValueDictionary()
-        """A turn for each signature that some thread plans or waits for."""
-        # Held to look at the cache and to change it, never to plan, close or call anything of the caller's.
-        # Re-entrant: a signal handler may close the session just then.
-        self._plans_lock = threading.RLock()
-        renew_in_child(self._renew)
         self._latest: tuple[tuple[tuple[int, ...], ...], tuple[Any, ...], Plan] | None = None
         self._direct: Callable[[Mapping[str, Any]], list[Array] | None] | None = None
         self._warned: set[str] = set()
         """Nodes of which it has been said that they run on the CPU."""
         self._misstated: set[str] = set()
         """Outputs of which it has been said that their stated shapes are wrong."""
-        self._events: list[dict[str, Any]] = []
+        self._trace = Trace() if self._options.enable_profiling else None
         self._dtypes = tuple(value.type.dtype.storage for value in self._inputs)
         self._has_texts = any(value.type.dtype == dtypes.STRING for value in self._inputs)
         self._placement = self._place(info, strict)
-        self._closed = False
+        announce, close = _weakly(self._announce), _weakly(self.close)
+        setting = Setting(self._label, self._placement, self._options, files, announce, close)
+        self._runner = Runner(graph, setting, self._trace, _weakly(self._forget))
         try:
             self._refuse_data_dependent_sizes()
             self._plan_statically()
@@ -186,16 +151,17 @@ class InferenceSession:
         """Says before the first run what a strict session would refuse in the middle of it."""
         if not self._placement.strict or self._placement.device is None:
             return
-        found = [node for segment in self._segments for node in segment.sized_by_data]
+        found = [node for segment in self._runner.plans.segments for node in segment.sized_by_data]
         if found:
             raise strict_error([(node.label, "the sizes of its results depend on data") for node in found])
 
     def _plan_statically(self) -> None:
         """Plans at once where the model's input shapes leave nothing open, so that errors come early."""
-        inputs = self._segments[0].graph.inputs
-        if self._segments[0].values or not all(value.type.is_static for value in inputs):
+        plans = self._runner.plans
+        inputs = plans.segments[0].graph.inputs
+        if plans.segments[0].values or not all(value.type.is_static for value in inputs):
             return
-        self._plan(0, tuple(value.type.dims for value in inputs), {})
+        plans.plan(0, tuple(value.type.dims for value in inputs), {})
 
     # -- what the model is ----------------------------------------------------------------------------------
 
@@ -274,13 +240,13 @@ class InferenceSession:
                 fits = False
             if fits:
                 try:
-                    return self._run_plan(plan, feeds, plan.outputs)
+                    return self._runner.run_plan(plan, feeds, plan.outputs)
                 except PlanClosed:
                     pass
         return self._run_checked(output_names, input_feed)
 
     def _run_checked(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Array]:
-        self._require_open()
+        self._runner.plans.require_open()
         if output_names is None:
             output_names = ()
         if isinstance(output_names, str) or not isinstance(output_names, Iterable):
@@ -297,214 +263,29 @@ class InferenceSession:
                 )
         feeds = check_feed(self._inputs, input_feed)
         try:
-            if len(self._segments) > 1:
-                return self._run_segments(feeds, wanted)
-            plan = self._plan_for(0, feeds)
-            if not self._segments[0].values and not self._has_texts:
+            plans = self._runner.plans
+            if len(plans.segments) == 1 and not plans.segments[0].values and not self._has_texts:
+                plan = plans.plan_for(0, feeds)
                 self._remember(tuple(array.shape for array in feeds), plan)
-            return self._run_plan(plan, feeds, wanted)
+                return self._runner.run_plan(plan, feeds, wanted)
+            return self._runner.run(feeds, wanted)
         except PlanClosed:
             raise Fail(f"this session of {self._label} was closed during a run") from None
 
     def _remember(self, shapes: tuple[tuple[int, ...], ...], plan: Plan) -> None:
         """Has the next run try this plan first."""
-        with self._plans_lock:
-            is_cached = self._plans.get(plan.signature) is plan
-            if is_cached and (self._latest is None or self._latest[2] is not plan):
-                direct = None if self._options.enable_profiling else plan.direct()
+        plans = self._runner.plans
+        with plans.lock:
+            if plans.holds(plan) and (self._latest is None or self._latest[2] is not plan):
+                direct = None if self._trace is not None else plan.direct()
                 self._latest, self._direct = (shapes, self._dtypes, plan), direct
 
-    def _run_segments(self, feeds: Sequence[Array], wanted: Sequence[str]) -> list[Array]:
-        """Runs one segment after the other; what one makes for others passes through the host."""
-        values = dict(zip(self._input_names, feeds, strict=True))
-        for index, segment in enumerate(self._segments):
-            given = [values[value.name] for value in segment.graph.inputs]
-            plan = self._plan_for(index, given)
-            made = self._run_plan(plan, given, plan.outputs, f"segment {index}")
-            values.update(zip(plan.outputs, made, strict=True))
-        first = {name: at for at, name in reversed(list(enumerate(wanted)))}
-        return [values[name] if first[name] == at else values[name].copy() for at, name in enumerate(wanted)]
+    def _forget(self) -> None:
+        self._latest, self._direct = None, None
 
-    def _run_plan(
-        self, plan: Plan, feeds: Sequence[Array], wanted: tuple[str, ...], name: str = "run"
-    ) -> list[Array]:
-        if not self._options.enable_profiling:
-            try:
-                return plan.run(feeds, wanted)
-            except MemoryError as error:
-                raise out_of_memory(error, self._label) from error
-        start = time.perf_counter()
-        steps: list[Timing] = []
-        try:
-            return plan.run(feeds, wanted, steps)
-        finally:
-            self._trace(name, "Session", start, time.perf_counter() - start)
-            for step in steps:
-                self._trace(step.nodes, "Node", start, step.seconds, device=step.device)
-                start += step.seconds
-
-    def _trace(self, name: str, category: str, start: float, seconds: float, **args: str) -> None:
-        event = {"name": name, "cat": category, "ph": "X", "ts": start * 1e6, "dur": seconds * 1e6}
-        self._events.append({**event, "pid": os.getpid(), "tid": threading.get_native_id(), "args": args})
-
-    def _plan_for(self, index: int, feeds: Sequence[Array]) -> Plan:
-        """The plan of segment `index` for these inputs; see `_plan`."""
-        # Copies, which the plan keeps: the caller may change the arrays at any time.
-        values = {name: feeds[at].copy() for at, name in self._deciding[index]}
-        return self._plan(index, tuple([array.shape for array in feeds]), values)
-
-    def _plan(self, index: int, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Plan:
-        """A segment's plan for a signature, from the cache or new; not closed as long as the caller holds it.
-
-        Each signature is planned by one thread; others that want the same wait for it. Segments before this
-        one have been planned at least once.
-        """
-        # Numbers: no shape is decided by strings, whose bytes are addresses.
-        contents = tuple(array.tobytes() for array in values.values())
-        key = (index, shapes, contents)
-        structure = self._structure(index, shapes, contents)
-        plan = self._find(key) or self._find_open(structure, shapes)
-        if plan is not None:
-            return plan
-        with self._plans_lock:
-            turn = self._planning.setdefault(key, Turn())
-        try:
-            with turn.taken(
-                f"{self._label} is being planned for these shapes in this very thread: what planning calls "
-                "(a progress callback, a signal handler) may use only what is planned already"
-            ):
-                plan = (
-                    self._find(key)
-                    or self._find_open(structure, shapes)
-                    or self._make_plan(index, shapes, values, key, structure)
-                )
-        finally:
-            if self._closed:
-                self.close()  # what a close in the middle of planning had to leave
+    def _announce(self, plan: Plan) -> None:
         self._warn(plan)
         self._warn_of_shapes(plan)
-        return plan
-
-    def _find(self, key: Hashable) -> Plan | None:
-        with self._plans_lock:
-            self._require_open()
-            try:
-                self._plans.move_to_end(key)
-                return self._plans[key]
-            except KeyError:
-                return None
-
-    def _structure(
-        self, index: int, shapes: tuple[tuple[int, ...], ...], contents: tuple[bytes, ...]
-    ) -> Hashable:
-        """What signatures have in common that one plan may serve: all but open sizes from 2 on.
-
-        None where no size is open.
-        """
-        inputs = self._segments[index].graph.inputs
-        kept = tuple(
-            tuple(
-                None if size >= 2 and not isinstance(dim, int) else size
-                for size, dim in zip(shape, value.type.shape or (None,) * len(shape), strict=False)
-            )
-            for shape, value in zip(shapes, inputs, strict=True)
-        )
-        return (index, kept, contents) if any(None in sizes for sizes in kept) else None
-
-    def _find_open(self, structure: Hashable, shapes: tuple[tuple[int, ...], ...]) -> Plan | None:
-        """A plan with open sizes that holds for these shapes."""
-        if structure is None:
-            return None
-        with self._plans_lock:
-            found = [plan for plan in self._plans.values() if plan.signature[:1] == (structure,)]
-        for plan in reversed(found):
-            if plan.values_of(shapes) is not None:
-                return self._find(plan.signature)
-        return None
-
-    def _make_plan(
-        self,
-        index: int,
-        shapes: tuple[tuple[int, ...], ...],
-        values: Mapping[str, Array],
-        key: Hashable,
-        structure: Hashable,
-    ) -> Plan:
-        """A new plan: for these shapes alone where they are the first of a structure, else an open one."""
-        # On the CPU alone, machine code for known sizes is all that a plan is.
-        if structure is None or structure in self._fixed or self._placement.device is None:
-            return self._plan_shapes(index, shapes, values, key)
-        with self._plans_lock:
-            is_first = structure not in self._structures
-            if len(self._structures) >= _STRUCTURES_KEPT:
-                self._structures.clear()
-            self._structures.add(structure)
-        if is_first:
-            return self._plan_shapes(index, shapes, values, key)
-        try:
-            return self._plan_open(index, shapes, values, structure)
-        except (CannotLower, ModelError, TooOpen):
-            # The plan for these shapes alone says what is wrong, where it is the shapes.
-            plan = self._plan_shapes(index, shapes, values, key)
-            self._fixed.add(structure)
-            return plan
-
-    def _plan_open(
-        self,
-        index: int,
-        shapes: tuple[tuple[int, ...], ...],
-        values: Mapping[str, Array],
-        structure: Hashable,
-    ) -> Plan:
-        sizes = Sizes()
-        inputs = self._segments[index].graph.inputs
-        opened: tuple[tuple[Any, ...], ...] = tuple(
-            tuple(
-                size
-                if size < 2 or isinstance(dim, int) or value.name in values
-                else sizes.symbol(dim or f"{value.name}.{axis}", size)
-                for axis, (size, dim) in enumerate(
-                    zip(shape, value.type.shape or (None,) * len(shape), strict=False)
-                )
-            )
-            for shape, value in zip(shapes, inputs, strict=True)
-        )
-        self._serial += 1
-        return self._plan_shapes(index, opened, values, (structure, self._serial), sizes)
-
-    def _plan_shapes(
-        self,
-        index: int,
-        shapes: Sequence[tuple[int, ...]],
-        values: Mapping[str, Array],
-        signature: Hashable,
-        sizes: Sizes | None = None,
-    ) -> Plan:
-        segment = self._segments[index]
-        inputs = tuple(
-            Value(value.name, TensorType(self._made.get(value.name, value.type.dtype), shape))
-            for value, shape in zip(segment.graph.inputs, shapes, strict=True)
-        )
-        named = {value.name: value.type.dims for value in inputs}
-        graph = replace(segment.graph, inputs=inputs)
-        with _explained(self._label), _mapped(self._files), collector_paused():
-            plan = make_plan(
-                graph, named, values, self._placement, self._options, signature, segment.arithmetic, sizes
-            )
-        dropped: list[Plan] = []  # each closes when the last run that uses it lets go of it, or here
-        with self._plans_lock:
-            self._require_open()
-            self._latest, self._direct = None, None  # may be one of those that go
-            while len(self._plans) >= max(1, self._options.plan_cache_size) * len(self._segments):
-                dropped.append(self._plans.popitem(last=False)[1])
-            self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
-            self._alive.add(plan)
-            self._plans[signature] = plan
-        return plan
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Fail(f"this session of {self._label} is closed; make a new one")
 
     def _warn_of_opset(self, graph: Graph) -> None:
         newest = max((node.version for node in graph.nodes if not node.domain), default=0)
@@ -535,7 +316,7 @@ class InferenceSession:
                 )
 
     def _warn(self, plan: Plan) -> None:
-        with self._plans_lock:
+        with self._runner.plans.lock:
             fresh = [(label, reason) for label, reason in plan.fallbacks if label not in self._warned]
             self._warned.update(label for label, _ in fresh)
         if not fresh or not self._options.shows_warnings:
@@ -569,49 +350,8 @@ class InferenceSession:
             for value in self._inputs
         }
         shapes = {name: type_.dims for name, type_ in types.items()}
-        plans, assumed = self._plans_without_data(types)
+        plans, assumed = self._runner.plans_without_data(types)
         return report(plans, self._placement.weights, shapes, assumed)
-
-    def _plans_without_data(self, types: dict[str, TensorType]) -> tuple[list[Plan], list[str]]:
-        """Plans of the segments, as many as can be made, and what was assumed for them.
-
-        Args:
-            types: of the model's inputs.
-        """
-        plans: list[Plan] = []
-        assumed: list[str] = []
-        known: dict[str, Array] = {}
-        for index, segment in enumerate(self._segments):
-            names = [value.name for value in segment.graph.inputs]
-            for name in names:
-                type_ = types[name]
-                if not type_.is_static:
-                    types[name] = type_ = static(
-                        type_.dtype, [dim if isinstance(dim, int) else 1 for dim in type_.shape or ()]
-                    )
-                    assumed.append(f"'{name}' has the shape {list(type_.dims)}")
-                if name in segment.values and name not in known:
-                    if type_.bytes > LARGEST_ASSUMED:
-                        assumed.append(
-                            f"of {len(self._segments)} segments, {index} could be planned: sizes hang on the "
-                            f"values of '{name}', which would take {type_.bytes} bytes"
-                        )
-                        return plans, assumed
-                    known[name] = np.ones(type_.dims, type_.dtype.storage)
-                    assumed.append(f"'{name}' holds ones")
-            values = {name: known[name] for name in segment.values}
-            try:
-                plan = self._plan(index, tuple(types[name].dims for name in names), values)
-            except ModelError as error:
-                if not assumed:
-                    raise
-                assumed.append(f"of {len(self._segments)} segments, {index} could be planned: {error}")
-                break
-            plan.bind([types[name].dims for name in names])
-            plans.append(plan)
-            types.update((value.name, value.type) for value in plan.graph.outputs)
-            known.update(plan.constants)
-        return plans, assumed
 
     # -- end ------------------------------------------------------------------------------------------------
 
@@ -620,16 +360,7 @@ class InferenceSession:
 
         Steps are launches on the CPU, and levels of launches that run at the same time on a GPU.
         """
-        import json
-
-        stem = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-        for count in itertools.count(1):
-            path = f"{stem}_{count}.json" if count > 1 else f"{stem}.json"
-            # Another session, perhaps of another process, may have written in this second.
-            with contextlib.suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
-                json.dump(self._events, file)
-                break
-        return path
+        return (self._trace or Trace()).write(self._options.profile_file_prefix)
 
     def close(self) -> None:
         """Frees everything the session holds on its devices; it cannot run afterwards.
@@ -637,22 +368,8 @@ class InferenceSession:
         Waits for other threads that run or plan. In the middle of a run or of planning of this thread's own
         (in a signal handler, in a progress callback) that one is freed at its end.
         """
-        with self._plans_lock:
-            self._closed = True
-            self._latest, self._direct = None, None
-            self._plans.clear()
-            plans, planning = list(self._alive), list(self._planning.values())
-        is_idle = True
-        for turn in planning:
-            with turn.lock:
-                is_idle &= not turn.is_taken
-        for plan in plans:
-            is_idle &= plan.close()
-        if is_idle and self._placement.weights is not None:
+        if self._runner.plans.close() and self._placement.weights is not None:
             self._placement.weights.close()
-
-    def _renew(self) -> None:
-        self._plans_lock = threading.RLock()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -663,12 +380,24 @@ class InferenceSession:
         self.close()
 
     def __del__(self) -> None:
-        if not hasattr(self, "_closed"):
+        if not hasattr(self, "_runner"):
             return  # not even made
         try:
             self.close()
         except Exception:
             _log.debug("closing a session at its end failed", exc_info=True)
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A method that keeps nothing alive: a session goes, with what it holds, when its last reference does."""
+    found = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        bound = found()
+        if bound is not None:
+            bound(*arguments)
+
+    return call
 
 
 _on_devices: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
@@ -687,7 +416,7 @@ def _close_at_exit(session: InferenceSession) -> None:
 
 def _close_all() -> None:
     for session in list(_on_devices):
-        if not getattr(session, "_closed", True):  # else not even made
+        if hasattr(session, "_runner"):  # else not even made
             session.close()
 
 
@@ -710,30 +439,3 @@ def _check_run_options(options: Any) -> None:
     """Refuses what is no RunOptions: a second feed, say, that would be passed over in silence."""
     if type(options).__name__ != "RunOptions":
         raise InvalidArgument(f"run_options is onnxruntime's RunOptions or None, not {options!r}")
-
-
-@contextlib.contextmanager
-def _mapped(files: Sequence[MappedFile]) -> Iterator[None]:
-    """Checks that the model's files are what they were, and keeps them mapped during the context.
-
-    Raises:
-        ModelChanged: one is not.
-    """
-    for file in files:
-        file.check()
-    views = [file.view() for file in files]
-    yield
-    del views
-
-
-@contextlib.contextmanager
-def _explained(label: str) -> Iterator[None]:
-    """Names the model in errors that do not, and makes NumPy's MemoryError one of vkml's."""
-    try:
-        yield
-    except ModelError as error:
-        if label not in str(error):
-            error.args = (f"{label}: {error}",)
-        raise
-    except MemoryError as error:
-        raise out_of_memory(error, label) from error
