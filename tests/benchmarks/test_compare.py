@@ -38,7 +38,7 @@ def test_each_runs_its_own_code(other: Path, tmp_path: Path) -> None:
         feed = {"x": np.ones(4, np.float32)}
         assert ours.load(str(path), feed)[1][0].tolist() == [2] * 4
         assert theirs.load(str(path), feed)[1][0].tolist() == [3] * 4
-        found = compare(str(path), ours, theirs, 0.01)
+        found = compare(str(path), [ours], [theirs], 0.01)
         assert found["difference"] > 0 and min(found["runs"]) > 0 and min(found["median"]) > 0
     finally:
         ours.close()

@@ -62,6 +62,27 @@ def test_a_chain_with_barriers_of_dispatches_copies_and_fills(info):
 
 
 @every_device
+def test_commands_recorded_anew_are_what_their_submission_runs(info):
+    with Device(info) as device:
+        memory = device.allocate(64, MemoryKind.READBACK)
+
+        def record(word, again=None):
+            recorder = device.recorder("fill", again=again)
+            recorder.fill(memory, 0, 64, word)
+            recorder.barrier_to_host()
+            return recorder.finish()
+
+        commands = record(1)
+        submission = device.submission(commands)
+        made = live_objects()
+        for word in (1, 2, 3):
+            submission.run()
+            assert memory.host[:64].view(np.uint32).tolist() == [word] * 16
+            assert record(word + 1, commands) is commands
+        assert live_objects() == made
+
+
+@every_device
 def test_pipelines_are_made_once_per_content(info):
     with Device(info) as device:
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vkml.engine.compilation import compile_kernels
-from vkml.engine.numbers import Number, Numbers
+from vkml.engine.launches import Launches
+from vkml.engine.numbers import Numbers
 from vkml.engine.turns import Turn
 from vkml.engine.weights import Lease, WeightStore
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
-from vkml.ir.size import Symbol
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.memory import ALIGNMENT, plan_memory
@@ -52,24 +50,14 @@ class Bound(Protocol):
 
 
 @dataclass(frozen=True)
-class _Launch:
-    """A dispatch with its pipeline, and numbers in the place of what may depend on open sizes."""
-
-    pipeline: Pipeline
-    format: struct.Struct
-    addresses: tuple[tuple[Buffer, Number], ...]
-    """Of each address of the push constants, the buffer and how many bytes further on."""
-    words: tuple[Number, ...]
-    groups: tuple[Number, Number, Number]
-
-
-@dataclass(frozen=True)
 class _Memories:
     """Memory of a program's buffers, for sizes up to a capacity."""
 
-    capacity: dict[Symbol, int]
     bytes: dict[Buffer, int]
-    addresses: dict[Buffer, int]
+    rooms: list[tuple[int, int]]
+    """Of each buffer of open size, the position of its size among the computed numbers, and its room."""
+    words: list[int]
+    """Of all push constants, but for what hangs on open sizes."""
     inputs: dict[Buffer, int]
     outputs: dict[Buffer, int]
     copied: dict[Buffer, int]
@@ -168,10 +156,7 @@ class VulkanBound:
         self._given = [b for b in program.buffers if b.kind is BufferKind.SIZES and b in used]
         """What the host computes from open sizes."""
         numbers = Numbers()
-        self._levels = [
-            [_launch(dispatch, pipelines[id(dispatch.kernel)], numbers) for dispatch in level]
-            for level in program.levels
-        ]
+        self._launches = Launches(program.levels, pipelines, numbers)
         self._bytes = {b: numbers.add(b.bytes) for b in (*program.buffers, program.status)}
         self._shapes = {
             id(view): tuple(numbers.add(size) for size in view.shape)
@@ -194,13 +179,12 @@ class VulkanBound:
             return found
         numbers = self._compute(*values)
         memories = self._memories
-        if memories is None or any(
-            number.of(numbers) > memories.bytes[buffer] for buffer, number in self._bytes.items()
-        ):
+        if memories is None or any(numbers[position] > room for position, room in memories.rooms):
             memories = self._make_room(values, numbers)
-        made = self._make_binding(values, numbers, memories)
+        oldest = None
         while len(self._bindings) >= BINDINGS_KEPT:
-            self._bindings.popitem(last=False)[1].free()
+            oldest = self._bindings.popitem(last=False)[1]
+        made = self._make_binding(values, numbers, memories, oldest)
         self._bindings[values] = made
         return made
 
@@ -213,10 +197,10 @@ class VulkanBound:
         self._free_memories()
         rooms = self._compute(*capacity.values())
         needs = {b: max(number.of(rooms), number.of(numbers)) for b, number in self._bytes.items()}
-        self._memories = self._allocate_all(capacity, needs)
+        self._memories = self._allocate_all(needs)
         return self._memories
 
-    def _allocate_all(self, capacity: dict[Symbol, int], needs: dict[Buffer, int]) -> _Memories:
+    def _allocate_all(self, needs: dict[Buffer, int]) -> _Memories:
         from vkml.vulkan import MemoryKind
 
         program, weights = self.program, self._weights
@@ -259,9 +243,9 @@ class VulkanBound:
         self._status = output_memory.host[at : at + 16].view(np.uint32)
         self._status[:] = 0
         return _Memories(
-            capacity,
             needs,
-            addresses,
+            [(number.position, needs[b]) for b, number in self._bytes.items() if number.position >= 0],
+            self._launches.placed(addresses),
             inputs[0],
             outputs[0],
             copied[0],
@@ -274,14 +258,24 @@ class VulkanBound:
         )
 
     def _make_binding(
-        self, values: tuple[int, ...], numbers: tuple[int, ...], memories: _Memories
+        self,
+        values: tuple[int, ...],
+        numbers: tuple[int, ...],
+        memories: _Memories,
+        oldest: _Binding | None,
     ) -> _Binding:
+        """The program for these sizes, recorded into the commands of `oldest` where there is one."""
         program = self.program
-        commands = self._record(numbers, memories)
+        commands = submission = None
+        if oldest is not None:
+            commands, submission = oldest.commands, oldest.submission
         try:
-            submission = self._device.submission(commands)
+            commands = self._record(numbers, memories, commands)
+            submission = submission or self._device.submission(commands)
         except BaseException:
-            commands.free()
+            for each in (submission, commands):
+                if each is not None:
+                    each.free()
             raise
         host = memories.staging or memories.input_memory
         inputs = None if host is None else host.host
@@ -315,12 +309,16 @@ class VulkanBound:
         return host[at : at + size].view(view.dtype.storage).reshape(shape)
 
     def _record(
-        self, numbers: tuple[int, ...], memories: _Memories, pool: TimestampPool | None = None
+        self,
+        numbers: tuple[int, ...],
+        memories: _Memories,
+        again: CommandBuffer | None = None,
+        pool: TimestampPool | None = None,
     ) -> CommandBuffer:
-        recorder = self._device.recorder("plan")
+        recorder = self._device.recorder("plan", again=again)
         if pool is not None:
             recorder.reset_timestamps(pool)
-        arena, addresses = memories.arena, memories.addresses
+        arena = memories.arena
         if self._guard_bytes and arena is not None:
             recorder.fill(arena, 0, arena.size, GUARD_WORD)
             recorder.barrier()
@@ -329,16 +327,11 @@ class VulkanBound:
             recorder.barrier()
         if pool is not None:
             recorder.timestamp(pool, 0)
-        for index, level in enumerate(self._levels):
+        for index, level in enumerate(self._launches.levels(memories.words, numbers)):
             if index:
                 recorder.barrier()
             for launch in level:
-                given = [addresses[buffer] + further.of(numbers) for buffer, further in launch.addresses]
-                given += [word.of(numbers) for word in launch.words]
-                x, y, z = launch.groups
-                recorder.dispatch(
-                    launch.pipeline, launch.format.pack(*given), x.of(numbers), y.of(numbers), z.of(numbers)
-                )
+                recorder.dispatch(*launch)
             if pool is not None:
                 recorder.timestamp(pool, index + 1)
         if memories.copied and memories.copied_memory is not None:
@@ -359,7 +352,7 @@ class VulkanBound:
         """
         binding, memories = next(reversed(self._bindings.values())), self._memories
         assert memories is not None
-        return self._record(binding.numbers, memories, pool)
+        return self._record(binding.numbers, memories, pool=pool)
 
     def _allocate(self, size: int, kind: Any, label: str) -> Memory | None:
         if not size:
@@ -516,29 +509,3 @@ def _arena(buffers: Sequence[Buffer], needs: Mapping[Buffer, int]) -> tuple[dict
         offsets[buffer] = size
         size += -(-max(1, needs[buffer]) // ALIGNMENT) * ALIGNMENT
     return offsets, size
-
-
-def _launch(dispatch: Dispatch, pipeline: Pipeline, numbers: Numbers) -> _Launch:
-    """A dispatch with its push constants taken apart: addresses, then 32-bit words."""
-    addresses, words = [], []
-    for argument in dispatch.arguments:
-        if isinstance(argument, View):
-            addresses.append((argument.buffer, numbers.add(argument.byte_offset)))
-        elif isinstance(argument, Buffer):
-            addresses.append((argument, Number()))
-        else:
-            words.append(numbers.add(argument))
-    x, y, z = dispatch.groups
-    return _Launch(
-        pipeline,
-        _push_format(dispatch.kernel.push_bytes, len(dispatch.arguments)),
-        tuple(addresses),
-        tuple(words),
-        (numbers.add(x), numbers.add(y), numbers.add(z)),
-    )
-
-
-@functools.cache
-def _push_format(size: int, count: int) -> struct.Struct:
-    addresses = (size - 4 * count) // 4
-    return struct.Struct(f"<{addresses}Q{count - addresses}i")

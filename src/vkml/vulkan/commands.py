@@ -24,9 +24,10 @@ _ALL_COMMANDS = constants.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
 class CommandBuffer:
     """Recorded commands, ready to be submitted any number of times, one at a time."""
 
-    def __init__(self, context: Context, handle: Any, key: int, queue: Queue, label: str) -> None:
+    def __init__(self, context: Context, handle: Any, pool: int, key: int, queue: Queue, label: str) -> None:
         self._context = context
         self._key = key
+        self.pool = pool
         self.handle = handle
         self.queue = queue
         self.label = label
@@ -43,28 +44,28 @@ class CommandRecorder:
     keeps every buffer that the commands use alive until they have run for the last time.
     """
 
-    def __init__(self, context: Context, label: str = "", queue: Queue | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        label: str = "",
+        queue: Queue | None = None,
+        again: CommandBuffer | None = None,
+    ) -> None:
         context.require_open()
         functions = context.functions
         self._context = context
         self._queue = queue or context.compute_queue
         self._label = label
-        # A pool of its own: pools must not be used by two threads at a time.
-        pool, self._key = context.create(
-            "CommandPool",
-            "vkCreateCommandPool",
-            structure("VkCommandPoolCreateInfo", queueFamilyIndex=self._queue.family),
-        )
-        out = ffi.new("VkCommandBuffer *")
-        info = structure(
-            "VkCommandBufferAllocateInfo",
-            commandPool=pool,
-            level=constants.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-            commandBufferCount=1,
-        )
-        functions.call("vkAllocateCommandBuffers", context.handle, info, out)
-        self._buffer = buffer = out[0]
-        context.name("COMMAND_BUFFER", buffer, label)
+        self._again = again
+        if again is None:
+            self._buffer = self._allocate()
+            context.name("COMMAND_BUFFER", self._buffer, label)
+        else:
+            if again.queue is not self._queue:
+                raise InvalidArgument(f"command buffer {again.label!r} was recorded for another queue")
+            self._pool, self._key, self._buffer = again.pool, again._key, again.handle
+            functions.call("vkResetCommandPool", context.handle, self._pool, 0)
+        buffer = self._buffer
         functions.call("vkBeginCommandBuffer", buffer, structure("VkCommandBufferBeginInfo"))
         self._bound: Pipeline | None = None
         self._bind = functions.vkCmdBindPipeline
@@ -74,6 +75,24 @@ class CommandRecorder:
         self._has_labels = context.has_names
         between, to_host = _barriers(self._queue.is_compute)
         self._between, self._to_host = between, to_host
+
+    def _allocate(self) -> Any:
+        # A pool of its own: pools must not be used by two threads at a time.
+        context = self._context
+        self._pool, self._key = context.create(
+            "CommandPool",
+            "vkCreateCommandPool",
+            structure("VkCommandPoolCreateInfo", queueFamilyIndex=self._queue.family),
+        )
+        out = ffi.new("VkCommandBuffer *")
+        info = structure(
+            "VkCommandBufferAllocateInfo",
+            commandPool=self._pool,
+            level=constants.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+            commandBufferCount=1,
+        )
+        context.functions.call("vkAllocateCommandBuffers", context.handle, info, out)
+        return out[0]
 
     def dispatch(self, pipeline: Pipeline, push: bytes | Any, x: int, y: int = 1, z: int = 1) -> None:
         """Runs a kernel over x × y × z workgroups.
@@ -163,10 +182,16 @@ class CommandRecorder:
         functions.vkCmdEndDebugUtilsLabelEXT(self._buffer)
 
     def finish(self) -> CommandBuffer:
-        """Ends the recording; the recorder cannot be used after it."""
+        """Ends the recording; the recorder cannot be used after it.
+
+        Returns:
+            What was recorded: `again`, where that was given.
+        """
         self._context.functions.call("vkEndCommandBuffer", self._buffer)
         buffer, self._buffer = self._buffer, NULL
-        return CommandBuffer(self._context, buffer, self._key, self._queue, self._label)
+        return self._again or CommandBuffer(
+            self._context, buffer, self._pool, self._key, self._queue, self._label
+        )
 
     def discard(self) -> None:
         """Throws an unfinished recording away."""

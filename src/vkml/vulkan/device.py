@@ -129,15 +129,19 @@ class Device:
         """Keeps the driver's compiled code for the next process; returns whether there was anything new."""
         return self._pipelines.driver_cache.save()
 
-    def recorder(self, label: str = "", transfer: bool = False) -> CommandRecorder:
+    def recorder(
+        self, label: str = "", transfer: bool = False, again: CommandBuffer | None = None
+    ) -> CommandRecorder:
         """Starts recording a command buffer.
 
         Args:
             label: for debuggers.
             transfer: for the queue that only copies, where there is one.
+            again: a command buffer of the same queue to record anew, which submissions of it then submit;
+                it must not be running.
         """
         queue = self.context.transfer_queue if transfer else self.context.compute_queue
-        return CommandRecorder(self.context, label, queue)
+        return CommandRecorder(self.context, label, queue, again)
 
     def submission(
         self,

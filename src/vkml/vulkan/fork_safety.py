@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from enum import Enum
@@ -33,6 +34,11 @@ _BARS = {
 has a device open, and others share a file for each listed device, in which a child's buffers would get
 addresses that the parent uses."""
 
+_FILES = {constants.VK_DRIVER_ID_NVIDIA_PROPRIETARY: "/dev/nvidia"}
+"""Files of a driver's that its library speaks to the device through. At the normal exit of a child NVIDIA's
+(580) gives back, through the parent's files, what the parent has: its open devices then compute nonsense, and
+it cannot open another."""
+
 _listed: set[int] = set()
 _opened: set[int] = set()
 _open: Counter[int] = Counter()
@@ -60,6 +66,28 @@ def _renew() -> None:
     _inherited[_Use.OPENED].update(_opened)
     _inherited[_Use.OPEN].update(driver for driver, count in _open.items() if count)
     _open.clear()
+    for driver, beginning in _FILES.items():
+        if driver in _listed:
+            leave_files(beginning)
+
+
+def leave_files(beginning: str, listing: str = "/proc/self/fd") -> None:
+    """Puts the null device in the place of this process's open files whose paths begin so.
+
+    Their numbers stay taken: whoever holds them finds no other file there.
+    """
+    try:
+        numbers = [int(name) for name in os.listdir(listing)]
+    except OSError:
+        return
+    null = None
+    for number in numbers:
+        with contextlib.suppress(OSError):  # that of the listing is closed by now
+            if os.readlink(f"{listing}/{number}").startswith(beginning):
+                null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) if null is None else null
+                os.dup2(null, number, inheritable=os.get_inheritable(number))
+    if null is not None:
+        os.close(null)
 
 
 renew_in_child(_renew)

@@ -1,0 +1,122 @@
+"""The launches of a program: push constants and grids, of which open sizes change some numbers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vkml.engine.numbers import Numbers
+from vkml.ir.size import Size
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import Buffer, View
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Pipeline
+
+
+Launch = tuple["Pipeline", bytes, int, int, int]
+"""A pipeline, its push constants and its grid: what `CommandRecorder.dispatch` takes."""
+
+
+class _Words:
+    """Integers, to some of which computed numbers are added."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self._known: list[int] = []
+        self._computed: list[tuple[int, int]] = []
+        """Positions here and among the computed numbers."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def append(self, value: int | Size) -> None:
+        number = self._numbers.add(value)
+        if number.position >= 0:
+            self._computed.append((len(self._known), number.position))
+        self._known.append(number.known)
+
+    def copy(self) -> list[int]:
+        return self._known.copy()
+
+    def complete(self, words: list[int], computed: Sequence[int]) -> list[int]:
+        """Adds the computed numbers to a copy of the words."""
+        for at, position in self._computed:
+            words[at] += computed[position]
+        return words
+
+
+class Launches:
+    """All launches of a program, level by level.
+
+    The push constants of all of them are one list of words: with memory its addresses are filled in once,
+    with sizes the few words are that hang on these.
+
+    Args:
+        levels: the dispatches.
+        pipelines: by the identity of the dispatches' kernels.
+        numbers: collects what has to be computed from open sizes.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Sequence[Dispatch]],
+        pipelines: Mapping[int, Pipeline],
+        numbers: Numbers,
+    ) -> None:
+        self._words, self._grids = _Words(numbers), _Words(numbers)
+        self._buffers: list[tuple[int, Buffer]] = []
+        """Words that are addresses, and of which buffer."""
+        self._levels: list[list[tuple[Pipeline, int, int, int]]] = []
+        """Of each launch the pipeline, where its push constants begin and end, and where its grid does."""
+        formats = ["<"]
+        end = 0
+        for level in levels:
+            self._levels.append([])
+            for dispatch in level:
+                start, end = end, end + dispatch.kernel.push_bytes
+                formats.append(self._append(dispatch))
+                at = len(self._grids)
+                for count in dispatch.groups:
+                    self._grids.append(count)
+                self._levels[-1].append((pipelines[id(dispatch.kernel)], start, end, at))
+        self._format = struct.Struct("".join(formats))
+
+    def _append(self, dispatch: Dispatch) -> str:
+        """Adds a dispatch's push constants, addresses first; returns their format."""
+        count = 0
+        for argument in dispatch.arguments:
+            if isinstance(argument, View):
+                self._buffers.append((len(self._words), argument.buffer))
+                self._words.append(argument.byte_offset)
+                count += 1
+            elif isinstance(argument, Buffer):
+                self._buffers.append((len(self._words), argument))
+                self._words.append(0)
+                count += 1
+            else:
+                self._words.append(argument)
+        return f"{count}Q{len(dispatch.arguments) - count}i"
+
+    def placed(self, addresses: Mapping[Buffer, int]) -> list[int]:
+        """The words of all push constants with buffers at these addresses."""
+        words = self._words.copy()
+        for at, buffer in self._buffers:
+            words[at] += addresses[buffer]
+        return words
+
+    def levels(self, placed: Sequence[int], computed: Sequence[int]) -> Iterator[list[Launch]]:
+        """The launches of each level.
+
+        Args:
+            placed: from `placed`.
+            computed: the numbers.
+        """
+        push = self._format.pack(*self._words.complete(list(placed), computed))
+        grids = self._grids.complete(self._grids.copy(), computed)
+        for level in self._levels:
+            yield [
+                (pipeline, push[start:end], grids[at], grids[at + 1], grids[at + 2])
+                for pipeline, start, end, at in level
+            ]
