@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections import Counter
@@ -68,7 +69,8 @@ def _renew() -> None:
     _open.clear()
     for driver, beginning in _FILES.items():
         if driver in _listed:
-            leave_files(beginning)
+            # Not at once: the child may list devices, to which the driver answers by these files.
+            atexit.register(leave_files, beginning)
 
 
 def leave_files(beginning: str, listing: str = "/proc/self/fd") -> None:
