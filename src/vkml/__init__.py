@@ -17,13 +17,18 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from vkml import onnx
     from vkml.engine.devices import close_devices, devices
-    from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, SessionOptions
+    from vkml.engine.io_binding import IOBinding
+    from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
+    from vkml.engine.ort_value import OrtValue
     from vkml.engine.report import PlanReport, StepReport
     from vkml.engine.session import InferenceSession, NodeArg
 
 _LAZY = {
     "InferenceSession": "vkml.engine.session",
+    "IOBinding": "vkml.engine.io_binding",
     "NodeArg": "vkml.engine.session",
+    "OrtValue": "vkml.engine.ort_value",
+    "RunOptions": "vkml.engine.options",
     "SessionOptions": "vkml.engine.options",
     "GraphOptimizationLevel": "vkml.engine.options",
     "ExecutionMode": "vkml.engine.options",
@@ -35,10 +40,11 @@ _LAZY = {
 
 __all__ = [  # noqa: F405
     "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode", "Fail",
-    "GraphOptimizationLevel", "IndexOutOfRange", "InferenceSession", "InvalidArgument", "InvalidGraph",
-    "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg",
-    "NotImplemented", "OutOfMemory", "PlanReport", "RuntimeException", "SessionOptions", "ShapeError",
-    "StepReport", "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "onnx",
+    "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
+    "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
+    "NoSuchFile", "NodeArg", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
+    "RuntimeException", "SessionOptions", "ShapeError", "StepReport", "UnknownOption",
+    "UnsupportedOperator", "close_devices", "devices", "onnx",
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml.engine.device_array import DeviceArray
 from vkml.errors import InvalidArgument, OutOfMemory
 from vkml.ir import Value, dtypes
 from vkml.ir.dtypes import DType
@@ -56,8 +57,10 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
     return feeds
 
 
-def check_input(value: Value, given: Any) -> Array:
+def check_input(value: Value, given: Any) -> Any:
     """One input's array, of its type and shape; see `check_feed`."""
+    if isinstance(given, DeviceArray):
+        return _check_device_array(value, given)
     try:
         array = np.asarray(given)
     except MemoryError as error:
@@ -69,15 +72,29 @@ def check_input(value: Value, given: Any) -> Array:
         array = _texts(value, array)
     elif array.dtype != wanted.storage:
         array = _converted(value, array, given)
+    _check_shape(value, array.shape)
+    return array
+
+
+def _check_device_array(value: Value, given: DeviceArray) -> Any:
+    wanted = value.type
+    if given.dtype != wanted.dtype:
+        raise InvalidArgument(
+            f"input '{value.name}' takes {wanted.dtype.numpy_name}, got a value of {given.dtype.numpy_name}"
+        )
+    _check_shape(value, given.shape)
+    return given
+
+
+def _check_shape(value: Value, shape: tuple[int, ...]) -> None:
     stated = value.type.shape
     if stated is not None:
-        fits = len(stated) == array.ndim and all(
-            not isinstance(dim, int) or dim == size for dim, size in zip(stated, array.shape, strict=False)
+        fits = len(stated) == len(shape) and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(stated, shape, strict=False)
         )
         if not fits:
             shown = [dim if dim is not None else "?" for dim in stated]
-            raise InvalidArgument(f"input '{value.name}' takes the shape {shown}, got {list(array.shape)}")
-    return array
+            raise InvalidArgument(f"input '{value.name}' takes the shape {shown}, got {list(shape)}")
 
 
 def _whole(given: Any, array: Array) -> Array:

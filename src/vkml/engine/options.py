@@ -85,6 +85,51 @@ class SessionOptions:
         return self.log_severity_level <= 2
 
 
+@dataclass
+class RunOptions:
+    """Settings of one run, named as onnxruntime names them.
+
+    Attributes:
+        terminate: whether runs with these options are to end: those that have not begun raise `Fail`.
+        logid: what log messages and traces call the run.
+        run_tag: the same.
+        log_severity_level: accepted, as is log_verbosity_level: a run logs nothing of its own.
+        only_execute_path_to_fetches: accepted: nothing else is executed.
+        training_mode: accepted where it is False.
+    """
+
+    terminate: bool = False
+    logid: str = ""
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    only_execute_path_to_fetches: bool = False
+    training_mode: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check = _RUN_CHECKS.get("logid" if name == "run_tag" else name)
+        if check is None:
+            raise UnknownOption(f"RunOptions has no setting {name!r}{nearest(name, _RUN_CHECKS)}")
+        super().__setattr__("logid" if name == "run_tag" else name, check(f"RunOptions.{name}", value))
+
+    @property
+    def run_tag(self) -> str:
+        """The same as `logid`."""
+        return self.logid
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Raises `UnknownOption`: there is none.
+
+        Args:
+            key: of the entry.
+            value: of the entry.
+        """
+        raise UnknownOption(f"vkml has no run configuration {key!r}, which was to be {value!r}")
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Raises `UnknownOption`: there is none."""
+        raise UnknownOption(f"vkml has no run configuration {key!r}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What messages about an unknown name end with: the known name that is most like it, or all."""
     listed = list(known)
@@ -174,4 +219,20 @@ _CHECKS: dict[str, Check] = {
     "progress": _callback,
     "copy_model": flag,
     "guard_bytes": _whole(0),
+}
+
+
+def _never(what: str, value: Any) -> bool:
+    if flag(what, value):
+        raise InvalidArgument(f"{what}: sessions run models as for inference")
+    return False
+
+
+_RUN_CHECKS: dict[str, Check] = {
+    "terminate": flag,
+    "logid": _text,
+    "log_severity_level": _whole(-1, 4),
+    "log_verbosity_level": _whole(0),
+    "only_execute_path_to_fetches": flag,
+    "training_mode": _never,
 }

@@ -12,6 +12,7 @@ import numpy as np
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.cpu_bound import CpuBound
+from vkml.engine.device_array import DeviceArray, Place, Value, check_target, on_host, put
 from vkml.engine.placement import cut
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.turns import Turn
@@ -126,8 +127,12 @@ class Plan(Turn):
     is_closed: bool = False
 
     def run(
-        self, feeds: Sequence[Array], wanted: Sequence[str], profile: list[Timing] | None = None
-    ) -> list[Array]:
+        self,
+        feeds: Sequence[Value],
+        wanted: Sequence[str],
+        profile: list[Timing] | None = None,
+        places: Mapping[str, Place] | None = None,
+    ) -> list[Any]:
         """Runs all programs.
 
         Args:
@@ -135,6 +140,7 @@ class Plan(Turn):
             wanted: names of the values to return.
             profile: receives the time of every step: of each launch on the CPU, each level on a GPU (from a
                 second pass with timestamps).
+            places: of values that are to be on a device, or in memory that there is; others become arrays.
         """
         with self.lock:
             if self.is_taken:
@@ -148,24 +154,46 @@ class Plan(Turn):
             try:
                 bound = () if self.sizes is None else self.values_of([array.shape for array in feeds])
                 assert bound is not None, "the plan is for other shapes"
-                if self._is_direct and wanted == self.outputs and profile is None:
-                    return self._run_program(self.programs[0], feeds, bound, None)
+                if self._is_direct and wanted == self.outputs and profile is None and places is None:
+                    return self._run_program(self.programs[0], feeds, bound, None, {})
+                targets = {} if places is None else self._targets(places, feeds, bound)
                 values = dict(zip(self.input_names, feeds, strict=True))
                 for program in self.programs:
                     given = [values[name] for name in program.inputs]
-                    results = self._run_program(program, given, bound, profile)
+                    results = self._run_program(program, given, bound, profile, targets)
                     values.update(zip(program.outputs, results, strict=True))
             finally:
                 self.is_taken = False
         results = []
         shared = set(self.input_names)
         for name in wanted:
-            if name in self.constants:
-                results.append(self._constant(name, bound))
+            found = self._constant(name, bound) if name in self.constants else values[name]
+            if places is not None and name in places:
+                results.append(put(found, targets[name], places[name]))
+            elif isinstance(found, DeviceArray):
+                results.append(found.numpy())
             else:
-                results.append(np.array(values[name]) if name in shared else values[name])
+                results.append(np.array(found) if name in shared else found)
             shared.add(name)  # an output that is wanted twice
         return results
+
+    def _targets(
+        self, places: Mapping[str, Place], feeds: Sequence[Value], bound: tuple[int, ...]
+    ) -> dict[str, DeviceArray]:
+        """Memory for each of the values that are to be on a device; it overlaps none of the feeds'."""
+        types = {value.name: value.type for value in self.graph.outputs}
+        known = {} if self.sizes is None else dict(zip(self.sizes.examples, bound, strict=True))
+        read = {array.address for array in feeds if isinstance(array, DeviceArray)}
+        targets = {}
+        for name, place in places.items():
+            dtype, shape = types[name].dtype, tuple([concrete(dim, known) for dim in types[name].dims])
+            if isinstance(place, DeviceArray):
+                check_target(place, dtype, shape, name)
+                is_read = place.address in read
+                targets[name] = DeviceArray(place.device, dtype, shape) if is_read else place
+            else:
+                targets[name] = DeviceArray(place, dtype, shape)
+        return targets
 
     def values_of(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
         """The values of the open sizes for inputs of these shapes; None where the plan does not hold."""
@@ -196,14 +224,26 @@ class Plan(Turn):
         return np.array(numbers, constant.dtype.storage).reshape(array.shape)
 
     def _run_program(
-        self, program: Bound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing] | None
-    ) -> list[Array]:
-        if profile is not None and isinstance(program, CpuBound):
-            return _timed(program, feeds, bound, profile)
-        results = program.run(feeds, bound)
-        if profile is not None and isinstance(program, VulkanBound):
+        self,
+        program: Bound,
+        feeds: Sequence[Value],
+        bound: tuple[int, ...],
+        profile: list[Timing] | None,
+        targets: Mapping[str, DeviceArray],
+    ) -> list[Value]:
+        if isinstance(program, CpuBound):
+            arrays = [on_host(value) for value in feeds]
+            if profile is not None:
+                return _timed(program, arrays, bound, profile)
+            return list(program.run(arrays, bound))
+        assert isinstance(program, VulkanBound)
+        if targets:
+            made = program.run(feeds, bound, [targets.get(name) for name in program.outputs])
+        else:
+            made = program.run(feeds, bound)
+        if profile is not None:
             profile += _timed_levels(program)
-        return results
+        return made
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -222,6 +262,31 @@ class Plan(Turn):
         if isinstance(program, CpuBound):
             return program.direct(self.input_types, self)
         return program.direct(self) if isinstance(program, VulkanBound) else None
+
+    def repeated(
+        self, feeds: Sequence[Value], wanted: Sequence[str], made: Sequence[Value]
+    ) -> Callable[[], bool] | None:
+        """The shortest way to run it again with the same values, where one program on a GPU is the plan.
+
+        Args:
+            feeds: that it ran with.
+            wanted: the outputs.
+            made: what came of these.
+        """
+        program = self.programs[0] if len(self.programs) == 1 else None
+        if not isinstance(program, VulkanBound) or sorted(program.outputs) != sorted(wanted):
+            return None
+        given = dict(zip(self.input_names, feeds, strict=True))
+        results = zip(wanted, made, strict=True)
+        targets = {name: value for name, value in results if isinstance(value, DeviceArray)}
+        read = {value.address for value in feeds if isinstance(value, DeviceArray)}
+        if len(targets) < len(made) or any(target.address in read for target in targets.values()):
+            return None
+        values = self.values_of([value.shape for value in feeds])
+        if values is None:
+            return None
+        inputs = [given[name] for name in program.inputs]
+        return program.repeated(self, inputs, values, [targets[name] for name in program.outputs])
 
     def bind(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Makes what a run with inputs of these shapes needs, for reports."""
@@ -255,11 +320,11 @@ class Plan(Turn):
 
 def _timed(
     program: CpuBound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing]
-) -> list[Array]:
+) -> list[Value]:
     steps: list[tuple[str, float]] = []
     results = program.run(feeds, bound, steps)
     profile += [Timing(program.device, label, seconds) for label, seconds in steps]
-    return results
+    return list(results)
 
 
 def _timed_levels(program: VulkanBound) -> list[Timing]:

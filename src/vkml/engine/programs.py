@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vkml.engine.compilation import compile_kernels
+from vkml.engine.device_array import DeviceArray, Value
 from vkml.engine.launches import Launches
 from vkml.engine.numbers import Numbers
 from vkml.engine.turns import Turn
@@ -44,8 +45,6 @@ class Bound(Protocol):
 
     def bind(self, values: tuple[int, ...]) -> object: ...
 
-    def run(self, feeds: Sequence[Array], values: tuple[int, ...] = ()) -> list[Array]: ...
-
     def close(self) -> None: ...
 
 
@@ -56,6 +55,7 @@ class _Memories:
     bytes: dict[Buffer, int]
     rooms: list[tuple[int, int]]
     """Of each buffer of open size, the position of its size among the computed numbers, and its room."""
+    addresses: dict[Buffer, int]
     words: list[int]
     """Of all push constants, but for what hangs on open sizes."""
     inputs: dict[Buffer, int]
@@ -75,12 +75,17 @@ class _Memories:
         return [memory for memory in found if memory is not None]
 
 
+Addresses = tuple[tuple[Buffer, int], ...]
+"""Inputs and outputs of a program that lie outside of its own memory, and where."""
+_Key = tuple[tuple[int, ...], Addresses]
+"""Values of open sizes, and where values from outside lie."""
+
+
 @dataclass(eq=False)
 class _Binding:
-    """A program for certain sizes: commands recorded, and where the host writes and reads."""
+    """A program for certain sizes and addresses: commands recorded, and where the host writes and reads."""
 
-    values: tuple[int, ...]
-    """Of the open sizes."""
+    key: _Key
     numbers: tuple[int, ...]
     commands: CommandBuffer
     submission: Submission
@@ -88,9 +93,12 @@ class _Binding:
     output_views: list[Array]
     sizes: list[tuple[Array, Array]]
     """Where numbers that kernels read are to be written, and these."""
+    is_recorded: bool = True
+    """Whether the commands are still those of this binding."""
 
     def free(self) -> None:
         """Frees the commands, which must not be running."""
+        self.is_recorded = False
         self.submission.free()
         self.commands.free()
         self.input_views, self.output_views, self.sizes = [], [], []
@@ -131,7 +139,7 @@ class VulkanBound:
         self._lease: Lease = ()
         self._allocated: list[Memory] = []
         self._pipelines: list[Pipeline] = []
-        self._bindings: OrderedDict[tuple[int, ...], _Binding] = OrderedDict()
+        self._bindings: OrderedDict[_Key, _Binding] = OrderedDict()
         self._memories: _Memories | None = None
         self._latest: _Binding | None = None
         """Whose numbers kernels find in memory."""
@@ -171,11 +179,17 @@ class VulkanBound:
         if not program.symbols:
             self.bind(())
 
-    def bind(self, values: tuple[int, ...]) -> _Binding:
-        """The program for these values of its symbols."""
-        found = self._bindings.get(values)
+    def bind(self, values: tuple[int, ...], outside: Addresses = ()) -> _Binding:
+        """The program for these values of its symbols.
+
+        Args:
+            values: in the symbols' order.
+            outside: where inputs and outputs lie that are not in the program's own memory.
+        """
+        key = values, outside
+        found = self._bindings.get(key)
         if found is not None:
-            self._bindings.move_to_end(values)
+            self._bindings.move_to_end(key)
             return found
         numbers = self._compute(*values)
         memories = self._memories
@@ -184,8 +198,8 @@ class VulkanBound:
         oldest = None
         while len(self._bindings) >= BINDINGS_KEPT:
             oldest = self._bindings.popitem(last=False)[1]
-        made = self._make_binding(values, numbers, memories, oldest)
-        self._bindings[values] = made
+        made = self._make_binding(key, numbers, memories, oldest)
+        self._bindings[key] = made
         return made
 
     def _make_room(self, values: tuple[int, ...], numbers: tuple[int, ...]) -> _Memories:
@@ -245,6 +259,7 @@ class VulkanBound:
         return _Memories(
             needs,
             [(number.position, needs[b]) for b, number in self._bytes.items() if number.position >= 0],
+            addresses,
             self._launches.placed(addresses),
             inputs[0],
             outputs[0],
@@ -258,19 +273,16 @@ class VulkanBound:
         )
 
     def _make_binding(
-        self,
-        values: tuple[int, ...],
-        numbers: tuple[int, ...],
-        memories: _Memories,
-        oldest: _Binding | None,
+        self, key: _Key, numbers: tuple[int, ...], memories: _Memories, oldest: _Binding | None
     ) -> _Binding:
-        """The program for these sizes, recorded into the commands of `oldest` where there is one."""
+        """A binding, recorded into the commands of `oldest` where there is one."""
         program = self.program
         commands = submission = None
         if oldest is not None:
+            oldest.is_recorded = False
             commands, submission = oldest.commands, oldest.submission
         try:
-            commands = self._record(numbers, memories, commands)
+            commands = self._record(numbers, memories, dict(key[1]), commands)
             submission = submission or self._device.submission(commands)
         except BaseException:
             for each in (submission, commands):
@@ -287,7 +299,7 @@ class VulkanBound:
             place = inputs[at : at + len(contents) * storage.itemsize].view(storage)
             sizes.append((place, np.array([number.of(numbers) for number in contents], storage)))
         return _Binding(
-            values,
+            key,
             numbers,
             commands,
             submission,
@@ -312,6 +324,7 @@ class VulkanBound:
         self,
         numbers: tuple[int, ...],
         memories: _Memories,
+        outside: Mapping[Buffer, int],
         again: CommandBuffer | None = None,
         pool: TimestampPool | None = None,
     ) -> CommandBuffer:
@@ -327,16 +340,20 @@ class VulkanBound:
             recorder.barrier()
         if pool is not None:
             recorder.timestamp(pool, 0)
-        for index, level in enumerate(self._launches.levels(memories.words, numbers)):
+        words = memories.words
+        if outside:
+            words = self._launches.placed({**memories.addresses, **outside})
+        for index, level in enumerate(self._launches.levels(words, numbers)):
             if index:
                 recorder.barrier()
             for launch in level:
                 recorder.dispatch(*launch)
             if pool is not None:
                 recorder.timestamp(pool, index + 1)
-        if memories.copied and memories.copied_memory is not None:
+        copied = [(buffer, at) for buffer, at in memories.copied.items() if buffer not in outside]
+        if copied and memories.copied_memory is not None:
             recorder.barrier()
-            for buffer, at in memories.copied.items():
+            for buffer, at in copied:
                 size = self._bytes[buffer].of(numbers)
                 if size:
                     to = memories.outputs[buffer]
@@ -352,7 +369,7 @@ class VulkanBound:
         """
         binding, memories = next(reversed(self._bindings.values())), self._memories
         assert memories is not None
-        return self._record(binding.numbers, memories, pool=pool)
+        return self._record(binding.numbers, memories, dict(binding.key[1]), pool=pool)
 
     def _allocate(self, size: int, kind: Any, label: str) -> Memory | None:
         if not size:
@@ -369,18 +386,50 @@ class VulkanBound:
         while self._allocated:
             self._allocated.pop().free()
 
-    def run(self, feeds: Sequence[Array], values: tuple[int, ...] = ()) -> list[Array]:
+    def run(
+        self,
+        feeds: Sequence[Value],
+        values: tuple[int, ...] = (),
+        targets: Sequence[DeviceArray | None] | None = None,
+    ) -> list[Value]:
         """Runs it.
 
         Args:
-            feeds: in the order of `inputs`.
+            feeds: in the order of `inputs`; arrays, or values on this device.
             values: of the program's symbols, in their order.
+            targets: in the order of `outputs`, values to write, which overlap no other value of the run; None
+                and values of other devices stand for fresh arrays.
         """
         if self._context.is_closed:  # with the device went the mappings that the views show
             self._context.require_open()
-        binding = self.bind(values)
+        device = self._device
+        feeds = [a.numpy() if type(a) is DeviceArray and a.device is not device else a for a in feeds]
+        if targets is not None:
+            targets = [None if t is None or t.device is not device else t for t in targets]
+        outside = self._outside(feeds, targets)
+        binding = self.bind(values, outside)
         for view, array in zip(binding.input_views, feeds, strict=True):
-            view[...] = array
+            if type(array) is not DeviceArray:
+                view[...] = array
+        self._submit(binding)
+        if targets is None:
+            return [view.copy() for view in binding.output_views]
+        return [
+            view.copy() if target is None else target
+            for view, target in zip(binding.output_views, targets, strict=True)
+        ]
+
+    def _outside(self, feeds: Sequence[Value], targets: Sequence[DeviceArray | None] | None) -> Addresses:
+        program = self.program
+        given = zip(program.inputs.values(), feeds, strict=True)
+        found = [(view.buffer, array.address) for view, array in given if type(array) is DeviceArray]
+        if targets is not None:
+            wanted = zip(program.outputs.values(), targets, strict=True)
+            found += [(view.buffer, target.address) for view, target in wanted if target is not None]
+        return tuple(found)
+
+    def _submit(self, binding: _Binding) -> None:
+        """Runs a binding whose inputs have been written, and checks what it reports."""
         if self._latest is not binding:
             for place, numbers in binding.sizes:
                 place[...] = numbers
@@ -394,7 +443,6 @@ class VulkanBound:
             self._report_status()
         if self._guard_bytes:
             self._check_guards()
-        return [view.copy() for view in binding.output_views]
 
     def _settle(self) -> None:
         """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
@@ -448,6 +496,44 @@ class VulkanBound:
                 finally:
                     turn.is_taken = False
 
+        return call
+
+    def repeated(
+        self,
+        turn: Turn,
+        feeds: Sequence[Value],
+        values: tuple[int, ...],
+        targets: Sequence[DeviceArray],
+    ) -> Callable[[], bool]:
+        """One closure that runs it with the very same values again.
+
+        The closure returns False, having run nothing, when the program has been closed or recorded anew.
+
+        Args:
+            turn: taken while it runs.
+            feeds: as for `run`; arrays are read anew each time.
+            values: of the program's symbols.
+            targets: values of this device for all outputs.
+        """
+        binding = self.bind(values, self._outside(feeds, targets))
+        given = zip(binding.input_views, feeds, strict=True)
+        copies = tuple((view, array) for view, array in given if type(array) is not DeviceArray)
+        context, submit, keep = self._context, self._submit, (tuple(feeds), tuple(targets))
+
+        def call() -> bool:
+            with turn.lock:
+                if turn.is_taken or self._is_closed or context.is_closed or not binding.is_recorded:
+                    return False
+                turn.is_taken = True
+                try:
+                    for view, array in copies:
+                        view[...] = array
+                    submit(binding)
+                    return True
+                finally:
+                    turn.is_taken = False
+
+        call.__kept__ = keep  # type: ignore[attr-defined]
         return call
 
     def profile(self) -> list[tuple[list[Dispatch], float]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vkml.engine.cpu_bound import out_of_memory
+from vkml.engine.device_array import Place
 from vkml.engine.plan import Plan, Timing
 from vkml.engine.plan_cache import PlanCache, Setting
 from vkml.engine.trace import Trace
@@ -69,18 +70,23 @@ class Runner:
         return [values[name] if first[name] == at else values[name].copy() for at, name in enumerate(wanted)]
 
     def run_plan(
-        self, plan: Plan, feeds: Sequence[Array], wanted: Sequence[str], name: str = "run"
-    ) -> list[Array]:
+        self,
+        plan: Plan,
+        feeds: Sequence[Any],
+        wanted: Sequence[str],
+        name: str = "run",
+        places: Mapping[str, Place] | None = None,
+    ) -> list[Any]:
         """Runs one of the plans; see `Plan.run`."""
         if self._trace is None:
             try:
-                return plan.run(feeds, wanted)
+                return plan.run(feeds, wanted, None, places)
             except MemoryError as error:
                 raise out_of_memory(error, self._label) from error
         start = time.perf_counter()
         steps: list[Timing] = []
         try:
-            return plan.run(feeds, wanted, steps)
+            return plan.run(feeds, wanted, steps, places)
         finally:
             self._trace.add(name, start, steps)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ import numpy as np
 
 from vkml.engine import devices as device_registry
 from vkml.engine.collector import collector_paused
+from vkml.engine.device_array import DeviceArray, Place, on_host, place_array
 from vkml.engine.feed import check_feed
+from vkml.engine.io_binding import IOBinding
 from vkml.engine.options import SessionOptions, flag
+from vkml.engine.ort_value import OrtValue
 from vkml.engine.plan import (
     Placement,
     Plan,
@@ -29,7 +33,7 @@ from vkml.engine.report import PlanReport
 from vkml.engine.runner import Runner
 from vkml.engine.trace import Trace
 from vkml.engine.weights import WeightStore
-from vkml.errors import Fail, InvalidArgument
+from vkml.errors import Error, Fail, InvalidArgument
 from vkml.ir import Graph, TensorType, Value, dtypes
 from vkml.ir.file_constant import files_of, settled_graph
 from vkml.onnx import ModelMetadata, load_graph
@@ -208,7 +212,7 @@ class InferenceSession:
             output_names: which outputs, in which order; None or none for all.
             input_feed: input name → array of the input's type and shape. An element of int4, int2, uint4 or
                 uint2 is an int8 or uint8; one of the small floats its code (uint8; bfloat16: uint16).
-            run_options: onnxruntime's, or None; accepted for compatibility, nothing in it is followed.
+            run_options: a `RunOptions`, vkml's or onnxruntime's, or None.
 
         Returns:
             Fresh arrays, one an output, of the same types.
@@ -246,6 +250,11 @@ class InferenceSession:
         return self._run_checked(output_names, input_feed)
 
     def _run_checked(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Array]:
+        wanted = self._wanted(output_names)
+        return self._run_values(check_feed(self._inputs, input_feed), wanted, None)
+
+    def _wanted(self, output_names: Sequence[str] | None) -> tuple[str, ...]:
+        """The names of the outputs that are asked for, all where none are."""
         self._runner.plans.require_open()
         if output_names is None:
             output_names = ()
@@ -261,16 +270,134 @@ class InferenceSession:
                 raise InvalidArgument(
                     f"the model has no output '{name}'; its outputs are {list(self._output_names)}"
                 )
-        feeds = check_feed(self._inputs, input_feed)
+        return wanted
+
+    def _run_values(
+        self,
+        feeds: Sequence[Any],
+        wanted: tuple[str, ...],
+        places: Mapping[str, Place] | None,
+        binding: IOBinding | None = None,
+    ) -> list[Any]:
+        """Runs it with checked inputs.
+
+        Args:
+            feeds: in the order of the inputs.
+            wanted: names of outputs.
+            places: of outputs that are to be on devices; None for none, and inputs on the host.
+            binding: is told how to run the same again, where that is possible.
+        """
+        plans = self._runner.plans
         try:
-            plans = self._runner.plans
             if len(plans.segments) == 1 and not plans.segments[0].values and not self._has_texts:
                 plan = plans.plan_for(0, feeds)
-                self._remember(tuple(array.shape for array in feeds), plan)
-                return self._runner.run_plan(plan, feeds, wanted)
-            return self._runner.run(feeds, wanted)
+                if places is None:
+                    self._remember(tuple(array.shape for array in feeds), plan)
+                    return self._runner.run_plan(plan, feeds, wanted)
+                made = self._runner.run_plan(plan, feeds, wanted, places=places)
+                is_bound = all(isinstance(places.get(name), DeviceArray) for name in wanted)
+                if binding is not None and is_bound and self._trace is None:
+                    binding.repeat = plan.repeated(feeds, wanted, made)
+                return made
+            # What a segment makes for later ones passes through the host.
+            made = self._runner.run([on_host(value) for value in feeds], wanted)
         except PlanClosed:
             raise Fail(f"this session of {self._label} was closed during a run") from None
+        return [
+            value if places is None or name not in places else place_array(value, places[name], name)
+            for name, value in zip(wanted, made, strict=True)
+        ]
+
+    # -- values that stay on devices ------------------------------------------------------------------------
+
+    def io_binding(self) -> IOBinding:
+        """A binding of inputs and outputs for `run_with_iobinding`, with nothing bound yet."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Runs the model with what is bound; results are the binding's.
+
+        Args:
+            iobinding: of this session, with all inputs bound and at least one output.
+            run_options: as for `run`.
+
+        Raises:
+            InvalidArgument: something is not bound, or not of the type and shape that it should have.
+        """
+        if run_options is not None:
+            _check_run_options(run_options)
+        if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
+            raise InvalidArgument(
+                f"a binding of this session is needed, from io_binding(), not {iobinding!r}"
+            )
+        if iobinding.repeat is not None and iobinding.repeat():
+            return
+        iobinding.repeat = None
+        if not iobinding.outputs:
+            raise InvalidArgument(f"no output is bound; the outputs are {list(self._output_names)}")
+        wanted = self._wanted(tuple(iobinding.outputs))
+        feeds = check_feed(self._inputs, iobinding.inputs)
+        iobinding.take(self._run_values(feeds, wanted, iobinding.places(), iobinding))
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> list[OrtValue]:
+        """Runs the model with values that may be on its device.
+
+        Args:
+            output_names: which outputs, in which order; None or none for all.
+            input_dict_ort_values: input name → value.
+            run_options: as for `run`.
+
+        Returns:
+            Fresh values on the CPU; `IOBinding` leaves them on the device.
+        """
+        if run_options is not None:
+            _check_run_options(run_options)
+        wanted = self._wanted(output_names)
+        if not isinstance(input_dict_ort_values, Mapping):
+            raise InvalidArgument(f"a feed maps input names to OrtValues, not {input_dict_ort_values!r}")
+        values = {}
+        for name, value in input_dict_ort_values.items():
+            if not isinstance(value, OrtValue):
+                raise InvalidArgument(f"input '{name}' is to be a vkml.OrtValue, not {value!r}")
+            values[name] = value.value
+        return [OrtValue(value) for value in self._run_values(check_feed(self._inputs, values), wanted, {})]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Array], Any, str], Any],
+        user_data: Any = None,
+        run_options: Any = None,
+    ) -> None:
+        """Runs the model in another thread, and returns at once.
+
+        Args:
+            output_names: as for `run`.
+            input_feed: as for `run`; not to be changed before the callback.
+            callback: called from that thread with the results, `user_data` and an empty text, or with an
+                empty list, `user_data` and what went wrong.
+            user_data: for the callback.
+            run_options: as for `run`.
+        """
+        if not callable(callback):
+            raise InvalidArgument(
+                f"the callback is called with results, user data and an error, not {callback!r}"
+            )
+
+        def act() -> None:
+            try:
+                results, failure = self.run(output_names, input_feed, run_options), ""
+            except Error as error:
+                results, failure = [], str(error)
+            callback(results, user_data, failure)
+
+        threading.Thread(target=act, name="vkml-run", daemon=False).start()
 
     def _remember(self, shapes: tuple[tuple[int, ...], ...], plan: Plan) -> None:
         """Has the next run try this plan first."""
@@ -437,5 +564,7 @@ def _checked_options(options: SessionOptions | None) -> SessionOptions:
 
 def _check_run_options(options: Any) -> None:
     """Refuses what is no RunOptions: a second feed, say, that would be passed over in silence."""
+    if getattr(options, "terminate", False) is True:
+        raise Fail("the run was ended by RunOptions.terminate before it began")
     if type(options).__name__ != "RunOptions":
         raise InvalidArgument(f"run_options is onnxruntime's RunOptions or None, not {options!r}")

@@ -191,6 +191,18 @@ class Device:
         """
         return self._transfers.download(memory, offset, memory.size - offset if size is None else size)
 
+    def copy(self, source: Memory, source_at: int, target: Memory, target_at: int, size: int) -> None:
+        """Copies between memories on the device, and returns when it is done; neither may be in use.
+
+        Args:
+            source: read from.
+            source_at: in bytes.
+            target: written to; may be the source where the ranges do not overlap.
+            target_at: in bytes.
+            size: in bytes.
+        """
+        self._transfers.copy(source, source_at, target, target_at, size)
+
     def wait_idle(self) -> None:
         """Waits until the device has finished everything."""
         self.context.require_open()

@@ -83,6 +83,16 @@ class Transfers:
                 _finish(pending, 1)
         return result
 
+    def copy(self, source: Memory, source_at: int, target: Memory, target_at: int, size: int) -> None:
+        """See `Device.copy`."""
+        self._context.require_open()
+        _check(source, source_at, size)
+        _check(target, target_at, size)
+        if size:
+            _Copy(
+                self._context, self._context.compute_queue, source, source_at, target, target_at, size
+            ).finish()
+
     def _collect(self, pending: list[_Copy | None], slot: int, result: Bytes, part: tuple[int, int]) -> None:
         _finish(pending, slot)
         staging = self._staging[MemoryKind.READBACK, slot]

@@ -1,0 +1,193 @@
+"""Values that lie on a device, and the memory that they take turns in."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from vkml.errors import InvalidArgument, OutOfMemory
+from vkml.ir import DType
+from vkml.ir.dtypes import from_numpy
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device, Memory
+
+Array = np.ndarray[Any, Any]
+_LEAST_BYTES = 256
+_KEPT_BYTES = 64 << 20
+"""Unused memory of one size that stays for values to come, and at least one such memory."""
+
+
+class DeviceArray:
+    """A tensor in a Vulkan device's memory, in C order.
+
+    It owns the memory, which goes back to the device's pool with the last reference.
+
+    Args:
+        device: where it lies.
+        dtype: of its elements.
+        shape: its sizes.
+    """
+
+    __slots__ = ("__weakref__", "_memory", "device", "dtype", "shape")
+
+    def __init__(self, device: Device, dtype: DType, shape: tuple[int, ...]) -> None:
+        if dtype.kind == "s":
+            raise InvalidArgument("strings live on the CPU only")
+        self.device, self.dtype, self.shape = device, dtype, shape
+        self._memory = _pools.setdefault(device, _Pool()).take(device, self.nbytes)
+        _alive[id(device), self._memory.address] = self
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its elements take."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.dtype.storage.itemsize
+
+    @property
+    def address(self) -> int:
+        """Of the first byte, on the device."""
+        return self._memory.address
+
+    def write(self, array: Array) -> None:
+        """Overwrites it with an array of its type and shape; no run may be using it."""
+        if array.shape != self.shape or array.dtype != self.dtype.storage:
+            raise InvalidArgument(
+                f"the value is {self.dtype.numpy_name}{list(self.shape)}, the array "
+                f"{array.dtype}{list(array.shape)}"
+            )
+        self.device.upload(self._memory, 0, array)
+
+    def copy_from(self, other: DeviceArray) -> None:
+        """Overwrites it with another value of the same device, type and shape; no run may be using it."""
+        if self.nbytes:
+            self.device.copy(other._memory, 0, self._memory, 0, self.nbytes)
+
+    def numpy(self) -> Array:
+        """A copy on the host."""
+        found = self.device.download(self._memory, 0, self.nbytes)
+        return found.view(self.dtype.storage).reshape(self.shape)
+
+    def __del__(self) -> None:
+        memory, pool = getattr(self, "_memory", None), _pools.get(self.device)
+        if memory is not None and pool is not None and not self.device.is_closed:  # else it is gone already
+            pool.give(memory)
+
+
+class _Pool:
+    """Memory of a device that values have left.
+
+    Values go whenever the collector finds them, in any thread and in the midst of anything: nothing here
+    waits for a lock.
+    """
+
+    def __init__(self) -> None:
+        self._unused: dict[int, deque[Memory]] = {}
+
+    def take(self, device: Device, size: int) -> Memory:
+        room = _room(size)
+        try:
+            return self._unused.setdefault(room, deque()).pop()
+        except IndexError:
+            pass
+        from vkml.vulkan import MemoryKind
+
+        try:
+            return device.allocate(room, MemoryKind.DEVICE, "values")
+        except OutOfMemory:
+            self.clear()
+            return device.allocate(room, MemoryKind.DEVICE, "values")
+
+    def give(self, memory: Memory) -> None:
+        unused = self._unused.setdefault(memory.size, deque())
+        if len(unused) * memory.size < _KEPT_BYTES:
+            unused.append(memory)
+        else:
+            memory.free()
+
+    def clear(self) -> None:
+        """Frees what no value uses."""
+        for unused in list(self._unused.values()):
+            with contextlib.suppress(IndexError):
+                while True:
+                    unused.pop().free()
+
+
+_pools: weakref.WeakKeyDictionary[Device, _Pool] = weakref.WeakKeyDictionary()
+_alive: weakref.WeakValueDictionary[tuple[int, int], DeviceArray] = weakref.WeakValueDictionary()
+"""By device and address."""
+
+
+def at_address(device: Device, address: int) -> DeviceArray | None:
+    """The value that begins at an address of a device."""
+    return _alive.get((id(device), address))
+
+
+def _room(size: int) -> int:
+    """Bytes to allocate, in steps of an eighth to a quarter: values of near sizes take turns in them."""
+    size = max(size, _LEAST_BYTES)
+    step = max(_LEAST_BYTES, 1 << max(0, size.bit_length() - 3))
+    return -(-size // step) * step
+
+
+Value = Array | DeviceArray
+"""A value of a run."""
+Place: TypeAlias = "Device | DeviceArray"
+"""Where a value is to be: fresh on a device, or in the memory of one that there is."""
+
+
+def on_host(value: Value) -> Array:
+    """A value as an array."""
+    return value.numpy() if isinstance(value, DeviceArray) else value
+
+
+def put(found: Value, target: DeviceArray, place: Device | DeviceArray) -> DeviceArray:
+    """A value where it was wanted.
+
+    Args:
+        found: as a run made it.
+        target: the memory that the run was given for it.
+        place: what was wanted; where that is a value, it is overwritten and returned.
+    """
+    if found is not target:
+        if isinstance(found, DeviceArray) and found.device is target.device:
+            target.copy_from(found)
+        else:
+            target.write(on_host(found))
+    if isinstance(place, DeviceArray) and place is not target:
+        place.copy_from(target)
+        return place
+    return target
+
+
+def place_array(array: Array, place: Device | DeviceArray, name: str) -> DeviceArray:
+    """An array where it was wanted.
+
+    Args:
+        array: the value.
+        place: a device, or a value that is overwritten.
+        name: of the output, for errors.
+    """
+    dtype = from_numpy(array.dtype)
+    if isinstance(place, DeviceArray):
+        check_target(place, dtype, array.shape, name)
+        target = place
+    else:
+        target = DeviceArray(place, dtype, array.shape)
+    target.write(array)
+    return target
+
+
+def check_target(target: DeviceArray, dtype: DType, shape: tuple[int, ...], name: str) -> None:
+    """Raises `InvalidArgument` where a value bound to an output is not of the output's type and shape."""
+    if (target.dtype, target.shape) != (dtype, shape):
+        raise InvalidArgument(
+            f"output '{name}' is {dtype.numpy_name}{list(shape)}, the value bound to it "
+            f"{target.dtype.numpy_name}{list(target.shape)}"
+        )

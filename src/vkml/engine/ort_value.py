@@ -1,0 +1,186 @@
+"""`OrtValue`: a tensor on the host or on a device, in the shape of onnxruntime's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.engine import devices as device_registry
+from vkml.engine.device_array import DeviceArray, Value
+from vkml.errors import InvalidArgument
+from vkml.ir import DType, dtypes
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device
+
+Array = np.ndarray[Any, Any]
+
+
+class OrtValue:
+    """A tensor that sessions take and give, on the host or on a device; made by its static methods.
+
+    Example:
+        >>> import vkml, numpy as np
+        >>> value = vkml.OrtValue.ortvalue_from_numpy(np.arange(3, dtype=np.float32))
+        >>> value.device_name(), value.shape(), value.data_type()
+        ('cpu', [3], 'tensor(float)')
+    """
+
+    __slots__ = ("__weakref__", "value")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        """The array, or the value on a device."""
+
+    @staticmethod
+    def ortvalue_from_numpy(numpy_obj: Array, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+        """A value with an array's elements.
+
+        Args:
+            numpy_obj: of any element type that ONNX has. On the CPU the value is this array, not a copy,
+                where it is in C order.
+            device_type: ``"cpu"``, ``"vulkan"`` or the name of a device, as in ``"vulkan:0"``.
+            device_id: which one, for ``"vulkan"``.
+
+        Raises:
+            InvalidArgument: no such device, or no array of such elements.
+            OutOfMemory: the device has too little memory.
+        """
+        array = np.asarray(numpy_obj, order="C")
+        dtype = dtypes.from_numpy(array.dtype)
+        device = device_of(device_type, device_id)
+        if device is None:
+            return OrtValue(array)
+        made = DeviceArray(device, dtype, array.shape)
+        made.write(array.astype(dtype.storage, copy=False))
+        return OrtValue(made)
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(
+        shape: Sequence[int],
+        element_type: Any = np.float32,
+        device_type: str = "cpu",
+        device_id: int = 0,
+    ) -> OrtValue:
+        """A value to be written: its elements are what memory held before.
+
+        Args:
+            shape: its sizes.
+            element_type: a NumPy type, or ONNX's number of one.
+            device_type: as for `ortvalue_from_numpy`.
+            device_id: likewise.
+        """
+        dtype, sizes = dtype_of(element_type), tuple(int(size) for size in shape)
+        if any(size < 0 for size in sizes):
+            raise InvalidArgument(f"a shape has no negative sizes, got {list(shape)}")
+        device = device_of(device_type, device_id)
+        return OrtValue(
+            np.empty(sizes, dtype.storage) if device is None else DeviceArray(device, dtype, sizes)
+        )
+
+    @property
+    def _dtype(self) -> DType:
+        value = self.value
+        return value.dtype if isinstance(value, DeviceArray) else dtypes.from_numpy(value.dtype)
+
+    def numpy(self) -> Array:
+        """The value as an array: itself where it is on the CPU, else a copy."""
+        return self.value.numpy() if isinstance(self.value, DeviceArray) else self.value
+
+    def shape(self) -> list[int]:
+        """Its sizes."""
+        return list(self.value.shape)
+
+    def data_type(self) -> str:
+        """As onnxruntime writes it: ``tensor(float)``."""
+        return f"tensor({self._dtype.name})"
+
+    def element_type(self) -> int:
+        """ONNX's number of the element type."""
+        return self._dtype.code
+
+    def device_name(self) -> str:
+        """``"cpu"``, ``"vulkan:0"``, …"""
+        return self.value.device.info.name if isinstance(self.value, DeviceArray) else "cpu"
+
+    def data_ptr(self) -> int:
+        """The address of the first byte, on its device."""
+        if isinstance(self.value, DeviceArray):
+            return self.value.address
+        return int(self.value.__array_interface__["data"][0])
+
+    def has_value(self) -> bool:
+        """Whether there is one: always."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor: always."""
+        return True
+
+    def is_sparse_tensor(self) -> bool:
+        """Whether it is a sparse tensor: never."""
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        """Whether it is a sequence of tensors: never."""
+        return False
+
+    def update_inplace(self, np_arr: Array) -> None:
+        """Overwrites its elements, in the memory that it has; no run may be using it.
+
+        Args:
+            np_arr: of its type and shape.
+        """
+        if not isinstance(np_arr, np.ndarray) or np_arr.dtype != self._dtype.storage:
+            raise InvalidArgument(f"the value is {self.data_type()}, got {np_arr!r}")
+        if isinstance(self.value, DeviceArray):
+            self.value.write(np_arr)
+        elif np_arr.shape != self.value.shape:
+            raise InvalidArgument(f"the value is of shape {self.shape()}, the array {list(np_arr.shape)}")
+        else:
+            np.copyto(self.value, np_arr)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the host: values of a device are copied there
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.numpy(), dtype)
+
+    def __repr__(self) -> str:
+        return f"<OrtValue {self.data_type()} {self.shape()} on {self.device_name()}>"
+
+
+def device_of(device_type: str, device_id: int = 0) -> Device | None:
+    """The device that onnxruntime's two arguments name; None for the CPU.
+
+    Raises:
+        InvalidArgument: they name none.
+    """
+    if not isinstance(device_type, str) or not isinstance(device_id, int | np.integer):
+        raise InvalidArgument(f"a device is a name and a number, not {device_type!r} and {device_id!r}")
+    kind = device_type.lower()
+    if kind == "cpu":
+        return None
+    if kind.partition(":")[0] != "vulkan":
+        raise InvalidArgument(
+            f"there is no device {device_type!r}: use 'cpu', 'vulkan' with a number, or a name of "
+            "vkml.devices()"
+        )
+    info, _ = device_registry.resolve(kind if ":" in kind else f"vulkan:{device_id}", None)
+    assert info is not None, "a name of a Vulkan device"
+    return device_registry.open_device(info)
+
+
+def dtype_of(element_type: Any) -> DType:
+    """The element type that a NumPy type, or ONNX's number of one, stands for."""
+    if isinstance(element_type, int | np.integer):
+        return dtypes.from_code(int(element_type))
+    try:
+        return dtypes.from_numpy(element_type)
+    except TypeError as error:
+        raise InvalidArgument(f"{element_type!r} is no element type: {error}") from error
