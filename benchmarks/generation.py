@@ -9,20 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import NotAvailable, Prepared
+from benchmarks.measure import NotAvailable
 from benchmarks.models import model_file
 from benchmarks.peers import make_peers
 from benchmarks.report import machine
 from vkml.cli.output import console, duration, show_table, table
 
 Array = np.ndarray[Any, Any]
+Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 MODEL = "gpt_with_past"
 HEADS, EACH, BLOCKS = 4, 64, 2
 
@@ -52,7 +53,7 @@ def _feed(past: int, rng: np.random.Generator) -> dict[str, Array]:
     return {"input_ids": np.array([[1]], np.int64), **kept}
 
 
-def _next(names: Sequence[str], results: Sequence[Array]) -> dict[str, Array]:
+def _next(names: Sequence[str], results: Sequence[Any]) -> dict[str, Any]:
     """The feed of the next step: the likeliest token, and what the step returned."""
     kept = dict(zip(names, results, strict=True))
     logits = kept.pop("logits")
@@ -65,13 +66,32 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-def generate(peer: str, prepared: Prepared, names: Sequence[str], start: int, steps: int) -> Generation:
+def bound(session: Any, device: str, names: Sequence[str]) -> Run:
+    """Steps whose keys and values stay on a device; the logits come to the host."""
+    binding = session.io_binding()
+
+    def run(feed: Mapping[str, Any]) -> list[Any]:
+        for name, value in feed.items():
+            if isinstance(value, np.ndarray):
+                binding.bind_cpu_input(name, value)
+            else:
+                binding.bind_ortvalue_input(name, value)
+        for name in names:
+            binding.bind_output(name, "cpu" if name == "logits" else device, 0)
+        session.run_with_iobinding(binding)
+        made = binding.get_outputs()
+        return [value.numpy() if name == "logits" else value for name, value in zip(names, made, strict=True)]
+
+    return run
+
+
+def generate(peer: str, run: Run, names: Sequence[str], start: int, steps: int) -> Generation:
     """Times a growing past from `start` on, and the last length again as often."""
-    feed: Mapping[str, Array] = _feed(start, np.random.default_rng(0))
+    feed: Mapping[str, Any] = _feed(start, np.random.default_rng(0))
     times, settled = [], 0
     for step in range(steps):
         began = time.perf_counter()
-        results = prepared.run(feed)
+        results = run(feed)
         times.append(time.perf_counter() - began)
         if step == min(100, steps // 2):
             settled = _resident_bytes()
@@ -80,7 +100,7 @@ def generate(peer: str, prepared: Prepared, names: Sequence[str], start: int, st
     repeated = []
     for _ in range(steps):
         began = time.perf_counter()
-        prepared.run(last)
+        run(last)
         repeated.append(time.perf_counter() - began)
     later = times[10:] or times
     return Generation(peer, float(np.median(later)), float(np.median(repeated[3:])), max(times[:10]), grown)
@@ -105,7 +125,10 @@ def main() -> None:
             out.print(f"{peer.name}: {reason}", markup=False)
             continue
         outputs = [*(f"present.{b}.{what}" for b in range(BLOCKS) for what in ("key", "value")), "logits"]
-        found.append(generate(peer.name, prepared, outputs, options.start, options.steps))
+        found.append(generate(peer.name, prepared.run, outputs, options.start, options.steps))
+        if prepared.session is not None and prepared.device != "cpu":
+            run = bound(prepared.session, prepared.device, outputs)
+            found.append(generate(f"{peer.name}, bound", run, outputs, options.start, options.steps))
         prepared.close()
     columns = ("growing", "repeated", "growing ÷ repeated", "second length", "grown")
     rows = table("runtime", *columns, right=columns)

@@ -34,6 +34,8 @@ class Prepared:
     run: Callable[[Feed], Sequence[Array]]
     close: Callable[[], None]
     device: str = ""
+    session: Any = None
+    """The session, of peers with onnxruntime's interface, for runs with values that stay on `device`."""
 
 
 class Peer(Protocol):

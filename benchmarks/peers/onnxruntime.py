@@ -54,7 +54,7 @@ class OnnxRuntimeCuda:
     def prepare(self, path: str) -> Prepared:
         package = _package("CUDAExecutionProvider")
         session = _session(package, path, [_provider(self.uses_tf32)])
-        return Prepared(lambda feed: session.run(None, feed), lambda: None, "cuda")
+        return Prepared(lambda feed: session.run(None, feed), lambda: None, "cuda", session)
 
 
 @dataclass(frozen=True)

@@ -25,4 +25,4 @@ class Vkml:
         def run(feed: Feed) -> list[Array]:
             return session.run(None, feed)
 
-        return Prepared(run, session.close, session.get_providers()[0])
+        return Prepared(run, session.close, session.device, session)
