@@ -63,6 +63,9 @@ class SessionOptions:
     logid: str = ""
     memory_limit: float = 0.95
     """Share of a device's memory that may be in use, by everyone together."""
+    run_time_limit: float = 3600.0
+    """Seconds that a GPU may take for a run. After that the device is given up: the run raises `DeviceLost`,
+    as do all later uses; other devices, and sessions made anew, go on. Some drivers never report a fault."""
     plan_cache_size: int = 8
     """Plans kept, one for each set of input shapes, at least one; as many for each segment of a model that
     data cuts."""
@@ -195,6 +198,16 @@ def _share(what: str, value: Any) -> float:
     return number
 
 
+def _seconds(what: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not number > 0:
+        raise InvalidArgument(f"{what} is a number of seconds above 0, not {value!r}")
+    return number
+
+
 def _callback(what: str, value: Any) -> Progress | None:
     if value is None or callable(value):
         return value  # type: ignore[no-any-return]
@@ -215,6 +228,7 @@ _CHECKS: dict[str, Check] = {
     "log_verbosity_level": _whole(0),
     "logid": _text,
     "memory_limit": _share,
+    "run_time_limit": _seconds,
     "plan_cache_size": _whole(0),
     "progress": _callback,
     "copy_model": flag,

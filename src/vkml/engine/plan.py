@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -491,4 +492,5 @@ def _bind(
         guard_bytes=options.guard_bytes,
         progress=options.progress,
         memory_limit=options.memory_limit,
+        time_limit=options.run_time_limit if math.isfinite(options.run_time_limit) else None,
     )

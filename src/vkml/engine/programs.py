@@ -125,6 +125,7 @@ class VulkanBound:
         guard_bytes: int = 0,
         progress: Progress | None = None,
         memory_limit: float | None = None,
+        time_limit: float | None = None,
     ) -> None:
         self.device = device.info.name
         self.program = program
@@ -135,6 +136,7 @@ class VulkanBound:
         self._is_closed = False
         self._guard_bytes = guard_bytes
         self._memory_limit = memory_limit
+        self._time_limit = time_limit
         self._weights = weights
         self._lease: Lease = ()
         self._allocated: list[Memory] = []
@@ -283,7 +285,7 @@ class VulkanBound:
             commands, submission = oldest.commands, oldest.submission
         try:
             commands = self._record(numbers, memories, dict(key[1]), commands)
-            submission = submission or self._device.submission(commands)
+            submission = submission or self._device.submission(commands, time_limit=self._time_limit)
         except BaseException:
             for each in (submission, commands):
                 if each is not None:
@@ -437,17 +439,17 @@ class VulkanBound:
         try:
             binding.submission.run()
         except BaseException:
-            self._settle()
+            self._settle(binding)
             raise
         if self._status[0]:
             self._report_status()
         if self._guard_bytes:
             self._check_guards()
 
-    def _settle(self) -> None:
+    def _settle(self, binding: _Binding) -> None:
         """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
         with contextlib.suppress(DeviceError):
-            self._device.wait_idle()
+            binding.submission.wait(timeout_seconds=self._time_limit)
         if not self._context.is_closed:  # else there is no such memory any more
             self._status[:] = 0  # what the run that nobody sees the end of had to say
 
@@ -488,7 +490,7 @@ class VulkanBound:
                     try:
                         run()
                     except BaseException:
-                        self._settle()
+                        self._settle(binding)
                         raise
                     if status[0]:
                         self._report_status()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
-from vkml.errors import DeviceError
+from vkml.errors import DeviceError, DeviceLost
 from vkml.forks import renew_in_child
 from vkml.vulkan import fork_safety
 from vkml.vulkan.counters import created, destroyed
@@ -19,6 +21,9 @@ from vkml.vulkan.instance import get_instance
 from vkml.vulkan.loader import Functions, process_lock
 from vkml.vulkan.queues import Queue, choose_families
 from vkml.vulkan.structures import NULL, chain, ffi, structure, text
+
+_SECONDS_AT_EXIT = 20.0
+"""How long the end of the process waits for a device that was given up."""
 
 
 class Context:
@@ -87,6 +92,7 @@ class Context:
         self._keys = itertools.count()
         self._owned: dict[int, Callable[[], None]] = {}
         self.is_closed = False
+        self._why_given_up = ""
         self._process = os.getpid()
         renew_in_child(self._leave_to_parent)
 
@@ -105,6 +111,8 @@ class Context:
                 f"{self.title} was opened before this process was forked and is the parent's; make new "
                 f"sessions here, or {fork_safety.SPAWN}"
             )
+        if self._why_given_up:
+            raise DeviceLost(self._why_given_up)
         if self.is_closed:
             raise DeviceError(f"{self.title} has been closed; open it again to use it")
 
@@ -118,7 +126,7 @@ class Context:
 
     def release(self, key: int) -> None:
         """Destroys an object, once: a second call and a call after `close` do nothing."""
-        if self._is_inherited:
+        if self._is_inherited or self._why_given_up:
             return
         with self._lock:
             destroy = self._owned.pop(key, None)
@@ -181,6 +189,33 @@ class Context:
                 stack.enter_context(lock)
             self.functions.call("vkDeviceWaitIdle", self.handle)
 
+    def give_up(self, why: str, is_idle: Callable[[], bool]) -> None:
+        """Leaves the device as it is: it does not answer, and neither would calls that destroy it.
+
+        Args:
+            why: what those read who use it.
+            is_idle: whether it has answered after all. The process waits a while for that at its end: drivers
+                in software whose threads are at work then end it by a segmentation fault.
+        """
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            self._why_given_up = f"{self.title} was given up: {why}; open it again to use it"
+        atexit.register(self._end, is_idle)
+
+    def _end(self, is_idle: Callable[[], bool]) -> None:
+        """At the end of the process: destroys a device that was given up and has answered meanwhile."""
+        if self._is_inherited:
+            return
+        end = time.monotonic() + _SECONDS_AT_EXIT
+        while not is_idle() and time.monotonic() < end:
+            time.sleep(0.01)
+        if is_idle():
+            self._destroy()
+        else:
+            get_instance().leave()
+
     def close(self) -> None:
         """Destroys what is left and the device; idempotent."""
         if self._is_inherited:
@@ -189,6 +224,10 @@ class Context:
             if self.is_closed:
                 return
             self.is_closed = True
+        self._destroy()
+
+    def _destroy(self) -> None:
+        with self._lock:
             left = list(self._owned.values())
             self._owned.clear()
         # A lost device cannot become idle; everything is destroyed all the same.

@@ -149,6 +149,7 @@ class Device:
         waits: Sequence[Timeline] = (),
         signals: Sequence[Timeline] = (),
         label: str = "",
+        time_limit: float | None = None,
     ) -> Submission:
         """Prepares command buffers for being submitted again and again.
 
@@ -157,8 +158,9 @@ class Device:
             waits: timelines to wait for before the first command.
             signals: timelines to signal after the last command.
             label: for debuggers.
+            time_limit: seconds after which `Submission.run` gives the device up.
         """
-        return Submission(self.context, command_buffers, waits, signals, label)
+        return Submission(self.context, command_buffers, waits, signals, label, time_limit)
 
     def timeline(self, label: str = "") -> Timeline:
         """A timeline semaphore that starts at 0."""

@@ -60,7 +60,11 @@ class Instance:
         self.has_names = validation is not None and validation.has_names
         messenger = validation.create_messenger(self.functions, instance) if validation else 0
         # Finalizers run in the reverse order of their making, so those of the devices run before this one.
-        weakref.finalize(self, _destroy, self.functions, instance, messenger, os.getpid())
+        self._finalizer = weakref.finalize(self, _destroy, self.functions, instance, messenger, os.getpid())
+
+    def leave(self) -> None:
+        """Has it never destroyed: one of its devices does not answer."""
+        self._finalizer.detach()
 
 
 _lock = threading.Lock()

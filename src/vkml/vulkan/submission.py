@@ -85,7 +85,7 @@ class Submission:
         submit: `submit(wait_values=(), signal_values=()) -> int`, one value for each of `waits`, `signals`.
         wait: `wait(spin_seconds=0.002, timeout_seconds=None) -> bool`.
         run: `run()`, a submission and the wait for it in one, with the least overhead; only without `waits`
-            and `signals`.
+            and `signals`. When it takes longer than the `time_limit`, in seconds, the device is given up.
         timeline: signalled with 1, 2, 3, … by the submissions.
     """
 
@@ -98,6 +98,7 @@ class Submission:
         waits: Sequence[Timeline] = (),
         signals: Sequence[Timeline] = (),
         label: str = "",
+        time_limit: float | None = None,
     ) -> None:
         buffers = [command_buffers] if isinstance(command_buffers, CommandBuffer) else list(command_buffers)
         queues = {buffer.queue.family: buffer.queue for buffer in buffers}
@@ -105,7 +106,9 @@ class Submission:
             raise InvalidArgument("the command buffers of one submission were recorded for different queues")
         queue = next(iter(queues.values()), context.compute_queue)
         self.timeline = Timeline(context, label)
-        self.submit, self.run, current = _make_submit(context, queue, buffers, self.timeline, waits, signals)
+        self.submit, self.run, current = _make_submit(
+            context, queue, buffers, self.timeline, waits, signals, time_limit
+        )
         self.wait = _make_wait_last(self.timeline, current)
         self._own = self.timeline
 
@@ -129,6 +132,7 @@ def _make_submit(
     own: Timeline,
     waits: Sequence[Timeline],
     signals: Sequence[Timeline],
+    time_limit: float | None,
 ) -> tuple[Callable[..., int], Callable[[], None], list[int]]:
     """The `submit` and `run` closures, and a list of one number: the last value submitted."""
     command_infos = [
@@ -199,7 +203,10 @@ def _make_submit(
                 break
             if out[0] >= value:
                 return
-        wait_for(value, DEFAULT_SPIN_SECONDS, None)
+        if not wait_for(value, DEFAULT_SPIN_SECONDS, time_limit):
+            why = f"a run took longer than the {time_limit:g} s that it may take"
+            context.give_up(why, lambda: bool(get_value(device, semaphore, out)) or out[0] >= value)
+            context.require_open()
 
     submit.__kept__ = run.__kept__ = keep  # type: ignore[attr-defined]
     return submit, run, current
