@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import vkml.ops  # noqa: F401  (fills the registry)
+import vkml.ops
 from tests.fuzz.tensors import Array
 from vkml.ir import Known, Node, TensorType
 from vkml.ir.dtypes import DType
@@ -92,6 +92,10 @@ class Evaluation:
         }
         for value in self.graph.inputs:
             array = feed[value.name]
+            if array.dtype != value.type.dtype.storage:
+                raise vkml.InvalidArgument(
+                    f"input {value.name!r} takes {value.type.dtype}, the feed has {array.dtype}"
+                )
             values[value.name] = Known(TensorType(value.type.dtype, array.shape), array)
         return values
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.fuzz.disturbances import EXACT, JITTERED, LINEAR
-from tests.fuzz.tensors import Array
+from tests.fuzz.tensors import HALVES, Array, is_computed_float
 from tests.fuzz.trusted import REFERENCE_LIMIT
 from vkml.ir import Node, dtypes
 
@@ -29,7 +30,7 @@ class Freedom:
 
 
 def _floats(inputs: list[Array | None]) -> list[Array]:
-    return [array for array in inputs if array is not None and array.dtype.kind == "f"]
+    return [array for array in inputs if array is not None and is_computed_float(array)]
 
 
 def always(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -64,7 +65,8 @@ def _leaves_range(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 def _is_bfloat16_formula(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result.dtype == dtypes.BFLOAT16.storage and node.op not in EXACT
+    has_factor = node.op in ("LeakyRelu", "ThresholdedRelu")
+    return result.dtype == dtypes.BFLOAT16.storage and (has_factor or node.op not in EXACT)
 
 
 def _is_mask(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -138,7 +140,8 @@ def _pads_for_dilations(node: Node, inputs: list[Array | None], result: Array) -
 
 def _may_overflow(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(
-        array.size and not np.abs(array).max() < np.finfo(array.dtype).max / 16 for array in _floats(inputs)
+        array.size and not np.abs(array).max() < float(ml_dtypes.finfo(array.dtype).max) / 16
+        for array in _floats(inputs)
     )
 
 
@@ -203,8 +206,8 @@ def _ends_outside(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(end > data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis, end in enumerate(ends))
 
 
-def _wants_more_than_there_is(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    """Whether the stated size of a transposed convolution's result would need pads below zero."""
+def _pads_to_a_stated_size(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether a transposed convolution's size needs pads; if these are split among both sides, below zero."""
     data, weight, sizes = inputs[0], inputs[1], node.attributes["output_shape"]
     if not sizes or data is None or weight is None:
         return False
@@ -212,14 +215,15 @@ def _wants_more_than_there_is(node: Node, inputs: list[Array | None], result: Ar
     ones = (1,) * rank
     strides, dilations = node.attributes["strides"] or ones, node.attributes["dilations"] or ones
     more = node.attributes["output_padding"] or (0,) * rank
-    return any(
+    totals = [
         strides[axis] * (data.shape[2 + axis] - 1)
         + more[axis]
         + (weight.shape[2 + axis] - 1) * dilations[axis]
         + 1
-        < sizes[axis - rank]
+        - sizes[axis - rank]
         for axis in range(rank)
-    )
+    ]
+    return min(totals) < 0 if str(node.attributes["auto_pad"]).startswith("SAME") else max(totals) > 0
 
 
 def _is_least(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -282,11 +286,11 @@ def _is_large_with_nan(node: Node, inputs: list[Array | None], result: Array) ->
 
 
 def _comes_from_half(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return inputs[0] is not None and inputs[0].dtype == np.float16
+    return inputs[0] is not None and inputs[0].dtype in HALVES
 
 
 def _vanishes_in_exponentials(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result < np.log(np.finfo(result.dtype).tiny)
+    return result < np.log(float(ml_dtypes.finfo(result.dtype).tiny))
 
 
 def _is_of_old_rois(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -309,6 +313,21 @@ def _is_large_mask(node: Node, inputs: list[Array | None], result: Array) -> Any
 def _infers_with_mixed_types(node: Node, inputs: list[Array | None], result: Array) -> Any:
     types = {array.dtype for array in inputs if array is not None}
     return len(types) > 1 and not node.attributes["training_mode"]
+
+
+def _keeps_all_sizes(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether scales other than 1 leave every size as it is."""
+    data = inputs[0]
+    return data is not None and data.shape == result.shape
+
+
+def _has_fractional_indices(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return any((array != np.trunc(array)).any() for array in _floats(inputs[:1]))
+
+
+def _names_axes_in_disorder(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    axes = inputs[1] if len(inputs) > 1 else None
+    return node.version < 13 and axes is not None and bool((axes < 0).any() or (np.diff(axes) < 0).any())
 
 
 def _lies_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -440,7 +459,7 @@ FREEDOMS = (
         "a window below its stride, and padding to the same size: no two runtimes agree",
     ),
     Freedom("Cast CastLike", _leaves_range, "conversions of what the target type cannot hold: undefined"),
-    Freedom("*", _is_bfloat16_formula, "onnx's evaluator rounds every step of a formula to bfloat16", ONNX),
+    Freedom("*", _is_bfloat16_formula, "onnx's evaluator rounds every step and factor to bfloat16", ONNX),
     Freedom("CastLike", _is_mask, "onnxruntime's masks are empty where Dropout does nothing", ORT),
     Freedom(
         "GroupNormalization LayerNormalization RMSNormalization", is_double, "stash_type: float32 on the way"
@@ -455,6 +474,14 @@ FREEDOMS = (
         "Resize Upsample GridSample RoiAlign", _may_overflow, "infinity times a weight of 0: who multiplies?"
     ),
     Freedom("Resize", _keeps_ratio, "onnx's evaluator reads the place before at the end of an axis", ONNX),
+    Freedom("Resize Upsample", _keeps_all_sizes, "onnxruntime copies, whatever the scales", ORT),
+    Freedom(
+        "Squeeze Unsqueeze",
+        _names_axes_in_disorder,
+        "onnx's evaluator takes axis after axis, each of the tensor that it has by then",
+        ONNX,
+    ),
+    Freedom("OneHot", _has_fractional_indices, "onnx's evaluator wraps them before it cuts them off", ONNX),
     Freedom("AffineGrid", _has_single_size, "the corner of a single place: no two runtimes agree"),
     Freedom("Resize", _crops, "onnx's text crops before it scales, others do not"),
     Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),
@@ -500,8 +527,9 @@ FREEDOMS = (
     Freedom("MaxPool AveragePool LpPool", _overhangs, "onnx's evaluator makes nothing of such windows", ONNX),
     Freedom(
         "ConvTranspose",
-        _wants_more_than_there_is,
-        "vkml adds zeros at the end, onnx's evaluator on both sides, onnxruntime refuses",
+        _pads_to_a_stated_size,
+        "onnx's evaluator pads where it is to pad alike only; what is missing it adds on both sides, "
+        "vkml and onnxruntime at the end",
         ONNX,
     ),
     Freedom("MaxPool GlobalMaxPool", _is_least, "onnxruntime begins with the least finite number", ORT),

@@ -53,6 +53,20 @@ LIMITS = (
     Limit(r"MeanVarianceNormalization node .*: axis . is outside", "the default axes are those of an image"),
     Limit(r"Arg(Max|Min) node .* has no elements", "the place of the greatest of none"),
     Limit(r"GatherND node .*do not address data", "onnxruntime reads beyond a batch that is too small"),
+    Limit(
+        r"Reduce\w+ node .*: axis -?\d+ is outside a tensor of rank 0",
+        "onnxruntime looks at no axes of a scalar",
+    ),
+    Limit(r"takes the shape \[\], got", "onnxruntime takes an input of any shape for a scalar"),
+    Limit(
+        r"Cast node .*: element type 0 is not one that ONNX defines",
+        "onnxruntime hands an input on in its own type",
+    ),
+    Limit(r"(strides|dilations|pads) \[.*\d{10}.*\] must lie in", "a bound of vkml's: numbers of 32 bits"),
+    Limit(
+        r"AffineGrid node .*: theta of shape .* does not map a tensor of size",
+        "onnxruntime reads matrices of other shapes",
+    ),
     Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
     Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
     Limit(r"name an axis twice", "onnxruntime reduces it once"),
@@ -72,7 +86,15 @@ LIMITS = (
         r"ReverseSequence node .*: batch_axis -?\d+ and time_axis -?\d+ must be 0 and 1",
         "onnxruntime looks at the one only",
     ),
-    Limit(r"Compress node .*: the condition must have rank 1", "onnxruntime reads any shape in a row"),
+    Limit(
+        r"Compress node .*: the condition must have rank 1"
+        r"|(Expand|Pad) node .*: (shape|pads) must be a list of integers",
+        "onnxruntime reads any shape in a row",
+    ),
+    Limit(
+        r"CenterCropPad node .*: shape \[1\] must hold a size for each",
+        "onnxruntime crops all axes to the one size",
+    ),
     Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
     Limit(
         r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"

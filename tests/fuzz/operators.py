@@ -17,7 +17,7 @@ from tests.fuzz.driver import Finding
 from tests.fuzz.evaluation import Evaluation, Mismatch, Step, evaluated
 from tests.fuzz.known import ONNX, ORT, freedom
 from tests.fuzz.limits import limit_of
-from tests.fuzz.tensors import Array
+from tests.fuzz.tensors import Array, is_computed_float
 from vkml.ir import Known, TensorType
 
 TRAITS = Traits(rough_quotients=True, unrounded_halves=True, scale=8.0)
@@ -207,7 +207,11 @@ def _narrowed(theirs: Array, ours: Array) -> Array:
 
 
 def _all_finite(step: Step) -> bool:
-    arrays = [array for array in step.inputs if array is not None and array.dtype.kind in "fc"]
+    arrays = [
+        array
+        for array in step.inputs
+        if array is not None and (array.dtype.kind == "c" or is_computed_float(array))
+    ]
     return all(np.isfinite(array).all() for array in arrays)
 
 
