@@ -146,7 +146,7 @@ class RandomDisturbance:
                 if node.op in CHOICES:
                     array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
-                    array = np.full_like(array, self.anything)
+                    array = self._anything(array.shape).astype(array.dtype)
                 elif node.op == "Tan" and array.dtype in HALVES:
                     array = np.where(_lies_at_a_pole(inputs[0]), array.dtype.type(self.anything), array)
                 elif array.dtype in HALVES and self.coin:
@@ -290,12 +290,15 @@ class RandomDisturbance:
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)
-                anything = self.anything if self.coin else self.rng.choice(ANYTHING, array.shape)
-                wide, step = np.where(open_, anything, wide), np.where(open_, 0, step)
+                wide, step = np.where(open_, self._anything(array.shape), wide), np.where(open_, 0, step)
             if array.dtype == np.float64:
                 return np.asarray(array + step)
             # Beyond the largest number, infinity or not is a matter of the last rounding.
             return np.asarray(wide + step).astype(array.dtype)
+
+    def _anything(self, shape: tuple[int, ...]) -> Array:
+        """What is open: the same in all places, or each its own, of which any may be the greatest."""
+        return np.full(shape, self.anything) if self.coin else self.rng.choice(ANYTHING, shape)
 
     def _flushed(self, array: Array, dtype: DType) -> Array:
         if not self.flushes or dtype != dtypes.FLOAT32:

@@ -141,6 +141,16 @@ def test_sums_that_overflow_on_the_way_are_open_one_by_one() -> None:
         assert difference(np.array([place]), expected, sample) is None
 
 
+def test_formulas_that_overflow_on_the_way_are_open_one_by_one() -> None:
+    parameters = {"s": [1] * 3, "b": [0] * 3, "m": [0] * 3, "v": [1] * 3}
+    normalise = node("BatchNormalization", ["x", *parameters], ["n"])
+    nodes = [normalise, node("ArgMax", ["n"], ["y"], axis=1, keepdims=0)]
+    proto = model(nodes, {name: np.float32(value) for name, value in parameters.items()}, (1, 3))
+    for size, is_open in ((3e38, True), (3, False)):
+        expected, sample = sampled(proto, np.float32([[size, size, size / 2]]))
+        assert (difference(np.array([2]), expected, sample) is None) == is_open
+
+
 def test_jumps_that_rounding_may_decide_are_left_open() -> None:
     nodes = [node("Exp", ["x"], ["e"]), node("Floor", ["e"], ["y"])]
     x = np.float32([0.0, 1.0, 2.0, 0.5])  # e^0 lies at a jump
