@@ -74,8 +74,16 @@ LIMITS = (
     Limit(r"slope of shape .* does not broadcast one-way", "onnxruntime broadcasts it both ways"),
     Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
     Limit(
-        r"initializer '.*': .* takes \d+ bytes, there are \d+$", "onnxruntime ignores those that nobody reads"
+        r"initializer '.*': (.* takes \d+ bytes, there are \d+$|the shape .* has a negative dimension)",
+        "onnxruntime ignores those that nobody reads",
     ),
+    Limit(r"Resize node .*: \d+ scales or sizes are given for 0 axes", "onnxruntime takes none for all"),
+    Limit(
+        r"(strides|dilations|pads) \[.*\] has \d+ entries for \d+ spatial axes",
+        "onnxruntime reads the first of them",
+    ),
+    Limit(r"Conv node .*: pads \[.*\] must not be negative", "onnxruntime crops"),
+    Limit(r"Conv node .*: input and weight must have the same rank of 3 or more", "images of no axes"),
     Limit(r"Resize node .*: roi holds numbers that are not finite", "onnxruntime makes sizes of NaN"),
     Limit(r"the element type float6\w+ is not supported", "vkml does not know it"),
     Limit(
@@ -88,7 +96,7 @@ LIMITS = (
     ),
     Limit(
         r"Compress node .*: the condition must have rank 1"
-        r"|(Expand|Pad) node .*: (shape|pads) must be a list of integers",
+        r"|must be a list of integers, its shape is \[\d+, ",
         "onnxruntime reads any shape in a row",
     ),
     Limit(
