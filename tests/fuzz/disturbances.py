@@ -73,6 +73,8 @@ LARGEST = {**dict.fromkeys((*HALVES, np.dtype(np.float32)), 1e17), np.dtype(np.f
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
 
 
+TURNS = 59
+"""Every so manieth of open places is the greatest at a time; a prime, so that axes of any stride have one."""
 ANYTHING = (np.nan, 0.0, np.inf, -np.inf, 1.0)
 """What may come of a sum or a product that overflows on the way: the same everywhere, or each its own."""
 
@@ -105,6 +107,7 @@ class RandomDisturbance:
         self.style = self.STYLES[number % len(self.STYLES)]
         self.reach = 0.5 ** (number // len(self.STYLES) % 10)
         self.coin = number // 4 % 2 == 0
+        self.turn = number
         self.anything = ANYTHING[number % len(ANYTHING)]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
 
@@ -297,8 +300,13 @@ class RandomDisturbance:
             return np.asarray(wide + step).astype(array.dtype)
 
     def _anything(self, shape: tuple[int, ...]) -> Array:
-        """What is open: the same in all places, or each its own, of which any may be the greatest."""
-        return np.full(shape, self.anything) if self.coin else self.rng.choice(ANYTHING, shape)
+        """What is open: the same in all places, each its own, or a few above all others, in turn."""
+        if self.turn % 3 == 0:
+            return np.full(shape, self.anything)
+        if self.turn % 3 == 1:
+            return self.rng.choice(ANYTHING, shape)
+        places = np.arange(math.prod(shape)).reshape(shape)
+        return np.where(places % TURNS == self.turn // 3 % TURNS, np.inf, -np.inf)
 
     def _flushed(self, array: Array, dtype: DType) -> Array:
         if not self.flushes or dtype != dtypes.FLOAT32:

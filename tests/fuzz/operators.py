@@ -43,7 +43,7 @@ class OperatorCheck:
         self.apart: set[str] = set()
         """Values that onnxruntime rightly or excusably has otherwise, and what is computed from them."""
         self.excused: list[str] = []
-        """Refusals by nodes that read such values: onnxruntime, having others, may run them."""
+        """Nodes that read such values and refuse them: onnxruntime, having others, may run them."""
 
     def run(self, feed: Mapping[str, Array], trace: Mapping[str, Array] | None) -> None:
         """All nodes for one feed; `trace` holds onnxruntime's values, if it ran the model."""
@@ -63,7 +63,7 @@ class OperatorCheck:
         except vkml.Error as error:
             node = self.evaluation.current
             if node is not None and self.apart.intersection(node.inputs):
-                self.excused.append(str(error))
+                self.excused.append(node.label)
             elif trace is not None and not limit_of(str(error), self.proto):
                 self._add("refused", f"onnxruntime runs what NumPy refuses: {error}")
         except MemoryError:

@@ -141,6 +141,16 @@ def test_sums_that_overflow_on_the_way_are_open_one_by_one() -> None:
         assert difference(np.array([place]), expected, sample) is None
 
 
+def test_any_of_many_open_sums_may_be_the_greatest() -> None:
+    weight = np.full((4, 40), 3e38, np.float32) * np.float32([[1], [-1], [1], [-1]])
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("Hardmax", ["m"], ["y"], axis=1)]
+    proto = model(nodes, {"w": weight}, (1, 4))
+    expected, sample = sampled(proto, np.float32([[3, 3, 3, 3]]))
+    for place in range(40):
+        assert difference(np.eye(40, dtype=np.float32)[[place]], expected, sample) is None
+    assert difference(np.full((1, 40), 9, np.float32), expected, sample) is not None
+
+
 def test_formulas_that_overflow_on_the_way_are_open_one_by_one() -> None:
     parameters = {"s": [1] * 3, "b": [0] * 3, "m": [0] * 3, "v": [1] * 3}
     normalise = node("BatchNormalization", ["x", *parameters], ["n"])
