@@ -78,7 +78,7 @@ LIMITS = (
     Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
     Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
     Limit(r"name an axis twice", "onnxruntime reduces it once"),
-    Limit(r"axis -?\d{9,} is outside", "onnxruntime cuts the number off"),
+    Limit(r"axis -?\d{9,} is outside|TopK node .*: k is \d{10}", "onnxruntime cuts the number off"),
     Limit(r"slope of shape .* does not broadcast one-way", "onnxruntime broadcasts it both ways"),
     Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
     Limit(
