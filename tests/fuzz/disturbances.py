@@ -58,8 +58,10 @@ Absolute errors are those of float32; in double they are as much smaller as its 
 """
 EXPONENTIALS = frozenset({"Elu", "Selu", "Celu"})
 """Functions with a multiple of exp(x) - 1, which is known to an absolute error only: so many times."""
-CHOICES = frozenset({"Max", "Min", "Clip", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"})
-"""What chooses among numbers: of zeros with different signs either."""
+CHOICES = frozenset(
+    {"Max", "Min", "Clip", "Relu", "Celu", "Selu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"}
+)
+"""What chooses among numbers: of zeros with different signs either; or is a sum of which one part is zero."""
 
 JITTERED = frozenset(
     """
@@ -214,7 +216,7 @@ class RandomDisturbance:
             return array
         zeros = [value[value == 0] for value in inputs if value is not None and is_computed_float(value)]
         signs = {bool(sign) for value in zeros for sign in np.signbit(value)} | (
-            {False} if node.op == "Relu" else set()
+            {False} if node.op == "Relu" else {False, True} if node.op in ("Celu", "Selu") else set()
         )
         flipped = is_zero & (self.rng.random(array.shape) < 0.5)
         return np.where(flipped, -array, array) if len(signs) == 2 else array

@@ -91,6 +91,8 @@ class Evaluation:
             name: Known(constant.type, constant.array) for name, constant in self.graph.constants.items()
         }
         for value in self.graph.inputs:
+            if value.name not in feed:
+                raise vkml.InvalidArgument(f"the feed lacks the input {value.name!r}")
             array = feed[value.name]
             if array.dtype != value.type.dtype.storage:
                 raise vkml.InvalidArgument(
