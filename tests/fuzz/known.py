@@ -78,7 +78,7 @@ def _is_flattened(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 def _is_any_float(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result.dtype.kind == "f" or (result.dtype.kind == "V" and "float" in result.dtype.name)
+    return result.dtype.kind in "fc" or (result.dtype.kind == "V" and "float" in result.dtype.name)
 
 
 def _is_complex(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -131,6 +131,22 @@ def _divides_whole(node: Node, inputs: list[Array | None], result: Array) -> Any
     with np.errstate(all="ignore"):
         size = np.abs(base.astype(np.float64)) ** exponent.astype(np.float64)
     return (exponent < 0) | ~(size < np.iinfo(result.dtype).max)
+
+
+def _exceeds_doubles(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    base, exponent = inputs
+    if result.dtype.itemsize < 8 or result.dtype.kind != "i" or base is None or exponent is None:
+        return False
+    with np.errstate(all="ignore"):
+        return ~(np.abs(base.astype(np.float64)) ** exponent.astype(np.float64) < 2**53)
+
+
+def _squares_large_halves(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether a variance is taken of float16 of which squares, or their sum, may overflow."""
+    data = inputs[0]
+    if not node.attributes["training_mode"] or data is None or data.dtype != np.float16:
+        return False
+    return bool(np.sum(np.square(data.astype(np.float64))) > 60000)
 
 
 def _pads_for_dilations(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -467,6 +483,7 @@ FREEDOMS = (
     ),
     Freedom("Gemm", _scales_whole, "integers times a fraction: when they are truncated, ONNX does not say"),
     Freedom("Pow", _divides_whole, "powers of integers, negative or too large: ONNX does not say"),
+    Freedom("Pow", _exceeds_doubles, "onnxruntime computes powers of integers in float64", ORT),
     Freedom("Shrink", _is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
     Freedom(
         "Conv ConvInteger ConvTranspose MaxPool AveragePool LpPool",
@@ -519,6 +536,9 @@ FREEDOMS = (
         _is_large_with_nan,
         "onnxruntime loses NaN where it reduces in blocks; too large for onnx's evaluator to say so",
         ORT,
+    ),
+    Freedom(
+        "BatchNormalization", _squares_large_halves, "onnxruntime adds squares of float16 in float16", ORT
     ),
     Freedom("LogSoftmax", _vanishes_in_exponentials, "onnx's evaluator takes the logarithm of 0", ONNX),
     Freedom("RoiAlign", _is_of_old_rois, "onnx's evaluator knows half pixels only, whatever the opset", ONNX),

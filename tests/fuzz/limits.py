@@ -75,6 +75,10 @@ LIMITS = (
     Limit(
         r"ConvTranspose node .*: pads .* cut more than", "onnxruntime takes an output_shape below 0 for none"
     ),
+    Limit(
+        r"an output of shape \[(0, .*|.*, 0|.*, 0, .*)\] \(\w+\) takes \d+ bytes; vkml allows",
+        "a bound of vkml's: sizes of nothing may be multiplied back",
+    ),
     Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
     Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
     Limit(r"name an axis twice", "onnxruntime reduces it once"),
