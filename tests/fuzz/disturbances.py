@@ -11,9 +11,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from tests.fuzz.tensors import Array
+from tests.fuzz.tensors import HALVES, Array, is_computed_float
 from vkml.ir import Node, dtypes, find
 from vkml.ir.dtypes import DType
 
@@ -57,8 +58,10 @@ Absolute errors are those of float32; in double they are as much smaller as its 
 """
 EXPONENTIALS = frozenset({"Elu", "Selu", "Celu"})
 """Functions with a multiple of exp(x) - 1, which is known to an absolute error only: so many times."""
-CHOICES = frozenset({"Max", "Min", "Clip", "Relu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"})
-"""What chooses among numbers: of zeros with different signs either."""
+CHOICES = frozenset(
+    {"Max", "Min", "Clip", "Relu", "Celu", "Selu", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool"}
+)
+"""What chooses among numbers: of zeros with different signs either; or is a sum of which one part is zero."""
 
 JITTERED = frozenset(
     """
@@ -68,11 +71,13 @@ JITTERED = frozenset(
     """.split()  # noqa: SIM905
 )
 """Formulas of many steps: their inputs are disturbed."""
-LARGEST = {np.dtype(np.float16): 1e17, np.dtype(np.float32): 1e17, np.dtype(np.float64): 1e150}
+LARGEST = {**dict.fromkeys((*HALVES, np.dtype(np.float32)), 1e17), np.dtype(np.float64): 1e150}
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
 
 
-ANYTHING = (np.nan, 0.0, np.inf, -np.inf)
+TURNS = 59
+"""Every so manieth of open places is the greatest at a time; a prime, so that axes of any stride have one."""
+ANYTHING = (np.nan, 0.0, np.inf, -np.inf, 1.0)
 """What may come of a sum or a product that overflows on the way: the same everywhere, or each its own."""
 
 
@@ -85,7 +90,7 @@ class Traits:
     """Whether subnormal float32 may count as zero."""
     winograd: bool = False
     unrounded_halves: bool = False
-    """Whether a float16 may be known more precisely than it is stored."""
+    """Whether a float of 16 bits may be known more precisely than it is stored."""
     scale: float = 1.0
     """Times the errors that functions and sums are allowed."""
 
@@ -93,17 +98,19 @@ class Traits:
 class RandomDisturbance:
     """One sample; styles differ in how errors hang together."""
 
-    STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros")
+    STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros", "outwards", "inwards")
     """Errors of each element's own; of one sign, up to what is allowed in one sample and half as large in the
-    next, so that somewhere they are a single unit; none but subnormals flushed; full ones of random sign; and
-    such that what may be zero is, and else what may be the very input."""
+    next, so that somewhere they are a single unit; none but subnormals flushed; full ones of random sign;
+    such that what may be zero is, and else what may be the very input; and, of all sizes again, away from
+    zero and towards it, as those of odd functions are."""
 
     def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
         self.rng, self.traits = rng, traits
         self.style = self.STYLES[number % len(self.STYLES)]
         self.reach = 0.5 ** (number // len(self.STYLES) % 10)
         self.coin = number // 4 % 2 == 0
-        self.anything = ANYTHING[number % 4]
+        self.turn = number
+        self.anything = ANYTHING[number % len(ANYTHING)]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
 
     def inputs(self, node: Node, arrays: list[Array | None], types: list[DType | None]) -> list[Array | None]:
@@ -113,14 +120,14 @@ class RandomDisturbance:
         ]
         if self.traits.unrounded_halves and node.op not in MOVEMENTS:
             found = [
-                self._moved(array, _unit(array)) if array is not None and array.dtype == np.float16 else array
+                self._moved(array, _unit(array)) if array is not None and array.dtype in HALVES else array
                 for array in found
             ]
         if node.op not in JITTERED or node.domain or _is_plain_scatter(node):
             return found
         return [
             array
-            if array is None or dtype is None or not dtype.is_native or not dtype.is_float
+            if array is None or dtype not in dtypes.FLOATS
             else self._moved(
                 array, np.abs(array.astype(np.float64)) * self.traits.scale * 4 * _epsilon(array.dtype)
             )
@@ -134,7 +141,7 @@ class RandomDisturbance:
         for number, (array, dtype) in enumerate(zip(arrays, types, strict=False)):
             if node.op in ("Cast", "CastLike") and dtype.is_integer and inputs[0] is not None:
                 array = self._fitted(array, inputs[0])
-            if dtype.is_float and dtype.is_native:
+            if dtype in dtypes.FLOATS:
                 error = self._error(node, inputs, array, number)
                 if error is not None:
                     array = self._moved(array, error)
@@ -144,11 +151,11 @@ class RandomDisturbance:
                 if node.op in CHOICES:
                     array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
-                    array = np.full_like(array, self.anything)
-                elif node.op == "Tan" and dtype == dtypes.FLOAT16:
+                    array = self._anything(array.shape).astype(array.dtype)
+                elif node.op == "Tan" and array.dtype in HALVES:
                     array = np.where(_lies_at_a_pole(inputs[0]), array.dtype.type(self.anything), array)
-                elif dtype == dtypes.FLOAT16 and self.coin:
-                    # A fused chain of float16 rounds at its end: what overflows on the way may come back.
+                elif array.dtype in HALVES and self.coin:
+                    # A fused chain of 16 bits rounds at its end: what overflows on the way may come back.
                     array = np.where(np.isinf(array), array.dtype.type(self.anything), array)
             found.append(array)
         return found
@@ -176,11 +183,13 @@ class RandomDisturbance:
                 # What counts as zero where it is compared may come out as it is.
                 tiny = np.finfo(np.float32).tiny
                 return np.where(np.abs(array) < tiny, tiny, scale * unit if scale != 1 else 0)
-            if array.dtype == np.float16 and op in ARITHMETIC:
-                return unit  # a chain of these may round once, at its end
+            if array.dtype in HALVES and op in ARITHMETIC:
+                # A chain of these may round once, at its end; what is left of many times a number that is not
+                # rounded yet may be anything below it.
+                return np.where(_exceeds_many_times(inputs), np.abs(inputs[1]), unit) if op == "Mod" else unit
             return None if scale == 1 or op not in ARITHMETIC else unit
         if op in QUOTIENTS:
-            units = 4 if self.traits.rough_quotients else 1 if array.dtype == np.float16 else 0
+            units = 4 if self.traits.rough_quotients else 1 if array.dtype in HALVES else 0
             return None if not units else units * unit
         if op in LINEAR:
             return scale * self._linear(node, inputs, array) + unit
@@ -205,9 +214,9 @@ class RandomDisturbance:
         is_zero = array == 0
         if not is_zero.any():
             return array
-        zeros = [value[value == 0] for value in inputs if value is not None and value.dtype.kind == "f"]
+        zeros = [value[value == 0] for value in inputs if value is not None and is_computed_float(value)]
         signs = {bool(sign) for value in zeros for sign in np.signbit(value)} | (
-            {False} if node.op == "Relu" else set()
+            {False} if node.op == "Relu" else {False, True} if node.op in ("Celu", "Selu") else set()
         )
         flipped = is_zero & (self.rng.random(array.shape) < 0.5)
         return np.where(flipped, -array, array) if len(signs) == 2 else array
@@ -221,9 +230,12 @@ class RandomDisturbance:
                 any(node.attributes["pads"] or ()) or node.attributes["auto_pad"] != "NOTSET",
             )
             return bool(is_padded and weight is not None and not np.isfinite(weight).all())
+        if node.op in ("Resize", "Upsample"):
+            # Whether infinity meets a weight of zero, kernels decide, too.
+            return node.attributes["mode"] != "nearest" and not np.isfinite(inputs[0]).all()  # type: ignore[type-var]
         if node.op not in JITTERED or node.op in ("Softmax", "LogSoftmax") or _is_plain_scatter(node):
             return False
-        floats = [value for value in inputs if value is not None and value.dtype.kind == "f"]
+        floats = [value for value in inputs if value is not None and is_computed_float(value)]
         if node.op in ("ReduceProd", "CumProd", "ScatterElements", "ScatterND"):
             with np.errstate(all="ignore"):
                 logs = [np.abs(np.log2(np.abs(value[np.isfinite(value) & (value != 0)]))) for value in floats]
@@ -235,7 +247,7 @@ class RandomDisturbance:
     def _linear(self, node: Node, inputs: list[Array | None], array: Array) -> Any:
         sizes = []
         for value in inputs:
-            if value is not None and value.dtype.kind == "f":
+            if value is not None and is_computed_float(value):
                 size = np.where(np.isfinite(value), np.abs(value), 0).astype(value.dtype)
                 sizes.append(size)
             else:
@@ -252,7 +264,7 @@ class RandomDisturbance:
             if node.op == "Conv" and inputs[1] is not None:
                 terms = math.prod(inputs[1].shape[1:])
         # Coordinates, and so weights, are float32 in every runtime.
-        is_single = array.dtype == np.float16 or node.op in ("Resize", "Upsample")
+        is_single = array.dtype in HALVES or node.op in ("Resize", "Upsample")
         epsilon = 1.2e-7 if is_single else _epsilon(array.dtype)
         error = (4 + 2 * math.sqrt(terms)) * epsilon * total.astype(np.float64)
         if node.op == "Conv" and self.traits.winograd and inputs[1].shape[2:] == (3, 3):  # type: ignore[union-attr]
@@ -271,7 +283,11 @@ class RandomDisturbance:
         elif self.style == "zeros":
             share = 0.0
         else:
-            share = {"all up": self.reach, "all down": -self.reach, "flushed": 0.0}[self.style]
+            share = {"all down": -self.reach, "inwards": -self.reach, "flushed": 0.0}.get(
+                self.style, self.reach
+            )
+            if self.style in ("outwards", "inwards"):
+                share = share * np.sign(wide)
         with np.errstate(all="ignore"):
             step = np.where(np.isfinite(wide), share * error, 0)
             if self.style == "zeros":
@@ -279,12 +295,20 @@ class RandomDisturbance:
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)
-                anything = self.anything if self.coin else self.rng.choice(ANYTHING, array.shape)
-                wide, step = np.where(open_, anything, wide), np.where(open_, 0, step)
+                wide, step = np.where(open_, self._anything(array.shape), wide), np.where(open_, 0, step)
             if array.dtype == np.float64:
                 return np.asarray(array + step)
             # Beyond the largest number, infinity or not is a matter of the last rounding.
             return np.asarray(wide + step).astype(array.dtype)
+
+    def _anything(self, shape: tuple[int, ...]) -> Array:
+        """What is open: the same in all places, each its own, or a few above all others, in turn."""
+        if self.turn % 3 == 0:
+            return np.full(shape, self.anything)
+        if self.turn % 3 == 1:
+            return self.rng.choice(ANYTHING, shape)
+        places = np.arange(math.prod(shape)).reshape(shape)
+        return np.where(places % TURNS == self.turn // 3 % TURNS, np.inf, -np.inf)
 
     def _flushed(self, array: Array, dtype: DType) -> Array:
         if not self.flushes or dtype != dtypes.FLOAT32:
@@ -312,17 +336,24 @@ def _folded_error(node: Node, inputs: list[Array | None], array: Array) -> Any:
             mean, variance = x.mean(axes), x.var(axes)
         factor = np.abs(scale) / np.sqrt(variance + node.attributes["epsilon"])
         size = factor.reshape(lanes) * (np.abs(x) + np.abs(mean).reshape(lanes)) + np.abs(bias).reshape(lanes)
-    epsilon = 1.2e-7 if array.dtype == np.float16 else _epsilon(array.dtype)
+    epsilon = 1.2e-7 if array.dtype in HALVES else _epsilon(array.dtype)
     return np.where(np.isfinite(size), 4 * epsilon * size, 0)
 
 
 def _lies_at_a_pole(angle: Array | None) -> Any:
-    """Whether a fused chain, to which a float16 comes unrounded, may meet infinity or its other sign."""
+    """Whether a fused chain, to which 16 bits come unrounded, may meet infinity or its other sign."""
     if angle is None:
         return False
     with np.errstate(all="ignore"):
         wide, reach = angle.astype(np.float64), 4 * _unit(angle).astype(np.float64)
         return np.floor((wide - reach) / np.pi - 0.5) != np.floor((wide + reach) / np.pi - 0.5)
+
+
+def _exceeds_many_times(inputs: list[Array | None]) -> Any:
+    """Where a number of 16 bits has another one so many times in it that the other decides what is left."""
+    number, divisor = (np.asarray(value, np.float64) for value in inputs[:2])
+    with np.errstate(all="ignore"):
+        return np.abs(number) > 512 * np.abs(divisor)
 
 
 def _is_plain_scatter(node: Node) -> bool:
@@ -339,4 +370,4 @@ def _unit(array: Array) -> Array:
 
 
 def _epsilon(dtype: np.dtype[Any]) -> float:
-    return float(np.finfo(dtype).eps)
+    return float(ml_dtypes.finfo(dtype).eps)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import vkml.ops  # noqa: F401  (fills the registry)
+import vkml.ops
 from tests.fuzz.tensors import Array
 from vkml.ir import Known, Node, TensorType
 from vkml.ir.dtypes import DType
@@ -91,7 +91,13 @@ class Evaluation:
             name: Known(constant.type, constant.array) for name, constant in self.graph.constants.items()
         }
         for value in self.graph.inputs:
+            if value.name not in feed:
+                raise vkml.InvalidArgument(f"the feed lacks the input {value.name!r}")
             array = feed[value.name]
+            if array.dtype != value.type.dtype.storage:
+                raise vkml.InvalidArgument(
+                    f"input {value.name!r} takes {value.type.dtype}, the feed has {array.dtype}"
+                )
             values[value.name] = Known(TensorType(value.type.dtype, array.shape), array)
         return values
 

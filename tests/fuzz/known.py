@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.fuzz.disturbances import EXACT, JITTERED, LINEAR
-from tests.fuzz.tensors import Array
+from tests.fuzz.tensors import HALVES, Array, is_computed_float
 from tests.fuzz.trusted import REFERENCE_LIMIT
 from vkml.ir import Node, dtypes
 
@@ -29,7 +30,7 @@ class Freedom:
 
 
 def _floats(inputs: list[Array | None]) -> list[Array]:
-    return [array for array in inputs if array is not None and array.dtype.kind == "f"]
+    return [array for array in inputs if array is not None and is_computed_float(array)]
 
 
 def always(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -64,7 +65,8 @@ def _leaves_range(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 def _is_bfloat16_formula(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result.dtype == dtypes.BFLOAT16.storage and node.op not in EXACT
+    has_factor = node.op in ("LeakyRelu", "ThresholdedRelu")
+    return result.dtype == dtypes.BFLOAT16.storage and (has_factor or node.op not in EXACT)
 
 
 def _is_mask(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -76,7 +78,7 @@ def _is_flattened(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 def _is_any_float(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result.dtype.kind == "f" or (result.dtype.kind == "V" and "float" in result.dtype.name)
+    return result.dtype.kind in "fc" or (result.dtype.kind == "V" and "float" in result.dtype.name)
 
 
 def _is_complex(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -131,6 +133,22 @@ def _divides_whole(node: Node, inputs: list[Array | None], result: Array) -> Any
     return (exponent < 0) | ~(size < np.iinfo(result.dtype).max)
 
 
+def _exceeds_doubles(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    base, exponent = inputs
+    if result.dtype.itemsize < 8 or result.dtype.kind != "i" or base is None or exponent is None:
+        return False
+    with np.errstate(all="ignore"):
+        return ~(np.abs(base.astype(np.float64)) ** exponent.astype(np.float64) < 2**53)
+
+
+def _squares_large_halves(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether a variance is taken of float16 of which squares, or their sum, may overflow."""
+    data = inputs[0]
+    if not node.attributes["training_mode"] or data is None or data.dtype != np.float16:
+        return False
+    return bool(np.sum(np.square(data.astype(np.float64))) > 60000)
+
+
 def _pads_for_dilations(node: Node, inputs: list[Array | None], result: Array) -> Any:
     dilations = node.attributes["dilations"] or ()
     return str(node.attributes["auto_pad"]).startswith("SAME") and max(dilations, default=1) > 1
@@ -138,7 +156,8 @@ def _pads_for_dilations(node: Node, inputs: list[Array | None], result: Array) -
 
 def _may_overflow(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(
-        array.size and not np.abs(array).max() < np.finfo(array.dtype).max / 16 for array in _floats(inputs)
+        array.size and not np.abs(array).max() < float(ml_dtypes.finfo(array.dtype).max) / 16
+        for array in _floats(inputs)
     )
 
 
@@ -203,8 +222,8 @@ def _ends_outside(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(end > data.shape[2 + axis] + pads[axis] + pads[rank + axis] for axis, end in enumerate(ends))
 
 
-def _wants_more_than_there_is(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    """Whether the stated size of a transposed convolution's result would need pads below zero."""
+def _pads_to_a_stated_size(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether a transposed convolution's size needs pads; if these are split among both sides, below zero."""
     data, weight, sizes = inputs[0], inputs[1], node.attributes["output_shape"]
     if not sizes or data is None or weight is None:
         return False
@@ -212,18 +231,21 @@ def _wants_more_than_there_is(node: Node, inputs: list[Array | None], result: Ar
     ones = (1,) * rank
     strides, dilations = node.attributes["strides"] or ones, node.attributes["dilations"] or ones
     more = node.attributes["output_padding"] or (0,) * rank
-    return any(
+    totals = [
         strides[axis] * (data.shape[2 + axis] - 1)
         + more[axis]
         + (weight.shape[2 + axis] - 1) * dilations[axis]
         + 1
-        < sizes[axis - rank]
+        - sizes[axis - rank]
         for axis in range(rank)
-    )
+    ]
+    return min(totals) < 0 if str(node.attributes["auto_pad"]).startswith("SAME") else max(totals) > 0
 
 
 def _is_least(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return np.isneginf(result) if result.dtype.kind == "f" else False
+    if is_computed_float(result):
+        return np.isneginf(result)
+    return result == np.iinfo(result.dtype).min if result.dtype.kind == "i" else False
 
 
 def _strides_from_lower_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -282,11 +304,11 @@ def _is_large_with_nan(node: Node, inputs: list[Array | None], result: Array) ->
 
 
 def _comes_from_half(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return inputs[0] is not None and inputs[0].dtype == np.float16
+    return inputs[0] is not None and inputs[0].dtype in HALVES
 
 
 def _vanishes_in_exponentials(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return result < np.log(np.finfo(result.dtype).tiny)
+    return result < np.log(float(ml_dtypes.finfo(result.dtype).tiny))
 
 
 def _is_of_old_rois(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -311,10 +333,38 @@ def _infers_with_mixed_types(node: Node, inputs: list[Array | None], result: Arr
     return len(types) > 1 and not node.attributes["training_mode"]
 
 
+def _keeps_all_sizes(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Whether scales other than 1 leave every size as it is."""
+    data = inputs[0]
+    return data is not None and data.shape == result.shape
+
+
+def _has_fractional_indices(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return any((array != np.trunc(array)).any() for array in _floats(inputs[:1]))
+
+
+def _leaves_powers_of_two(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """What float8e8m0 does not have, where ONNX's table does not say how it is rounded."""
+    data, target = inputs[0], dtypes.from_numpy(result.dtype)
+    if data is None or target is not dtypes.FLOAT8E8M0 or data.dtype == object:
+        return False
+    wide = data.astype(np.float64)
+    is_beyond = ~((wide >= 2.0**-127) & (wide <= 2.0**127))
+    is_tabled = (node.attributes["saturate"], node.attributes["round_mode"]) in ((1, "up"), (0, "nearest"))
+    return (wide < 0) | ((wide == 0) & np.signbit(wide)) | (is_beyond & (not is_tabled))
+
+
+def _names_axes_in_disorder(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    axes = inputs[1] if len(inputs) > 1 else None
+    return node.version < 13 and axes is not None and bool((axes < 0).any() or (np.diff(axes) < 0).any())
+
+
 def _lies_at_a_jump(node: Node, inputs: list[Array | None], result: Array) -> Any:
     """Places whose coordinates lie where the nearest place changes, as closely as float32 tells."""
     data, given = inputs[0], inputs[2] if len(inputs) > 2 else None
-    if data is None or node.attributes["mode"] != "nearest" or result.ndim != data.ndim or not data.size:
+    if data is None or node.attributes["mode"] != "nearest" or result.ndim != data.ndim:
+        return False
+    if not data.size or not result.size:
         return False
     scales = [out / size for size, out in zip(data.shape, result.shape, strict=True)]
     if given is not None and given.size:
@@ -433,6 +483,7 @@ FREEDOMS = (
     ),
     Freedom("Gemm", _scales_whole, "integers times a fraction: when they are truncated, ONNX does not say"),
     Freedom("Pow", _divides_whole, "powers of integers, negative or too large: ONNX does not say"),
+    Freedom("Pow", _exceeds_doubles, "onnxruntime computes powers of integers in float64", ORT),
     Freedom("Shrink", _is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
     Freedom(
         "Conv ConvInteger ConvTranspose MaxPool AveragePool LpPool",
@@ -440,7 +491,10 @@ FREEDOMS = (
         "a window below its stride, and padding to the same size: no two runtimes agree",
     ),
     Freedom("Cast CastLike", _leaves_range, "conversions of what the target type cannot hold: undefined"),
-    Freedom("*", _is_bfloat16_formula, "onnx's evaluator rounds every step of a formula to bfloat16", ONNX),
+    Freedom(
+        "Cast CastLike", _leaves_powers_of_two, "ONNX's table of float8e8m0 has two modes of rounding only"
+    ),
+    Freedom("*", _is_bfloat16_formula, "onnx's evaluator rounds every step and factor to bfloat16", ONNX),
     Freedom("CastLike", _is_mask, "onnxruntime's masks are empty where Dropout does nothing", ORT),
     Freedom(
         "GroupNormalization LayerNormalization RMSNormalization", is_double, "stash_type: float32 on the way"
@@ -455,6 +509,14 @@ FREEDOMS = (
         "Resize Upsample GridSample RoiAlign", _may_overflow, "infinity times a weight of 0: who multiplies?"
     ),
     Freedom("Resize", _keeps_ratio, "onnx's evaluator reads the place before at the end of an axis", ONNX),
+    Freedom("Resize Upsample", _keeps_all_sizes, "onnxruntime copies, whatever the scales", ORT),
+    Freedom(
+        "Squeeze Unsqueeze",
+        _names_axes_in_disorder,
+        "onnx's evaluator takes axis after axis, each of the tensor that it has by then",
+        ONNX,
+    ),
+    Freedom("OneHot", _has_fractional_indices, "onnx's evaluator wraps them before it cuts them off", ONNX),
     Freedom("AffineGrid", _has_single_size, "the corner of a single place: no two runtimes agree"),
     Freedom("Resize", _crops, "onnx's text crops before it scales, others do not"),
     Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),
@@ -474,6 +536,9 @@ FREEDOMS = (
         _is_large_with_nan,
         "onnxruntime loses NaN where it reduces in blocks; too large for onnx's evaluator to say so",
         ORT,
+    ),
+    Freedom(
+        "BatchNormalization", _squares_large_halves, "onnxruntime adds squares of float16 in float16", ORT
     ),
     Freedom("LogSoftmax", _vanishes_in_exponentials, "onnx's evaluator takes the logarithm of 0", ONNX),
     Freedom("RoiAlign", _is_of_old_rois, "onnx's evaluator knows half pixels only, whatever the opset", ONNX),
@@ -500,11 +565,16 @@ FREEDOMS = (
     Freedom("MaxPool AveragePool LpPool", _overhangs, "onnx's evaluator makes nothing of such windows", ONNX),
     Freedom(
         "ConvTranspose",
-        _wants_more_than_there_is,
-        "vkml adds zeros at the end, onnx's evaluator on both sides, onnxruntime refuses",
+        _pads_to_a_stated_size,
+        "onnx's evaluator pads where it is to pad alike only; what is missing it adds on both sides, "
+        "vkml and onnxruntime at the end",
         ONNX,
     ),
-    Freedom("MaxPool GlobalMaxPool", _is_least, "onnxruntime begins with the least finite number", ORT),
+    Freedom(
+        "MaxPool GlobalMaxPool",
+        _is_least,
+        "onnxruntime begins with the least finite number, onnx's evaluator has 0 of padding only",
+    ),
     Freedom(
         "MaxPool",
         _strides_from_lower_pads,

@@ -50,18 +50,52 @@ LIMITS = (
     Limit(r"the dimension '.*' is .* in input", "onnxruntime lets inputs disagree in a dimension"),
     Limit(r"Constant node .*: (takes 0 inputs|the attribute)", "onnxruntime does not look at Constant nodes"),
     Limit(r"in a cycle: .*Constant node", "onnxruntime does not look at Constant nodes"),
-    Limit(r"MeanVarianceNormalization node .*: axis . is outside", "the default axes are those of an image"),
+    Limit(
+        r"MeanVarianceNormalization node .*: axis -?\d+ is outside", "the default axes are those of an image"
+    ),
     Limit(r"Arg(Max|Min) node .* has no elements", "the place of the greatest of none"),
     Limit(r"GatherND node .*do not address data", "onnxruntime reads beyond a batch that is too small"),
+    Limit(
+        r"Reduce\w+ node .*: axis -?\d+ is outside a tensor of rank 0",
+        "onnxruntime looks at no axes of a scalar",
+    ),
+    Limit(r"takes the shape \[\], got", "onnxruntime takes an input of any shape for a scalar"),
+    Limit(
+        r"Cast node .*: element type 0 is not one that ONNX defines",
+        "onnxruntime hands an input on in its own type",
+    ),
+    Limit(r"(strides|dilations|pads) \[.*\d{10}.*\] must lie in", "a bound of vkml's: numbers of 32 bits"),
+    Limit(
+        r"AffineGrid node .*: theta of shape .* does not map a tensor of size",
+        "onnxruntime reads matrices of other shapes",
+    ),
+    Limit(r"the graph has no outputs$", "nothing to compute"),
+    Limit(r"Dropout node .*: (ratio|training_mode) must be a scalar", "onnxruntime reads the first number"),
+    Limit(r"Einsum node .*: term '.*\..*' holds something else than letters", "onnxruntime ignores a dot"),
+    Limit(
+        r"ConvTranspose node .*: pads .* cut more than", "onnxruntime takes an output_shape below 0 for none"
+    ),
+    Limit(
+        r"an output of shape \[(0, .*|.*, 0|.*, 0, .*)\] \(\w+\) takes \d+ bytes; vkml allows",
+        "a bound of vkml's: sizes of nothing may be multiplied back",
+    ),
     Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
     Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
     Limit(r"name an axis twice", "onnxruntime reduces it once"),
-    Limit(r"axis -?\d{9,} is outside", "onnxruntime cuts the number off"),
+    Limit(r"axis -?\d{9,} is outside|TopK node .*: k is \d{10}", "onnxruntime cuts the number off"),
     Limit(r"slope of shape .* does not broadcast one-way", "onnxruntime broadcasts it both ways"),
     Limit(r"MaxUnpool node .*: index .* is outside", "onnxruntime writes there all the same"),
     Limit(
-        r"initializer '.*': .* takes \d+ bytes, there are \d+$", "onnxruntime ignores those that nobody reads"
+        r"initializer '.*': (.* takes \d+ bytes, there are \d+$|the shape .* has a negative dimension)",
+        "onnxruntime ignores those that nobody reads",
     ),
+    Limit(r"Resize node .*: \d+ scales or sizes are given for 0 axes", "onnxruntime takes none for all"),
+    Limit(
+        r"(strides|dilations|pads) \[.*\] has \d+ entries for \d+ spatial axes",
+        "onnxruntime reads the first of them",
+    ),
+    Limit(r"Conv node .*: pads \[.*\] must not be negative", "onnxruntime crops"),
+    Limit(r"Conv node .*: input and weight must have the same rank of 3 or more", "images of no axes"),
     Limit(r"Resize node .*: roi holds numbers that are not finite", "onnxruntime makes sizes of NaN"),
     Limit(r"the element type float6\w+ is not supported", "vkml does not know it"),
     Limit(
@@ -72,7 +106,15 @@ LIMITS = (
         r"ReverseSequence node .*: batch_axis -?\d+ and time_axis -?\d+ must be 0 and 1",
         "onnxruntime looks at the one only",
     ),
-    Limit(r"Compress node .*: the condition must have rank 1", "onnxruntime reads any shape in a row"),
+    Limit(
+        r"Compress node .*: the condition must have rank 1"
+        r"|must be a list of integers, its shape is \[\d+, ",
+        "onnxruntime reads any shape in a row",
+    ),
+    Limit(
+        r"CenterCropPad node .*: shape \[1\] must hold a size for each",
+        "onnxruntime crops all axes to the one size",
+    ),
     Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
     Limit(
         r"the output '.*' is stated to be \w+ and computes to", "onnxruntime hands inputs on without a look"

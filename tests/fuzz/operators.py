@@ -17,7 +17,7 @@ from tests.fuzz.driver import Finding
 from tests.fuzz.evaluation import Evaluation, Mismatch, Step, evaluated
 from tests.fuzz.known import ONNX, ORT, freedom
 from tests.fuzz.limits import limit_of
-from tests.fuzz.tensors import Array
+from tests.fuzz.tensors import Array, is_computed_float
 from vkml.ir import Known, TensorType
 
 TRAITS = Traits(rough_quotients=True, unrounded_halves=True, scale=8.0)
@@ -43,7 +43,7 @@ class OperatorCheck:
         self.apart: set[str] = set()
         """Values that onnxruntime rightly or excusably has otherwise, and what is computed from them."""
         self.excused: list[str] = []
-        """Refusals by nodes that read such values: onnxruntime, having others, may run them."""
+        """Nodes that read such values and refuse them: onnxruntime, having others, may run them."""
 
     def run(self, feed: Mapping[str, Array], trace: Mapping[str, Array] | None) -> None:
         """All nodes for one feed; `trace` holds onnxruntime's values, if it ran the model."""
@@ -63,7 +63,7 @@ class OperatorCheck:
         except vkml.Error as error:
             node = self.evaluation.current
             if node is not None and self.apart.intersection(node.inputs):
-                self.excused.append(str(error))
+                self.excused.append(node.label)
             elif trace is not None and not limit_of(str(error), self.proto):
                 self._add("refused", f"onnxruntime runs what NumPy refuses: {error}")
         except MemoryError:
@@ -207,7 +207,11 @@ def _narrowed(theirs: Array, ours: Array) -> Array:
 
 
 def _all_finite(step: Step) -> bool:
-    arrays = [array for array in step.inputs if array is not None and array.dtype.kind in "fc"]
+    arrays = [
+        array
+        for array in step.inputs
+        if array is not None and (array.dtype.kind == "c" or is_computed_float(array))
+    ]
     return all(np.isfinite(array).all() for array in arrays)
 
 

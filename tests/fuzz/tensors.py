@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
 
@@ -28,6 +29,8 @@ COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 NATIVE = (*FLOATS, *INTEGERS, BOOL)
 """The types that NumPy computes with and vkml has operators for."""
 FLOAT8 = tuple(code for name, code in TensorProto.DataType.items() if name.startswith("FLOAT8"))
+HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+"""Floats of 16 bits, computed as float32 and rounded once."""
 NARROW = tuple(code for name, code in TensorProto.DataType.items() if name in (
     "INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT6E2M3", "FLOAT6E3M2"))  # fmt: skip
 """Types of less than a byte."""
@@ -55,6 +58,11 @@ def numpy_type(code: int) -> np.dtype[Any]:
 
 def is_float(code: int) -> bool:
     return code in FLOATS or code == BFLOAT16 or code in FLOAT8 or code == TensorProto.FLOAT4E2M1
+
+
+def is_computed_float(array: Array) -> bool:
+    """Whether operators compute with numbers of this type, and may round them."""
+    return array.dtype.kind == "f" or array.dtype in HALVES
 
 
 def values_of(array: Array, code: int) -> Array:

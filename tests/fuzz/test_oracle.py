@@ -18,6 +18,7 @@ from tests.fuzz.evaluation import Evaluation
 from tests.fuzz.limits import limit_of
 from tests.fuzz.oracle import judge
 from tests.fuzz.tensors import Array
+from tests.fuzz.trusted import Onnxruntime, laid_open
 
 
 def model(
@@ -140,6 +141,26 @@ def test_sums_that_overflow_on_the_way_are_open_one_by_one() -> None:
         assert difference(np.array([place]), expected, sample) is None
 
 
+def test_any_of_many_open_sums_may_be_the_greatest() -> None:
+    weight = np.full((4, 40), 3e38, np.float32) * np.float32([[1], [-1], [1], [-1]])
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("Hardmax", ["m"], ["y"], axis=1)]
+    proto = model(nodes, {"w": weight}, (1, 4))
+    expected, sample = sampled(proto, np.float32([[3, 3, 3, 3]]))
+    for place in range(40):
+        assert difference(np.eye(40, dtype=np.float32)[[place]], expected, sample) is None
+    assert difference(np.full((1, 40), 9, np.float32), expected, sample) is not None
+
+
+def test_formulas_that_overflow_on_the_way_are_open_one_by_one() -> None:
+    parameters = {"s": [1] * 3, "b": [0] * 3, "m": [0] * 3, "v": [1] * 3}
+    normalise = node("BatchNormalization", ["x", *parameters], ["n"])
+    nodes = [normalise, node("ArgMax", ["n"], ["y"], axis=1, keepdims=0)]
+    proto = model(nodes, {name: np.float32(value) for name, value in parameters.items()}, (1, 3))
+    for size, is_open in ((3e38, True), (3, False)):
+        expected, sample = sampled(proto, np.float32([[size, size, size / 2]]))
+        assert (difference(np.array([2]), expected, sample) is None) == is_open
+
+
 def test_jumps_that_rounding_may_decide_are_left_open() -> None:
     nodes = [node("Exp", ["x"], ["e"]), node("Floor", ["e"], ["y"])]
     x = np.float32([0.0, 1.0, 2.0, 0.5])  # e^0 lies at a jump
@@ -175,6 +196,40 @@ def test_halves_that_overflow_on_the_way_may_come_back() -> None:
     found = np.where(np.isnan(expected), np.float16(-0.966), expected)
     assert difference(found, expected, sample) is None
     assert difference(np.full_like(expected, np.nan), expected, sample) is not None
+
+
+def test_what_is_left_of_many_times_an_unrounded_half_is_open() -> None:
+    nodes = [
+        node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        node("Sinh", ["h"], ["s"]),
+        node("Mod", ["c", "s"], ["y"], fmod=1),
+    ]
+    x = np.float32([1.945, 1.945, 3, 4])
+    expected, sample = sampled(model(nodes, {"c": np.float16([-6e4, 4, -6e4, 1])}), x)
+    assert difference(expected + np.float16([2.2, 0, 3, 0]), expected, sample) is None
+    assert difference(expected + np.float16([0, 0.1, 0, 0]), expected, sample) is not None
+    # Beyond 16 bits both are numbers in such a chain, and one infinity elsewhere.
+    nodes = [nodes[0], node("Cosh", ["h"], ["s"]), node("Mod", ["s", "s"], ["y"], fmod=1)]
+    expected, sample = sampled(model(nodes), np.float32([47, 1, 2, 3]))
+    assert np.isnan(expected[0])
+    assert difference(np.zeros_like(expected), expected, sample) is None
+    assert difference(np.ones_like(expected), expected, sample) is not None
+
+
+def test_bfloat16_is_rounded_like_other_floats() -> None:
+    nodes = [node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16), node("Gelu", ["h"], ["y"])]
+    expected, sample = sampled(model(nodes), np.float32([-4.34375, 1, 2, 3]))
+    assert difference(expected + np.spacing(expected), expected, sample) is None
+    assert difference(expected + 20 * np.spacing(expected), expected, sample) is not None
+
+
+def test_infinity_times_a_weight_of_zero_is_left_open() -> None:
+    resize = node("Resize", ["x", "", "s"], ["y"], coordinate_transformation_mode="asymmetric", mode="linear")
+    proto = model([resize], {"s": np.float32([2])})
+    for x, is_open in (([1, np.inf, 2, 3], True), ([1, 5, 2, 3], False)):
+        expected, sample = sampled(proto, np.float32(x))
+        found = np.where(np.arange(8) == 0, np.float32(np.nan), expected)
+        assert (difference(found, expected, sample) is None) == is_open
 
 
 def test_a_pole_between_two_halves_is_left_open() -> None:
@@ -232,6 +287,14 @@ def test_a_shape_that_rounding_decides_may_be_what_rounding_makes_of_it() -> Non
     assert difference(np.array([[0, 1, 3]]), expected, sample) is not None
 
 
+def test_equal_results_of_odd_functions_may_differ_on_both_sides_of_zero() -> None:
+    proto = model([node("Erf", ["x"], ["e"]), node("Unique", ["e"], ["y"])])
+    expected, sample = sampled(proto, np.float32([4, 8, -4, -8]))
+    for found in ([-1, 1], [-1, -0.99999994, 0.99999994, 1]):
+        assert difference(np.float32(found), expected, sample) is None
+    assert difference(np.float32([1]), expected, sample) is not None
+
+
 def test_multiples_of_exponentials_have_multiples_of_their_errors() -> None:
     x = np.float32([-1e-7, -1e-6, 1, 2])
     for alpha, is_open in ((100.0, True), (1.0, False)):
@@ -280,6 +343,26 @@ def test_a_right_case_is_found_right(kind: str) -> None:
     verdict = judge(case, "cpu")
     assert not verdict.findings
     assert verdict.counts["operators compared"] == 2 and verdict.counts["compared"] == 2
+
+
+def test_texts_go_through_onnxruntime() -> None:
+    graph = helper.make_graph(
+        [node("Unsqueeze", ["x", "axes"], ["a"]), node("Identity", ["a"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.STRING, (2,))],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(np.array([0]), "axes")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    found = Onnxruntime(laid_open(proto)).run({"x": np.array(["é", ""], object)})
+    assert found["a"].tolist() == [["é", ""]]
+
+
+def test_a_feed_of_another_type_is_no_contradiction_of_operators() -> None:
+    proto = model([node("Trilu", ["x"], ["y"])], shape=(2, 2))
+    case = Case(proto.SerializeToString(), ({"x": np.ones((2, 2), np.int64)},), (Run(0),))
+    verdict = judge(case, "cpu")
+    assert verdict.counts["raised"] == 1 and not verdict.findings
 
 
 def test_a_refusal_that_others_share_is_none() -> None:

@@ -129,6 +129,8 @@ def test_powers_and_remainders(device_name: str) -> None:
     cases.add("Pow", cases.array("float32", (6, 5)), Fixed(np.array(2, np.int64)))
     for name in ("int32", "int64"):
         cases.add("Pow", *two(cases, name))
+        for exponent in (np.uint32(2**32 - 2), np.uint64(2**64 - 1)):
+            cases.add("Pow", cases.array(name, (4, 5)), np.full((4, 5), exponent))
     for name in NUMBERS[2:]:
         cases.add("Mod", *two(cases, name))
         if np.dtype(name).kind == "i":

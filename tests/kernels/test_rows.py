@@ -32,6 +32,16 @@ def test_softmax_over_all_axes_from_one_on(device_name: str) -> None:
     cases.check(device_name, is_strided=True)
 
 
+def test_the_logarithm_of_near_certainty(device_name: str) -> None:
+    """What is left of large numbers keeps its digits: they are subtracted from one another first."""
+    cases = Cases(37)
+    for top in (33.129265, 1033.129265):
+        rows = np.array([[top, top - 9.7425], [top - 11, top]], np.float32)
+        cases.add("LogSoftmax", rows, atol=2e-7)
+        cases.add("LogSoftmax", rows, axis=0, atol=2e-7)
+    cases.check(device_name)
+
+
 @pytest.mark.parametrize("length", [1, 5, 63, 64, 65, 1000, 4097, 10000])
 def test_softmax_of_long_rows(device_name: str, length: int) -> None:
     cases = Cases(32)

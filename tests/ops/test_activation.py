@@ -215,3 +215,15 @@ def test_dropout_in_training() -> None:
     again, _ = run_operator("Dropout", inputs, {"seed": 7}, opset=13, outputs=2)
     assert_same(again, found)
     assert not run_operator("Dropout", [x, np.array(1.0), np.array(True)], opset=13)[0].any()
+
+
+@pytest.mark.parametrize("slope", [1.0, -1.0, 0.5, 0.0, 2.0, np.inf])
+@pytest.mark.parametrize("op", ["LeakyRelu", "PRelu", "Elu"])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_zeros_keep_their_signs(op: str, slope: float, kind: type) -> None:
+    """What ONNX leaves as it is from 0 on, is left so at minus zero, too."""
+    x = np.tile(np.array([-0.0, 0.0], kind), 20)
+    inputs = [x, np.array([slope], kind)] if op == "PRelu" else [x]
+    [found] = run_operator(op, inputs, {} if op == "PRelu" else {"alpha": slope})
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
+    assert not found.any()

@@ -172,6 +172,16 @@ def test_pow_edges() -> None:
     assert found.tolist() == [0, 1, -1, 1, 1, wrapped]
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("exponent", [np.uint32(2**32 - 2), np.uint32(2**31 + 1), np.uint64(2**64 - 1)])
+def test_unsigned_exponents_are_not_negative(kind: type, exponent: np.unsignedinteger) -> None:
+    bits = np.dtype(kind).itemsize * 8
+    base = [0, 1, -1, 2, 3, -7, 754364331]
+    expected = [(pow(b, int(exponent), 2**bits) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1) for b in base]
+    [found] = run_operator("Pow", [np.array(base, kind), np.array(exponent)])
+    assert found.tolist() == expected
+
+
 @pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])
 def test_variadic(op: str) -> None:
     for name in ("float32", "float16", "float64"):

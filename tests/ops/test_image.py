@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vkml
-from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import TensorType, dtypes, static
 
@@ -231,3 +231,13 @@ def test_errors() -> None:
             inferred_types("Resize", inputs, attributes)
     unknown = inferred_types("Resize", [x, None, None, static(dtypes.INT64, (4,))])
     assert unknown == [TensorType(dtypes.FLOAT32, (None,) * 4)]
+
+
+def test_weights_that_overflow_are_prepared_without_a_warning(device_name: str) -> None:
+    x, scales = random_array(np.random.default_rng(1), "float32", (1, 1, 4, 4)), np.float32([1, 1, 2, 2])
+    model = build_model("Resize", [x, None, scales], {"mode": "cubic", "cubic_coeff_a": np.inf})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with vkml.InferenceSession(model.SerializeToString(), devices=device_name) as session:
+            [found] = session.run(None, {"x0": x, "x2": scales})
+    assert np.isnan(found).any()

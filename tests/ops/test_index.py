@@ -214,6 +214,20 @@ def test_tensor_scatter(mode: str, axis: int) -> None:
     check_operator("TensorScatter", inputs, {"mode": mode, "axis": axis}, opset=24, against="onnx")
 
 
+@pytest.mark.parametrize("starts", [(5, 6), (12, 4), (2**63 - 1, 2**62)])
+def test_a_circular_cache_is_written_round_and_round(starts: tuple[int, int]) -> None:
+    """Whoever counts all tokens there ever were need not wrap the number."""
+    inputs = [_array(2, 5, 3), _array(2, 2, 3) + 10, _list(*starts)]
+    attributes = {"mode": "circular"}
+    (found,) = run_operator("TensorScatter", inputs, attributes, opset=24)
+    inputs[2] = _list(*(start % 5 for start in starts))
+    (expected,) = run_operator("TensorScatter", inputs, attributes, opset=24)
+    np.testing.assert_array_equal(found, expected)
+    assert (found != inputs[0]).sum() == 2 * 2 * 3
+    with pytest.raises(IndexOutOfRange, match="write index -1 of sample 1"):
+        run_operator("TensorScatter", [*inputs[:2], _list(0, -1)], attributes, opset=24)
+
+
 def test_tensor_scatter_errors() -> None:
     cache, update = _array(2, 5, 3), _array(2, 2, 3)
     with pytest.raises(IndexOutOfRange, match="write index 4 of sample 1 with 2 steps"):

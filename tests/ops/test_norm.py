@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 
 LOOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
@@ -191,3 +192,15 @@ def test_errors() -> None:
         inferred_types("LpNormalization", [x], {"p": 3})
     with pytest.raises(InvalidGraph, match="int64"):
         inferred_types("LRN", [x.astype(np.int64)], {"size": 3})
+
+
+@pytest.mark.parametrize("training", [0, 1])
+def test_batch_normalization_of_a_list_has_one_channel(device_name: str, training: int) -> None:
+    x, one = np.float32([1, 2, 4, 9]), [np.float32([value]) for value in (3, 0.5, 2, 4)]
+    model = build_model("BatchNormalization", [x, *one], {"training_mode": training}, opset=15)
+    with vkml.InferenceSession(model.SerializeToString(), devices=device_name) as session:
+        [found] = session.run(None, dict(zip((f"x{i}" for i in range(5)), (x, *one), strict=True)))
+    mean, variance = (x.mean(), x.var()) if training else (2, 4)
+    np.testing.assert_allclose(found, (x - mean) / np.sqrt(variance + 1e-5) * 3 + 0.5, rtol=1e-5)
+    with pytest.raises(ShapeError, match=r"scale must have shape \[1\]"):
+        inferred_types("BatchNormalization", [x, *[np.ones(4, np.float32)] * 4])

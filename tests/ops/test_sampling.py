@@ -121,3 +121,10 @@ def test_errors() -> None:
         run_operator("RoiAlign", [x, rois, np.array([1])])
     with pytest.raises(ShapeError, match="cannot be sampled"):
         run_operator("RoiAlign", [x, np.full_like(rois, np.inf), np.array([0])])
+
+
+@pytest.mark.parametrize("ratio", [2**40, 2**63 - 1])
+def test_more_samples_than_memory_holds_are_refused(ratio: int) -> None:
+    inputs = [np.ones((1, 2, 4, 4), np.float32), np.float32([[0, 0, 2, 2]]), np.array([0])]
+    with pytest.raises(ShapeError, match=r"takes \d+ bytes"):
+        run_operator("RoiAlign", inputs, {"sampling_ratio": ratio}, opset=16)

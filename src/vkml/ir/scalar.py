@@ -99,13 +99,13 @@ class Scalar:
     def __ge__(self, other: Scalar | Number) -> Scalar:
         return compare("greater_equal", self, other)
 
-    def __and__(self, other: Scalar) -> Scalar:
+    def __and__(self, other: Scalar | Number) -> Scalar:
         return binary("bitwise_and", self, other)
 
-    def __or__(self, other: Scalar) -> Scalar:
+    def __or__(self, other: Scalar | Number) -> Scalar:
         return binary("bitwise_or", self, other)
 
-    def __xor__(self, other: Scalar) -> Scalar:
+    def __xor__(self, other: Scalar | Number) -> Scalar:
         return binary("bitwise_xor", self, other)
 
     def __invert__(self) -> Scalar:

@@ -60,9 +60,10 @@ SOFTMAX = RowFunction(
 
 LOG_SOFTMAX = RowFunction(
     "log_softmax",
-    SOFTMAX.before.replace("float scale", "float shift").replace("1.0 / total", "top + log(total)"),
-    "x - shift",
+    SOFTMAX.before.replace("float scale", "float shift").replace("1.0 / total", "logarithm(total)"),
+    "x - top - shift",
 )
+"""The greatest number is taken away first: a shift by both would lose the digits of a small logarithm."""
 
 _CENTRE = "\n".join(
     [

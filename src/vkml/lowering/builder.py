@@ -326,7 +326,9 @@ class Builder:
         return self._lower_node(node, inputs)
 
     def _lower_node(self, node: Node, inputs: Sequence[View | None]) -> Sequence[View]:
-        lowered: Sequence[View] | None = find(node).lower(self, node, inputs)
+        # Tables that are made of attributes and constants may overflow like any other numbers.
+        with np.errstate(all="ignore"):
+            lowered: Sequence[View] | None = find(node).lower(self, node, inputs)
         if lowered is None:
             raise CannotLower(f"{node.op} has no {self.makes}")
         return lowered

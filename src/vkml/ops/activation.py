@@ -35,11 +35,18 @@ def _split(x: Array, above: Any, below: Any) -> Any:
     return np.where(x >= 0, above, np.where(x < 0, below, x))
 
 
+def _sum(x: Array, above: Array, below: Any) -> Any:
+    """`above` and `below`, of which one is 0; where both are, the zero that `x` is: a sum loses its sign."""
+    total = np.asarray(above + below)
+    np.copyto(total, x, where=x == 0)
+    return total
+
+
 def _leaky_relu(x: Array, alpha: float) -> Any:
     if not math.isfinite(alpha):
         return _split(x, x, x * alpha)
     if not 0 < x.dtype.type(alpha) <= 1:  # 0 times infinity is no number, and no part of what lies above 0
-        return np.maximum(x, 0) + np.minimum(x, 0) * alpha
+        return _sum(x, np.maximum(x, 0), np.minimum(x, 0) * alpha)
     value = np.multiply(x, x.dtype.type(alpha), out=np.empty_like(x))
     return np.maximum(x, value, out=value)
 
@@ -47,7 +54,7 @@ def _leaky_relu(x: Array, alpha: float) -> Any:
 def _elu(x: Array, alpha: float) -> Any:
     if not math.isfinite(alpha):
         return _split(x, x, alpha * np.expm1(x))
-    return np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0))
+    return _sum(x, np.maximum(x, 0), alpha * np.expm1(np.minimum(x, 0)))
 
 
 def _celu(x: Array, alpha: float) -> Any:
@@ -88,7 +95,7 @@ def _prelu(x: Array, slope: Array) -> Any:
         return np.broadcast_to(x, np.broadcast_shapes(x.shape, slope.shape)).copy()
     if not np.isfinite(slope).all():
         return np.where(x < 0, x * slope, x)
-    return np.maximum(x, 0) + np.minimum(x, 0) * slope
+    return _sum(x, np.maximum(x, 0), np.minimum(x, 0) * slope)
 
 
 def _shrink(x: Array, lambd: float, bias: float) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir import scalar
-from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT32, INT64, NUMBERS, DType, from_numpy
+from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT32, INT64, NUMBERS, UINT32, UINT64, DType, from_numpy
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INTS, Array, Operator, operator, register
 from vkml.ir.scalar import Scalar
@@ -60,8 +60,15 @@ def power(base: Array, exponent: Array) -> Any:
     return np.power(base, exact)
 
 
+_PERIOD = 2**62
+"""Exponents that differ by a multiple of it raise odd integers of 64 bits, or fewer, to the same; those of 64
+and more raise even ones to 0. So exponents beyond int64 have equals within it."""
+
+
 def _integer_power(base: Array, exponent: Array) -> Any:
     wide = exponent.astype(np.int64)
+    if exponent.dtype == np.uint64:
+        wide = np.where(wide < 0, wide & _PERIOD - 1 | _PERIOD, wide)
     raised = np.power(base.astype(np.int64), np.maximum(wide, 0)).astype(base.dtype)
     if not (wide < 0).any():
         return raised
@@ -73,8 +80,10 @@ def _power_form(base: Scalar, exponent: Scalar) -> Scalar | None:
     if base.dtype.is_integer:
         if exponent.dtype.is_float:
             return None
-        kind = INT64 if exponent.dtype.bits == 64 else INT32
-        return scalar.power(base, scalar.convert(exponent, kind))
+        times = scalar.convert(exponent, INT64 if exponent.dtype in (UINT32, UINT64, INT64) else INT32)
+        if exponent.dtype == UINT64:
+            times = scalar.where(times < 0, times & _PERIOD - 1 | _PERIOD, times)
+        return scalar.power(base, times)
     if exponent.is_constant and exponent.value in _SHORT_POWERS:
         return _SHORT_POWERS[exponent.value](base)
     if exponent.dtype == FLOAT64 and base.dtype != FLOAT64:

@@ -355,12 +355,15 @@ class TensorScatter(Operator):
         size, steps = cache.shape[axis], update.shape[axis]
         start = np.zeros(cache.shape[0], np.int64) if positions is None else positions.astype(np.int64)
         is_circular = node.attributes["mode"] == "circular"
-        wrong = np.flatnonzero((start < 0) | (start > (size - 1 if is_circular else size - steps)))
+        is_beyond = False if is_circular else start > size - steps
+        wrong = np.flatnonzero((start < 0) | is_beyond)
         if wrong.size and update.size:
             raise IndexOutOfRange(
                 f"{node.label}: write index {int(start[wrong[0]])} of sample {int(wrong[0])} "
                 f"with {steps} steps does not fit axis {axis} of size {size}"
             )
+        if is_circular:
+            start = start % max(size, 1)  # already here: what is added to the greatest integer overflows
         target = (start[:, None] + np.arange(steps)) % max(size, 1)
         result = cache.copy()
         # Both advanced indices in front: the axis moves behind the batch, where the update's has to follow.

@@ -93,13 +93,14 @@ class BatchNormalization(Operator):
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
         require_dtype(node, x, FLOATS, "the input")
-        require_rank(node, x, 2)
+        require_rank(node, x, 1)
+        channels = x.dims[1] if x.rank > 1 else 1
         for index, what in ((1, "scale"), (2, "B"), (3, "input_mean"), (4, "input_var")):
-            _check_vector(node, required(node, inputs, index), x.dims[1], what)
+            _check_vector(node, required(node, inputs, index), channels, what)
         if len(node.outputs) > 1 and not node.attributes["training_mode"]:
             raise InvalidGraph(f"{node.label}: running statistics are outputs of training_mode=1 only")
         statistics = required(node, inputs, 3).dtype, required(node, inputs, 4).dtype
-        made = [static(x.dtype, x.dims), *(static(dtype, (x.dims[1],)) for dtype in statistics)]
+        made = [static(x.dtype, x.dims), *(static(dtype, (channels,)) for dtype in statistics)]
         return made[: len(node.outputs)]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOATS, INT64, NUMBERS
+from vkml.ir.dtypes import FLOAT64, FLOATS, INT64, NUMBERS
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -270,13 +270,15 @@ class RoiAlign(Operator):
 def _align_region(node: Node, plane: Array, box: Array, geometry: RoiAlignGeometry) -> Array:
     """One region of one sample [C, H, W] → [C, *output]."""
     is_half_pixel = node.attributes["coordinate_transformation_mode"] == "half_pixel"
-    axes = []
+    axes, counts = [], []
     for axis, (size, bins) in enumerate(zip((geometry.height, geometry.width), geometry.output, strict=True)):
         start, end = (float(edge) - 0.5 * is_half_pixel for edge in (box[1 - axis], box[3 - axis]))
         extent = end - start if is_half_pixel else max(end - start, 1.0)
         if not math.isfinite(extent) or abs(extent) > 2**20:
             raise ShapeError(f"{node.label}: a region from {start} to {end} cannot be sampled")
         samples = int(node.attributes["sampling_ratio"]) or max(math.ceil(extent / bins), 0)
+        counts.append(bins * samples)
+        check_size(node, FLOAT64, (geometry.channels, *counts))
         places = start + (np.arange(bins * samples) + 0.5) * extent / max(bins * samples, 1)
         axes.append((*_bilinear_taps(places, size), samples))
     (low_y, high_y, part_y, in_y, rows), (low_x, high_x, part_x, in_x, columns) = axes

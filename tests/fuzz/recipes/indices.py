@@ -107,6 +107,6 @@ def tensor_scatter(build: GraphBuilder, op: str) -> None:
     part = build.integer(1, length)
     update = build.take([code], shape=(batch, part, width))
     mode = build.pick(None, "linear", "circular")
-    last = length if mode == "circular" else length - part + 1
+    last = 3 * length if mode == "circular" else length - part + 1
     at = build.new(INT64, (batch,), indices(0, last)) if build.chance(0.7) else None
     build.node(op, [cache, update, at], {"mode": mode, "axis": build.pick(None, -2, 1)})

@@ -16,12 +16,12 @@ def vector(build: GraphBuilder, code: int, shape: tuple[int, ...], fill: str = "
 
 @recipe("BatchNormalization")
 def batch_normalization(build: GraphBuilder, op: str) -> None:
-    data = data_input(build, op, 2, 5) if build.chance(0.5) else image(build, op)
+    data = data_input(build, op, 1, 5) if build.chance(0.5) else image(build, op)
     if build.chance(0.5):  # behind a convolution, into which it is folded
         found = build.having([data.code], 3, 5, lambda value: any(
             node.op_type == "Conv" and value.name in node.output for node in build.nodes))  # fmt: skip
         data = found or data
-    shape = (data.dims[1],)
+    shape = (data.dims[1] if len(data.dims) > 1 else 1,)
     statistics = [vector(build, data.code, shape) for _ in range(3)]
     variance = vector(build, data.code, shape, "positive")
     training = build.opset >= 14 and build.chance(0.2)
