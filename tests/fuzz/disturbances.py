@@ -22,7 +22,8 @@ EXACT = frozenset(
     Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
     CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike
     Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity
-    IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonZero Not OneHot Or Pad
+    IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonMaxSuppression NonZero Not
+    OneHot Or Pad
     PRelu ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter Shape Shrink Sign Size Slice
     SpaceToDepth Split Squeeze Sub TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze
     Where Xor
@@ -62,9 +63,10 @@ CHOICES = frozenset({"Max", "Min", "Clip", "Relu", "ReduceMax", "ReduceMin", "Ma
 
 JITTERED = frozenset(
     """
-    BatchNormalization CumProd GlobalLpPool GridSample GroupNormalization InstanceNormalization
-    LayerNormalization LogSoftmax LpNormalization LpPool LRN MeanVarianceNormalization AffineGrid ReduceL2
-    ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RoiAlign ScatterElements ScatterND Softmax
+    BatchNormalization CumProd GlobalLpPool GridSample GroupNormalization GRU InstanceNormalization
+    LayerNormalization LogSoftmax LpNormalization LpPool LRN LSTM MeanVarianceNormalization AffineGrid
+    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RNN RoiAlign ScatterElements ScatterND
+    Softmax
     """.split()  # noqa: SIM905
 )
 """Formulas of many steps: their inputs are disturbed."""
