@@ -25,6 +25,7 @@ from vkml.kernels import (
     index,
     pad,
     pool,
+    recurrent,
     reduce,
     resize,
     rows,
@@ -420,12 +421,12 @@ class Builder:
     def gather(self, data: View, indices: View, axis: int) -> list[View]:
         return gather.gather(self, data, indices, axis, self.result())
 
-    def recurrence(self, cell: Cell, inputs: View, weights: View, **how: Any) -> list[View | None]:
+    def recurrence(self, cells: Sequence[Cell], inputs: View, weights: View, **how: Any) -> list[View | None]:
         """A recurrent layer's results; arguments as the fields of `RecurrentLayer`."""
-        return self.recurrent_layer(RecurrentLayer(cell, inputs, weights, **how))
+        return self.recurrent_layer(RecurrentLayer(cells, inputs, weights, **how))
 
     def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
-        raise CannotLower(f"recurrent layers have no {self.makes}")
+        return recurrent.recurrent_layer(self, layer)
 
     def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
         return resize.resize(self, x, self.result(), tables)

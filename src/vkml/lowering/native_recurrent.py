@@ -25,12 +25,19 @@ LEAST_PART_SECONDS = 4e-6
 
 
 def recurrence(build: NativeBuilder, layer: RecurrentLayer) -> list[View | None]:
-    """All steps in one launch where directions and batch keep the threads busy, else a launch a stage."""
+    """A layer's results."""
     require_floats(layer.inputs)
-    steps, batch, directions, _, hidden = layer.inputs.shape
+    steps, batch, _, _, hidden = layer.inputs.shape
     memory = recurrent_memory(build, layer, alternations=steps, stores=(dtypes.FLOAT32,))
-    if not (steps and batch and hidden):
-        return memory.finish(build)
+    if steps and batch and hidden:
+        for part, own in memory.parts(layer):
+            _enter(build, part, own)
+    return memory.finish(build)
+
+
+def _enter(build: NativeBuilder, layer: RecurrentLayer, memory: RecurrentMemory) -> None:
+    """All steps in one launch where directions and batch keep the threads busy, else a launch a stage."""
+    steps, batch, directions, _, hidden = layer.inputs.shape
     most_gates = max(len(stage.gates) for stage in layer.cell.stages)
     rows = recurrent.rows_at_once(build.instructions, most_gates, batch)
     chunks = directions * -(-batch // rows)
@@ -38,7 +45,7 @@ def recurrence(build: NativeBuilder, layer: RecurrentLayer) -> list[View | None]
     parts = min(build.threads // chunks, -(-hidden // lanes_of(build.instructions)))
     parts = max(1, min(parts, int(step_seconds / LEAST_PART_SECONDS)))
     operands = _Operands(build, layer, memory)
-    stages = [operands.stage(number, stage) for number, stage in enumerate(layer.cell.stages)]
+    stages = [operands.stage(stage) for stage in layer.cell.stages]
     runs = [(range(steps), stages)]
     if parts > 1:
         runs = [(range(step, step + 1), [stage]) for step in range(steps) for stage in stages]
@@ -62,7 +69,6 @@ def recurrence(build: NativeBuilder, layer: RecurrentLayer) -> list[View | None]
             written |= {0, 1}
         views = operands.at(run.start)
         build.enter_any(launch, views, [views[number] for number in sorted(written)])
-    return memory.finish(build)
 
 
 class _Operands:
@@ -85,7 +91,7 @@ class _Operands:
         swapped |= {number: self.memory.second for number in self.sources}
         return [swapped.get(number, view) for number, view in enumerate(self.views)]
 
-    def stage(self, number: int, stage: Stage) -> RecurrentStage:
+    def stage(self, stage: Stage) -> RecurrentStage:
         """A stage of the cell, its operands added."""
         results = [
             (target, value) for target, value in stage.results if target != OUTPUT or self.layer.has_output

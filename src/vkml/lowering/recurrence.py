@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class RecurrentLayer:
     """A layer as `Builder.recurrence` gets it."""
 
-    cell: Cell
+    cells: Sequence[Cell]
+    """One for all directions or one for each; they differ in their scalars only."""
     inputs: View
     """[steps, batch, directions, gates, hidden]: what the inputs add to the gates, in the type of sums."""
     weights: View
@@ -37,6 +38,10 @@ class RecurrentLayer:
     """Of the results."""
     wanted: Sequence[bool]
     """Which of the results the node has: the whole output, then the carried states."""
+
+    @property
+    def cell(self) -> Cell:
+        return self.cells[0]
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
@@ -63,6 +68,31 @@ class RecurrentMemory:
     results: Sequence[View | None]
     copies: Sequence[tuple[View, View]]
     """What `finish` copies."""
+
+    def parts(self, layer: RecurrentLayer) -> list[tuple[RecurrentLayer, RecurrentMemory]]:
+        """The layer, or where directions have different cells each by itself."""
+        if len(layer.cells) == 1:
+            return [(layer, self)]
+        return [
+            (
+                replace(
+                    layer,
+                    cells=(cell,),
+                    inputs=_only(layer.inputs, 2, direction),
+                    weights=_only(layer.weights, 0, direction),
+                    vectors=[_only(vector, 0, direction) for vector in layer.vectors],
+                    is_reversed=layer.is_reversed[direction : direction + 1],
+                ),
+                replace(
+                    self,
+                    first=_only(self.first, 0, direction),
+                    second=_only(self.second, 0, direction),
+                    others=tuple(_only(state, 0, direction) for state in self.others),
+                    output=None if self.output is None else _only(self.output, 1, direction),
+                ),
+            )
+            for direction, cell in enumerate(layer.cells)
+        ]
 
     def finish(self, build: Builder) -> list[View | None]:
         """The results, once all steps are done."""
@@ -124,6 +154,13 @@ def recurrent_memory(
     return RecurrentMemory(
         first, second, (*carried[1:], *inner), output, results[: len(layer.wanted)], copies
     )
+
+
+def _only(view: View, axis: int, at: int) -> View:
+    """One place along an axis."""
+    starts, shape = [0] * len(view.shape), list(view.shape)
+    starts[axis], shape[axis] = at, 1
+    return view.slice(starts, [1] * len(shape), shape)
 
 
 def _begin(build: Builder, layer: RecurrentLayer, target: View, given: View | None) -> None:

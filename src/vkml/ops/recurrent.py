@@ -239,21 +239,22 @@ class _Recurrent(Operator):
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x, weights, recurrent = inputs[:3]
         sizes = self.geometry(node, x.shape, recurrent.shape)
-        functions = self._functions(node)
-        if functions != functions[:1] * sizes.directions:
-            raise CannotLower("directions with different activations run one after the other")
         if not sizes.inputs:
             raise CannotLower("a product over nothing")
         order = (1, 0, 2) if node.attributes["layout"] else (0, 1, 2)
         lengths, peepholes = optional(inputs, 4), optional(inputs, 7)
         dtype = FLOAT32 if x.dtype == FLOAT16 else x.dtype
-        cell = self.cell(node, functions[0], dtype, lengths is not None, peepholes is not None)
+        functions = self._functions(node)
+        cells = [
+            self.cell(node, of_direction, dtype, lengths is not None, peepholes is not None)
+            for of_direction in (functions[:1] if functions[:1] * len(functions) == functions else functions)
+        ]
         gates = (sizes.directions, self.gates, sizes.hidden)
         bias, vectors = self._biases(build, node, optional(inputs, 3), sizes)
         if peepholes is not None:
             vectors += _parts(build, peepholes, sizes, 3)
         made = build.recurrence(
-            cell,
+            cells,
             self._input_product(build, x.transpose(order), weights, bias, sizes, dtype),
             build.reshape(recurrent, (*gates, sizes.hidden)),
             vectors=vectors,
