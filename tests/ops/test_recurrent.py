@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import vkml
 from tests.comparing import assert_close
 from tests.ops.backend_cases import check_backend_case, names_of
-from tests.ops.checking import check_operator, inferred_types, run_operator
+from tests.ops.checking import build_model, check_operator, inferred_types, run_operator
 from tests.ops.recurrent_cases import RecurrentCase, random_case, recurrent_case
 from tests.vulkan_cases import Cases, Fixed
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir import dtypes
+from vkml.ir import DType, dtypes
 
 OPERATORS = ["LSTM", "GRU", "RNN"]
 
@@ -155,6 +160,7 @@ def test_sizes_on_devices(op: str, fixed: bool, device_name: str) -> None:
             (5, 8, 33, "bidirectional"),
             (3, 7, 16, "forward"),
             (2, 1, 300, "bidirectional"),
+            (3, 1, 300, "forward"),
             (0, 2, 5, "forward"),
         )
     ]
@@ -167,3 +173,90 @@ def test_random_layers_on_devices(op: str, device_name: str) -> None:
     made = [random_case(rng, op) for _ in range(16)]
     made = [RecurrentCase(c.op, c.inputs, c.attributes, ("Y", "Y_h", "Y_c")[: len(c.outputs)]) for c in made]
     _cases(device_name, made).check(device_name)
+
+
+@pytest.mark.parametrize("is_resident", [True, False])
+def test_forced_kernels(is_resident: bool, vulkan_device_name: str) -> None:
+    """Both kinds of kernel where the other would be chosen, and sequences that share a workgroup."""
+    rng = np.random.default_rng(10)
+    made = [
+        recurrent_case(
+            rng, op, steps=3, batch=batch, size=4, hidden=hidden, direction="bidirectional", **attributes
+        )
+        for op, batch, hidden, attributes in (
+            ("LSTM", 1, 20, {}),
+            ("LSTM", 5, 9, {"lengths": [3, 0, 1, 2, 3], "has_peepholes": True}),
+            ("GRU", 3, 33, {"linear_before_reset": 0}),
+            ("GRU", 5, 12, {"linear_before_reset": 1}),
+            ("RNN", 9, 40, {"clip": 0.5}),
+        )
+    ]
+    with patch("vkml.kernels.recurrent.forced", is_resident), patch("vkml.kernels.recurrent.ROWS_SHARED", 0):
+        _cases(vulkan_device_name, made).check(vulkan_device_name)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_float16_on_devices(op: str, device_name: str) -> None:
+    rng = np.random.default_rng([11, len(op)])
+    made = [
+        recurrent_case(rng, op, steps=4, batch=3, size=6, hidden=hidden, direction="bidirectional").typed(
+            np.float16
+        )
+        for hidden in (5, 24)
+    ]
+    _cases(device_name, made).check(device_name)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.FLOAT64, dtypes.BFLOAT16], ids=lambda dtype: dtype.name)
+def test_types_without_kernels(dtype: DType, device_name: str) -> None:
+    """They run all the same, by the reference or in parts."""
+    case = recurrent_case(np.random.default_rng(12), "LSTM", steps=3, batch=2, size=4, hidden=6)
+    typed = case.typed(dtype.storage)
+    model = build_model("LSTM", typed.inputs, typed.attributes, opset=22, outputs=3)
+    with vkml.InferenceSession(model.SerializeToString(), devices=device_name) as session:
+        found = session.run(None, {f"x{at}": a for at, a in enumerate(typed.inputs) if a is not None})
+    for here, wanted in zip(found, _run(typed), strict=True):
+        np.testing.assert_array_equal(here, wanted)
+
+
+def _stacked(op: str, steps: int | str, batch: int | str, *, hidden: int = 7) -> onnx.ModelProto:
+    """Two layers between other operators, of open sizes where these are names."""
+    rng = np.random.default_rng(13)
+    nodes, constants, width, x = [], {}, 5, "scaled"
+    constants["half"] = np.float32(0.5)
+    constants["shape"] = np.array([0, 0, -1], np.int64)
+    nodes.append(helper.make_node("Mul", ["x", "half"], ["scaled"]))
+    for layer in range(2):
+        case = recurrent_case(rng, op, steps=1, batch=1, size=width, hidden=hidden, direction="bidirectional")
+        names = [x, *(f"{part}{layer}" for part in "WRB")]
+        constants.update(zip(names[1:], case.inputs[1:4], strict=True))
+        state = f"state{layer}"
+        attributes = {"hidden_size": hidden, "direction": "bidirectional"}
+        nodes.append(helper.make_node(op, names, [f"y{layer}", state], **attributes))
+        nodes.append(helper.make_node("Relu", [state], [f"last{layer}"]))
+        nodes.append(helper.make_node("Transpose", [f"y{layer}"], [f"t{layer}"], perm=[0, 2, 1, 3]))
+        nodes.append(helper.make_node("Reshape", [f"t{layer}", "shape"], [f"wide{layer}"]))
+        nodes.append(helper.make_node("Add", [f"wide{layer}", "half"], [f"out{layer}"]))
+        x, width = f"out{layer}", 2 * hidden
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        for name in ("out1", "last0", "last1", "y1")
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, batch, 5])]
+    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "stacked", given, outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_layers_among_other_nodes_of_open_length(op: str, device_name: str) -> None:
+    """What is fused round layers, read twice or an output; lengths and batches of one session."""
+    rng = np.random.default_rng(14)
+    model = _stacked(op, "steps", "batch").SerializeToString()
+    other = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        for steps, batch in ((3, 1), (5, 1), (4, 2), (9, 2), (9, 3), (3, 1), (1, 1)):
+            feed = {"x": rng.standard_normal((steps, batch, 5)).astype(np.float32)}
+            for found, wanted in zip(session.run(None, feed), other.run(None, feed), strict=True):
+                assert_close(found, wanted, rtol=1e-4, atol=1e-5, what=f"{steps} steps, batch {batch}")
+        assert not session.report().fallbacks

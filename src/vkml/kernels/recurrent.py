@@ -30,6 +30,9 @@ RESIDENT_BYTES = 256 * 1024
 """Of one direction's weights, up to which a workgroup reads them anew at each step and does all steps: a
 dispatch a step reads with the whole device, and costs a barrier."""
 MOST_ROWS = 4
+"""Sequences of a workgroup, which reads weights once for all of them."""
+ROWS_SHARED = 2
+"""Sequences for each of a device's processors before workgroups take several."""
 STEP_LANES = 32
 STEP_COLUMNS = 4
 
@@ -70,7 +73,8 @@ def choose(target: Target, layer: RecurrentLayer) -> Shape:
     if isinstance(hidden, Size):
         raise CannotLower("the number of units is open")
     gates = len({gate for stage in layer.cell.stages for gate in stage.gates})
-    rows = max(1, min(MOST_ROWS, typical(batch) * directions // max(1, target.processors), typical(batch)))
+    share = typical(batch) * directions // max(1, ROWS_SHARED * target.processors)
+    rows = max(1, min(MOST_ROWS, share, typical(batch)))
     is_small = gates * hidden * hidden * layer.weights.itemsize <= RESIDENT_BYTES
     most = 1 << (min(1024, target.max_invocations).bit_length() - 1)
     if is_small if forced is None else forced:
