@@ -70,6 +70,7 @@ JITTERED = frozenset(
     """.split()  # noqa: SIM905
 )
 """Formulas of many steps: their inputs are disturbed."""
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 LARGEST = {np.dtype(np.float16): 1e17, np.dtype(np.float32): 1e17, np.dtype(np.float64): 1e150}
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
 
@@ -188,6 +189,10 @@ class RandomDisturbance:
             return scale * self._linear(node, inputs, array) + unit
         if op == "BatchNormalization" and number == 0:
             return scale * (16 * unit + _folded_error(node, inputs, array))
+        if op in RECURRENT:
+            # Each step adds gates' errors, which are those of numbers around 1, whatever is left of the sum.
+            size = np.max(np.abs(array[np.isfinite(array)]), initial=1.0)
+            return scale * (16 * unit + 16 * _epsilon(array.dtype) * size)
         if op in JITTERED:
             return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
         units, absolute = FUNCTIONS.get(op, (16, 0))
