@@ -138,7 +138,7 @@ def _recurrent(
             (generator.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32) for shape in shapes
         ]
         names = [sketch.input("x", (5, 2, 12)), *(sketch.constant(array) for array in weights)]
-        sizes = {"hidden_size": hidden, "direction": "bidirectional"}
+        sizes: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional"}
         return sketch.finish(sketch.node(op, *names, **sizes, **attributes)), feed
 
     return build
