@@ -118,29 +118,28 @@ def recurrent_layer(build: Builder, layer: RecurrentLayer) -> list[View | None]:
             build.emit(_Kernel(build, part, own, shape, stages).dispatch())
             continue
         kernels = [_Kernel(build, part, own, shape, [stage]).dispatch() for stage in stages]
-        swapped = {id(own.first): own.second, id(own.second): own.first}
+        turns = [(kernel, _swapped(kernel, own)) for kernel in kernels]
         for step in range(steps):
-            for kernel in kernels:
-                build.emit(_at_step(kernel, step, swapped))
+            for of_stage in turns:
+                build.emit(_at_step(of_stage[step % 2], step))
     return memory.finish(build)
 
 
-def _at_step(kernel: Dispatch, step: int, swapped: dict[int, View]) -> Dispatch:
-    """A step's dispatch, of the first step's. Its number is the first word."""
-
-    def seen(views: Sequence[View]) -> tuple[View, ...]:
-        return tuple(swapped.get(id(view), view) for view in views) if step % 2 else tuple(views)
-
-    count = sum(not isinstance(argument, int | Size) for argument in kernel.arguments)
-    addresses = [
-        swapped.get(id(argument), argument) if step % 2 else argument for argument in kernel.arguments[:count]
-    ]
+def _swapped(kernel: Dispatch, memory: RecurrentMemory) -> Dispatch:
+    """The dispatch with the places of state 0 exchanged."""
+    other = {id(memory.first): memory.second, id(memory.second): memory.first}
     return replace(
         kernel,
-        arguments=(*addresses, step, *kernel.arguments[count + 1 :]),
-        reads=seen(kernel.reads),
-        writes=seen(kernel.writes),
+        arguments=tuple(other.get(id(argument), argument) for argument in kernel.arguments),
+        reads=tuple(other.get(id(view), view) for view in kernel.reads),
+        writes=tuple(other.get(id(view), view) for view in kernel.writes),
     )
+
+
+def _at_step(kernel: Dispatch, step: int) -> Dispatch:
+    """A step's dispatch, of the first one's: its number is the first word."""
+    count = sum(not isinstance(argument, int | Size) for argument in kernel.arguments)
+    return replace(kernel, arguments=(*kernel.arguments[:count], step, *kernel.arguments[count + 1 :]))
 
 
 class _Kernel:
