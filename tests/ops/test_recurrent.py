@@ -168,6 +168,19 @@ def test_sizes_on_devices(op: str, fixed: bool, device_name: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPERATORS)
+def test_batches_first_on_devices(op: str, device_name: str) -> None:
+    """Also where as many steps, directions and sequences make shapes of both layouts equal."""
+    rng = np.random.default_rng([15, len(op)])
+    made = [
+        recurrent_case(
+            rng, op, steps=2, batch=batch, size=3, hidden=hidden, direction="bidirectional", layout=1
+        )
+        for batch, hidden in ((2, 4), (1, 5), (3, 17), (2, 200))
+    ]
+    _cases(device_name, made).check(device_name)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
 def test_random_layers_on_devices(op: str, device_name: str) -> None:
     rng = np.random.default_rng([9, len(op)])
     made = [random_case(rng, op) for _ in range(16)]

@@ -422,7 +422,7 @@ class Builder:
         return gather.gather(self, data, indices, axis, self.result())
 
     def recurrence(self, cells: Sequence[Cell], inputs: View, weights: View, **how: Any) -> list[View | None]:
-        """A recurrent layer's results; arguments as the fields of `RecurrentLayer`."""
+        """A recurrent layer's results; other arguments as the fields of `RecurrentLayer`."""
         return self.recurrent_layer(RecurrentLayer(cells, inputs, weights, **how))
 
     def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:

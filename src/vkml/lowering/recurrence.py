@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
 
 
+_BATCH_FIRST = {4: (2, 0, 1, 3), 3: (1, 0, 2)}
+"""Axes of the whole output and of states in the order in which batches come first."""
+
+
 @dataclass(frozen=True)
 class RecurrentLayer:
     """A layer as `Builder.recurrence` gets it."""
@@ -36,6 +40,8 @@ class RecurrentLayer:
     """For each direction, whether it runs from the last step to the first."""
     dtype: DType
     """Of the results."""
+    is_batch_first: bool
+    """Whether results are [batch, steps, directions, hidden] and [batch, directions, hidden]."""
     wanted: Sequence[bool]
     """Which of the results the node has: the whole output, then the carried states."""
 
@@ -124,8 +130,11 @@ def recurrent_memory(
         if index >= len(layer.wanted) or not layer.wanted[index]:
             results.append(None)
             return build.scratch(type_)
-        target = build.output(TensorType(layer.dtype, type_.dims), index)
-        results.append(target)
+        order = _BATCH_FIRST[len(type_.dims)] if layer.is_batch_first else range(len(type_.dims))
+        dims = tuple(type_.dims[axis] for axis in order)
+        result = build.output(TensorType(layer.dtype, dims), index)
+        results.append(result)
+        target = result.transpose([list(order).index(axis) for axis in range(len(order))])
         if is_direct(target):
             return target
         made = build.scratch(type_)

@@ -253,7 +253,7 @@ class _Recurrent(Operator):
         bias, vectors = self._biases(build, node, optional(inputs, 3), sizes)
         if peepholes is not None:
             vectors += _parts(build, peepholes, sizes, 3)
-        made = build.recurrence(
+        return build.recurrence(  # type: ignore[no-any-return]
             cells,
             self._input_product(build, x.transpose(order), weights, bias, sizes, dtype),
             build.reshape(recurrent, (*gates, sizes.hidden)),
@@ -265,12 +265,9 @@ class _Recurrent(Operator):
             ],
             is_reversed=self._reversed(node),
             dtype=x.dtype,
+            is_batch_first=bool(node.attributes["layout"]),
             wanted=[bool(name) for name in node.outputs],
         )
-        if not node.attributes["layout"]:
-            return made  # type: ignore[no-any-return]
-        orders = ((2, 0, 1, 3), order, order)
-        return [view and view.transpose(axes) for view, axes in zip(made, orders, strict=False)]
 
     def _input_product(
         self, build: Any, x: Any, weights: Any, bias: Any | None, sizes: RecurrentGeometry, dtype: Any
