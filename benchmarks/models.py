@@ -379,6 +379,20 @@ def unet(size: int) -> Graph:
     return _finish(net, net.convolution(x, (width, 3), 1), 1, 3, size, size)
 
 
+def lstm(layers: int, hidden: int, steps: int) -> Graph:
+    """Bidirectional LSTM layers as PyTorch exports them, batch 1; the input is as wide as a direction."""
+    net = Network(f"lstm_bidirectional_{layers}x{hidden}_s{steps}")
+    x, width, scale = net.input("input", (steps, 1, hidden)), hidden, hidden**-0.5
+    for _ in range(layers):
+        rows = 4 * hidden
+        weights = [net.uniform(-scale, scale, 2, rows, size) for size in (width, hidden)]
+        bias = net.uniform(-scale, scale, 2, 2 * rows)
+        y = net.node("LSTM", x, *weights, bias, hidden_size=hidden, direction="bidirectional")
+        side_by_side = net.node("Transpose", y, perm=(0, 2, 1, 3))
+        x, width = net.node("Reshape", side_by_side, net.integers(steps, 1, 2 * hidden)), 2 * hidden
+    return _finish(net, x, steps, 1, width)
+
+
 MODELS: dict[str, Callable[[], Graph]] = {
     **{f"chain_add_{n}": (lambda n=n: chain_add(n)) for n in (1, 10, 100, 1000, 10000)},  # type: ignore[misc]
     "conv_few_15MB": lambda: plain_convolutions("conv_few_15MB", (128, 256, 512)),
@@ -394,6 +408,7 @@ MODELS: dict[str, Callable[[], Graph]] = {
     "gpt2_b1_s256": lambda: gpt2(1, 256),
     "unet_256": lambda: unet(256),
     "gpt_with_past": gpt_with_past,
+    "lstm_bidirectional_2x256_s128": lambda: lstm(2, 256, 128),
 }
 """Name → builder of every model."""
 

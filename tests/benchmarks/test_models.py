@@ -11,6 +11,7 @@ from benchmarks.models import (
     Network,
     Transformer,
     chain_add,
+    lstm,
     matmul_layers,
     mobilenet_v2,
     plain_convolutions,
@@ -54,6 +55,7 @@ def check(graph: Graph) -> None:
         matmul_layers("layers", (784, 32, 10)),
         plain_convolutions("convolutions", (4, 6, 8)),
         unet(16),
+        lstm(2, 6, 5),
     ],
     ids=lambda graph: graph.name,
 )
@@ -77,7 +79,14 @@ def test_parameter_counts_are_those_of_the_papers() -> None:
 
 
 def test_names_match_their_graphs() -> None:
-    for name in ("chain_add_1", "chain_add_100", "conv_few_15MB", "unet_256", "mobilenet_v2_b1"):
+    for name in (
+        "chain_add_1",
+        "chain_add_100",
+        "conv_few_15MB",
+        "unet_256",
+        "mobilenet_v2_b1",
+        "lstm_bidirectional_2x256_s128",
+    ):
         assert MODELS[name]().name == name
 
 

@@ -23,7 +23,8 @@ EXACT = frozenset(
     Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
     CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike
     Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity
-    IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonZero Not OneHot Or Pad
+    IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonMaxSuppression NonZero Not
+    OneHot Or Pad
     PRelu ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter Shape Shrink Sign Size Slice
     SpaceToDepth Split Squeeze Sub TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze
     Where Xor
@@ -65,12 +66,14 @@ CHOICES = frozenset(
 
 JITTERED = frozenset(
     """
-    BatchNormalization CumProd GlobalLpPool GridSample GroupNormalization InstanceNormalization
-    LayerNormalization LogSoftmax LpNormalization LpPool LRN MeanVarianceNormalization AffineGrid ReduceL2
-    ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RoiAlign ScatterElements ScatterND Softmax
+    BatchNormalization CumProd GlobalLpPool GridSample GroupNormalization GRU InstanceNormalization
+    LayerNormalization LogSoftmax LpNormalization LpPool LRN LSTM MeanVarianceNormalization AffineGrid
+    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RNN RoiAlign ScatterElements ScatterND
+    Softmax
     """.split()  # noqa: SIM905
 )
 """Formulas of many steps: their inputs are disturbed."""
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 LARGEST = {**dict.fromkeys((*HALVES, np.dtype(np.float32)), 1e17), np.dtype(np.float64): 1e150}
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
 
@@ -195,6 +198,10 @@ class RandomDisturbance:
             return scale * self._linear(node, inputs, array) + unit
         if op == "BatchNormalization" and number == 0:
             return scale * (16 * unit + _folded_error(node, inputs, array))
+        if op in RECURRENT:
+            # Each step adds gates' errors, which are those of numbers around 1, whatever is left of the sum.
+            size = np.max(np.abs(array[np.isfinite(array)]), initial=1.0)
+            return scale * (16 * unit + 16 * _epsilon(array.dtype) * size)
         if op in JITTERED:
             return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
         units, absolute = FUNCTIONS.get(op, (16, 0))

@@ -467,6 +467,14 @@ def _scales_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 
 ORT, ONNX = "onnxruntime", "onnx's evaluator"
+
+
+def _is_beyond_the_evaluator(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    has_lengths = len(inputs) > 4 and inputs[4] is not None
+    others = (node.attributes.get(key) for key in ("activations", "clip", "input_forget"))
+    return has_lengths or any(value not in (None, 0) for value in others)
+
+
 FREEDOMS = (
     Freedom("MaxPool GlobalMaxPool", has_nan, "ONNX does not say; vkml hands NaN on, as in ReduceMax"),
     Freedom("ScatterElements ScatterND", has_nan, "the least and greatest with NaN: ONNX does not say"),
@@ -617,6 +625,12 @@ FREEDOMS = (
     Freedom("CenterCropPad Pad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
     Freedom("ConvTranspose", _has_groups, "onnx's evaluator sums over groups", ONNX),
     Freedom("*", _has_odd_flag, "a flag neither 0 nor 1: vkml takes it for 1, others cut it off or for 0"),
+    Freedom(
+        "LSTM GRU RNN",
+        _is_beyond_the_evaluator,
+        "onnx's evaluator knows neither lengths nor activations, clips and coupled gates",
+        ONNX,
+    ),
     Freedom("Unique", _is_unsorted_or_backwards, "onnx's evaluator sorts all the same, and turns axes", ONNX),
 )
 

@@ -14,6 +14,7 @@ import pytest
 import vkml
 import vkml.ops
 from tests.kernels.test_pointwise_math import VARIANTS
+from tests.ops.recurrent_cases import recurrent_case
 from tests.vulkan_cases import Array, Cases, Fixed, target
 from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, dtypes
@@ -153,12 +154,28 @@ def add_moves(cases: Cases) -> None:
     add(cases, "Trilu", x)
 
 
+def add_recurrent(cases: Cases) -> None:
+    exact = {
+        "LSTM": ("HardSigmoid", "Softsign", "Relu"),
+        "GRU": ("HardSigmoid", "LeakyRelu"),
+        "RNN": ("Relu",),
+    }
+    for op, activations in exact.items():
+        for hidden, attributes in ((5, {}), (24, {"activations": activations})):
+            case = recurrent_case(cases.random, op, steps=3, batch=2, size=4, hidden=hidden, **attributes)
+            case = case.doubled()
+            cases.add(
+                op, *case.inputs, outputs=len(case.outputs), may_fall_back=not attributes, **case.attributes
+            )
+
+
 GROUPS = {
     "pointwise": add_pointwise,
     "reductions": add_reductions,
     "images": add_images,
     "matrices": add_matrices,
     "moves": add_moves,
+    "recurrent": add_recurrent,
 }
 TAKE_NO_DOUBLES = {
     "And",

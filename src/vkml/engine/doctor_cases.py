@@ -125,6 +125,25 @@ def _convolution_epilogue(generator: np.random.Generator) -> tuple[Graph, Feed]:
     return sketch.finish(sketch.node("Relu", sketch.node("Add", y, x))), feed
 
 
+def _recurrent(
+    op: str, gates: int, hidden: int, **attributes: Any
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """A layer in both directions over a few steps of a batch of two."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch(op)
+        feed = {"x": _values(generator, (5, 2, 12), np.float32)}
+        shapes = ((2, gates * hidden, 12), (2, gates * hidden, hidden), (2, 2 * gates * hidden))
+        weights = [
+            (generator.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32) for shape in shapes
+        ]
+        names = [sketch.input("x", (5, 2, 12)), *(sketch.constant(array) for array in weights)]
+        sizes: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional"}
+        return sketch.finish(sketch.node(op, *names, **sizes, **attributes)), feed
+
+    return build
+
+
 def _all() -> Iterator[Case]:
     f16: dict[str, Any] = {"dtype": np.float16}
 
@@ -210,6 +229,10 @@ def _all() -> Iterator[Case]:
         "resize", "nearest", _simple("Resize", (1, 3, 5, 7), constants=double, mode="nearest", **floor)
     )
     yield case("resize", "linear", _simple("Resize", (1, 3, 5, 7), constants=double, mode="linear"))
+    yield case("recurrent", "LSTM, few units", _recurrent("LSTM", 4, 19))
+    yield case("recurrent", "LSTM, many units", _recurrent("LSTM", 4, 200))
+    yield case("recurrent", "GRU", _recurrent("GRU", 3, 24))
+    yield case("recurrent", "RNN", _recurrent("RNN", 1, 5))
 
 
 CASES: tuple[Case, ...] = tuple(_all())

@@ -14,6 +14,7 @@ from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, fin
 from vkml.ir.file_constant import settled
 from vkml.ir.graph import attribute_key
 from vkml.ir.lowering import CannotLower
+from vkml.ir.recurrence import Cell
 from vkml.ir.windows import Windows
 from vkml.kernels import (
     conv,
@@ -24,6 +25,7 @@ from vkml.kernels import (
     index,
     pad,
     pool,
+    recurrent,
     reduce,
     resize,
     rows,
@@ -36,6 +38,7 @@ from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import KernelWriter, storage_type
 from vkml.lowering.body import Body
+from vkml.lowering.recurrence import RecurrentLayer
 
 # Constants in other layouts, for as long as the constants they were made from are alive.
 _prepared: weakref.WeakKeyDictionary[Constant, dict[str, Constant]] = weakref.WeakKeyDictionary()
@@ -419,6 +422,13 @@ class Builder:
 
     def gather(self, data: View, indices: View, axis: int) -> list[View]:
         return gather.gather(self, data, indices, axis, self.result())
+
+    def recurrence(self, cells: Sequence[Cell], inputs: View, weights: View, **how: Any) -> list[View | None]:
+        """A recurrent layer's results; other arguments as the fields of `RecurrentLayer`."""
+        return self.recurrent_layer(RecurrentLayer(cells, inputs, weights, **how))
+
+    def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
+        return recurrent.recurrent_layer(self, layer)
 
     def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
         return resize.resize(self, x, self.result(), tables)

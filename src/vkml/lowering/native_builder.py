@@ -18,7 +18,7 @@ from vkml.ir.file_constant import owned
 from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
-from vkml.lowering import native_images, native_products, native_rows
+from vkml.lowering import native_images, native_products, native_recurrent, native_rows
 from vkml.lowering.builder import Builder, Target
 from vkml.lowering.native_body import expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
@@ -32,6 +32,7 @@ from vkml.lowering.native_layout import (
     require_floats,
     word_of,
 )
+from vkml.lowering.recurrence import RecurrentLayer
 
 Array = np.ndarray[Any, Any]
 
@@ -150,6 +151,14 @@ class NativeBuilder(Builder):
             return
         self.launches.append(
             NativeDispatch(launch, (*reads, *writes), tuple(seen), tuple(made), self._labels, self._operators)
+        )
+
+    def enter_any(self, launch: Launch, operands: Sequence[View], writes: Sequence[View]) -> None:
+        """Adds a launch whose operands may be both read and written, in any order."""
+        self.launches.append(
+            NativeDispatch(
+                launch, tuple(operands), tuple(operands), tuple(writes), self._labels, self._operators
+            )
         )
 
     def mark(self) -> tuple[int, int]:
@@ -307,6 +316,9 @@ class NativeBuilder(Builder):
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return native_rows.reduce(self, name, x, axes)
+
+    def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
+        return native_recurrent.recurrence(self, layer)
 
     def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
         return native_rows.softmax(self, x, axes, is_logarithm=is_logarithm)

@@ -26,6 +26,8 @@ FAMILIES = (
     "creation",
     "index",
     "selection",
+    "detection",
+    "recurrent",
     "norm",
     "image",
     "sampling",

@@ -15,6 +15,7 @@ for _family in (
     "shapes",
     "indices",
     "images",
+    "recurrent",
     "patterns",
 ):
     importlib.import_module(f"tests.fuzz.recipes.{_family}")
