@@ -30,6 +30,9 @@ FAMILIES = (
     "image",
     "sampling",
     "unpool",
+    "sequence",
+    "optional",
+    "control",
     "fused",
 )
 

@@ -1,0 +1,296 @@
+"""Runs nodes that no plan can have: control flow, whose bodies have plans of their own, and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.cpu.memory import MemoryBudget, amount, free_memory
+from vkml.engine.plan import Plan, PlanClosed
+from vkml.errors import Error, ModelError, OutOfMemory, RuntimeException
+from vkml.ir import Graph, GraphIndex, Known, Node, Operator, Value, ValueType, find
+from vkml.ir.file_constant import owned
+from vkml.ir.types import UNKNOWN
+from vkml.ops.bodies import better_type, of_any_shape
+from vkml.ops.control import ControlFlow
+from vkml.passes import remove_dead
+from vkml.passes.segments import Segment
+
+if TYPE_CHECKING:
+    from vkml.engine.runner import Runner
+
+Array = np.ndarray[Any, Any]
+MakeRunner = Callable[[Graph, Callable[[], None]], "Runner"]
+"""Makes what runs a body, of a prepared graph and what is to be called before plans leave their cache."""
+_CHECKED = 1 << 20
+"""Bytes from which on it is asked whether there is memory for an array."""
+_TRIPS_UNCHECKED = 256
+"""Runs of bodies after which it is asked whether there is memory left: loops may hold on to ever more."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What runs as one, for people: a plan, or a node between plans."""
+
+    depth: int
+    """How many bodies it lies in."""
+    plan: Plan | None
+    node: Node | None = None
+
+
+class HostNode:
+    """A node between plans, run from the calling thread.
+
+    Args:
+        segment: whose only node it is.
+        types: of the values around it, as far as they are known.
+        make: makes what runs a body.
+        memory_limit: share of the free memory that may be taken.
+    """
+
+    def __init__(
+        self, segment: Segment, types: Mapping[str, ValueType], make: MakeRunner, memory_limit: float
+    ) -> None:
+        assert segment.alone is not None
+        self.node: Node = segment.alone
+        self.bodies: dict[str, Body] = {}
+        self._operator: Operator = find(self.node)
+        constants = segment.graph.constants
+        self._constants = {name: read_only(constant.array) for name, constant in constants.items()}
+        self._constant_types = {name: constant.type for name, constant in constants.items()}
+        self._memory_limit = memory_limit
+        self._trips = 0
+        if isinstance(self._operator, ControlFlow):
+            given = [_type_of(name, types, segment) for name in self.node.inputs]
+            for key, inputs in self._operator.body_types(self.node, given).items():
+                self.bodies[key] = Body(self.node.attributes[key], inputs, types, make)
+
+    def run(self, values: Mapping[str, Any]) -> list[Any]:
+        """Runs it.
+
+        Args:
+            values: by name, all that it reads, but for constants.
+
+        Returns:
+            Its outputs, which may be inputs or share memory with these.
+        """
+        node, operator = self.node, self._operator
+        known = {**values, **self._constants} if self._constants else values
+        inputs = [known[name] if name else None for name in node.inputs]
+        try:
+            if isinstance(operator, ControlFlow):
+                captured = {key: [known[name] for name in body.captures] for key, body in self.bodies.items()}
+                return operator.execute(node, inputs, _Host(self, captured))
+            return operator.evaluate(node, inputs)
+        except (Error, MemoryError):
+            raise
+        except Exception as error:
+            raise RuntimeException(f"{node.label} failed: {type(error).__name__}: {error}") from error
+
+    def planned(
+        self, types: Mapping[str, ValueType], depth: int
+    ) -> tuple[Sequence[ValueType], list[Planned], list[str]]:
+        """Types of its outputs, itself and its bodies' plans for people, and what was assumed for these.
+
+        Args:
+            types: of the values around it, as far as they are known.
+            depth: how many bodies it lies in.
+        """
+        node, operator = self.node, self._operator
+        around = {**types, **{name: self._constant_types[name] for name in self._constants}}
+        known = [
+            Known(around.get(name, UNKNOWN), self._constants.get(name)) if name else None
+            for name in node.operands
+        ]
+        found: list[Planned] = [Planned(depth, None, node)]
+        assumed: list[str] = []
+        if isinstance(operator, ControlFlow):
+            given = [UNKNOWN if each is None else each.stated for each in known[: len(node.inputs)]]
+            for key, inputs in operator.body_types(node, given).items():
+                inner, more = self.bodies[key].planned(inputs, around, depth + 1)
+                found += inner
+                assumed += [f"in {key} of {node.label}: {text}" for text in more]
+        try:
+            return operator.infer(node, known), found, assumed
+        except ModelError:
+            return [UNKNOWN] * len(node.outputs), found, assumed
+
+    def require_memory(self, need: int = 0) -> None:
+        """Raises `OutOfMemory` where so many bytes are not to be had."""
+        budget = MemoryBudget(free_memory(), self._memory_limit)
+        if not budget.admits(need) or budget.free == 0:
+            raise OutOfMemory(
+                f"cpu: {self.node.label} needs {amount(need)} for what its trips make, {budget}; let it make "
+                "fewer trips, or less in each"
+            )
+
+    def count_trip(self) -> None:
+        """Asks from time to time whether there is memory left."""
+        self._trips += 1
+        if self._trips % _TRIPS_UNCHECKED == 0:
+            self.require_memory()
+
+    def close(self) -> bool:
+        """Closes the plans of its bodies; see `PlanCache.close`."""
+        return all([body.close() for body in self.bodies.values()])
+
+
+def _type_of(name: str, types: Mapping[str, ValueType], segment: Segment) -> ValueType:
+    constant = segment.graph.constants.get(name)
+    return constant.type if constant is not None else types.get(name, UNKNOWN)
+
+
+def read_only(array: Array) -> Array:
+    """A view of a constant for values that go from hand to hand: what leaves a session is copied."""
+    view = owned(array).view()
+    view.flags.writeable = False
+    return view
+
+
+class _Host:
+    """One run of a control-flow node."""
+
+    def __init__(self, owner: HostNode, captured: Mapping[str, Sequence[Any]]) -> None:
+        self._owner = owner
+        self._captured = captured
+        self._bodies = owner.bodies
+
+    def run(self, body: str, inputs: Sequence[Any]) -> Sequence[Any]:
+        self._owner.count_trip()
+        return self._bodies[body].run([*inputs, *self._captured[body]])
+
+    def captured(self, body: str) -> Mapping[str, Any]:
+        return dict(zip(self._bodies[body].captures, self._captured[body], strict=True))
+
+    def allocate(self, node: Node, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        need = dtype.itemsize
+        for size in shape:
+            need *= size
+        if need >= _CHECKED:
+            self._owner.require_memory(need)
+        return np.empty(tuple(shape), dtype)
+
+
+class Body:
+    """A subgraph that runs with plans: what it captures is given behind its inputs.
+
+    Outputs that are inputs as they are, or constants, are handed on; no plan makes them.
+
+    Args:
+        graph: prepared.
+        inputs: types of its inputs, as far as the node knows them.
+        outer: types of what it may capture.
+        make: makes what runs the rest.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[ValueType],
+        outer: Mapping[str, ValueType],
+        make: MakeRunner,
+    ) -> None:
+        self.graph = graph
+        self.captures = graph.captures
+        values = [
+            Value(value.name, of_any_shape(better_type(value.type, type_)))
+            for value, type_ in zip(graph.inputs, inputs, strict=True)
+        ]
+        values += [Value(name, of_any_shape(outer[name])) for name in self.captures]
+        place = {value.name: at for at, value in enumerate(values)}
+        index = GraphIndex.of(graph)
+        made: dict[str, Value] = {}
+        self._sources: list[tuple[int, Any]] = []
+        """Of each output: which of the inputs or, counted on, of the results it is; or -1 and a constant."""
+        for output in graph.outputs:
+            name = _origin(output.name, index)
+            if name in graph.constants:
+                self._sources.append((-1, read_only(graph.constants[name].array)))
+            elif name in place:
+                self._sources.append((place[name], None))
+            else:
+                made.setdefault(name, Value(name, of_any_shape(output.type)))
+                self._sources.append((len(values) + list(made).index(name), None))
+        rest = remove_dead(replace(graph, outputs=tuple(made.values())))
+        read = dict.fromkeys(name for node in rest.nodes for name in node.reads if name in place)
+        self._read = [place[name] for name in read]
+        self._wanted = tuple(made)
+        self._latest: list[tuple[tuple[Any, ...], tuple[Any, ...], Plan]] = []
+        """Shapes and element types that came last, and the plan for them."""
+        self.runner = (
+            make(replace(rest, inputs=tuple(values[at] for at in self._read)), self._latest.clear)
+            if made
+            else None
+        )
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """Runs it.
+
+        Args:
+            values: its inputs, then what it captures.
+
+        Returns:
+            Its outputs; those that are inputs, or constants, are not copied.
+        """
+        feeds = [values[at] for at in self._read]
+        made = () if self.runner is None else self._run(self.runner, feeds)
+        count = len(values)
+        return [
+            constant if at < 0 else values[at] if at < count else made[at - count]
+            for at, constant in self._sources
+        ]
+
+    def _run(self, runner: Runner, feeds: Sequence[Any]) -> Sequence[Any]:
+        if self._latest:
+            shapes, types, plan = self._latest[0]
+            for array, shape, dtype in zip(feeds, shapes, types, strict=True):
+                if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                    break
+            else:
+                try:
+                    return runner.run_plan(plan, feeds, plan.outputs)
+                except PlanClosed:
+                    pass
+        runner.check(feeds)
+        found = runner.only_plan(feeds)
+        if found is None or found.outputs != self._wanted:
+            return runner.run(feeds, self._wanted)
+        entry = (tuple(array.shape for array in feeds), tuple(array.dtype for array in feeds), found)
+        with runner.plans.lock:
+            if runner.plans.holds(found):
+                self._latest[:] = [entry]
+        return runner.run_plan(found, feeds, found.outputs)
+
+    def planned(
+        self, inputs: Sequence[ValueType], outer: Mapping[str, ValueType], depth: int
+    ) -> tuple[list[Planned], list[str]]:
+        """Its plans, as `Runner.planned` gives them.
+
+        Args:
+            inputs: types of its inputs, as far as they are known.
+            outer: types of what it may capture.
+            depth: how many bodies it lies in, itself included.
+        """
+        if self.runner is None:
+            return [], []
+        given = [
+            better_type(type_, value.type) for type_, value in zip(inputs, self.graph.inputs, strict=True)
+        ]
+        given += [outer[name] for name in self.captures]
+        return self.runner.planned([given[at] for at in self._read], depth)
+
+    def close(self) -> bool:
+        """Closes its plans; see `PlanCache.close`."""
+        return self.runner is None or self.runner.close()
+
+
+def _origin(name: str, index: GraphIndex) -> str:
+    """The value that a value is the same as."""
+    node = index.producer(name)
+    while node is not None and node.op == "Identity" and not node.domain:
+        name = node.inputs[0]
+        node = index.producer(name)
+    return name
