@@ -155,11 +155,7 @@ def test_a_loop_carries_values_and_stacks_results(device_name: str) -> None:
 
 
 def test_a_loop_plans_once_for_shapes_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vkml.engine import plan_cache
-
-    made = []
-    real = plan_cache.make_plan
-    monkeypatch.setattr(plan_cache, "make_plan", lambda *given: made.append(given) or real(*given))
+    made = planned(monkeypatch)
     session = vkml.InferenceSession(model(LOOP), devices="cpu")
     session.run(None, loop_feed(50))
     first = len(made)
@@ -295,24 +291,26 @@ def test_a_carried_value_that_grows(device_name: str) -> None:
     check(model(text), [{"m": np.array(n), "x": floats(2, 2)} for n in (4, 6)], device_name)
 
 
+SLICES = """
+g (int64 m, float[n, 3] x) => (float[1, 3] y, float[t, 1, 3] rows) {
+  go = Constant <value = bool {1}> ()
+  first = Constant <value_ints = [0]> ()
+  one = Constant <value_ints = [1]> ()
+  y0 = Slice(x, first, one)
+  y, rows = Loop (m, go, y0) <
+    body = body (int64 i, bool c, float[1, 3] s) => (bool d, float[1, 3] t, float[1, 3] row) {
+      d = Identity(c)
+      start = Unsqueeze(i, first)
+      end = Add(start, one)
+      row = Slice(x, start, end)
+      t = Add(s, row)
+    }
+  >
+}"""
+
+
 def test_a_slice_by_the_trip_number() -> None:
-    text = """
-    g (int64 m, float[n, 3] x) => (float[1, 3] y, float[t, 1, 3] rows) {
-      go = Constant <value = bool {1}> ()
-      first = Constant <value_ints = [0]> ()
-      one = Constant <value_ints = [1]> ()
-      y0 = Slice(x, first, one)
-      y, rows = Loop (m, go, y0) <
-        body = body (int64 i, bool c, float[1, 3] s) => (bool d, float[1, 3] t, float[1, 3] row) {
-          d = Identity(c)
-          start = Unsqueeze(i, first)
-          end = Add(start, one)
-          row = Slice(x, start, end)
-          t = Add(s, row)
-        }
-      >
-    }"""
-    check(model(text), [{"m": np.array(n), "x": floats(40, 3)} for n in (3, 40)], "cpu")
+    check(model(SLICES), [{"m": np.array(n), "x": floats(40, 3)} for n in (3, 40)], "cpu")
 
 
 @pytest.mark.parametrize("feed", [loop_feed(0), loop_feed(3, go=False), loop_feed(-2)])
@@ -320,6 +318,55 @@ def test_zero_trips(device_name: str, feed: dict[str, Array]) -> None:
     # A trip would have made rows of 5, which the body does not state; onnxruntime takes 0 for that.
     expected = [feed["x"], np.empty((0, 5), np.float32), np.empty((0,), np.float32)]
     check(model(LOOP), [feed], device_name, expected=[expected])
+
+
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `make_plan` is called with from now on."""
+    from vkml.engine import plan_cache
+
+    made: list[Any] = []
+    real = plan_cache.make_plan
+    monkeypatch.setattr(plan_cache, "make_plan", lambda *given: made.append(given) or real(*given))
+    return made
+
+
+@pytest.mark.parametrize("rows", [40, 4000])
+def test_trips_that_all_differ_do_without_plans_where_there_is_little_to_do(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    made = planned(monkeypatch)
+    session = vkml.InferenceSession(model(SLICES), devices="cpu")
+    feed = {"m": np.array(12), "x": floats(rows, 3)}
+    found = session.run(None, feed)
+    for mine, theirs in zip(found, by_onnxruntime(model(SLICES), feed), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert (len(made) < 6) == (rows == 40)
+
+
+def test_trips_get_a_plan_once_they_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Grows for 9 trips, then stays as it is.
+    text = """
+    g (int64 m, float[a] x) => (float[b] y) {
+      go = Constant <value = bool {1}> ()
+      y = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[b] s) => (bool d, float[e] t) {
+          d = Identity(c)
+          p = Concat <axis = 0> (s, x)
+          q = Neg(p)
+          first = Constant <value_ints = [0]> ()
+          most = Constant <value_ints = [20]> ()
+          t = Slice(q, first, most)
+        }
+      >
+    }"""
+    made = planned(monkeypatch)
+    session = vkml.InferenceSession(model(text), devices="cpu")
+    feed = {"m": np.array(60), "x": floats(2)}
+    assert session.run(None, feed)[0].tolist() == by_onnxruntime(model(text), feed)[0].tolist()
+    assert 3 < len(made) < 8
+    count = len(made)
+    session.run(None, {**feed, "m": np.array(9)})
+    assert len(made) == count
 
 
 def test_zero_trips_of_what_nobody_knows() -> None:

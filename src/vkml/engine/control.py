@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,15 @@ import numpy as np
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.engine.plan import Plan, PlanClosed
 from vkml.errors import Error, ModelError, OutOfMemory, RuntimeException
-from vkml.ir import Graph, GraphIndex, Known, Node, Operator, Value, ValueType, find
+from vkml.ir import Graph, GraphIndex, Known, Node, Operator, Value, ValueType, find, static
+from vkml.ir.dtypes import from_numpy
 from vkml.ir.file_constant import owned
 from vkml.ir.types import UNKNOWN
 from vkml.ops.bodies import better_type, of_any_shape
 from vkml.ops.control import ControlFlow
 from vkml.passes import remove_dead
 from vkml.passes.segments import Segment
+from vkml.passes.specialise import evaluate_constant, infer_types
 
 if TYPE_CHECKING:
     from vkml.engine.runner import Runner
@@ -27,6 +29,10 @@ MakeRunner = Callable[[Graph, Callable[[], None]], "Runner"]
 """Makes what runs a body, of a prepared graph and what is to be called before plans leave their cache."""
 _CHECKED = 1 << 20
 """Bytes from which on it is asked whether there is memory for an array."""
+_PLANS_IN_VAIN = 3
+"""Plans that may be made for one trip each before trips do without, where little is computed."""
+EVALUATED_ELEMENTS = 4096
+"""Elements that the inputs of a trip, and its constants, may have for it to do without a plan."""
 _TRIPS_UNCHECKED = 256
 """Runs of bodies after which it is asked whether there is memory left: loops may hold on to ever more."""
 
@@ -218,6 +224,12 @@ class Body:
         read = dict.fromkeys(name for node in rest.nodes for name in node.reads if name in place)
         self._read = [place[name] for name in read]
         self._wanted = tuple(made)
+        self._names = list(place)
+        self._rest = rest
+        self._new_plans = 0
+        """Trips, the last ones, each of which needed a plan of its own."""
+        self._newest: Hashable = None
+        """What the last of them was told by."""
         self._latest: list[tuple[tuple[Any, ...], tuple[Any, ...], Plan]] = []
         """Shapes and element types that came last, and the plan for them."""
         self.runner = (
@@ -225,6 +237,9 @@ class Body:
             if made
             else None
         )
+        constants = sum(constant.type.elements for constant in rest.constants.values())
+        is_plain = self.runner is not None and self.runner.is_whole and not self.runner.is_strict
+        self._is_small = is_plain and constants <= EVALUATED_ELEMENTS
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """Runs it.
@@ -255,6 +270,8 @@ class Body:
                 except PlanClosed:
                     pass
         runner.check(feeds)
+        if self._is_evaluated(runner, feeds):
+            return self._evaluate(feeds)
         found = runner.only_plan(feeds)
         if found is None or found.outputs != self._wanted:
             return runner.run(feeds, self._wanted)
@@ -263,6 +280,38 @@ class Body:
             if runner.plans.holds(found):
                 self._latest[:] = [entry]
         return runner.run_plan(found, feeds, found.outputs)
+
+    def _is_evaluated(self, runner: Runner, feeds: Sequence[Array]) -> bool:
+        """Whether to do without a plan: the last few served one trip each, and there is little to compute.
+
+        A plan takes a millisecond to make. Where trips differ in shapes, or in numbers that decide these (a
+        Slice by the trip number), none lives to its second run.
+        """
+        if not self._is_small:
+            return False
+        key, plan = runner.plans.find_for(0, feeds)
+        if plan is not None or key == self._newest:
+            if self._new_plans <= _PLANS_IN_VAIN:  # else a plan is worth making when two trips are alike
+                self._new_plans = 0
+            return False
+        self._newest = key
+        self._new_plans += 1
+        return self._new_plans > _PLANS_IN_VAIN and sum(array.size for array in feeds) <= EVALUATED_ELEMENTS
+
+    def _evaluate(self, feeds: Sequence[Array]) -> list[Array]:
+        """Runs the nodes one by one with NumPy, each checked before, as planning does."""
+        graph = self._rest
+        values = {name: Known(constant.type, constant.array) for name, constant in graph.constants.items()}
+        for at, array in zip(self._read, feeds, strict=True):
+            values[self._names[at]] = Known(static(from_numpy(array.dtype), array.shape), array)
+        for node in graph.nodes:
+            known = [values[name] if name else None for name in node.inputs]
+            infer_types(node, known)
+            made = evaluate_constant(node, [None if each is None else each.value for each in known])
+            for name, value in zip(node.outputs, made, strict=False):
+                array = np.asarray(value)
+                values[name] = Known(static(from_numpy(array.dtype), array.shape), array)
+        return [np.asarray(values[name].value) for name in self._wanted]
 
     def planned(
         self, inputs: Sequence[ValueType], outer: Mapping[str, ValueType], depth: int

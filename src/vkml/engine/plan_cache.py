@@ -91,10 +91,33 @@ class PlanCache:
 
     def plan_for(self, index: int, feeds: Sequence[Array]) -> Plan:
         """The plan of segment `index` for these inputs; see `plan`."""
+        return self.plan(index, *self._signature(index, feeds))
+
+    def find_for(self, index: int, feeds: Sequence[Array]) -> tuple[Hashable, Plan | None]:
+        """That plan, where there is one already, and what tells these inputs from those that need others."""
+        shapes, values, types = self._signature(index, feeds)
+        key, structure = self._keys(index, shapes, values, types)
+        return key, self._find(key) or self._find_open(structure, shapes)
+
+    def _signature(
+        self, index: int, feeds: Sequence[Array]
+    ) -> tuple[tuple[tuple[int, ...], ...], dict[str, Array], tuple[DType, ...]]:
         # Copies, which the plan keeps: the caller may change the arrays at any time.
         values = {name: feeds[at].copy() for at, name in self._deciding[index]}
         types = tuple([from_numpy(feeds[at].dtype) for at in self._untyped[index]])
-        return self.plan(index, tuple([array.shape for array in feeds]), values, types)
+        return tuple([array.shape for array in feeds]), values, types
+
+    def _keys(
+        self,
+        index: int,
+        shapes: tuple[tuple[int, ...], ...],
+        values: Mapping[str, Array],
+        types: tuple[DType, ...],
+    ) -> tuple[Hashable, Hashable]:
+        """What a plan for just these inputs is kept under, and the structure that an open one serves."""
+        # Numbers: no shape is decided by strings, whose bytes are addresses.
+        contents = (types, *(array.tobytes() for array in values.values()))
+        return (index, shapes, contents), self._structure(index, shapes, contents)
 
     def untyped(self, index: int) -> list[str]:
         """The inputs of segment `index` that the model states no element types of."""
@@ -118,10 +141,7 @@ class PlanCache:
             values: of those that decide shapes.
             types: of those that are `untyped`.
         """
-        # Numbers: no shape is decided by strings, whose bytes are addresses.
-        contents = (types, *(array.tobytes() for array in values.values()))
-        key = (index, shapes, contents)
-        structure = self._structure(index, shapes, contents)
+        key, structure = self._keys(index, shapes, values, types)
         plan = self._find(key) or self._find_open(structure, shapes)
         if plan is not None:
             return plan

@@ -59,10 +59,12 @@ class Runner:
         self._trace = trace
         self._name = name
         self._is_body = False
+        self.is_strict = setting.placement.strict
         segments = self.plans.segments
-        self._is_whole = (
+        self.is_whole = (
             len(segments) == 1 and segments[0].alone is None and segments[0].graph.inputs == graph.inputs
         )
+        """Whether it is one segment that plans run, of all inputs."""
         self._dead = _last_reads(segments, [value.name for value in graph.outputs])
         if any(segment.alone is not None for segment in segments):
             self._add_hosts(graph, setting)
@@ -90,7 +92,7 @@ class Runner:
         Raises:
             PlanClosed: it was closed meanwhile.
         """
-        if self._is_whole:
+        if self.is_whole:
             return self.run_plan(self.plans.plan_for(0, feeds), feeds, wanted)
         values = {value.name: feed for value, feed in zip(self._inputs, feeds, strict=True)}
         fresh: set[str] = set()
@@ -126,7 +128,7 @@ class Runner:
 
     def only_plan(self, feeds: Sequence[Any]) -> Plan | None:
         """The plan that is all there is to run for inputs of these shapes; None where there is more."""
-        if not self._is_whole or self.plans.segments[0].values:
+        if not self.is_whole or self.plans.segments[0].values:
             return None
         return self.plans.plan_for(0, feeds)
 
