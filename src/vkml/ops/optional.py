@@ -29,13 +29,13 @@ class Optional(_OnOptionals):
     attributes = {"type": OPTIONAL}
     attribute_types = {"type": TYPE}
 
+    def check(self, node: Node) -> None:
+        if not node.inputs and node.attributes["type"] is None:
+            raise InvalidGraph(f"{node.label}: it has neither an input nor the attribute 'type'")
+
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[ValueType]:
         held = inputs[0] if inputs else None
-        if held is not None:
-            return [OptionalType(held.stated)]
-        if node.attributes["type"] is None:
-            raise InvalidGraph(f"{node.label}: it has neither an input nor the attribute 'type'")
-        return [OptionalType(node.attributes["type"])]
+        return [OptionalType(node.attributes["type"] if held is None else held.stated)]
 
     def evaluate(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
         return [inputs[0] if inputs else None]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ModelError, RuntimeException
-from vkml.ir.dtypes import FLOAT32, INT64, from_code
+from vkml.ir.dtypes import FLOAT32, INT64, DType, from_code
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, MANY, OPTIONAL, REQUIRED, Array, Operator, operator
 from vkml.ir.types import UNKNOWN, Known, SequenceType, TensorType, ValueType, static
@@ -67,12 +67,18 @@ class SequenceEmpty(_OnSequences):
     attributes = {"dtype": OPTIONAL}
     attribute_types = {"dtype": INT}
 
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[ValueType]:
+    def check(self, node: Node) -> None:
+        self._dtype(node)
+
+    def _dtype(self, node: Node) -> DType:
         code = node.attributes["dtype"]
         try:
-            return [SequenceType(TensorType(FLOAT32 if code is None else from_code(code), None))]
+            return FLOAT32 if code is None else from_code(code)
         except ModelError as error:
             raise type(error)(f"{node.label}: {error}") from None
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[ValueType]:
+        return [SequenceType(TensorType(self._dtype(node), None))]
 
     def evaluate(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
         return [[]]
