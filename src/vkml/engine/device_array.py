@@ -177,7 +177,9 @@ def place_array(array: Array, place: Device | DeviceArray, name: str) -> DeviceA
         name: of the output, for errors.
     """
     if not isinstance(array, np.ndarray):
-        raise InvalidArgument(f"output '{name}' is a sequence or holds nothing, which stays on the CPU: bind it there")
+        raise InvalidArgument(
+            f"output '{name}' is a sequence or an optional; bind it to the CPU, where it stays"
+        )
     dtype = from_numpy(array.dtype)
     if isinstance(place, DeviceArray):
         check_target(place, dtype, array.shape, name)

@@ -184,7 +184,7 @@ class Plan(Turn):
         self, places: Mapping[str, Place], feeds: Sequence[Value], bound: tuple[int, ...]
     ) -> dict[str, DeviceArray]:
         """Memory for each of the values that are to be on a device; it overlaps none of the feeds'."""
-        types = {value.name: value.type for value in self.graph.outputs}
+        types = {value.name: value.tensor for value in self.graph.outputs}
         known = {} if self.sizes is None else dict(zip(self.sizes.examples, bound, strict=True))
         read = {array.address for array in feeds if isinstance(array, DeviceArray)}
         targets = {}
