@@ -467,6 +467,66 @@ def test_a_map_over_a_sequence(device_name: str) -> None:
     check(model(text), feeds, device_name, expected=expected)
 
 
+LARGE = """
+g (int64 m, float[256, 128] x, float[128, 128] w) =>
+    (float[256, 128] y, float[256, 128] same, float[t] sums) {
+  go = Constant <value = bool {1}> ()
+  e = Tanh(w)
+  y, same, sums = Loop (m, go, x, x) <
+    body = body (int64 i, bool c, float[256, 128] s, float[256, 128] k) =>
+        (bool d, float[256, 128] u, float[256, 128] l, float total) {
+      d = Identity(c)
+      l = Identity(k)
+      p = MatMul(s, e)
+      q = Add(p, k)
+      u = Tanh(q)
+      total = ReduceMean <keepdims = 0> (u)
+    }
+  >
+}
+"""
+
+
+def test_large_values_stay_on_the_device_from_trip_to_trip(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vkml.engine.device_array import DeviceArray
+
+    session = vkml.InferenceSession(model(LARGE), devices=vulkan_device_name, precision="highest")
+    moved: list[str] = []
+
+    def note(name: str) -> None:
+        real = getattr(DeviceArray, name)
+        monkeypatch.setattr(DeviceArray, name, lambda *given: moved.append(name) or real(*given))
+
+    note("write")
+    note("numpy")
+    feed = {"m": np.array(6), "x": floats(256, 128), "w": 0.1 * floats(128, 128, seed=1)}
+    for _ in range(2):
+        moved.clear()
+        found = session.run(None, feed)
+        for mine, theirs in zip(found, by_onnxruntime(model(LARGE), feed), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=1e-4)
+        # Up go weights that are captured and x, which is handed on, once each; down come both results.
+        assert moved == ["write", "write", "numpy", "numpy"]
+
+
+def test_large_values_of_changing_shapes(vulkan_device_name: str) -> None:
+    text = """
+    g (int64 m, float[a, 512] x) => (float[b, 512] y, float[t] sums) {
+      go = Constant <value = bool {1}> ()
+      y, sums = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[b, 512] s) => (bool d, float[e, 512] t, float total) {
+          d = Identity(c)
+          r = Tanh(x)
+          t = Concat <axis = 0> (s, r)
+          total = ReduceMean <keepdims = 0> (t)
+        }
+      >
+    }"""
+    check(model(text), [{"m": np.array(n), "x": floats(40, 512)} for n in (5, 2, 5)], vulkan_device_name)
+
+
 # --- errors, limits, ownership ------------------------------------------------------------------------------
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
+from vkml.engine.device_array import DeviceArray, Place, dtype_of, on_host
 from vkml.engine.plan import Plan, PlanClosed
+from vkml.engine.programs import VulkanBound
 from vkml.errors import Error, ModelError, OutOfMemory, RuntimeException
 from vkml.ir import Graph, GraphIndex, Known, Node, Operator, Value, ValueType, find, static
 from vkml.ir.dtypes import from_numpy
@@ -33,6 +35,8 @@ _PLANS_IN_VAIN = 3
 """Plans that may be made for one trip each before trips do without, where little is computed."""
 EVALUATED_ELEMENTS = 4096
 """Elements that the inputs of a trip, and its constants, may have for it to do without a plan."""
+RESIDENT_BYTES = 1 << 16
+"""Bytes from which on values stay on a device from trip to trip."""
 _TRIPS_UNCHECKED = 256
 """Runs of bodies after which it is asked whether there is memory left: loops may hold on to ever more."""
 
@@ -71,8 +75,9 @@ class HostNode:
         self._trips = 0
         if isinstance(self._operator, ControlFlow):
             given = [_type_of(name, types, segment) for name in self.node.inputs]
+            carried = self._operator.carried(self.node)
             for key, inputs in self._operator.body_types(self.node, given).items():
-                self.bodies[key] = Body(self.node.attributes[key], inputs, types, make)
+                self.bodies[key] = Body(self.node.attributes[key], inputs, types, make, carried.get(key))
 
     def run(self, values: Mapping[str, Any]) -> list[Any]:
         """Runs it.
@@ -89,7 +94,7 @@ class HostNode:
         try:
             if isinstance(operator, ControlFlow):
                 captured = {key: [known[name] for name in body.captures] for key, body in self.bodies.items()}
-                return operator.execute(node, inputs, _Host(self, captured))
+                return [on_host(value) for value in operator.execute(node, inputs, _Host(self, captured))]
             return operator.evaluate(node, inputs)
         except (Error, MemoryError):
             raise
@@ -159,17 +164,17 @@ def read_only(array: Array) -> Array:
 class _Host:
     """One run of a control-flow node."""
 
-    def __init__(self, owner: HostNode, captured: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, owner: HostNode, captured: Mapping[str, list[Any]]) -> None:
         self._owner = owner
         self._captured = captured
         self._bodies = owner.bodies
 
     def run(self, body: str, inputs: Sequence[Any]) -> Sequence[Any]:
         self._owner.count_trip()
-        return self._bodies[body].run([*inputs, *self._captured[body]])
+        return self._bodies[body].run(inputs, self._captured[body])
 
     def captured(self, body: str) -> Mapping[str, Any]:
-        return dict(zip(self._bodies[body].captures, self._captured[body], strict=True))
+        return dict(zip(self._bodies[body].captures, on_host(self._captured[body]), strict=True))
 
     def allocate(self, node: Node, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         need = dtype.itemsize
@@ -180,16 +185,29 @@ class _Host:
         return np.empty(tuple(shape), dtype)
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A plan, and what it is for."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[np.dtype[Any], ...]
+    plan: Plan
+    places: Mapping[str, Place] | None
+    """Results that stay on the device; None where the plan does not run on one alone."""
+
+
 class Body:
     """A subgraph that runs with plans: what it captures is given behind its inputs.
 
-    Outputs that are inputs as they are, or constants, are handed on; no plan makes them.
+    Outputs that are inputs as they are, or constants, are handed on; no plan makes them. From trip to trip,
+    large values stay on the device that runs them: what is carried, and what is captured.
 
     Args:
         graph: prepared.
         inputs: types of its inputs, as far as the node knows them.
         outer: types of what it may capture.
         make: makes what runs the rest.
+        carried: which of its outputs only go into its next trip; None: it has no trips.
     """
 
     def __init__(
@@ -198,6 +216,7 @@ class Body:
         inputs: Sequence[ValueType],
         outer: Mapping[str, ValueType],
         make: MakeRunner,
+        carried: range | None = None,
     ) -> None:
         self.graph = graph
         self.captures = graph.captures
@@ -211,8 +230,8 @@ class Body:
         made: dict[str, Value] = {}
         self._sources: list[tuple[int, Any]] = []
         """Of each output: which of the inputs or, counted on, of the results it is; or -1 and a constant."""
-        for output in graph.outputs:
-            name = _origin(output.name, index)
+        origins = [_origin(output.name, index) for output in graph.outputs]
+        for output, name in zip(graph.outputs, origins, strict=True):
             if name in graph.constants:
                 self._sources.append((-1, read_only(graph.constants[name].array)))
             elif name in place:
@@ -230,56 +249,101 @@ class Body:
         """Trips, the last ones, each of which needed a plan of its own."""
         self._newest: Hashable = None
         """What the last of them was told by."""
-        self._latest: list[tuple[tuple[Any, ...], tuple[Any, ...], Plan]] = []
-        """Shapes and element types that came last, and the plan for them."""
+        self._latest: list[_Entry] = []
+        """The plan for what came last."""
+        inside = [name for at, name in enumerate(origins) if carried is not None and at in carried]
+        outside = {name for at, name in enumerate(origins) if carried is None or at not in carried}
+        self._carried = tuple(name for name in made if name in inside and name not in outside)
+        """Of what plans make, values that nobody but the next trip looks at."""
+        self._inputs = len(graph.inputs)
+        handed_on = {at for number, (at, _) in enumerate(self._sources) if number in (carried or ())}
+        self._staying = tuple(
+            at for at in self._read if carried is not None and (at >= self._inputs or at in handed_on)
+        )
+        """Of what plans read, that which the next trip reads again as it is."""
         self.runner = (
             make(replace(rest, inputs=tuple(values[at] for at in self._read)), self._latest.clear)
             if made
             else None
         )
         constants = sum(constant.type.elements for constant in rest.constants.values())
-        is_plain = self.runner is not None and self.runner.is_whole and not self.runner.is_strict
+        is_plain = self.runner is not None and self.runner.is_whole and not self.runner.placement.strict
         self._is_small = is_plain and constants <= EVALUATED_ELEMENTS
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
+    def run(self, inputs: Sequence[Any], captured: list[Any]) -> list[Any]:
         """Runs it.
 
         Args:
-            values: its inputs, then what it captures.
+            inputs: its inputs.
+            captured: what it captures; large values are replaced by themselves on the device that reads them.
 
         Returns:
             Its outputs; those that are inputs, or constants, are not copied.
         """
-        feeds = [values[at] for at in self._read]
-        made = () if self.runner is None else self._run(self.runner, feeds)
+        values = [*inputs, *captured]
+        made = () if self.runner is None else self._run(self.runner, values, captured)
         count = len(values)
         return [
             constant if at < 0 else values[at] if at < count else made[at - count]
             for at, constant in self._sources
         ]
 
-    def _run(self, runner: Runner, feeds: Sequence[Any]) -> Sequence[Any]:
+    def _run(self, runner: Runner, values: list[Any], captured: list[Any]) -> Sequence[Any]:
+        feeds = [values[at] for at in self._read]
         if self._latest:
-            shapes, types, plan = self._latest[0]
-            for array, shape, dtype in zip(feeds, shapes, types, strict=True):
-                if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+            entry = self._latest[0]
+            for array, shape, dtype in zip(feeds, entry.shapes, entry.types, strict=True):
+                if type(array) is np.ndarray:
+                    if array.shape != shape or array.dtype != dtype:
+                        break
+                elif type(array) is not DeviceArray or array.shape != shape or array.dtype.storage != dtype:
                     break
             else:
+                if entry.places is not None and self._upload(runner, values, captured):
+                    feeds = [values[at] for at in self._read]
                 try:
-                    return runner.run_plan(plan, feeds, plan.outputs)
+                    return runner.run_plan(entry.plan, feeds, entry.plan.outputs, places=entry.places)
                 except PlanClosed:
                     pass
         runner.check(feeds)
         if self._is_evaluated(runner, feeds):
-            return self._evaluate(feeds)
+            return self._evaluate(on_host(feeds))
         found = runner.only_plan(feeds)
         if found is None or found.outputs != self._wanted:
-            return runner.run(feeds, self._wanted)
-        entry = (tuple(array.shape for array in feeds), tuple(array.dtype for array in feeds), found)
+            return runner.run(on_host(feeds), self._wanted)
+        types = tuple([dtype_of(array).storage for array in feeds])
+        entry = _Entry(tuple([array.shape for array in feeds]), types, found, self._places(runner, found))
         with runner.plans.lock:
             if runner.plans.holds(found):
                 self._latest[:] = [entry]
-        return runner.run_plan(found, feeds, found.outputs)
+        return runner.run_plan(found, feeds, found.outputs, places=entry.places)
+
+    def _places(self, runner: Runner, plan: Plan) -> Mapping[str, Place] | None:
+        """Where large values that are carried stay; None where a plan does not run on a device alone."""
+        device = runner.placement.device
+        if device is None or not all(isinstance(program, VulkanBound) for program in plan.programs):
+            return None
+        types = {value.name: value.tensor for value in plan.graph.outputs}
+        return {
+            name: device
+            for name in self._carried
+            if name not in plan.constants and (types[name].is_open or types[name].bytes >= RESIDENT_BYTES)
+        }
+
+    def _upload(self, runner: Runner, values: list[Any], captured: list[Any]) -> bool:
+        """Puts large values where all further trips find them; returns whether there were any."""
+        device = runner.placement.device
+        assert device is not None
+        has_any = False
+        for at in self._staying:
+            value = values[at]
+            if type(value) is np.ndarray and value.nbytes >= RESIDENT_BYTES and value.dtype != object:
+                values[at] = made = DeviceArray(device, from_numpy(value.dtype), value.shape)
+                made.write(np.asarray(value, order="C"))
+                has_any = True
+                if at >= self._inputs:
+                    captured[at - self._inputs] = made
+        return has_any
 
     def _is_evaluated(self, runner: Runner, feeds: Sequence[Array]) -> bool:
         """Whether to do without a plan: the last few served one trip each, and there is little to compute.
@@ -287,7 +351,7 @@ class Body:
         A plan takes a millisecond to make. Where trips differ in shapes, or in numbers that decide these (a
         Slice by the trip number), none lives to its second run.
         """
-        if not self._is_small:
+        if not self._is_small or any(isinstance(value, DeviceArray) for value in feeds):
             return False
         key, plan = runner.plans.find_for(0, feeds)
         if plan is not None or key == self._newest:

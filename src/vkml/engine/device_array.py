@@ -142,6 +142,11 @@ Place: TypeAlias = "Device | DeviceArray"
 """Where a value is to be: fresh on a device, or in the memory of one that there is."""
 
 
+def dtype_of(value: Value) -> DType:
+    """The element type of a value."""
+    return value.dtype if isinstance(value, DeviceArray) else from_numpy(value.dtype)
+
+
 def on_host(value: Any) -> Any:
     """A value as an array; a sequence as a list of them."""
     if isinstance(value, list):

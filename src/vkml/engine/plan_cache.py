@@ -14,13 +14,13 @@ import numpy as np
 
 from vkml.engine.collector import collector_paused
 from vkml.engine.cpu_bound import out_of_memory
+from vkml.engine.device_array import dtype_of, on_host
 from vkml.engine.options import SessionOptions
 from vkml.engine.plan import Placement, Plan, make_plan
 from vkml.engine.turns import Turn
 from vkml.errors import Fail, ModelError
 from vkml.forks import renew_in_child
 from vkml.ir import DType, Graph, TensorType, Value
-from vkml.ir.dtypes import from_numpy
 from vkml.ir.lowering import CannotLower
 from vkml.ir.mapped_file import MappedFile
 from vkml.ir.size import Sizes, TooOpen
@@ -103,8 +103,8 @@ class PlanCache:
         self, index: int, feeds: Sequence[Array]
     ) -> tuple[tuple[tuple[int, ...], ...], dict[str, Array], tuple[DType, ...]]:
         # Copies, which the plan keeps: the caller may change the arrays at any time.
-        values = {name: feeds[at].copy() for at, name in self._deciding[index]}
-        types = tuple([from_numpy(feeds[at].dtype) for at in self._untyped[index]])
+        values = {name: on_host(feeds[at]).copy() for at, name in self._deciding[index]}
+        types = tuple([dtype_of(feeds[at]) for at in self._untyped[index]])
         return tuple([array.shape for array in feeds]), values, types
 
     def _keys(

@@ -12,7 +12,7 @@ import numpy as np
 
 from vkml.engine.control import HostNode, Planned
 from vkml.engine.cpu_bound import out_of_memory
-from vkml.engine.device_array import Place
+from vkml.engine.device_array import DeviceArray, Place, dtype_of
 from vkml.engine.plan import Plan, Timing
 from vkml.engine.plan_cache import PlanCache, Setting
 from vkml.engine.trace import Trace
@@ -59,7 +59,7 @@ class Runner:
         self._trace = trace
         self._name = name
         self._is_body = False
-        self.is_strict = setting.placement.strict
+        self.placement = setting.placement
         segments = self.plans.segments
         self.is_whole = (
             len(segments) == 1 and segments[0].alone is None and segments[0].graph.inputs == graph.inputs
@@ -138,11 +138,12 @@ class Runner:
             stated = value.type
             if not isinstance(stated, TensorType):
                 continue
-            if not isinstance(found, np.ndarray):
+            if not isinstance(found, np.ndarray | DeviceArray):
                 raise RuntimeException(f"'{value.name}' must be a tensor, it is {_kind(found)}")
-            if not stated.is_unknown and found.dtype != stated.dtype.storage:
+            dtype = dtype_of(found)
+            if not stated.is_unknown and dtype != stated.dtype:
                 raise RuntimeException(
-                    f"'{value.name}' is stated to be {stated.dtype.name}, what comes is {found.dtype}"
+                    f"'{value.name}' is stated to be {stated.dtype.name}, what comes is {dtype.name}"
                 )
 
     def close(self) -> bool:

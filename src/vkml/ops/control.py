@@ -70,6 +70,10 @@ class ControlFlow(Operator):
         """Attribute → how many outputs that body must have, at least and at most."""
         raise NotImplementedError(self.name)
 
+    def carried(self, node: Node) -> Mapping[str, range]:
+        """Attribute → which outputs of that body only go into its next trip; of bodies that have trips."""
+        return {}
+
     def check(self, node: Node) -> None:
         """Raises `InvalidGraph` where a body has not as many inputs or outputs as the node needs."""
         outputs = self.body_outputs(node)
@@ -190,6 +194,9 @@ class Loop(ControlFlow):
         body = node.attributes["body"]
         first = [static(INT64, _stated_shape(body, 0)), static(BOOL, _stated_shape(body, 1))]
         return {"body": [*first, *types[2:]]}
+
+    def carried(self, node: Node) -> Mapping[str, range]:
+        return {"body": range(1, max(1, len(node.inputs) - 1))}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[ValueType]:
         body, outer = node.attributes["body"], _outer(node, inputs)
@@ -425,6 +432,9 @@ class Scan(ControlFlow):
         axes = _entries(node, "scan_input_axes", count)
         return {"body": [*states, *map(partial(_slice_type, node), scanned, axes)]}
 
+    def carried(self, node: Node) -> Mapping[str, range]:
+        return {"body": range(len(node.inputs) - node.attributes["num_scan_inputs"])}
+
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[ValueType]:
         body, outer = node.attributes["body"], _outer(node, inputs)
         count = node.attributes["num_scan_inputs"]
@@ -592,6 +602,9 @@ class SequenceMap(ControlFlow):
         return {
             "body": [type_.element if isinstance(type_, SequenceType) else type_ for type_ in types],
         }
+
+    def carried(self, node: Node) -> Mapping[str, range]:
+        return {"body": range(0)}
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[ValueType]:
         given = self.body_types(node, _types(inputs[: len(node.inputs)]))["body"]
