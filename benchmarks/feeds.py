@@ -25,7 +25,7 @@ def feed_of(path: str, seed: int = 0) -> dict[str, Array]:
     with vkml.onnx.open(path) as model:
         graph = vkml.onnx.load_graph(model)
     infos = [
-        _Input(value.name, value.type.shape or (), f"tensor({value.type.dtype.name})")
+        _Input(value.name, value.tensor.shape or (), f"tensor({value.tensor.dtype.name})")
         for value in graph.inputs
         if value.name not in graph.constants
     ]

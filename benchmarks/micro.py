@@ -66,7 +66,7 @@ def timed_runs(graph: Graph, setting: Setting, *, optimises: bool = False) -> li
     options = vkml.SessionOptions()
     if not optimises:
         options.graph_optimization_level = vkml.GraphOptimizationLevel.ORT_DISABLE_ALL
-    feed = {value.name: np.zeros(value.type.dims, np.float32) for value in graph.inputs}
+    feed = {value.name: np.zeros(value.tensor.dims, np.float32) for value in graph.inputs}
     with vkml.InferenceSession(
         model, options, devices=setting.device, precision=setting.precision
     ) as session:

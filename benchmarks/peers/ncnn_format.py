@@ -48,7 +48,7 @@ class _Writer:
 
     def write(self) -> tuple[str, bytes]:
         for value in self.graph.inputs:
-            shape = value.type.dims
+            shape = value.tensor.dims
             if len(shape) > 1 and shape[0] != 1:
                 raise NotAvailable("ncnn has no batches")
             self.layer("Input", [], value.name)

@@ -12,6 +12,7 @@ from PIL import Image
 
 import vkml
 from tests.cli.conftest import Command, matrix
+from tests.control_models import model
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 
@@ -370,3 +371,18 @@ def test_images_without_pillow_say_what_to_install(
     done = command("run", scale_model, "-i", tmp_path / "x.png", "-d", "cpu")
     assert done.code == 2
     assert "pip install 'vkml[image]'" in done.err
+
+
+def test_each_value_of_a_sequence_is_an_output(command: Command, tmp_path: Path) -> None:
+    text = "g (float[3] x) => (seq(float[n]) parts, float[3] y) { parts = SplitToSequence(x) y = Neg(x) }"
+    (tmp_path / "model.onnx").write_bytes(model(text))
+    np.save(tmp_path / "x.npy", np.array([1, 2, 3], np.float32))
+    done = command(
+        "run", tmp_path / "model.onnx", "-i", tmp_path / "x.npy", "-d", "cpu", "--json", "-o", tmp_path / "o"
+    )
+    names = ["parts[0]", "parts[1]", "parts[2]", "y"]
+    assert [output["name"] for output in done.json["outputs"]] == names
+    assert [output["values"] for output in done.json["outputs"]] == [[1], [2], [3], [-1, -2, -3]]
+    assert np.load(tmp_path / "o" / "parts_1_.npy").tolist() == [2]
+    done = command("inspect", tmp_path / "model.onnx")
+    assert "sequence(float[n])" in done.out

@@ -11,6 +11,7 @@ import pytest
 
 import vkml
 import vkml.onnx
+from tests.control_models import model as control_model
 from vkml import InferenceSession, IOBinding, OrtValue, RunOptions
 from vkml.engine.device_array import DeviceArray
 from vkml.engine.sketch import Sketch
@@ -385,3 +386,35 @@ def test_options_of_runs(session: InferenceSession) -> None:
         options.training_mode = True
     with pytest.raises(UnknownOption, match="arena"):
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+
+
+def test_sequences_and_optionals_stay_on_the_host(device_name: str) -> None:
+    text = """
+    g (seq(float[n]) s, float[4] x, optional(float[4]) o) =>
+        (seq(float[n]) t, float[4] y, optional(float[4]) p) {
+      y = Neg(x)
+      t = SequenceInsert(s, y)
+      p = Identity(o)
+    }"""
+    session = vkml.InferenceSession(control_model(text), devices=device_name)
+    x = np.arange(4, dtype=np.float32)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", vkml.OrtValue.ortvalue_from_numpy(x, device_name))
+    binding.bind_cpu_input("s", [x])  # type: ignore[arg-type]
+    binding.bind_cpu_input("o", None)  # type: ignore[arg-type]
+    for name in "typ":
+        binding.bind_output(name, device_name if name == "y" else "cpu")
+    session.run_with_iobinding(binding)
+    t, y, p = binding.get_outputs()
+    assert t.is_tensor_sequence() and not t.is_tensor() and t.data_type() == "seq(tensor(float))"
+    assert y.is_tensor() and y.device_name() == device_name
+    assert not p.has_value()
+    with pytest.raises(vkml.InvalidArgument, match="no tensor but a sequence"):
+        t.numpy()
+    copied = binding.copy_outputs_to_cpu()
+    assert [array.tolist() for array in copied[0]] == [x.tolist(), (-x).tolist()]
+    assert copied[1].tolist() == (-x).tolist() and copied[2] is None
+    if device_name != "cpu":
+        binding.bind_output("t", device_name)
+        with pytest.raises(vkml.InvalidArgument, match="'t' is a sequence or an optional"):
+            session.run_with_iobinding(binding)

@@ -14,7 +14,7 @@ from tests.onnx import models
 from tests.onnx.models import value
 from vkml import errors
 from vkml.errors import InvalidGraph
-from vkml.ir import Constant, Graph, TensorType, dtypes
+from vkml.ir import Constant, Graph, OptionalType, SequenceType, TensorType, dtypes
 from vkml.ir.types import UNKNOWN
 from vkml.onnx import messages, wire
 from vkml.onnx.value_types import write_value
@@ -310,17 +310,55 @@ def test_messages_name_the_file(tmp_path):
         vkml.onnx.load_graph(tmp_path / "broken.onnx")
 
 
-def test_inputs_that_are_no_tensors():
+def _of(element: onnx.TypeProto, kind: str) -> onnx.TypeProto:
+    return getattr(helper, f"make_{kind}_type_proto")(element)
+
+
+TENSOR = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 3])
+FLOATS = TensorType(dtypes.FLOAT32, ("n", 3))
+CONTAINERS = {
+    "sequence": (_of(TENSOR, "sequence"), SequenceType(FLOATS)),
+    "optional": (_of(TENSOR, "optional"), OptionalType(FLOATS)),
+    "optional sequence": (_of(_of(TENSOR, "sequence"), "optional"), OptionalType(SequenceType(FLOATS))),
+    "sequence of nothing stated": (_of(onnx.TypeProto(), "sequence"), SequenceType(UNKNOWN)),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_sequences_and_optionals(name):
+    proto, type_ = CONTAINERS[name]
     made = models.plain()
-    made.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None))
-    with pytest.raises(errors.NotImplemented, match="input 'x' is a sequence"):
+    del made.graph.input[:], made.graph.output[:], made.graph.node[:]
+    made.graph.input.append(helper.make_value_info("x", proto))
+    made.graph.output.append(helper.make_value_info("y", proto))
+    made.graph.node.append(helper.make_node("Identity", ["x"], ["y"]))
+    graph = load(made)
+    assert graph.inputs[0].type == graph.outputs[0].type == type_
+    written = vkml.onnx.save_graph(graph)
+    again = vkml.onnx.load_graph(written)
+    assert again.inputs[0].type == again.outputs[0].type == type_
+    if "nothing" not in name:
+        assert onnx.load_from_string(written).graph.input[0].type == proto
+
+
+def test_inputs_that_are_maps():
+    made = models.plain()
+    map_type = onnx.TypeProto()
+    map_type.map_type.key_type = TensorProto.INT64
+    for proto, word in ((map_type, "a map"), (_of(map_type, "sequence"), "a sequence")):
+        made.graph.input[0].type.CopyFrom(proto)
+        with pytest.raises(errors.NotImplemented, match=f"input 'x' is {word}"):
+            load(made)
+
+
+def test_sequences_of_sequences_without_end():
+    proto = TENSOR
+    for _ in range(40):
+        proto = _of(proto, "sequence")
+    made = models.plain()
+    made.graph.input[0].type.CopyFrom(proto)
+    with pytest.raises(InvalidGraph, match="nested more than 8 deep"):
         load(made)
-
-
-def test_outputs_that_are_no_tensors_are_left_to_whoever_runs_the_graph():
-    made = models.plain()
-    made.graph.output[0].CopyFrom(helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None))
-    assert load(made).outputs[0].type == UNKNOWN
 
 
 def test_long_cycle_is_cut_short_in_the_message():

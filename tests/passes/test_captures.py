@@ -130,8 +130,25 @@ def test_folding_keeps_constants_that_subgraphs_read() -> None:
     sketch.output(sketch.node("Add", sizes, sizes), "sums")
     sketch.output(sketch.node("Neg", doubled), "negative")
     graph = with_choice(sketch, doubled, sizes)
-    assert doubled in prepare(graph).constants
+    assert doubled in fold_constants(normalise(graph)).constants
     assert_is_whole(specialised(graph))
+
+
+def test_constants_that_subgraphs_read_become_their_own() -> None:
+    sketch = Sketch("constants")
+    x = sketch.input("x", SHAPE)
+    numbers = sketch.constant(np.ones(SHAPE, np.float32))
+    doubled = sketch.node("Add", numbers, numbers)
+    prepared = prepare(with_choice(sketch, x, doubled, depth=1))
+    assert_is_whole(prepared)
+    assert not prepared.constants
+    body = prepared.nodes[-1].attributes["else_branch"]
+    while body.nodes:
+        assert body.captures == ()
+        body = body.nodes[0].attributes["then_branch"]
+    # Nothing is left of the innermost body, a Neg, but its result.
+    [result] = body.constants.values()
+    assert result.array.tolist() == np.full(SHAPE, -2.0).tolist()
 
 
 def segmented(graph: Graph) -> list[list[str]]:

@@ -11,6 +11,7 @@ from vkml.cli.inputs import parse_dimensions
 from vkml.cli.output import console, counted, print_json, shape_text, show_table, size, table
 from vkml.cli.sessions import opened_session
 from vkml.ir.graph import Graph, Value, every_node
+from vkml.ir.types import TensorType
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,10 +74,11 @@ def _operator(node: Any) -> str:
 
 
 def _value(value: Value) -> dict[str, Any]:
-    shape = value.type.shape
+    type_ = value.type
+    shape = type_.shape if isinstance(type_, TensorType) else None
     return {
         "name": value.name,
-        "type": value.type.dtype.name,
+        "type": type_.dtype.name if isinstance(type_, TensorType) else str(type_),
         "shape": None if shape is None else list(shape),
     }
 
@@ -130,6 +132,7 @@ def _plan_as_json(report: PlanReport) -> dict[str, Any]:
                 "operators": list(step.operators),
                 "output_shapes": [list(shape) for shape in step.output_shapes],
                 "workgroups": step.workgroups and list(step.workgroups),
+                "depth": step.depth,
             }
             for step in report.steps
         ],
@@ -141,7 +144,7 @@ def _show_plan(out: Console, report: PlanReport) -> None:
     counts = ((len(plan["steps"]), "step"), (plan["segments"], "segment"), (plan["barriers"], "barrier"))
     rows = table("#", "device", "kernel", "operators", "output", "why")
     for index, step in enumerate(plan["steps"]):
-        kernel = f"{step['kernel']} {step['variant']}".strip()
+        kernel = "  " * step["depth"] + f"{step['kernel']} {step['variant']}".strip()
         shapes = " ".join(shape_text(shape) for shape in step["output_shapes"])
         rows.add_row(
             str(index), step["device"], kernel, _operators(step["operators"]), shapes, step["reason"]

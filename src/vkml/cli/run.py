@@ -81,7 +81,7 @@ def run_model(request: RunRequest) -> int:
         feed = make_feed(session.get_inputs(), feed_request)
         outputs, seconds = timed_runs(session, feed, request.repeat)
         report = where_it_ran(session, feed)
-        names = tuple(info.name for info in session.get_outputs())
+        names, outputs = _tensors([info.name for info in session.get_outputs()], outputs)
     ranked = rank_classes(names, outputs, request.top, request.softmax, labels) if request.top else None
     files = _write_outputs(request.output, names, outputs) if request.output else ()
     outcome = _Outcome(
@@ -99,6 +99,18 @@ def run_model(request: RunRequest) -> int:
     else:
         _show(request, outcome)
     return 0
+
+
+def _tensors(names: Sequence[str], values: Sequence[Any]) -> tuple[tuple[str, ...], list[Array]]:
+    """Outputs, those that are sequences as an output each value; optionals that hold nothing are left out."""
+    found: list[tuple[str, Array]] = []
+    for name, value in zip(names, values, strict=True):
+        if isinstance(value, list):
+            inner = _tensors([f"{name}[{at}]" for at in range(len(value))], value)
+            found += zip(*inner, strict=True)
+        elif value is not None:
+            found.append((name, value))
+    return tuple(name for name, _ in found), [array for _, array in found]
 
 
 def _write_outputs(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> tuple[Path, ...]:

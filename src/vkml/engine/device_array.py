@@ -142,8 +142,15 @@ Place: TypeAlias = "Device | DeviceArray"
 """Where a value is to be: fresh on a device, or in the memory of one that there is."""
 
 
-def on_host(value: Value) -> Array:
-    """A value as an array."""
+def dtype_of(value: Value) -> DType:
+    """The element type of a value."""
+    return value.dtype if isinstance(value, DeviceArray) else from_numpy(value.dtype)
+
+
+def on_host(value: Any) -> Any:
+    """A value as an array; a sequence as a list of them."""
+    if isinstance(value, list):
+        return [on_host(item) for item in value]
     return value.numpy() if isinstance(value, DeviceArray) else value
 
 
@@ -174,6 +181,10 @@ def place_array(array: Array, place: Device | DeviceArray, name: str) -> DeviceA
         place: a device, or a value that is overwritten.
         name: of the output, for errors.
     """
+    if not isinstance(array, np.ndarray):
+        raise InvalidArgument(
+            f"output '{name}' is a sequence or an optional; bind it to the CPU, where it stays"
+        )
     dtype = from_numpy(array.dtype)
     if isinstance(place, DeviceArray):
         check_target(place, dtype, array.shape, name)

@@ -9,19 +9,20 @@ import numpy as np
 
 from vkml.engine.device_array import DeviceArray
 from vkml.errors import InvalidArgument, OutOfMemory
-from vkml.ir import Value, dtypes
+from vkml.ir import OptionalType, SequenceType, TensorType, Value, dtypes
 from vkml.ir.dtypes import DType
 
 Array = np.ndarray[Any, Any]
 
 
-def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
+def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Any]:
     """The feed as arrays of the inputs' types, in their order.
 
-    NumPy arrays must have the input's type, in either byte order; lists and Python numbers take it where no
-    value changes. Of the types that `ml_dtypes` adds to NumPy's, integers are taken from int8 and uint8
-    arrays, too, whose numbers they have, and bfloat16 and float8 as their bits in uint16 and uint8 arrays, as
-    onnx and onnxruntime hand them over; what could be taken for something else is refused.
+    Sequences are lists, optionals a value or None. NumPy arrays must have the input's type, in either byte
+    order; lists and Python numbers take it where no value changes. Of the types that `ml_dtypes` adds to
+    NumPy's, integers are taken from int8 and uint8 arrays, too, whose numbers they have, and bfloat16 and
+    float8 as their bits in uint16 and uint8 arrays, as onnx and onnxruntime hand them over; what could be
+    taken for something else is refused.
 
     Raises:
         InvalidArgument: a missing, extra, misshapen or mistyped input; inputs that disagree in a dimension.
@@ -46,6 +47,8 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
     feeds = [check_input(value, feed[value.name]) for value in inputs]
     sizes: dict[str, tuple[int, str]] = {}
     for value, array in zip(inputs, feeds, strict=True):
+        if not isinstance(value.type, TensorType):
+            continue
         for dim, size in zip(value.type.shape or (), array.shape, strict=False):
             if isinstance(dim, str):
                 first, where = sizes.setdefault(dim, (size, value.name))
@@ -58,7 +61,23 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Array]:
 
 
 def check_input(value: Value, given: Any) -> Any:
-    """One input's array, of its type and shape; see `check_feed`."""
+    """One input's array, of its type and shape; a list of them for a sequence, or None; see `check_feed`."""
+    type_ = value.type
+    if isinstance(type_, OptionalType):
+        return None if given is None else check_input(Value(value.name, type_.element), given)
+    if isinstance(type_, SequenceType):
+        if not isinstance(given, list | tuple):
+            raise InvalidArgument(
+                f"input '{value.name}' is a sequence and takes a list of arrays, not "
+                f"{_article(type(given).__name__)}"
+            )
+        return [
+            check_input(Value(f"{value.name}[{at}]", type_.element), item) for at, item in enumerate(given)
+        ]
+    return _check_tensor(value, given)
+
+
+def _check_tensor(value: Value, given: Any) -> Any:
     if isinstance(given, DeviceArray):
         return _check_device_array(value, given)
     try:
@@ -67,7 +86,10 @@ def check_input(value: Value, given: Any) -> Any:
         raise OutOfMemory(f"cpu: input '{value.name}' cannot be made an array: {error}") from error
     except Exception as error:  # an array-like's own code may raise anything
         raise InvalidArgument(f"input '{value.name}' cannot be made an array: {error}") from error
-    wanted = value.type.dtype
+    wanted = value.tensor.dtype
+    if wanted == dtypes.UNDEFINED:  # of what a sequence holds, nothing may be stated
+        wanted = dtypes.from_numpy(array.dtype)
+        value = Value(value.name, TensorType(wanted, None))
     if wanted == dtypes.STRING:
         array = _texts(value, array)
     elif array.dtype != wanted.storage:
@@ -77,8 +99,8 @@ def check_input(value: Value, given: Any) -> Any:
 
 
 def _check_device_array(value: Value, given: DeviceArray) -> Any:
-    wanted = value.type
-    if given.dtype != wanted.dtype:
+    wanted = value.tensor
+    if not wanted.is_unknown and given.dtype != wanted.dtype:
         raise InvalidArgument(
             f"input '{value.name}' takes {wanted.dtype.numpy_name}, got a value of {given.dtype.numpy_name}"
         )
@@ -87,7 +109,7 @@ def _check_device_array(value: Value, given: DeviceArray) -> Any:
 
 
 def _check_shape(value: Value, shape: tuple[int, ...]) -> None:
-    stated = value.type.shape
+    stated = value.tensor.shape
     if stated is not None:
         fits = len(stated) == len(shape) and all(
             not isinstance(dim, int) or dim == size for dim, size in zip(stated, shape, strict=False)
@@ -106,7 +128,7 @@ def _whole(given: Any, array: Array) -> Array:
 
 
 def _converted(value: Value, array: Array, given: Any) -> Array:
-    wanted = value.type.dtype
+    wanted = value.tensor.dtype
     is_array = isinstance(given, np.ndarray | np.generic)
     if not is_array and wanted == dtypes.UINT64 and array.dtype.kind == "f":
         array = _whole(given, array)
@@ -137,7 +159,7 @@ _BITS = {
 
 def _in_range(value: Value, array: Array) -> Array:
     """Numbers as elements of fewer bits; `InvalidArgument` where these would lose some."""
-    dtype = value.type.dtype
+    dtype = value.tensor.dtype
     if not dtypes.can_hold(dtype, array):
         least, most = dtypes.integer_bounds(dtype)
         raise InvalidArgument(
@@ -149,7 +171,7 @@ def _in_range(value: Value, array: Array) -> Array:
 
 def _exactly(value: Value, array: Array) -> Array:
     """Python's numbers as elements of a type that holds few; `InvalidArgument` where one would change."""
-    wanted = value.type.dtype
+    wanted = value.tensor.dtype
     with np.errstate(all="ignore"):
         made = array.astype(wanted.storage)
         kept = made.astype(np.float64)

@@ -139,9 +139,9 @@ class IOBinding:
         """As `get_outputs`."""
         return list(self.results)
 
-    def copy_outputs_to_cpu(self) -> list[Array]:
-        """The outputs of the last run as arrays that nobody else has."""
-        return [np.array(value.numpy()) for value in self.results]
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The outputs of the last run as arrays that nobody else has; sequences as lists of them, or None."""
+        return [_copied(value.value) for value in self.results]
 
     def clear_binding_inputs(self) -> None:
         """Forgets all inputs."""
@@ -193,6 +193,8 @@ class IOBinding:
         for (name, place), value in zip(self.outputs.items(), made, strict=True):
             if isinstance(place, np.ndarray):
                 array = on_host(value)
+                if not isinstance(array, np.ndarray):
+                    raise InvalidArgument(f"output '{name}' is no tensor; bind it to the CPU without memory")
                 if (place.dtype, place.shape) != (array.dtype, array.shape):
                     raise InvalidArgument(
                         f"output '{name}' is {array.dtype}{list(array.shape)}, the array bound to it "
@@ -202,6 +204,12 @@ class IOBinding:
                 value = place
             results.append(OrtValue(value))
         self.results = results
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return None if value is None else np.array(on_host(value))
 
 
 def _start(place: Array | Place | None) -> int | None:

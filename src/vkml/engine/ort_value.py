@@ -30,9 +30,9 @@ class OrtValue:
 
     __slots__ = ("__weakref__", "value")
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
-        """The array, or the value on a device."""
+        """The array, or the value on a device; of outputs that are no tensors a list, or None."""
 
     @staticmethod
     def ortvalue_from_numpy(numpy_obj: Array, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
@@ -82,19 +82,29 @@ class OrtValue:
 
     @property
     def _dtype(self) -> DType:
-        value = self.value
+        value = self._tensor
         return value.dtype if isinstance(value, DeviceArray) else dtypes.from_numpy(value.dtype)
+
+    @property
+    def _tensor(self) -> Value:
+        if isinstance(self.value, np.ndarray | DeviceArray):
+            return self.value
+        found = "a sequence" if isinstance(self.value, list) else "an optional that holds nothing"
+        raise InvalidArgument(f"the value is no tensor but {found}; IOBinding.copy_outputs_to_cpu() gives it")
 
     def numpy(self) -> Array:
         """The value as an array: itself where it is on the CPU, else a copy."""
-        return self.value.numpy() if isinstance(self.value, DeviceArray) else self.value
+        found = self._tensor
+        return found.numpy() if isinstance(found, DeviceArray) else found
 
     def shape(self) -> list[int]:
         """Its sizes."""
-        return list(self.value.shape)
+        return list(self._tensor.shape)
 
     def data_type(self) -> str:
         """As onnxruntime writes it: ``tensor(float)``."""
+        if isinstance(self.value, list) and self.value:
+            return f"seq({OrtValue(self.value[0]).data_type()})"
         return f"tensor({self._dtype.name})"
 
     def element_type(self) -> int:
@@ -112,20 +122,20 @@ class OrtValue:
         return int(self.value.__array_interface__["data"][0])
 
     def has_value(self) -> bool:
-        """Whether there is one: always."""
-        return True
+        """Whether there is one: an optional may hold nothing."""
+        return self.value is not None
 
     def is_tensor(self) -> bool:
-        """Whether it is a tensor: always."""
-        return True
+        """Whether it is a tensor."""
+        return isinstance(self.value, np.ndarray | DeviceArray)
 
     def is_sparse_tensor(self) -> bool:
         """Whether it is a sparse tensor: never."""
         return False
 
     def is_tensor_sequence(self) -> bool:
-        """Whether it is a sequence of tensors: never."""
-        return False
+        """Whether it is a sequence of tensors."""
+        return isinstance(self.value, list)
 
     def update_inplace(self, np_arr: Array) -> None:
         """Overwrites its elements, in the memory that it has; no run may be using it.
@@ -152,6 +162,8 @@ class OrtValue:
         return np.asarray(self.numpy(), dtype)
 
     def __repr__(self) -> str:
+        if not self.is_tensor():
+            return f"<OrtValue {'of nothing' if self.value is None else f'of {len(self.value)} values'}>"
         return f"<OrtValue {self.data_type()} {self.shape()} on {self.device_name()}>"
 
 

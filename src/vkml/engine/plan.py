@@ -108,6 +108,8 @@ class Placement:
     weights: WeightStore | None
     strict: bool = False
     precision: str = "high"
+    host_elements: int = 0
+    """A plan all of whose values have at most so many elements runs on the CPU, unless it must not."""
 
 
 @dataclass(eq=False)
@@ -182,7 +184,7 @@ class Plan(Turn):
         self, places: Mapping[str, Place], feeds: Sequence[Value], bound: tuple[int, ...]
     ) -> dict[str, DeviceArray]:
         """Memory for each of the values that are to be on a device; it overlaps none of the feeds'."""
-        types = {value.name: value.type for value in self.graph.outputs}
+        types = {value.name: value.tensor for value in self.graph.outputs}
         known = {} if self.sizes is None else dict(zip(self.sizes.examples, bound, strict=True))
         read = {array.address for array in feeds if isinstance(array, DeviceArray)}
         targets = {}
@@ -379,6 +381,8 @@ def _make_plan(
     graph = replace(graph, constants={name: settled(constant) for name, constant in graph.constants.items()})
     if optimise:
         graph = remove_dead(simplify(graph))
+    if sizes is None and _stays_on_host(graph, placement):
+        placement = replace(placement, device=None, target=None, weights=None)
     refusals = _refusals(graph, placement)
     labels = {_key(node): node.label for node in graph.nodes}
     fallbacks = tuple((labels[key], reason) for key, reason in refusals.items())
@@ -407,7 +411,7 @@ def _make_plan(
     return Plan(
         signature,
         names,
-        tuple(value.type for value in graph.inputs),
+        tuple(value.tensor for value in graph.inputs),
         tuple(value.name for value in graph.outputs),
         programs,
         fallbacks,
@@ -415,6 +419,12 @@ def _make_plan(
         constants,
         sizes,
     )
+
+
+def _stays_on_host(graph: Graph, placement: Placement) -> bool:
+    """Whether all values are so small that to give them to a device would take longer than the work."""
+    limit = placement.host_elements
+    return bool(limit) and not placement.strict and all(t.elements <= limit for t in graph.types.values())
 
 
 def _follows(graph: Graph, device_of: Mapping[str, str]) -> Callable[[Node, Node], bool] | None:

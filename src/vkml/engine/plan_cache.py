@@ -14,6 +14,7 @@ import numpy as np
 
 from vkml.engine.collector import collector_paused
 from vkml.engine.cpu_bound import out_of_memory
+from vkml.engine.device_array import dtype_of, on_host
 from vkml.engine.options import SessionOptions
 from vkml.engine.plan import Placement, Plan, make_plan
 from vkml.engine.turns import Turn
@@ -74,8 +75,11 @@ class PlanCache:
             for segment in self.segments
         )
         """Of each segment, the inputs whose values decide shapes: where they stand, and their names."""
-        self._made: dict[str, DType] = {}
-        """Element types of what segments make for later ones, once they have been planned."""
+        self._untyped = tuple(
+            tuple(at for at, value in enumerate(segment.graph.inputs) if value.type.is_unknown)
+            for segment in self.segments
+        )
+        """Of each segment, where the inputs stand whose element types are known when they come."""
         self._structures: set[Hashable] = set()
         """Structures that there has been a plan for."""
         self._fixed: set[Hashable] = set()
@@ -87,25 +91,57 @@ class PlanCache:
 
     def plan_for(self, index: int, feeds: Sequence[Array]) -> Plan:
         """The plan of segment `index` for these inputs; see `plan`."""
-        # Copies, which the plan keeps: the caller may change the arrays at any time.
-        values = {name: feeds[at].copy() for at, name in self._deciding[index]}
-        return self.plan(index, tuple([array.shape for array in feeds]), values)
+        return self.plan(index, *self._signature(index, feeds))
 
-    def plan(self, index: int, shapes: tuple[tuple[int, ...], ...], values: Mapping[str, Array]) -> Plan:
+    def find_for(self, index: int, feeds: Sequence[Array]) -> tuple[Hashable, Plan | None]:
+        """That plan, where there is one already, and what tells these inputs from those that need others."""
+        shapes, values, types = self._signature(index, feeds)
+        key, structure = self._keys(index, shapes, values, types)
+        return key, self._find(key) or self._find_open(structure, shapes)
+
+    def _signature(
+        self, index: int, feeds: Sequence[Array]
+    ) -> tuple[tuple[tuple[int, ...], ...], dict[str, Array], tuple[DType, ...]]:
+        # Copies, which the plan keeps: the caller may change the arrays at any time.
+        values = {name: on_host(feeds[at]).copy() for at, name in self._deciding[index]}
+        types = tuple([dtype_of(feeds[at]) for at in self._untyped[index]])
+        return tuple([array.shape for array in feeds]), values, types
+
+    def _keys(
+        self,
+        index: int,
+        shapes: tuple[tuple[int, ...], ...],
+        values: Mapping[str, Array],
+        types: tuple[DType, ...],
+    ) -> tuple[Hashable, Hashable]:
+        """What a plan for just these inputs is kept under, and the structure that an open one serves."""
+        # Numbers: no shape is decided by strings, whose bytes are addresses.
+        contents = (types, *(array.tobytes() for array in values.values()))
+        return (index, shapes, contents), self._structure(index, shapes, contents)
+
+    def untyped(self, index: int) -> list[str]:
+        """The inputs of segment `index` that the model states no element types of."""
+        inputs = self.segments[index].graph.inputs
+        return [inputs[at].name for at in self._untyped[index]]
+
+    def plan(
+        self,
+        index: int,
+        shapes: tuple[tuple[int, ...], ...],
+        values: Mapping[str, Array],
+        types: tuple[DType, ...] = (),
+    ) -> Plan:
         """A segment's plan for a signature, from the cache or new; not closed as long as the caller holds it.
 
-        Each signature is planned by one thread; others that want the same wait for it. Segments before this
-        one have been planned at least once.
+        Each signature is planned by one thread; others that want the same wait for it.
 
         Args:
             index: of the segment.
             shapes: of its inputs.
             values: of those that decide shapes.
+            types: of those that are `untyped`.
         """
-        # Numbers: no shape is decided by strings, whose bytes are addresses.
-        contents = tuple(array.tobytes() for array in values.values())
-        key = (index, shapes, contents)
-        structure = self._structure(index, shapes, contents)
+        key, structure = self._keys(index, shapes, values, types)
         plan = self._find(key) or self._find_open(structure, shapes)
         if plan is not None:
             return plan
@@ -119,7 +155,7 @@ class PlanCache:
                 plan = (
                     self._find(key)
                     or self._find_open(structure, shapes)
-                    or self._make_plan(index, shapes, values, key, structure)
+                    or self._make_plan(index, shapes, values, types, key, structure)
                 )
         finally:
             if self.is_closed:
@@ -163,9 +199,7 @@ class PlanCache:
             except KeyError:
                 return None
 
-    def _structure(
-        self, index: int, shapes: tuple[tuple[int, ...], ...], contents: tuple[bytes, ...]
-    ) -> Hashable:
+    def _structure(self, index: int, shapes: tuple[tuple[int, ...], ...], contents: Hashable) -> Hashable:
         """What signatures have in common that one plan may serve: all but open sizes from 2 on.
 
         None where no size is open.
@@ -174,7 +208,7 @@ class PlanCache:
         kept = tuple(
             tuple(
                 None if size >= 2 and not isinstance(dim, int) else size
-                for size, dim in zip(shape, value.type.shape or (None,) * len(shape), strict=False)
+                for size, dim in zip(shape, value.tensor.shape or (None,) * len(shape), strict=False)
             )
             for shape, value in zip(shapes, inputs, strict=True)
         )
@@ -196,25 +230,26 @@ class PlanCache:
         index: int,
         shapes: tuple[tuple[int, ...], ...],
         values: Mapping[str, Array],
+        types: tuple[DType, ...],
         key: Hashable,
         structure: Hashable,
     ) -> Plan:
         """A new plan: for these shapes alone where they are the first of a structure, else an open one."""
         # On the CPU alone, machine code for known sizes is all that a plan is.
         if structure is None or structure in self._fixed or self._setting.placement.device is None:
-            return self._plan_shapes(index, shapes, values, key)
+            return self._plan_shapes(index, shapes, values, types, key)
         with self.lock:
             is_first = structure not in self._structures
             if len(self._structures) >= _STRUCTURES_KEPT:
                 self._structures.clear()
             self._structures.add(structure)
         if is_first:
-            return self._plan_shapes(index, shapes, values, key)
+            return self._plan_shapes(index, shapes, values, types, key)
         try:
-            return self._plan_open(index, shapes, values, structure)
+            return self._plan_open(index, shapes, values, types, structure)
         except (CannotLower, ModelError, TooOpen):
             # The plan for these shapes alone says what is wrong, where it is the shapes.
-            plan = self._plan_shapes(index, shapes, values, key)
+            plan = self._plan_shapes(index, shapes, values, types, key)
             self._fixed.add(structure)
             return plan
 
@@ -223,6 +258,7 @@ class PlanCache:
         index: int,
         shapes: tuple[tuple[int, ...], ...],
         values: Mapping[str, Array],
+        types: tuple[DType, ...],
         structure: Hashable,
     ) -> Plan:
         sizes = Sizes()
@@ -233,28 +269,30 @@ class PlanCache:
                 if size < 2 or isinstance(dim, int) or value.name in values
                 else sizes.symbol(dim or f"{value.name}.{axis}", size)
                 for axis, (size, dim) in enumerate(
-                    zip(shape, value.type.shape or (None,) * len(shape), strict=False)
+                    zip(shape, value.tensor.shape or (None,) * len(shape), strict=False)
                 )
             )
             for shape, value in zip(shapes, inputs, strict=True)
         )
         self._serial += 1
-        return self._plan_shapes(index, opened, values, (structure, self._serial), sizes)
+        return self._plan_shapes(index, opened, values, types, (structure, self._serial), sizes)
 
     def _plan_shapes(
         self,
         index: int,
         shapes: Sequence[tuple[int, ...]],
         values: Mapping[str, Array],
+        types: tuple[DType, ...],
         signature: Hashable,
         sizes: Sizes | None = None,
     ) -> Plan:
         segment = self.segments[index]
+        found = dict(zip(self._untyped[index], types, strict=True))
         inputs = tuple(
-            Value(value.name, TensorType(self._made.get(value.name, value.type.dtype), shape))
-            for value, shape in zip(segment.graph.inputs, shapes, strict=True)
+            Value(value.name, TensorType(found.get(at) or value.tensor.dtype, shape))
+            for at, (value, shape) in enumerate(zip(segment.graph.inputs, shapes, strict=True))
         )
-        named = {value.name: value.type.dims for value in inputs}
+        named = {value.name: value.tensor.dims for value in inputs}
         graph = replace(segment.graph, inputs=inputs)
         with explained(self._setting.label), _mapped(self._setting.files), collector_paused():
             plan = make_plan(
@@ -273,7 +311,6 @@ class PlanCache:
             self._forget()
             while len(self.kept) >= max(1, self._setting.options.plan_cache_size) * len(self.segments):
                 dropped.append(self.kept.popitem(last=False)[1])
-            self._made.update((value.name, value.type.dtype) for value in plan.graph.outputs)
             self.alive.add(plan)
             self.kept[signature] = plan
         return plan

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from vkml.engine.control import Planned
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.plan import Plan
-from vkml.engine.programs import VulkanBound
+from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.report import PlanReport, StepReport
 from vkml.engine.weights import WeightStore
 from vkml.ir import Node, TensorType
 from vkml.lowering.cpu import Form
 from vkml.passes.fuse import members
 
+HOST = "between plans"
+"""Variant of a step that no program has: control flow, sequences, optionals."""
+
 
 def report(
-    plans: Sequence[Plan],
+    planned: Sequence[Planned],
     weights: WeightStore | None,
     shapes: Mapping[str, tuple[int, ...]],
     assumed: Sequence[str] = (),
@@ -23,7 +28,7 @@ def report(
     """The plans of a model's segments for people.
 
     Args:
-        plans: in the order in which they run.
+        planned: in the order in which they run, bodies behind the nodes that run them.
         weights: on the device.
         shapes: of the model's inputs.
         assumed: what planning took for known, and what it could not plan.
@@ -31,44 +36,67 @@ def report(
     steps: list[StepReport] = []
     memory: dict[str, dict[str, int]] = {}
     barriers = 0
-    programs = [(plan, program) for plan in plans for program in plan.programs]
-    for plan, program in programs:
-        kinds = memory.setdefault(program.device, {})
-        if isinstance(program, VulkanBound):
-            barriers += max(0, len(program.program.levels) - 1)
-            steps += [
-                StepReport(
-                    program.device,
-                    d.kernel.label,
-                    d.nodes,
-                    d.operators,
-                    tuple(view.shape for view in d.writes),
-                    d.kernel.variant,
-                    d.kernel.reason,
-                    d.groups,
-                )
-                for d in program.program.dispatches
-            ]
-            sizes = {
-                "weights": weights.bytes if weights else 0,
-                "activations": program.arena_bytes,
-                "inputs": program.input_bytes,
-                "outputs": program.output_bytes,
-            }
-            for kind, size in sizes.items():
-                kinds[kind] = size if kind == "weights" else kinds.get(kind, 0) + size
-        elif isinstance(program, CpuBound):
-            kinds["activations"] = kinds.get("activations", 0) + program.arena_bytes
-            steps += [_cpu_step(node, program.types, form) for node, form in program.forms]
-            names = {name for node in program.piece.nodes for name in node.reads}
-            kinds["weights"] = kinds.get("weights", 0) + sum(
-                plan.graph.constants[name].type.bytes for name in names if name in plan.graph.constants
-            )
-    device = next((program.device for _, program in programs if program.device != "cpu"), "cpu")
+    for each in planned:
+        if each.plan is None:
+            steps.append(_host_step(each))
+            continue
+        for program in each.plan.programs:
+            steps += [replace(step, depth=each.depth) for step in _steps(program)]
+            barriers += max(0, len(program.program.levels) - 1) if isinstance(program, VulkanBound) else 0
+            kinds = memory.setdefault(program.device, {})
+            for kind, size in _memory(program, each.plan, weights).items():
+                is_shared = kind == "weights" and isinstance(program, VulkanBound)
+                kinds[kind] = size if is_shared else kinds.get(kind, 0) + size
+    plans = [each.plan for each in planned if each.plan is not None]
+    programs = [program for plan in plans for program in plan.programs]
+    device = next((program.device for program in programs if program.device != "cpu"), "cpu")
     fallbacks = tuple(fallback for plan in plans for fallback in plan.fallbacks)
     return PlanReport(
         device, len(programs), tuple(steps), memory, fallbacks, barriers, dict(shapes), tuple(assumed)
     )
+
+
+def _host_step(planned: Planned) -> StepReport:
+    node = planned.node
+    assert node is not None
+    return StepReport("cpu", node.op, (node.label,), (node.op,), (), HOST, depth=planned.depth)
+
+
+def _steps(program: Bound) -> list[StepReport]:
+    if isinstance(program, CpuBound):
+        return [_cpu_step(node, program.types, form) for node, form in program.forms]
+    assert isinstance(program, VulkanBound)
+    return [
+        StepReport(
+            program.device,
+            d.kernel.label,
+            d.nodes,
+            d.operators,
+            tuple(view.shape for view in d.writes),
+            d.kernel.variant,
+            d.kernel.reason,
+            d.groups,
+        )
+        for d in program.program.dispatches
+    ]
+
+
+def _memory(program: Bound, plan: Plan, weights: WeightStore | None) -> dict[str, int]:
+    """Kind of memory → bytes of it that a program uses."""
+    if isinstance(program, CpuBound):
+        names = {name for node in program.piece.nodes for name in node.reads}
+        constants = [plan.graph.constants[name] for name in names if name in plan.graph.constants]
+        return {
+            "activations": program.arena_bytes,
+            "weights": sum(constant.type.bytes for constant in constants),
+        }
+    assert isinstance(program, VulkanBound)
+    return {
+        "weights": weights.bytes if weights else 0,
+        "activations": program.arena_bytes,
+        "inputs": program.input_bytes,
+        "outputs": program.output_bytes,
+    }
 
 
 def _cpu_step(node: Node, types: Mapping[str, TensorType], form: Form) -> StepReport:

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import vkml.ops  # noqa: F401  fills the registry of operators
-from vkml.ir import Constant, Graph, Known, Node
+from vkml.ir import Constant, Graph, Known, Node, with_bodies
 from vkml.passes import normalise, remove_dead
 from vkml.passes.folding import Folding, is_foldable
+from vkml.passes.inline import inline_branches
 from vkml.passes.simplify import fold_batch_normalization
 from vkml.passes.specialise import evaluate_constant, infer_types
 
+_ROUNDS = 8
+"""How often branches are put in their places and folded: a condition may follow from a branch before it."""
+
 
 def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
-    """Normalises a graph and folds what needs no input shape, so that all plans share the same constants."""
-    graph = fold_constants(normalise(graph))
+    """Normalises a graph and folds what needs no input shape, so that all plans share the same constants.
+
+    Bodies are prepared in the same way; constants that they capture become their own.
+    """
+    return _prepared(normalise(graph), optimise)
+
+
+def _prepared(graph: Graph, optimise: bool) -> Graph:
+    graph = fold_constants(graph)
+    for _ in range(_ROUNDS if optimise else 0):
+        inlined = inline_branches(graph)
+        if inlined is graph:
+            break
+        graph = fold_constants(inlined)
     if optimise:
         graph = fold_batch_normalization(graph)
-    return remove_dead(graph)
+    graph = remove_dead(graph)
+    if not any(node.attributes and node.subgraphs for node in graph.nodes):
+        return graph
+    constants, allowance = graph.constants, graph.fold_allowance
+
+    def body(inner: Graph) -> Graph:
+        nonlocal allowance
+        known = {name: constants[name] for name in inner.captures if name in constants}
+        made = _prepared(
+            replace(inner, constants={**inner.constants, **known}, fold_allowance=allowance), optimise
+        )
+        allowance = made.fold_allowance
+        return made
+
+    nodes = tuple(with_bodies(node, body) for node in graph.nodes)
+    return remove_dead(replace(graph, nodes=nodes, fold_allowance=allowance))
 
 
 def fold_constants(graph: Graph) -> Graph:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StepReport:
-    """One launch, or one node on the CPU."""
+    """One launch, one node on the CPU, or one between plans, behind which its bodies' steps follow."""
 
     device: str
     kernel: str
@@ -17,6 +17,8 @@ class StepReport:
     variant: str = ""
     reason: str = ""
     workgroups: tuple[int, int, int] | None = None
+    depth: int = 0
+    """How many bodies of control flow it lies in."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from vkml.engine.runner import Runner
 from vkml.engine.trace import Trace
 from vkml.engine.weights import WeightStore
 from vkml.errors import Error, Fail, InvalidArgument
-from vkml.ir import Graph, TensorType, Value, dtypes
+from vkml.ir import Graph, OptionalType, SequenceType, TensorType, Value, ValueType, dtypes
 from vkml.ir.file_constant import files_of, settled_graph
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
@@ -129,8 +129,9 @@ class InferenceSession:
         self._misstated: set[str] = set()
         """Outputs of which it has been said that their stated shapes are wrong."""
         self._trace = Trace() if self._options.enable_profiling else None
-        self._dtypes = tuple(value.type.dtype.storage for value in self._inputs)
-        self._has_texts = any(value.type.dtype == dtypes.STRING for value in self._inputs)
+        tensors = [value.type for value in self._inputs if isinstance(value.type, TensorType)]
+        self._dtypes = tuple(type_.dtype.storage for type_ in tensors)
+        self._has_texts = any(type_.dtype == dtypes.STRING for type_ in tensors)
         self._placement = self._place(info, strict)
         announce, close = _weakly(self._announce), _weakly(self.close)
         setting = Setting(self._label, self._placement, self._options, files, announce, close)
@@ -155,17 +156,19 @@ class InferenceSession:
         """Says before the first run what a strict session would refuse in the middle of it."""
         if not self._placement.strict or self._placement.device is None:
             return
-        found = [node for segment in self._runner.plans.segments for node in segment.sized_by_data]
+        found = [node for segment in self._runner.all_segments() for node in segment.sized_by_data]
         if found:
             raise strict_error([(node.label, "the sizes of its results depend on data") for node in found])
 
     def _plan_statically(self) -> None:
         """Plans at once where the model's input shapes leave nothing open, so that errors come early."""
         plans = self._runner.plans
-        inputs = plans.segments[0].graph.inputs
-        if plans.segments[0].values or not all(value.type.is_static for value in inputs):
-            return
-        plans.plan(0, tuple(value.type.dims for value in inputs), {})
+        first = plans.segments[0]
+        types = [value.type for value in first.graph.inputs]
+        if first.alone is None and not first.values:
+            shapes = tuple(t.dims for t in types if isinstance(t, TensorType) and t.is_static)
+            if len(shapes) == len(types):
+                plans.plan(0, shapes, {})
 
     # -- what the model is ----------------------------------------------------------------------------------
 
@@ -287,10 +290,9 @@ class InferenceSession:
             places: of outputs that are to be on devices; None for none, and inputs on the host.
             binding: is told how to run the same again, where that is possible.
         """
-        plans = self._runner.plans
         try:
-            if len(plans.segments) == 1 and not plans.segments[0].values and not self._has_texts:
-                plan = plans.plan_for(0, feeds)
+            plan = None if self._has_texts else self._runner.only_plan(feeds)
+            if plan is not None:
                 if places is None:
                     self._remember(tuple(array.shape for array in feeds), plan)
                     return self._runner.run_plan(plan, feeds, wanted)
@@ -427,10 +429,14 @@ class InferenceSession:
 
     def _warn_of_shapes(self, plan: Plan) -> None:
         """Says once of each output that its stated shape, a stale one of an exporter, is not what it has."""
-        made = {value.name: value.type for value in plan.graph.outputs}
+        if plan not in self._runner.plans.alive:  # but in those of a body, which names values as it likes
+            return
+        made = {value.name: value.tensor for value in plan.graph.outputs}
         for output in self._outputs:
-            found = made.get(output.name)
-            if found is None or output.name in self._misstated or output.type.admits_shape_of(found):
+            found, stated = made.get(output.name), output.type
+            if found is None or output.name in self._misstated or not isinstance(stated, TensorType):
+                continue
+            if stated.admits_shape_of(found):
                 continue
             self._misstated.add(output.name)
             if self._options.shows_warnings:
@@ -461,24 +467,24 @@ class InferenceSession:
             dimensions: symbolic dimension → size.
         """
         given = dict(dimensions or {})
-        known = {dim for value in self._inputs for dim in value.type.shape or () if isinstance(dim, str)}
+        tensors = {value.name: value.type for value in self._inputs if isinstance(value.type, TensorType)}
+        known = {dim for type_ in tensors.values() for dim in type_.shape or () if isinstance(dim, str)}
         unknown = sorted(set(given) - known)
         if unknown:
             raise InvalidArgument(
                 f"the model has no dimension {unknown[0]!r}; its dimensions are {sorted(known)}"
             )
-        types = {
-            value.name: TensorType(
-                value.type.dtype,
-                tuple(
-                    dim if isinstance(dim, int) else given.get(dim or "", 1) for dim in value.type.shape or ()
-                ),
+        fixed = {
+            name: TensorType(
+                type_.dtype,
+                tuple(dim if isinstance(dim, int) else given.get(dim or "", 1) for dim in type_.shape or ()),
             )
-            for value in self._inputs
+            for name, type_ in tensors.items()
         }
-        shapes = {name: type_.dims for name, type_ in types.items()}
-        plans, assumed = self._runner.plans_without_data(types)
-        return report(plans, self._placement.weights, shapes, assumed)
+        shapes = {name: type_.dims for name, type_ in fixed.items()}
+        types = [fixed.get(value.name, value.type) for value in self._inputs]
+        planned, assumed = self._runner.planned(types)
+        return report(planned, self._placement.weights, shapes, assumed)
 
     # -- end ------------------------------------------------------------------------------------------------
 
@@ -495,7 +501,7 @@ class InferenceSession:
         Waits for other threads that run or plan. In the middle of a run or of planning of this thread's own
         (in a signal handler, in a progress callback) that one is freed at its end.
         """
-        if self._runner.plans.close() and self._placement.weights is not None:
+        if self._runner.close() and self._placement.weights is not None:
             self._placement.weights.close()
 
     def __enter__(self) -> InferenceSession:
@@ -548,7 +554,17 @@ def _close_all() -> None:
 
 
 def _node_arg(value: Value) -> NodeArg:
-    return NodeArg(value.name, list(value.type.shape or ()), f"tensor({value.type.dtype.name})")
+    shape = value.type.shape if isinstance(value.type, TensorType) else None
+    return NodeArg(value.name, list(shape or ()), _type_name(value.type))
+
+
+def _type_name(type_: ValueType) -> str:
+    """A type as onnxruntime writes it."""
+    if isinstance(type_, SequenceType):
+        return f"seq({_type_name(type_.element)})"
+    if isinstance(type_, OptionalType):
+        return f"optional({_type_name(type_.element)})"
+    return f"tensor({type_.tensor.dtype.name})"
 
 
 def _checked_options(options: SessionOptions | None) -> SessionOptions:

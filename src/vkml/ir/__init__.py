@@ -1,11 +1,11 @@
 """The intermediate representation: ONNX operators over typed values."""
 
 from vkml.ir.dtypes import DType
-from vkml.ir.graph import Constant, Graph, Node, Value, every_node
+from vkml.ir.graph import Constant, Graph, Node, Value, every_node, with_bodies
 from vkml.ir.index import GraphIndex
 from vkml.ir.names import unused, value_names
 from vkml.ir.operator import MANY, OPTIONAL, REQUIRED, Operator, find, operator, register
-from vkml.ir.types import Dim, Known, TensorType, static
+from vkml.ir.types import Dim, Known, OptionalType, SequenceType, TensorType, ValueType, static
 
 __all__ = [
     "MANY",
@@ -19,8 +19,11 @@ __all__ = [
     "Known",
     "Node",
     "Operator",
+    "OptionalType",
+    "SequenceType",
     "TensorType",
     "Value",
+    "ValueType",
     "every_node",
     "find",
     "operator",
@@ -28,4 +31,5 @@ __all__ = [
     "static",
     "unused",
     "value_names",
+    "with_bodies",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.graph import Constant, Graph, Node, PackedConstant
+from vkml.ir.graph import Constant, Graph, Node, PackedConstant, every_node
 from vkml.ir.mapped_file import MappedFile, mapping_of
 
 Array = np.ndarray[Any, Any]
@@ -74,36 +74,48 @@ def owned(array: Array) -> Array:
 
 
 def settled_graph(graph: Graph, *, copies: bool = False) -> Graph:
-    """The graph with settled constants, those in attributes copied; what is one object stays one."""
-    made = {id(constant): settled(constant, copies=copies) for constant in graph.constants.values()}
-    return replace(
-        graph,
-        constants={name: made[id(constant)] for name, constant in graph.constants.items()},
-        nodes=tuple(_with_own_attributes(node) for node in graph.nodes),
-    )
+    """The graph and its bodies with settled constants, those in attributes copied; one object stays one."""
+    made: dict[int, Constant] = {}
+
+    def once(constant: Constant) -> Constant:
+        found = made.get(id(constant))
+        if found is None:
+            found = made[id(constant)] = settled(constant, copies=copies)
+        return found
+
+    def owned_value(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(owned_value, value))
+        if isinstance(value, Constant):
+            return settled(value, copies=True)
+        return whole(value) if isinstance(value, Graph) else value
+
+    def with_own_attributes(node: Node) -> Node:
+        if not any(_holds_constants(value) for value in node.attributes.values()):
+            return node
+        return replace(node, attributes={key: owned_value(value) for key, value in node.attributes.items()})
+
+    def whole(part: Graph) -> Graph:
+        return replace(
+            part,
+            constants={name: once(constant) for name, constant in part.constants.items()},
+            nodes=tuple(map(with_own_attributes, part.nodes)),
+        )
+
+    return whole(graph)
 
 
 def files_of(graph: Graph) -> tuple[MappedFile, ...]:
-    """The files in which constants of a settled graph lie."""
-    held = [c.packed if isinstance(c, PackedConstant) else c for c in graph.constants.values()]
+    """The files in which constants of a settled graph and of its bodies lie."""
+    constants = [*graph.constants.values()]
+    for node in every_node(graph):
+        if node.attributes:
+            constants += [constant for body in node.subgraphs for constant in body.constants.values()]
+    held = [c.packed if isinstance(c, PackedConstant) else c for c in constants]
     return tuple(dict.fromkeys(constant.file for constant in held if isinstance(constant, FileConstant)))
-
-
-def _with_own_attributes(node: Node) -> Node:
-    if not any(_holds_constants(value) for value in node.attributes.values()):
-        return node
-    return replace(node, attributes={key: _owned_value(value) for key, value in node.attributes.items()})
 
 
 def _holds_constants(value: Any) -> bool:
     return isinstance(value, Constant | Graph) or (
         isinstance(value, tuple) and any(isinstance(item, Constant | Graph) for item in value)
     )
-
-
-def _owned_value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_owned_value(item) for item in value)
-    if isinstance(value, Constant):
-        return settled(value, copies=True)
-    return settled_graph(value, copies=True) if isinstance(value, Graph) else value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
 from vkml.ir.dtypes import STRING, DType
 from vkml.ir.packing import from_bytes, to_bytes
-from vkml.ir.types import TensorType
+from vkml.ir.types import TensorType, ValueType
 
 _T = TypeVar("_T")
 
@@ -138,6 +138,11 @@ class Node:
         bodies = self.subgraphs
         return tuple(dict.fromkeys(name for body in bodies for name in body.captures)) if bodies else ()
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """What its operator is given: its inputs, "" where one is absent, then what its subgraphs capture."""
+        return self.inputs + self.captures if self.attributes and self.subgraphs else self.inputs
+
     @_kept
     def reads(self) -> tuple[str, ...]:
         """All values it needs: its inputs that are there, then what its subgraphs capture."""
@@ -150,7 +155,12 @@ class Value:
     """A named, typed input or output of a graph."""
 
     name: str
-    type: TensorType
+    type: ValueType
+
+    @property
+    def tensor(self) -> TensorType:
+        """Its type, where it is a tensor."""
+        return self.type.tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +175,7 @@ class Graph:
     nodes: tuple[Node, ...]
     constants: Mapping[str, Constant]
     types: Mapping[str, TensorType] = field(default_factory=dict)
-    """Types of values between nodes, as far as they were stated or inferred."""
+    """Types of tensors between nodes, as far as they were stated or inferred."""
     name: str = ""
     opsets: Mapping[str, int] = field(default_factory=dict)
     documentation: str = ""
@@ -192,6 +202,21 @@ def every_node(graph: Graph) -> Iterator[Node]:
         if node.attributes:
             for body in node.subgraphs:
                 yield from every_node(body)
+
+
+def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
+    """The node with its subgraphs changed; itself where it has none, or they stay as they are."""
+    if not node.attributes or not node.subgraphs:
+        return node
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Graph):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    attributes = {key: changed(value) for key, value in node.attributes.items()}
+    is_same = all(attributes[key] is value for key, value in node.attributes.items())
+    return node if is_same else replace(node, attributes=attributes)
 
 
 def attribute_key(attributes: Mapping[str, Any]) -> Hashable:

@@ -13,7 +13,7 @@ from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Constant, Graph, Node
 from vkml.ir.scalar import Scalar
-from vkml.ir.types import Known, TensorType
+from vkml.ir.types import Known, TensorType, ValueType
 from vkml.ir.windows import Windows
 
 Array = np.ndarray[Any, Any]
@@ -27,12 +27,13 @@ class AttributeType(Enum):
     STRING = "a string"
     TENSOR = "a tensor"
     GRAPH = "a graph"
+    TYPE = "a type"
     INTS = "a list of integers"
     FLOATS = "a list of floats"
     STRINGS = "a list of strings"
 
 
-INT, FLOAT, STRING, TENSOR, GRAPH, INTS, FLOATS, STRINGS = AttributeType
+INT, FLOAT, STRING, TENSOR, GRAPH, TYPE, INTS, FLOATS, STRINGS = AttributeType
 
 
 class _Required:
@@ -76,6 +77,11 @@ class Operator:
     leaves these sizes open, and they are known when the node has run."""
     is_pointwise: ClassVar[bool] = False
     """Whether each output element depends only on the inputs' elements at the same (broadcast) place."""
+    stands_alone: ClassVar[bool] = False
+    """Whether no program has a form of it, so that the graph is cut there: it runs other graphs, or takes or
+    makes sequences and optionals."""
+    takes_containers: ClassVar[bool] = False
+    """Whether it takes sequences and optionals, too, and then stands alone."""
     is_deterministic: ClassVar[bool] = True
     """False for random operators, which constant folding leaves alone."""
     is_anchor: bool = False
@@ -123,12 +129,25 @@ class Operator:
         """
         return node
 
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        """Output types, exact ONNX semantics; raises `ShapeError` or `InvalidGraph` that names the node."""
+    def check(self, node: Node) -> None:
+        """Raises `InvalidGraph` where a node, normalised, cannot be right whatever its inputs are."""
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> Sequence[ValueType]:
+        """Output types, exact ONNX semantics; raises `ShapeError` or `InvalidGraph` that names the node.
+
+        Args:
+            node: normalised.
+            inputs: of `node.operands`.
+        """
         raise NotImplementedError(self.name)
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        """Reference implementation in NumPy, also the constant folder's and the CPU's fallback."""
+        """Reference implementation in NumPy, also the constant folder's and the CPU's fallback.
+
+        Args:
+            node: normalised.
+            inputs: of `node.operands`; a sequence is a list, an empty optional None.
+        """
         raise NotImplementedError(self.name)
 
     def evaluate_shape(self, node: Node, dims: Sequence[int]) -> Array:
@@ -271,7 +290,14 @@ def _checked(node: Node, key: str, value: Any, wanted: AttributeType) -> Any:
 
 
 _LISTS = {INT: INTS, FLOAT: FLOATS, STRING: STRINGS}
-_KINDS = ((numbers.Integral, INT), (numbers.Real, FLOAT), (str, STRING), (Constant, TENSOR), (Graph, GRAPH))
+_KINDS = (
+    (numbers.Integral, INT),
+    (numbers.Real, FLOAT),
+    (str, STRING),
+    (Constant, TENSOR),
+    (Graph, GRAPH),
+    (ValueType, TYPE),
+)
 
 
 def _kind(value: Any) -> AttributeType | str:

@@ -31,10 +31,10 @@ def scalar_results(body: Graph) -> tuple[Scalar, ...]:
 
 
 def _made(body: Graph) -> tuple[Scalar, ...]:
-    types: dict[str, DType] = {value.name: value.type.dtype for value in (*body.outputs, *body.inputs)}
+    types: dict[str, DType] = {value.name: value.tensor.dtype for value in (*body.outputs, *body.inputs)}
     types.update({name: type_.dtype for name, type_ in body.types.items()})
     types.update({name: constant.dtype for name, constant in body.constants.items()})
-    values = {value.name: scalar.argument(n, value.type.dtype) for n, value in enumerate(body.inputs)}
+    values = {value.name: scalar.argument(n, value.tensor.dtype) for n, value in enumerate(body.inputs)}
     values.update({name: _number(constant) for name, constant in body.constants.items()})
     for node in body.nodes:
         result = types[node.outputs[0]]

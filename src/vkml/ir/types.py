@@ -1,4 +1,4 @@
-"""What is known of a value before it exists: element type and shape."""
+"""What is known of a value before it exists: a tensor's element type and shape, what a sequence holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml.errors import InvalidGraph
 from vkml.ir.dtypes import UNDEFINED, DType
 from vkml.ir.size import Size, plain
 
@@ -17,12 +18,67 @@ Dim = int | str | None
 an integer may be a `Size`, an expression of sizes that stay open; for the type checker these are integers."""
 
 
+class ValueType:
+    """What a value is: a `TensorType`, a `SequenceType` or an `OptionalType`."""
+
+    @property
+    def tensor(self) -> TensorType:
+        """Itself, where it is a tensor's type.
+
+        Raises:
+            InvalidGraph: it is none.
+        """
+        raise InvalidGraph(f"a tensor is needed where there is {self}")
+
+    @property
+    def is_container(self) -> bool:
+        """Whether values are no tensors: sequences are lists of values, optionals None or a value."""
+        return True
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known of it, not even the element type."""
+        return False
+
+
 @dataclass(frozen=True)
-class TensorType:
+class SequenceType(ValueType):
+    """A list of values of one type; their shapes may differ where `element` leaves sizes open."""
+
+    element: ValueType
+
+    def __str__(self) -> str:
+        return f"sequence({self.element})"
+
+
+@dataclass(frozen=True)
+class OptionalType(ValueType):
+    """A value of a type, or nothing."""
+
+    element: ValueType
+
+    def __str__(self) -> str:
+        return f"optional({self.element})"
+
+
+@dataclass(frozen=True)
+class TensorType(ValueType):
     """Element type and shape; `shape` None where even the rank is unknown."""
 
     dtype: DType
     shape: tuple[Dim, ...] | None
+
+    @property
+    def tensor(self) -> TensorType:
+        return self
+
+    @property
+    def is_container(self) -> bool:
+        return False
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.dtype == UNDEFINED
 
     @property
     def is_static(self) -> bool:
@@ -87,8 +143,13 @@ UNKNOWN = TensorType(UNDEFINED, None)
 class Known:
     """An operator's input as shape inference sees it: its type, and its value where that is a constant."""
 
-    type: TensorType
+    stated: ValueType
     value: np.ndarray[Any, Any] | None = None
+
+    @property
+    def type(self) -> TensorType:
+        """The type of a tensor; `InvalidGraph` where the input is none."""
+        return self.stated.tensor
 
     @property
     def dtype(self) -> DType:

@@ -43,7 +43,8 @@ class Body:
         node = Node(op, operands, (name,), attributes, name)
         spec = find(node)
         node = Node(op, operands, (name,), normalise_attributes(node, spec), name)
-        [self._types[name]] = spec.infer(node, [Known(self._types[operand]) for operand in operands])
+        [type_] = spec.infer(node, [Known(self._types[operand]) for operand in operands])
+        self._types[name] = type_.tensor
         self._nodes.append(node)
         return name
 

@@ -268,7 +268,7 @@ class Builder:
         views = {value.name: view for value, view in zip(body.inputs, inputs, strict=True)}
         anchor = body.nodes[0]
         if find(anchor).is_pointwise:
-            outputs = [self.output(value.type, index) for index, value in enumerate(body.outputs)]
+            outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
             self.pointwise(body, list(inputs), outputs, label=body.name)
             return outputs
         mark = self.mark()
@@ -285,7 +285,7 @@ class Builder:
         leaves = {v.name: views[v.name].expand(shape) for v in tail.inputs if v.name != result}
         names, self._result_names = self._result_names, ()
         self._epilogue = Epilogue(tail, result, leaves)
-        self._epilogue_types, self._epilogue_names = tuple(v.type for v in body.outputs), names
+        self._epilogue_types, self._epilogue_names = tuple(v.tensor for v in body.outputs), names
         self._types = (body.types[result],)
         try:
             lowered = self._lower_node(anchor, [views[name] if name else None for name in anchor.inputs])
@@ -302,7 +302,7 @@ class Builder:
         lowered = self._lower_node(anchor, [views[name] if name else None for name in anchor.inputs])
         self._result_names = names
         tail = _tail(body)
-        outputs = [self.output(value.type, index) for index, value in enumerate(body.outputs)]
+        outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
         available = {**views, anchor.outputs[0]: lowered[0]}
         self.pointwise(tail, [available[value.name] for value in tail.inputs], outputs, label=tail.name)
         return outputs

@@ -36,7 +36,7 @@ def expression_of(body: Graph) -> Expression:
     """
     known = _expressions.get(body)
     if known is None:
-        types = [value.type for value in (*body.inputs, *body.outputs)]
+        types = [value.tensor for value in (*body.inputs, *body.outputs)]
         types += [constant.type for constant in body.constants.values()]
         for type_ in (*types, *body.types.values()):
             require_element(type_)
@@ -77,7 +77,7 @@ def pointwise_refusal(
 def fits_epilogue(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> bool:
     """Whether a pointwise node may follow a product or the like, which is done in 32-bit lanes."""
     body = _body(node, types, constants)
-    if any(value.type.dtype.bits > 32 for value in (*body.inputs, *body.outputs)):
+    if any(value.tensor.dtype.bits > 32 for value in (*body.inputs, *body.outputs)):
         return False
     try:
         return not expression_of(body).is_wide

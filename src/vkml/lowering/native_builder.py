@@ -405,7 +405,7 @@ def _lanes_of(view: View) -> View:
 
 def _part(body: Graph, nodes: Sequence[Node], results: Sequence[str], views: Collection[str]) -> Graph:
     """Some nodes of a body as one that reads what is in `views`."""
-    types = {**{value.name: value.type for value in (*body.inputs, *body.outputs)}, **body.types}
+    types = {**{value.name: value.tensor for value in (*body.inputs, *body.outputs)}, **body.types}
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name in views and name not in made)
     return Graph(

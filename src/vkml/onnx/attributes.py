@@ -10,7 +10,7 @@ import numpy as np
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import dtypes
 from vkml.ir.graph import Constant, Graph
-from vkml.ir.types import TensorType
+from vkml.ir.types import ValueType
 from vkml.onnx.messages import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 from vkml.onnx.tensor import to_text
 from vkml.onnx.value_types import read_type, write_type
@@ -46,7 +46,7 @@ WriteTensor = Callable[[str, Constant], TensorProto]
 
 
 def read_attribute(proto: AttributeProto, read_tensor: ReadTensor, read_graph: ReadGraph, where: str) -> Any:
-    """An attribute's value as `vkml.ir.Node` holds it; None for a type attribute that is no tensor's."""
+    """An attribute's value as `vkml.ir.Node` holds it; None for a type that vkml does not have."""
     code = proto.type or _guess(proto)
     where = f"{where}: attribute {proto.name!r}"
     if code not in _FIELDS:
@@ -121,7 +121,7 @@ def _code(items: list[Any], name: str) -> int | None:
         ((str, bytes), STRING),
         ((Constant, np.ndarray), TENSOR),
         ((Graph,), GRAPH),
-        ((TensorType,), TYPE_PROTO),
+        ((ValueType,), TYPE_PROTO),
     ):
         if all(isinstance(item, kinds) for item in items):
             return code

@@ -59,7 +59,7 @@ def load_graph(
         InvalidProtobuf: The bytes are not a well-formed ONNX file.
         InvalidGraph: The graph in it is not well formed: names that nothing provides or two things provide,
             cycles, missing types, tensors whose data do not fit their shape. Says what and where.
-        NotImplemented: Inputs that are no tensors; functions that inline to an absurd size.
+        NotImplemented: Inputs that are sparse tensors or maps; functions that inline to an absurd size.
         NoSuchFile: The model, or a file its tensors lie in, does not exist.
 
     Example:
@@ -203,7 +203,10 @@ class _Loader:
                 if kind in ("nothing", "tensor"):
                     raise InvalidGraph(f"{where} has no element type")
                 article = "an" if kind[0] in "aeiou" else "a"
-                raise errors.NotImplemented(f"{where} is {article} {kind}; vkml takes tensors only")
+                raise errors.NotImplemented(
+                    f"{where} is {article} {kind} of which vkml knows nothing; it takes tensors, sequences "
+                    "and optionals of them"
+                )
             found[name] = Value(name, type_ or UNKNOWN)
         return tuple(found.values())
 
@@ -218,7 +221,7 @@ class _Loader:
         found = {}
         for item in proto.value_info:
             type_ = read_type(item.type, f"{scope.where}: value {item.name!r}")
-            if type_ is not None and item.name:
+            if isinstance(type_, TensorType) and item.name:
                 found[scope.name(item.name)] = type_
         return found
 

@@ -1,16 +1,37 @@
-"""Types of graph inputs, outputs and values: from ONNX's messages to `TensorType`, and back."""
+"""Types of graph inputs, outputs and values: from ONNX's messages to `ValueType`, and back."""
 
 from __future__ import annotations
 
 from vkml.errors import InvalidGraph, ModelError
 from vkml.ir import dtypes
-from vkml.ir.types import Dim, TensorType
-from vkml.onnx.messages import Dimension, Tensor, TensorShapeProto, TypeProto, ValueInfoProto
+from vkml.ir.types import UNKNOWN, Dim, OptionalType, SequenceType, TensorType, ValueType
+from vkml.onnx.messages import (
+    Dimension,
+    Optional,
+    Sequence,
+    Tensor,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+)
+
+MAX_NESTING = 8
+"""Sequences and optionals within one another; ONNX's operators make three."""
 
 
-def read_type(proto: TypeProto | None, where: str) -> TensorType | None:
-    """The tensor type that a message states; None where it states none, or no tensor's."""
-    if proto is None or proto.tensor_type is None or proto.tensor_type.elem_type == 0:
+def read_type(proto: TypeProto | None, where: str, depth: int = 0) -> ValueType | None:
+    """The type that a message states; None where it states none, or one that vkml does not have."""
+    if proto is None:
+        return None
+    for container, make in ((proto.sequence_type, SequenceType), (proto.optional_type, OptionalType)):
+        if container is not None:
+            if depth == MAX_NESTING:
+                raise InvalidGraph(f"{where}: sequences and optionals are nested more than {depth} deep")
+            element = read_type(container.elem_type, where, depth + 1)
+            if element is None and kind_of(container.elem_type) not in ("nothing", "tensor"):
+                return None
+            return make(element or UNKNOWN)
+    if proto.tensor_type is None or proto.tensor_type.elem_type == 0:
         return None
     try:
         dtype = dtypes.from_code(proto.tensor_type.elem_type)
@@ -30,17 +51,22 @@ def kind_of(proto: TypeProto | None) -> str:
     return "nothing"
 
 
-def write_type(type_: TensorType) -> TypeProto | None:
+def write_type(type_: ValueType) -> TypeProto | None:
     """The message of a type; None for a type left to inference."""
-    if type_.dtype == dtypes.UNDEFINED:
+    if isinstance(type_, SequenceType):
+        return TypeProto(sequence_type=Sequence(write_type(type_.element)))
+    if isinstance(type_, OptionalType):
+        return TypeProto(optional_type=Optional(write_type(type_.element)))
+    stated = type_.tensor
+    if stated.is_unknown:
         return None
     shape = None
-    if type_.shape is not None:
-        shape = TensorShapeProto(tuple(_write_dimension(size) for size in type_.shape))
-    return TypeProto(tensor_type=Tensor(type_.dtype.code, shape))
+    if stated.shape is not None:
+        shape = TensorShapeProto(tuple(_write_dimension(size) for size in stated.shape))
+    return TypeProto(tensor_type=Tensor(stated.dtype.code, shape))
 
 
-def write_value(name: str, type_: TensorType) -> ValueInfoProto:
+def write_value(name: str, type_: ValueType) -> ValueInfoProto:
     """The message of a named, typed value."""
     return ValueInfoProto(name, write_type(type_))
 

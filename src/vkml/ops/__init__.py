@@ -32,6 +32,9 @@ FAMILIES = (
     "image",
     "sampling",
     "unpool",
+    "sequence",
+    "optional",
+    "control",
     "fused",
 )
 

@@ -13,9 +13,9 @@ from vkml.ir.dtypes import BOOL, FLOAT8S, FLOATS, INTEGERS, NUMBERS, SIGNED, DTy
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator, register
 from vkml.ir.scalar import Scalar
-from vkml.ir.types import Known, TensorType
+from vkml.ir.types import Known, ValueType
 from vkml.ops import special_functions
-from vkml.ops.checks import present, required
+from vkml.ops.checks import required
 from vkml.ops.pointwise import Form, Predicate, Unary
 
 
@@ -90,15 +90,16 @@ class Identity(Operator):
 
     is_pointwise = True
     is_view = True
+    takes_containers = True
 
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        return [required(node, inputs, 0).type]
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[ValueType]:
+        return [required(node, inputs, 0).stated]
 
     def is_identity(self, node: Node) -> bool:
         return True
 
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        return [present(inputs, 0)]
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Any]:
+        return [inputs[0]]
 
     def scalar(
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType

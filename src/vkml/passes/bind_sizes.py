@@ -46,7 +46,7 @@ def bind_sizes(
         return made
 
     def value(stated: Value) -> Value:
-        return Value(stated.name, bound(stated.type))
+        return Value(stated.name, bound(stated.tensor))
 
     def body(graph: Graph) -> Graph:
         return replace(

@@ -23,17 +23,12 @@ _ALWAYS_FOLDED = 1024
 def is_foldable(node: Node) -> bool:
     """Whether a node's results may be computed before the model runs, once all of its inputs are known.
 
-    One whose subgraphs capture values is left alone: `Operator.evaluate` is given its inputs only.
+    Those with subgraphs are not: a loop of constants may take any time. Nor are those that make sequences.
     """
-    if not find(node).is_deterministic:
-        return False
-    if not node.attributes or not node.subgraphs:
-        return True
-    return not node.captures and all(map(_is_foldable_body, node.subgraphs))
-
-
-def _is_foldable_body(body: Graph) -> bool:
-    return all(is_foldable(node) for node in body.nodes)
+    operator = find(node)
+    return (
+        operator.is_deterministic and not operator.stands_alone and not (node.attributes and node.subgraphs)
+    )
 
 
 @dataclass(eq=False)

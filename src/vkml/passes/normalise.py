@@ -1,11 +1,11 @@
-"""Brings every node into its operator's newest form, with all attributes present."""
+"""Brings every node, those of subgraphs included, into its operator's newest form, with all attributes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from vkml.errors import InvalidGraph, UnsupportedOperator
-from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names
+from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names, with_bodies
 from vkml.ir.operator import check_attributes, normalise_attributes
 from vkml.passes.explain import explained
 
@@ -18,14 +18,18 @@ def normalise(graph: Graph) -> Graph:
         InvalidGraph: a node with unknown or missing attributes, too few or too many inputs or outputs.
     """
     _report_unknown(graph)
+    return _normalised(graph, value_names(graph))
+
+
+def _normalised(graph: Graph, taken: set[str]) -> Graph:
+    """A graph or a body; adds the names of the values that it makes to those that are `taken`."""
     nodes: list[Node] = []
     constants: dict[str, Constant] = dict(graph.constants)
-    taken = value_names(graph)
     for node in graph.nodes:
         for form in _named_apart(node, _upgraded(node), taken):
             stated = find(form).stated_constant(form)
             if stated is None:
-                nodes.append(form)
+                nodes.append(with_bodies(form, lambda body: _normalised(body, taken)))
             else:
                 constants[form.outputs[0]] = stated
     return replace(graph, nodes=tuple(nodes), constants=constants)
@@ -97,7 +101,9 @@ def _upgraded(node: Node) -> list[Node]:
         inputs = form.inputs[:count]
         _check_count(form, "inputs", len(inputs), spec.inputs)
         _check_count(form, "outputs", len(form.outputs), spec.outputs)
-        complete.append(replace(form, inputs=inputs, attributes=normalise_attributes(form, spec)))
+        form = replace(form, inputs=inputs, attributes=normalise_attributes(form, spec))
+        spec.check(form)
+        complete.append(form)
     return complete
 
 

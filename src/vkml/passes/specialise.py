@@ -35,8 +35,8 @@ def specialise(
         InvalidGraph: a node whose inputs do not fit, with the node's label.
     """
     values = values or {}
-    inputs = tuple(Value(v.name, TensorType(v.type.dtype, shapes[v.name])) for v in graph.inputs)
-    types: dict[str, TensorType] = {v.name: v.type for v in inputs}
+    inputs = tuple(Value(v.name, TensorType(v.tensor.dtype, shapes[v.name])) for v in graph.inputs)
+    types: dict[str, TensorType] = {v.name: v.tensor for v in inputs}
     constants: dict[str, Constant] = dict(graph.constants)
     for name, value in values.items():
         array = np.asarray(value)
@@ -75,9 +75,9 @@ def specialise(
 
 
 def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
-    """The types of a node's outputs."""
+    """The types of a node's outputs, which are tensors."""
     with np.errstate(all="ignore"), explained(node, "its types cannot be inferred"):
-        return find(node).infer(node, known)
+        return [type_.tensor for type_ in find(node).infer(node, known)]
 
 
 def evaluate_constant(node: Node, inputs: Sequence[Any]) -> list[Any]:
@@ -158,7 +158,7 @@ def _value(given: Known | None, only_type: bool) -> Array | None:
 def _check_outputs(graph: Graph, types: Mapping[str, TensorType]) -> None:
     """Types are what the model states; shapes that it states wrongly are the session's to warn of."""
     for output in graph.outputs:
-        found, stated = types[output.name], output.type
+        found, stated = types[output.name], output.tensor
         if stated.dtype.kind != "?" and found.dtype != stated.dtype:
             raise InvalidGraph(
                 f"the output '{output.name}' is stated to be {stated.dtype.name} and computes to "

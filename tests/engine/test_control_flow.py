@@ -1,0 +1,686 @@
+"""If, Loop, Scan and SequenceMap in sessions: on every device what `evaluate` and onnxruntime say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from tests.control_models import by_onnxruntime, check, model
+from vkml import errors
+
+Array = np.ndarray[Any, Any]
+
+
+def floats(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+IF = """
+g (bool c, float[n, 4] x) => (float[n, 4] y, float[n, m] z) {
+  w = Constant <value_float = 2.0> ()
+  e = Exp(x)
+  y, z = If (c) <
+    then_branch = then () => (float[n, 4] a, float[n, m] b) { a = Mul(e, w)  b = MatMul(x, k) },
+    else_branch = other () => (float[n, 4] a, float[n, m] b) { a = Sub(x, w) b = Neg(a) }
+  >
+}
+""".replace(
+    "w = Constant",
+    "k = Constant <value = float[4, 4] {1, 0, 0, 2, 0, 1, 0, 0, 0, 0, 1, 0, 3, 0, 0, 1}> () w = Constant",
+)
+
+
+def test_a_branch_runs_with_what_it_captures(device_name: str) -> None:
+    feeds = [{"c": np.array(c), "x": floats(n, 4)} for n, c in ((2, True), (2, False), (3, True), (0, True))]
+    check(model(IF), feeds, device_name)
+
+
+def test_only_the_branch_that_is_taken_runs() -> None:
+    # The other one would divide a Reshape's elements wrongly.
+    text = """
+    g (bool c, float[2, 3] x, int64[1] s) => (float[a] y) {
+      y = If (c) <
+        then_branch = then () => (float[a] p) { p = Reshape(x, s) },
+        else_branch = other () => (float[a] q) { i = Constant <value_ints = [6]> () q = Reshape(x, i) }
+      >
+    }"""
+    session = vkml.InferenceSession(model(text), devices="cpu")
+    x = floats(2, 3)
+    [made] = session.run(None, {"c": np.array(False), "x": x, "s": np.array([5])})
+    assert made.tolist() == x.reshape(-1).tolist()
+    with pytest.raises(errors.ModelError):
+        session.run(None, {"c": np.array(True), "x": x, "s": np.array([5])})
+
+
+def test_branches_of_different_shapes(device_name: str) -> None:
+    text = """
+    g (bool c, float[n] x) => (float[m] y) {
+      s = If (c) <
+        then_branch = then () => (float[k] p) { p = Concat <axis = 0> (x, x) },
+        else_branch = other () => (float[k] q) { q = Identity(x) }
+      >
+      y = Add(s, s)
+    }"""
+    feeds = [{"c": np.array([c]), "x": floats(n)} for c, n in ((True, 3), (False, 3), (False, 5), (True, 4))]
+    feeds = [{**feed, "c": feed["c"].reshape(())} for feed in feeds]
+    check(model(text), feeds, device_name)
+
+
+def test_a_branch_that_is_always_taken_becomes_part_of_the_graph() -> None:
+    text = """
+    g (float[2] x) => (float[2] y) {
+      t = Constant <value = bool {1}> ()
+      h = Neg(x)
+      a = If (t) <
+        then_branch = then () => (float[2] h2) {
+            f = Not(t)
+            h2 = If (f) <
+                then_branch = t2 () => (float[2] no) { no = Sqrt(h) },
+                else_branch = e2 () => (float[2] yes) { g = Exp(h) yes = Add(g, h) }
+            >
+        },
+        else_branch = other () => (float[2] b) { b = Identity(x) }
+      >
+      b = If (t) <
+        then_branch = then () => (float[2] h3) { h3 = Mul(a, a) },
+        else_branch = other () => (float[2] b) { b = Identity(x) }
+      >
+      y = Add(a, b)
+    }"""
+    session = check(model(text), [{"x": floats(2)}], "cpu")
+    operators = [name for step in session.report().steps for name in step.operators]
+    assert "If" not in operators and "Exp" in operators
+
+
+def test_inlining_keeps_names_apart() -> None:
+    # Both branches, and a body inside of one, call their values alike; h is the outer one in the inner body.
+    text = """
+    g (float[2] x, int64 n) => (float[2] y) {
+      t = Constant <value = bool {1}> ()
+      h = Neg(x)
+      a = If (t) <
+        then_branch = then () => (float[2] r) {
+            v = Exp(h)
+            u, r = Loop (n, t, h) <
+                body = body (int64 i, bool c, float[2] s) => (bool c2, float[2] s2, float[2] r2) {
+                    c2 = Identity(c)
+                    s2 = Add(s, v)
+                    r2 = Mul(s, v)
+                }
+            >
+            z = Constant <value_ints = [0]> ()
+            r3 = ReduceSum <keepdims = 0> (r, z)
+            r4 = Add(r3, u)
+        },
+        else_branch = other () => (float[2] v) { v = Identity(x) }
+      >
+      b = If (t) <
+        then_branch = then () => (float[2] v) { v = Mul(a, h) },
+        else_branch = other () => (float[2] r) { r = Identity(x) }
+      >
+      y = Add(a, b)
+    }""".replace("(float[2] r) {\n            v", "(float[2] r4) {\n            v")
+    check(model(text), [{"x": floats(2), "n": np.array(3)}], "cpu")
+
+
+LOOP = """
+g (int64 m, bool go, float[k] x, float[k] w) => (float[k] last, float[t, k] all, float[t] sums) {
+  z = Constant <value_ints = [0]> ()
+  e = Exp(w)
+  last, all, sums = Loop (m, go, x) <
+    body = body (int64 i, bool c, float[k] s) => (bool more, float[k] s2, float[k] out, float total) {
+      f = Cast <to = 1> (i)
+      p = Mul(s, e)
+      s2 = Add(p, f)
+      out = Tanh(s2)
+      total = ReduceSum <keepdims = 0> (out, z)
+      limit = Constant <value_float = 200.0> ()
+      more = Less(f, limit)
+    }
+  >
+}
+"""
+
+
+def loop_feed(trips: int, go: bool = True, size: int = 5) -> dict[str, Array]:
+    return {"m": np.array(trips), "go": np.array(go), "x": floats(size), "w": 0.1 * floats(size, seed=1)}
+
+
+def test_a_loop_carries_values_and_stacks_results(device_name: str) -> None:
+    feeds = [loop_feed(4), loop_feed(1), loop_feed(9, size=3)]
+    check(model(LOOP), feeds, device_name)
+
+
+def test_a_loop_plans_once_for_shapes_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(monkeypatch)
+    session = vkml.InferenceSession(model(LOOP), devices="cpu")
+    session.run(None, loop_feed(50))
+    first = len(made)
+    assert first == 2  # what stands before the loop, and its body
+    session.run(None, loop_feed(70))
+    assert len(made) == first
+
+
+WHILE = """
+g (float x) => (float y, int64 n) {
+  none = Constant <value_int = 0> ()
+  go = Constant <value = bool {1}> ()
+  y, n = Loop ("", go, x, none) <
+    body = body (int64 i, bool c, float s, int64 k) => (bool more, float s2, int64 k2) {
+      half = Constant <value_float = 0.5> ()
+      one = Constant <value_int = 1> ()
+      s2 = Mul(s, half)
+      k2 = Add(k, one)
+      limit = Constant <value_float = 1.0> ()
+      more = Greater(s2, limit)
+    }
+  >
+}
+""".replace('""', "")
+
+
+def test_a_loop_without_a_trip_count(device_name: str) -> None:
+    feeds = [{"x": np.array(value, np.float32)} for value in (1000.0, 1.0, 7.5)]
+    check(model(WHILE), feeds, device_name)
+
+
+def test_a_loop_without_a_condition() -> None:
+    text = LOOP.replace("bool go, ", "").replace("(m, go, x)", "(m, , x)")
+    feeds = [{k: v for k, v in loop_feed(n).items() if k != "go"} for n in (3, 1)]
+    check(model(text), feeds, "cpu")
+
+
+def test_the_condition_of_the_body_ends_a_loop() -> None:
+    text = LOOP.replace("200.0", "2.0")
+    _, all_trips, _ = vkml.InferenceSession(model(text), devices="cpu").run(None, loop_feed(100))
+    assert len(all_trips) == 3
+    check(model(text), [loop_feed(100)], "cpu")
+
+
+def test_loops_in_loops(device_name: str) -> None:
+    # The inner loop reads the outer's carried value, trip number, and a value from outside of both.
+    text = """
+    g (int64 m, float[3] x) => (float[3] y, float[a, b, 3] all) {
+      go = Constant <value = bool {1}> ()
+      w = Tanh(x)
+      y, all = Loop (m, go, x) <
+        body = outer (int64 i, bool c, float[3] s) => (bool c1, float[3] s1, float[b, 3] steps) {
+          c1 = Identity(c)
+          three = Constant <value_int = 3> ()
+          f = Cast <to = 1> (i)
+          s1, steps = Loop (three, go, s) <
+            body = inner (int64 j, bool d, float[3] r) => (bool d1, float[3] r1, float[3] step) {
+              d1 = Identity(d)
+              q = Add(w, f)
+              r1 = Mul(q, r)
+              step = Sub(r1, s)
+            }
+          >
+        }
+      >
+    }"""
+    check(model(text), [{"m": np.array(n), "x": floats(3)} for n in (2, 3)], device_name)
+
+
+def test_shadowed_names() -> None:
+    # onnxruntime refuses a body that calls its own values like outer ones; here the inner one counts.
+    text = """
+    g (int64 m, float[2] x) => (float[2] y) {
+      go = Constant <value = bool {1}> ()
+      s = Neg(x)
+      t = Exp(s)
+      y = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[2] s) => (bool d, float[2] u) {
+          d = Identity(c)
+          t = Add(s, s)
+          u = Add(t, x)
+        }
+      >
+    }"""
+    x = np.array([1.0, -2.0], np.float32)
+    expected = x
+    for _ in range(3):
+        expected = 2 * expected + x
+    check(model(text), [{"m": np.array(3), "x": x}], "cpu", expected=[[expected]])
+
+
+def test_values_captured_from_everywhere(device_name: str) -> None:
+    # A constant that planning needs, a shape, an input and a result that only the CPU can make.
+    text = """
+    g (int64 m, float[n, 4] x) => (float[k] y) {
+      go = Constant <value = bool {1}> ()
+      shape = Shape(x)
+      rows = Gather <axis = 0> (shape, zero)
+      zero = Constant <value_int = 0> ()
+      flat = Constant <value_ints = [-1]> ()
+      places = NonZero(x)
+      found = Cast <to = 1> (places)
+      start = Reshape(x, flat)
+      y = Loop (m, go, start) <
+        body = body (int64 i, bool c, float[k] s) => (bool d, float[k] u) {
+          d = Identity(c)
+          r = Cast <to = 1> (rows)
+          p = ReduceSum <keepdims = 0> (found)
+          v = Reshape(x, flat)
+          w = Add(v, r)
+          t = Add(s, w)
+          u = Sub(t, p)
+        }
+      >
+    }"""
+    feeds = [{"m": np.array(2), "x": np.maximum(floats(n, 4), 0)} for n in (2, 3, 5)]
+    check(model(text), feeds, device_name)
+
+
+def test_a_carried_value_that_grows(device_name: str) -> None:
+    text = """
+    g (int64 m, float[a, 2] x) => (float[b, 2] y, float[c] sums) {
+      go = Constant <value = bool {1}> ()
+      y, sums = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[b, 2] s) => (bool d, float[e, 2] t, float total) {
+          d = Identity(c)
+          r = Tanh(x)
+          t = Concat <axis = 0> (s, r)
+          total = ReduceSum <keepdims = 0> (t)
+        }
+      >
+    }"""
+    check(model(text), [{"m": np.array(n), "x": floats(2, 2)} for n in (4, 6)], device_name)
+
+
+SLICES = """
+g (int64 m, float[n, 3] x) => (float[1, 3] y, float[t, 1, 3] rows) {
+  go = Constant <value = bool {1}> ()
+  first = Constant <value_ints = [0]> ()
+  one = Constant <value_ints = [1]> ()
+  y0 = Slice(x, first, one)
+  y, rows = Loop (m, go, y0) <
+    body = body (int64 i, bool c, float[1, 3] s) => (bool d, float[1, 3] t, float[1, 3] row) {
+      d = Identity(c)
+      start = Unsqueeze(i, first)
+      end = Add(start, one)
+      row = Slice(x, start, end)
+      t = Add(s, row)
+    }
+  >
+}"""
+
+
+def test_a_slice_by_the_trip_number() -> None:
+    check(model(SLICES), [{"m": np.array(n), "x": floats(40, 3)} for n in (3, 40)], "cpu")
+
+
+@pytest.mark.parametrize("feed", [loop_feed(0), loop_feed(3, go=False), loop_feed(-2)])
+def test_zero_trips(device_name: str, feed: dict[str, Array]) -> None:
+    # A trip would have made rows of 5, which the body does not state; onnxruntime takes 0 for that.
+    expected = [feed["x"], np.empty((0, 5), np.float32), np.empty((0,), np.float32)]
+    check(model(LOOP), [feed], device_name, expected=[expected])
+
+
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `make_plan` is called with from now on."""
+    from vkml.engine import plan_cache
+
+    made: list[Any] = []
+    real = plan_cache.make_plan
+    monkeypatch.setattr(plan_cache, "make_plan", lambda *given: made.append(given) or real(*given))
+    return made
+
+
+@pytest.mark.parametrize("rows", [40, 4000])
+def test_trips_that_all_differ_do_without_plans_where_there_is_little_to_do(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    made = planned(monkeypatch)
+    session = vkml.InferenceSession(model(SLICES), devices="cpu")
+    feed = {"m": np.array(12), "x": floats(rows, 3)}
+    found = session.run(None, feed)
+    for mine, theirs in zip(found, by_onnxruntime(model(SLICES), feed), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert (len(made) < 6) == (rows == 40)
+
+
+def test_trips_get_a_plan_once_they_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Grows for 9 trips, then stays as it is.
+    text = """
+    g (int64 m, float[a] x) => (float[b] y) {
+      go = Constant <value = bool {1}> ()
+      y = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[b] s) => (bool d, float[e] t) {
+          d = Identity(c)
+          p = Concat <axis = 0> (s, x)
+          q = Neg(p)
+          first = Constant <value_ints = [0]> ()
+          most = Constant <value_ints = [20]> ()
+          t = Slice(q, first, most)
+        }
+      >
+    }"""
+    made = planned(monkeypatch)
+    session = vkml.InferenceSession(model(text), devices="cpu")
+    feed = {"m": np.array(60), "x": floats(2)}
+    assert session.run(None, feed)[0].tolist() == by_onnxruntime(model(text), feed)[0].tolist()
+    assert 3 < len(made) < 8
+    count = len(made)
+    session.run(None, {**feed, "m": np.array(9)})
+    assert len(made) == count
+
+
+def test_zero_trips_of_what_nobody_knows() -> None:
+    text = LOOP.replace(
+        "out = Tanh(s2)", "n = NonZero(s2) o = Cast <to = 1> (n) out = ReduceMax <keepdims = 0> (o, z)"
+    )
+    found = vkml.InferenceSession(model(text), devices="cpu").run(None, loop_feed(0))
+    assert [(array.shape, array.dtype) for array in found[1:]] == [((0, 0), np.float32), ((0,), np.float32)]
+
+
+SCAN = """
+g (float[2] s, float[t, 2] x, float[2, t] z) => (float[2] last, float[t, 2] a, float[2, t] b) {
+  last, a, b = Scan <
+    num_scan_inputs = 2, scan_input_axes = [0, -1], scan_input_directions = [0, 1],
+    scan_output_axes = [0, -1], scan_output_directions = [1, 0],
+    body = body (float[2] state, float[2] u, float[2] v) => (float[2] next, float[2] p, float[2] q) {
+      m = Mul(u, v)
+      next = Add(state, m)
+      p = Tanh(next)
+      q = Sub(next, u)
+    }
+  > (s, x, z)
+}
+"""
+
+
+def test_scans_in_both_directions_along_other_axes(device_name: str) -> None:
+    feeds = [{"s": floats(2), "x": floats(n, 2, seed=1), "z": floats(2, n, seed=2)} for n in (5, 1, 7)]
+    check(model(SCAN), feeds, device_name)
+
+
+def test_a_scan_of_nothing() -> None:
+    feed = {"s": floats(2), "x": floats(0, 2), "z": floats(2, 0)}
+    expected = [feed["s"], np.empty((0, 2), np.float32), np.empty((2, 0), np.float32)]
+    check(model(SCAN), [feed], "cpu", expected=[expected])
+
+
+def test_scan_inputs_of_different_lengths() -> None:
+    text = SCAN.replace("float[2, t] z) =>", "float[2, u] z) =>")
+    session = vkml.InferenceSession(model(text), devices="cpu")
+    with pytest.raises(errors.RuntimeException, match=r"Scan node 'last'.*\[3, 4\] slices"):
+        session.run(None, {"s": floats(2), "x": floats(3, 2), "z": floats(2, 4)})
+
+
+BATCH_SCAN = """
+g (int64[b] lengths, float[b, 2] s, float[b, t, 2] x) => (float[b, 2] last, float[b, t, 2] all) {
+  last, all = Scan <
+    num_scan_inputs = 1, directions = [DIRECTION],
+    body = body (float[2] state, float[2] u) => (float[2] next, float[2] p) {
+      next = Add(state, u)
+      p = Mul(next, next)
+    }
+  > (lengths, s, x)
+}
+"""
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("has_lengths", [True, False])
+def test_scans_of_opset_8(device_name: str, direction: int, has_lengths: bool) -> None:
+    text = BATCH_SCAN.replace("DIRECTION", str(direction))
+    feed: dict[str, Any] = {"s": floats(3, 2), "x": floats(3, 4, 2, seed=1)}
+    if has_lengths:
+        feed["lengths"] = np.array([4, 2, 3])
+    else:
+        text = text.replace("int64[b] lengths, ", "").replace("(lengths, s", "(, s")
+    check(model(text, opset=8), [feed], device_name)
+
+
+def test_a_map_over_a_sequence(device_name: str) -> None:
+    text = """
+    g (seq(float[n]) s, seq(float[n]) r, float x) => (seq(float[n]) y, seq(int64[d]) z) {
+      w = Exp(x)
+      y, z = SequenceMap (s, r, x) <
+        body = body (float[n] a, float[n] b, float k) => (float[n] c, int64[d] d) {
+          m = Mul(a, w)
+          e = Add(m, b)
+          c = Sub(e, k)
+          d = Shape(a)
+        }
+      >
+    }"""
+    feeds = [
+        {"s": [floats(n) for n in sizes], "r": [floats(n, seed=1) for n in sizes], "x": np.float32(0.5)}
+        for sizes in ((3, 1, 4), (2,), ())
+    ]
+    feeds = [{**feed, "x": np.array(0.5, np.float32)} for feed in feeds]
+    expected = [
+        [
+            [
+                a * np.exp(np.float32(0.5)) + b - np.float32(0.5)
+                for a, b in zip(feed["s"], feed["r"], strict=True)
+            ],
+            [np.array(a.shape) for a in feed["s"]],
+        ]
+        for feed in feeds
+    ]
+    check(model(text), feeds, device_name, expected=expected)
+
+
+LARGE = """
+g (int64 m, float[256, 128] x, float[128, 128] w) =>
+    (float[256, 128] y, float[256, 128] same, float[t] sums) {
+  go = Constant <value = bool {1}> ()
+  e = Tanh(w)
+  y, same, sums = Loop (m, go, x, x) <
+    body = body (int64 i, bool c, float[256, 128] s, float[256, 128] k) =>
+        (bool d, float[256, 128] u, float[256, 128] l, float total) {
+      d = Identity(c)
+      l = Identity(k)
+      p = MatMul(s, e)
+      q = Add(p, k)
+      u = Tanh(q)
+      total = ReduceMean <keepdims = 0> (u)
+    }
+  >
+}
+"""
+
+
+def test_large_values_stay_on_the_device_from_trip_to_trip(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vkml.engine.device_array import DeviceArray
+
+    session = vkml.InferenceSession(model(LARGE), devices=vulkan_device_name, precision="highest")
+    moved: list[str] = []
+
+    def note(name: str) -> None:
+        real = getattr(DeviceArray, name)
+        monkeypatch.setattr(DeviceArray, name, lambda *given: moved.append(name) or real(*given))
+
+    note("write")
+    note("numpy")
+    feed = {"m": np.array(6), "x": floats(256, 128), "w": 0.1 * floats(128, 128, seed=1)}
+    for _ in range(2):
+        moved.clear()
+        found = session.run(None, feed)
+        for mine, theirs in zip(found, by_onnxruntime(model(LARGE), feed), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=1e-4)
+        # Up go weights that are captured and x, which is handed on, once each; down come both results.
+        assert moved == ["write", "write", "numpy", "numpy"]
+
+
+def test_large_values_of_changing_shapes(vulkan_device_name: str) -> None:
+    text = """
+    g (int64 m, float[a, 512] x) => (float[b, 512] y, float[t] sums) {
+      go = Constant <value = bool {1}> ()
+      y, sums = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[b, 512] s) => (bool d, float[e, 512] t, float total) {
+          d = Identity(c)
+          r = Tanh(x)
+          t = Concat <axis = 0> (s, r)
+          total = ReduceMean <keepdims = 0> (t)
+        }
+      >
+    }"""
+    check(model(text), [{"m": np.array(n), "x": floats(40, 512)} for n in (5, 2, 5)], vulkan_device_name)
+
+
+# --- errors, limits, ownership ------------------------------------------------------------------------------
+
+
+def test_an_error_names_the_node_and_the_trip() -> None:
+    text = """
+    g (int64 m, float[4] x, int64[k] at) => (float y) {
+      go = Constant <value = bool {1}> ()
+      zero = Constant <value_float = 0.0> ()
+      y = Loop (m, go, zero) <
+        body = body (int64 i, bool c, float s) => (bool d, float t) {
+          d = Identity(c)
+          p = Gather(at, i)
+          v = Gather(x, p)
+          t = Add(s, v)
+        }
+      >
+    }"""
+    session = vkml.InferenceSession(model(text), devices="cpu")
+    feed = {"m": np.array(3), "x": floats(4), "at": np.array([0, 1, 3])}
+    assert session.run(None, feed)[0] == pytest.approx(feed["x"][[0, 1, 3]].sum(), rel=1e-6)
+    with pytest.raises(errors.Error, match=r"Loop node 'y', trip 2: .*Gather"):
+        session.run(None, {**feed, "at": np.array([0, 1, 9])})
+
+
+def test_collected_results_of_changing_shapes() -> None:
+    text = """
+    g (int64 m, float[a] x) => (float[b] y, float[t, c] all) {
+      go = Constant <value = bool {1}> ()
+      y, all = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[b] s) => (bool d, float[e] t, float[e] out) {
+          d = Identity(c)
+          t = Concat <axis = 0> (s, x)
+          out = Neg(t)
+        }
+      >
+    }"""
+    session = vkml.InferenceSession(model(text), devices="cpu")
+    with pytest.raises(
+        errors.RuntimeException, match=r"trip 1: .*'out'.*float32\[4\] at first and is .*\[6\]"
+    ):
+        session.run(None, {"m": np.array(3), "x": floats(2)})
+
+
+WRONG = {
+    "inputs": (LOOP.replace("bool c, float", "bool c, bool c3, float"), "body must have 3 inputs.*it has 4"),
+    "outputs": (
+        SCAN.replace("float[2] p, float[2] q)", "float[2] p)"),
+        "its body must have 3 outputs .*it has 2",
+    ),
+    "branches": (
+        IF.replace("(float[n, 4] a, float[n, m] b) { a = Sub", "(float[n, 4] a) { a = Sub"),
+        "else_branch must have 2 outputs",
+    ),
+    "axes": (SCAN.replace("scan_output_axes = [0, -1]", "scan_output_axes = [0]"), "scan_output_axes has 1"),
+    "directions": (SCAN.replace("directions = [0, 1]", "directions = [0, 2]"), "are 0 or 1, not"),
+    "slices": (SCAN.replace("num_scan_inputs = 2", "num_scan_inputs = 4"), "num_scan_inputs is 4"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_bodies_that_do_not_fit_their_nodes(name: str) -> None:
+    text, message = WRONG[name]
+    with pytest.raises(errors.InvalidGraph, match=message):
+        vkml.InferenceSession(model(text), devices="cpu")
+
+
+def test_a_condition_of_several_elements() -> None:
+    session = vkml.InferenceSession(model(IF.replace("bool c", "bool[k] c")), devices="cpu")
+    with pytest.raises(
+        errors.RuntimeException, match=r"If node 'y': the condition must be one element.*\[2\]"
+    ):
+        session.run(None, {"c": np.array([True, False]), "x": floats(2, 4)})
+
+
+def test_results_belong_to_the_caller() -> None:
+    # A value handed through unchanged, a constant, a captured input, and one twice.
+    text = """
+    g (int64 m, float[2] x) => (float[2] y, float[2] k, float[t, 2] all, float[2] z) {
+      go = Constant <value = bool {1}> ()
+      one = Constant <value = float[2] {1, 2}> ()
+      y, k, all = Loop (m, go, x, one) <
+        body = body (int64 i, bool c, float[2] s, float[2] r) =>
+            (bool d, float[2] s2, float[2] r2, float[2] out) {
+          d = Identity(c)
+          s2 = Identity(s)
+          r2 = Constant <value = float[2] {3, 4}> ()
+          out = Identity(x)
+        }
+      >
+      z = Identity(y)
+    }"""
+    source = model(text)
+    for trips in (0, 2):
+        session = vkml.InferenceSession(source, devices="cpu")
+        feed = {"m": np.array(trips), "x": floats(2)}
+        before = feed["x"].copy()
+        expected = by_onnxruntime(source, feed)
+        for _ in range(2):
+            made = session.run(None, feed)
+            for mine, theirs in zip(made, expected, strict=True):
+                assert mine.tolist() == theirs.tolist()
+                mine[...] = -7
+            assert feed["x"].tolist() == before.tolist()
+            arrays = [*made, feed["x"]]
+            pairs = [(a, b) for at, a in enumerate(arrays) for b in arrays[:at]]
+            assert not any(np.shares_memory(a, b) for a, b in pairs)
+
+
+def test_a_closed_session_says_so() -> None:
+    session = vkml.InferenceSession(model(LOOP), devices="cpu")
+    session.run(None, loop_feed(2))
+    session.close()
+    with pytest.raises(errors.Fail, match="is closed"):
+        session.run(None, loop_feed(2))
+
+
+def test_reports_show_bodies_behind_their_nodes(device_name: str) -> None:
+    session = vkml.InferenceSession(model(LOOP), devices=device_name)
+    steps = session.report({"k": 40}).steps
+    at = next(number for number, step in enumerate(steps) if step.operators == ("Loop",))
+    assert steps[at].depth == 0 and steps[at].nodes == ("Loop node 'last'",)
+    inside = [step for step in steps if step.depth == 1]
+    assert inside and all(steps.index(step) > at for step in inside)
+    assert {"Mul", "Tanh", "ReduceSum"} <= {name for step in inside for name in step.operators}
+    assert {step.device for step in inside} == {device_name}
+    assert (40,) in [shape for step in inside for shape in step.output_shapes]
+
+
+def test_small_bodies_stay_on_the_host(vulkan_device_name: str) -> None:
+    session = vkml.InferenceSession(model(WHILE), devices=vulkan_device_name)
+    inside = [step for step in session.report().steps if step.depth == 1]
+    assert {step.device for step in inside} == {"cpu"}
+    strict = vkml.InferenceSession(model(WHILE), devices=vulkan_device_name, strict=True)
+    assert {step.device for step in strict.report().steps if step.depth == 1} == {vulkan_device_name}
+    assert strict.run(None, {"x": np.array(10, np.float32)})[1] == 4
+
+
+def test_strict_sessions_refuse_bodies_with_sizes_from_data(vulkan_device_name: str) -> None:
+    text = IF.replace("b = Neg(a)", "l = NonZero(a) b0 = Cast <to = 1> (l) b = Transpose(b0)")
+    with pytest.raises(
+        errors.NotImplemented, match="NonZero node 'l': the sizes of its results depend on data"
+    ):
+        vkml.InferenceSession(model(text), devices=vulkan_device_name, strict=True)
+
+
+def test_traces_tell_bodies_from_the_model(tmp_path: Any) -> None:
+    import json
+
+    options = vkml.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
+    session = vkml.InferenceSession(model(LOOP), options, devices="cpu")
+    session.run(None, loop_feed(3))
+    with open(session.end_profiling(), encoding="utf-8") as file:
+        names = [event["name"] for event in json.load(file)]
+    assert names.count("body of Loop node 'last'") == 3
+    assert names.count("Loop node 'last'") == 1
