@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -207,11 +208,92 @@ def loads(setting: Setting, large: str, mnist: Path | None) -> list[Figure]:
     return found
 
 
+def bound_runs(graph: Graph, setting: Setting) -> list[float]:
+    """Seconds of each of many runs whose inputs and outputs stay on the device."""
+    model = vkml.onnx.save_graph(graph)
+    assert model is not None
+    with vkml.InferenceSession(model, devices=setting.device, precision=setting.precision) as session:
+        binding = session.io_binding()
+        for value in graph.inputs:
+            zeros = np.zeros(value.tensor.dims, np.float32)
+            given = vkml.OrtValue.ortvalue_from_numpy(zeros, session.device)
+            binding.bind_ortvalue_input(value.name, given)
+        outputs = [output.name for output in session.get_outputs()]
+        for name in outputs:
+            binding.bind_output(name, session.device)
+        session.run_with_iobinding(binding)
+        for name, made in zip(outputs, binding.get_outputs(), strict=True):
+            binding.bind_ortvalue_output(name, made)
+        for _ in range(4):
+            session.run_with_iobinding(binding)
+        taken: list[float] = []
+        until = time.perf_counter() + setting.seconds
+        while time.perf_counter() < until or len(taken) < 10:
+            start = time.perf_counter()
+            session.run_with_iobinding(binding)
+            taken.append(time.perf_counter() - start)
+    return taken
+
+
+def throughput(graph: Graph, setting: Setting, sessions: int, threads: int) -> float:
+    """Runs a second of some threads, which share that many sessions."""
+    model = vkml.onnx.save_graph(graph)
+    assert model is not None
+    feed = {value.name: np.zeros(value.tensor.dims, np.float32) for value in graph.inputs}
+    made = [
+        vkml.InferenceSession(model, devices=setting.device, precision=setting.precision)
+        for _ in range(sessions)
+    ]
+    counts = [0] * threads
+    barrier = threading.Barrier(threads)
+
+    def act(number: int) -> None:
+        session = made[number % sessions]
+        session.run(None, feed)
+        barrier.wait()
+        until = time.perf_counter() + setting.seconds
+        while time.perf_counter() < until:
+            session.run(None, feed)
+            counts[number] += 1
+
+    at_work = [threading.Thread(target=act, args=(number,)) for number in range(threads)]
+    for thread in at_work:
+        thread.start()
+    for thread in at_work:
+        thread.join()
+    for session in made:
+        session.close()
+    return sum(counts) / setting.seconds
+
+
+def residency(setting: Setting) -> list[Figure]:
+    """What it costs to take values from the host and give them there, and what several threads gain."""
+    taken = float(np.median(bound_runs(chain_add(1), setting)))
+    found = [Figure("chain_add_1, values on the device", taken)]
+    through = float(np.median(timed_runs(copying(1 << 24), setting, optimises=True)))
+    stays = float(np.median(bound_runs(copying(1 << 24), setting)))
+    found.append(Figure("Relu of 64 MiB, host to host", through))
+    found.append(Figure("Relu of 64 MiB, values on the device", stays))
+    graph = chain_add(100)
+    one = throughput(graph, setting, 1, 1)
+    for name, sessions, threads in (("2 sessions on 2 threads", 2, 2), ("8 threads on 1 session", 1, 8)):
+        ratio = throughput(graph, setting, sessions, threads) / one
+        found.append(Figure(f"chain_add_100, {name}, against one", ratio, "x", f"one: {one:.0f} runs/s"))
+    return found
+
+
+def copying(elements: int) -> Graph:
+    """One Relu."""
+    sketch = Sketch("relu", 17)
+    return sketch.finish(sketch.node("Relu", sketch.input("x", (elements,))))
+
+
 def figures(setting: Setting, matmul_size: int, sizes: tuple[int, ...]) -> list[Figure]:
     """The micro-benchmarks of one process, in the order of the table."""
     launches = timed_runs(chain_add(1), setting, optimises=True)
     note = f"p95 {duration(float(np.percentile(launches, 95)))}"
     found = [Figure("chain_add_1, host to host", float(np.median(launches)), note=note)]
+    found += residency(setting)
     short, long = (median_run(chain_add(count), setting) for count in (10, 1000))
     found.append(Figure("one Add more in a chain, fusion off", (long - short) / 990))
     found.append(Figure("chain_add_1000, fusion off, for each Add", long / 1000))
