@@ -520,7 +520,8 @@ class VulkanBound:
         binding = self.bind(values, self._outside(feeds, targets))
         given = zip(binding.input_views, feeds, strict=True)
         copies = tuple((view, array) for view, array in given if type(array) is not DeviceArray)
-        context, submit, keep = self._context, self._submit, (tuple(feeds), tuple(targets))
+        context, run, has_guards = self._context, binding.submission.run, bool(self._guard_bytes)
+        status, keep = memoryview(self._status.data), (tuple(feeds), tuple(targets))
 
         def call() -> bool:
             with turn.lock:
@@ -530,7 +531,16 @@ class VulkanBound:
                 try:
                     for view, array in copies:
                         view[...] = array
-                    submit(binding)
+                    if has_guards or self._latest is not binding:
+                        self._submit(binding)
+                        return True
+                    try:
+                        run()
+                    except BaseException:
+                        self._settle(binding)
+                        raise
+                    if status[0]:
+                        self._report_status()
                     return True
                 finally:
                     turn.is_taken = False
