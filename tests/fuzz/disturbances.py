@@ -276,6 +276,8 @@ class RandomDisturbance:
         error = (4 + 2 * math.sqrt(terms)) * epsilon * total.astype(np.float64)
         if node.op == "Conv" and self.traits.winograd and inputs[1].shape[2:] == (3, 3):  # type: ignore[union-attr]
             error = error + 3e-5 * np.max(total, initial=0)
+        if self.traits.flushes and array.dtype == np.float32:
+            error = error + terms * float(np.finfo(np.float32).tiny)  # products that are flushed one by one
         if node.op == "Resize":
             error = error + 4 * epsilon * np.max(np.abs(sizes[0]), initial=0)
         return error

@@ -141,6 +141,10 @@ def _exceeds_doubles(node: Node, inputs: list[Array | None], result: Array) -> A
         return ~(np.abs(base.astype(np.float64)) ** exponent.astype(np.float64) < 2**53)
 
 
+def _weights_an_old_term(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.version < 7 and node.attributes["beta"] != 1
+
+
 def _squares_large_halves(node: Node, inputs: list[Array | None], result: Array) -> Any:
     """Whether a variance is taken of float16 of which squares, or their sum, may overflow."""
     data = inputs[0]
@@ -619,6 +623,7 @@ FREEDOMS = (
     Freedom(
         "AffineGrid Erf Gelu GridSample", is_double, "onnx's evaluator computes float64 in float32", ONNX
     ),
+    Freedom("Gemm", _weights_an_old_term, "onnx's evaluator forgets beta without broadcast=1", ONNX),
     Freedom("Gelu", _is_half, "onnx's evaluator computes float16 in float16", ONNX),
     Freedom("Gemm MatMul Einsum", _is_wide_whole, "onnx's evaluator computes integers in float64", ONNX),
     Freedom("Resize", _is_complex, "onnx's evaluator drops the imaginary part", ONNX),

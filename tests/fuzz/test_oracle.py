@@ -184,6 +184,17 @@ def test_tiny_numbers_may_be_flushed_where_the_device_says_so() -> None:
     assert difference(np.float32([-1e-38, 1, -0.020001, 3]), expected, sample) is not None
 
 
+def test_products_may_be_flushed_one_by_one() -> None:
+    proto = model([node("MatMul", ["x", "w"], ["y"])], {"w": np.full((4, 1), 5e-39, np.float32)}, (1, 4))
+    x = np.ones((1, 4), np.float32)
+    expected, sample = sampled(proto, x, Traits(flushes=True))
+    assert expected > np.finfo(np.float32).tiny
+    assert difference(np.zeros_like(expected), expected, sample) is None
+    assert difference(np.full_like(expected, 1e-35), expected, sample) is not None
+    _, strict = sampled(proto, x)
+    assert difference(np.zeros_like(expected), expected, strict) is not None
+
+
 def test_halves_that_overflow_on_the_way_may_come_back() -> None:
     """A chain that knows them as float32 finds a cosine, where a stored infinity has none."""
     nodes = [
@@ -356,6 +367,15 @@ def test_texts_go_through_onnxruntime() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     found = Onnxruntime(laid_open(proto)).run({"x": np.array(["é", ""], object)})
     assert found["a"].tolist() == [["é", ""]]
+
+
+def test_what_others_make_of_old_operators_is_known_by_the_opset() -> None:
+    """Gemm is upgraded; onnx's evaluator forgets the beta of the old one."""
+    proto = model([node("Gemm", ["x", "x", "x"], ["y"], beta=2.0)], shape=(2, 2))
+    x = np.float32([[1, 2], [3, 4]])
+    proto.opset_import[0].version = 6
+    verdict = judge(Case(proto.SerializeToString(), ({"x": x},), (Run(0),)), "cpu")
+    assert verdict.counts["compared"] == 1 and not verdict.findings, verdict.findings
 
 
 def test_a_feed_of_another_type_is_no_contradiction_of_operators() -> None:
