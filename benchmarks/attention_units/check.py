@@ -100,3 +100,69 @@ def judge(data: Data, reference: Reference, result: Halfs) -> Verdict:
     sizes = np.linalg.norm(reference.results, axis=1)
     error = float(np.linalg.norm(rows) / np.linalg.norm(sizes))
     return Verdict(error, float(rows.max() / np.sqrt((sizes**2).mean())), True)
+
+
+@dataclass(frozen=True)
+class GradientErrors:
+    """Relative L2 errors of one head of keys and of the heads of queries that share it."""
+
+    dq: float
+    dk: float
+    dv: float
+    is_complete: bool
+    """Every element of every head was written with a finite number."""
+
+    @property
+    def is_right(self) -> bool:
+        return self.is_complete and max(self.dq, self.dk, self.dv) < 2 * ERROR_LIMIT
+
+
+def judge_gradients(
+    data: Data, d_out: Halfs, found: tuple[Halfs, Halfs, Halfs], heads: list[tuple[int, int]]
+) -> GradientErrors:
+    """Compares gradients with float64.
+
+    Args:
+        data: the operands.
+        d_out: the result's gradient, shaped as the queries.
+        found: dq, dk and dv, shaped as q, k and v.
+        heads: batches and heads of keys to be compared; the errors are of all of them together.
+    """
+    problem = data.problem
+    q, k, v, gradient = (by_head(problem, each) for each in (data.q, data.k, data.v, d_out))
+    parts: dict[str, list[tuple[Doubles, Doubles]]] = {"dq": [], "dk": [], "dv": []}
+    dq, dk, dv = (by_head(problem, each) for each in found)
+    for batch, kv_head in heads:
+        keys, values = (each[batch, kv_head].astype(np.float64) for each in (k, v))
+        d_keys, d_values = np.zeros_like(keys), np.zeros_like(values)
+        for head in range(kv_head * problem.group, (kv_head + 1) * problem.group):
+            rows, d_rows = (each[batch, head].astype(np.float64) for each in (q, gradient))
+            weights = _weights(problem, rows, keys)
+            d_values += weights.T @ d_rows
+            changes = d_rows @ values.T
+            changes -= (weights * changes).sum(axis=1, keepdims=True)
+            changes *= weights * problem.scale
+            parts["dq"].append((dq[batch, head].astype(np.float64), changes @ keys))
+            d_keys += changes.T @ rows
+        parts["dk"].append((dk[batch, kv_head].astype(np.float64), d_keys))
+        parts["dv"].append((dv[batch, kv_head].astype(np.float64), d_values))
+    errors = {name: _relative(pairs) for name, pairs in parts.items()}
+    return GradientErrors(**errors, is_complete=all(bool(np.isfinite(each).all()) for each in found))
+
+
+def _weights(problem: Problem, rows: Doubles, keys: Doubles) -> Doubles:
+    """The probabilities of a head; zeros in rows that see nothing."""
+    scores = problem.scale * (rows @ keys.T)
+    if problem.is_causal:
+        seen = np.arange(problem.keys) <= np.arange(problem.queries)[:, None] + problem.causal_offset
+        scores = np.where(seen, scores, -np.inf)
+    largest = scores.max(axis=1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    total = weights.sum(axis=1, keepdims=True)
+    quotient: Doubles = weights / np.where(total == 0, 1, total)
+    return quotient
+
+
+def _relative(pairs: list[tuple[Doubles, Doubles]]) -> float:
+    difference = sum(float(((found - exact) ** 2).sum()) for found, exact in pairs)
+    return float(np.sqrt(difference / sum(float((exact**2).sum()) for _, exact in pairs)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks.attention_units.check import Data, Reference, judge
+from benchmarks.attention_units.launch import Halfs
 from benchmarks.matrix_units.peers import graph_seconds
 
 MODES = ("flash", "default", "naive")
@@ -42,6 +45,53 @@ def torch_times(data: Data, reference: Reference, seconds: float) -> dict[str, t
         del result
         torch.cuda.empty_cache()
     return found
+
+
+def torch_backward_times(data: Data, d_out: Halfs, seconds: float) -> dict[str, float]:
+    """Median seconds of the gradients by flash attention and by cuDNN, not replayed as a graph."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    if not torch.cuda.is_available() or data.problem.causal_offset:
+        return {}
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    problem = data.problem
+    tensors = [torch.from_numpy(each).cuda() for each in (data.q, data.k, data.v, d_out)]
+    if problem.are_rows_outside:
+        tensors = [each.transpose(1, 2) for each in tensors]
+    q, k, v, gradient = tensors
+    for each in (q, k, v):
+        each.requires_grad_()
+    found = {}
+    for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+        try:
+            with sdpa_kernel(backend):
+                out = _call(torch, "default", [q, k, v], problem.scale, problem.is_causal, problem.group)(0)
+            run = partial(torch.autograd.grad, out, (q, k, v), gradient, retain_graph=True)
+            run()
+        except RuntimeError as error:
+            print(f"torch {name}: {str(error)[:200]}")
+            continue
+        found[name] = _event_seconds(torch, run, seconds)
+    return found
+
+
+def _event_seconds(torch: Any, run: Callable[[], Any], seconds: float) -> float:
+    """Median seconds of one call among many, launched by the host."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    taken: list[float] = []
+    turns = 1
+    for _ in range(8):
+        begin.record()
+        for _ in range(turns):
+            run()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(begin.elapsed_time(end) * 1e-3 / turns)
+        turns = int(max(1, min(100, seconds / max(taken[-1], 1e-6))))
+    return statistics.median(taken[2:])
 
 
 def _call(
