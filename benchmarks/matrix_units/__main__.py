@@ -8,27 +8,26 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fragments import Fragment, fragments_of
+from benchmarks.launching import Timing, compile_all
 from benchmarks.matrix_units.accuracy import KINDS, WAYS, measure_errors
 from benchmarks.matrix_units.ceilings import Ceilings, measure_ceilings
 from benchmarks.matrix_units.check import Data, Reference, judge, make_data, make_reference
 from benchmarks.matrix_units.choose import candidates, choose, processors_of
 from benchmarks.matrix_units.launch import (
-    Burner,
     Kernels,
-    Timing,
-    compile_all,
     compute,
-    fragments_of,
+    make_burner,
     make_operands,
     time_converting,
     time_product,
 )
 from benchmarks.matrix_units.peers import MODES, torch_times
 from benchmarks.matrix_units.problems import SUITES, Problem
-from benchmarks.matrix_units.variants import Fragment
 from benchmarks.report import machine
 from vkml.cli.output import console, show_table, table
 from vkml.vulkan import Device, find_device
@@ -71,7 +70,7 @@ class Bench:
         self.processors = processors_of(device.info)
         is_gpu = not device.info.is_software
         usual = choose(Problem("usual", 2048, 2048, 2048), self.fragment, self.processors)
-        self.burner = Burner(self.kernels, usual.variant) if is_gpu else None
+        self.burner = make_burner(self.kernels, usual.variant) if is_gpu else None
         self.timing = Timing(seconds, 5, self.burner)
         self.ceilings: Ceilings = measure_ceilings(
             device, self.fragment, self.burner, 1.0 if is_gpu else 0.001
@@ -86,7 +85,7 @@ class Bench:
         if is_sweep:
             others = candidates(problem, self.fragment, self.processors)
             plans += [plan for plan in others if plan != plans[0]]
-        compile_all(self.kernels, [(plan, problem) for plan in plans], os.cpu_count() or 1)
+        compile_all([partial(self.kernels.product, plan, problem) for plan in plans], os.cpu_count() or 1)
         verdict = judge(data, reference, compute(self.kernels, plans[0], operands))
         if self.burner is not None:
             self.burner.burn(0.2)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.matrix_units.launch import Burner, Timing, time_chain
+from benchmarks.fragments import Fragment
+from benchmarks.launching import Burner, Timing, time_chain
 from benchmarks.matrix_units.problems import Problem
-from benchmarks.matrix_units.variants import Fragment, copy_source, padded, unit_source
+from benchmarks.matrix_units.variants import copy_source, padded, unit_source
 from vkml.kernels.compiler import compile_slang
 from vkml.vulkan import Device, MemoryKind
 

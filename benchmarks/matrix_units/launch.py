@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import struct
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.launching import POISON, Burner, Launch, Timing, run_once, time_chain
 from benchmarks.matrix_units.problems import Problem
 from benchmarks.matrix_units.variants import (
     K_PADDING,
@@ -19,7 +17,6 @@ from benchmarks.matrix_units.variants import (
     PUSH_BYTES,
     ROW_PADDING,
     Finish,
-    Fragment,
     Variant,
     add_source,
     exponents_source,
@@ -30,17 +27,13 @@ from benchmarks.matrix_units.variants import (
     slack_halfs,
 )
 from vkml.kernels.compiler import compile_slang
-from vkml.vulkan import Device, DeviceInfo, Memory, MemoryKind, Pipeline
+from vkml.vulkan import Device, Memory, MemoryKind, Pipeline
 
 Floats = npt.NDArray[np.float32]
-Launch = Callable[[Any], None]
 
 COLD_BYTES = 128 << 20
 """Weights are read in turns from copies that together exceed every cache: a model's are never warm."""
 MAX_COPIES = 32
-TIMEOUT_SECONDS = 60.0
-POISON = 0x7FC0DEAD
-"""A NaN that no kernel makes."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +66,6 @@ class Plan:
         marks += " packs" if self.is_out_packed else ""
         marks += " colscale" if self.has_column_exponents else ""
         return text + marks + ("" if self.activation == "x" else " act")
-
-
-def fragments_of(info: DeviceInfo) -> list[Fragment]:
-    """The device's fp16 × fp16 → fp32 fragments, the best first: most k, then the smallest."""
-    lanes = info.limits.subgroup_size
-    wanted = ("float16", "float16", "float32", "float32", "subgroup")
-    found = [
-        Fragment(each.m, each.n, each.k, lanes)
-        for each in info.capabilities.cooperative_matrix
-        if (each.a, each.b, each.c, each.result, each.scope) == wanted
-    ]
-    return sorted(found, key=lambda each: (-each.k, each.m * each.n))
 
 
 class Kernels:
@@ -248,21 +229,6 @@ def make_operands(
     largest = np.abs(a).max(initial=0).astype(np.float32)
     device.upload(operands.small, operands.words_offset, largest.view(np.uint32)[None])
     return operands
-
-
-def run_once(device: Device, *launches: Launch) -> None:
-    """Records launches with barriers between them, runs them and waits."""
-    recorder = device.recorder("once")
-    for launch in launches:
-        launch(recorder)
-        recorder.barrier()
-    commands = recorder.finish()
-    submission = device.submission(commands)
-    submission.submit()
-    if not submission.wait(timeout_seconds=TIMEOUT_SECONDS):
-        raise TimeoutError(f"the device has not finished within {TIMEOUT_SECONDS:.0f} s")
-    submission.free()
-    commands.free()
 
 
 def pack_launch(
@@ -447,50 +413,15 @@ def unpacked(halfs: npt.NDArray[np.float16], batch: int, rows: int, k: int) -> F
     return matrices[:, :rows, :k].astype(np.float32)
 
 
-class Burner:
-    """Keeps the device's clocks up: an idle GPU takes a fifth of its speed and half a second to recover."""
-
-    BEFORE_SECONDS = 0.002
-    """Of work in front of each timed chain: the host's share between two chains is shorter than that."""
-
-    def __init__(self, kernels: Kernels, variant: Variant, size: int = 2048) -> None:
-        problem = Problem("burner", size, size, size)
-        generator = np.random.default_rng(0)
-        a, b = (generator.standard_normal((size, size), np.float32) for _ in range(2))
-        self._device = kernels.device
-        self._operands = make_operands(
-            kernels.device, problem, a[None], b, np.zeros(size, np.float32), is_cold=False
-        )
-        steps = steps_of(kernels, Plan(variant), self._operands)
-        run_once(kernels.device, *steps.converting)
-        self._launch = steps.product[0](0)
-        self._seconds = _chain_seconds(kernels.device, lambda index: [self._launch], 20, 3, None)
-        self.burn(1.0)
-        self._seconds = _chain_seconds(kernels.device, lambda index: [self._launch], 20, 3, self)
-
-    def burn(self, seconds: float) -> None:
-        """Works for so long."""
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            run_once(self._device, lambda recorder: self.record(recorder, 0.02))
-
-    def record(self, recorder: Any, seconds: float = BEFORE_SECONDS) -> None:
-        """Records that much work, nothing of it depending on anything."""
-        for _ in range(int(max(1, min(1000, seconds / self._seconds)))):
-            self._launch(recorder)
-
-    def free(self) -> None:
-        self._operands.free()
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How times are taken."""
-
-    seconds: float
-    """About how long one chain of launches lasts."""
-    samples: int
-    burner: Burner | None = None
+def make_burner(kernels: Kernels, variant: Variant, size: int = 2048) -> Burner:
+    """A burner that multiplies square matrices of that size."""
+    problem = Problem("burner", size, size, size)
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal((size, size), np.float32) for _ in range(2))
+    operands = make_operands(kernels.device, problem, a[None], b, np.zeros(size, np.float32), is_cold=False)
+    steps = steps_of(kernels, Plan(variant), operands)
+    run_once(kernels.device, *steps.converting)
+    return Burner(kernels.device, steps.product[0](0), operands.free)
 
 
 def time_converting(kernels: Kernels, plan: Plan, operands: Operands, timing: Timing) -> float:
@@ -507,55 +438,3 @@ def time_product(kernels: Kernels, plan: Plan, operands: Operands, timing: Timin
     return time_chain(
         operands.device, lambda index: [launch(index % operands.copies) for launch in steps.product], timing
     )
-
-
-def time_chain(device: Device, launches: Callable[[int], Sequence[Launch]], timing: Timing) -> float:
-    """Median seconds of one turn in a chain of dependent launches, a barrier after each."""
-    first = _chain_seconds(device, launches, 2, 1, timing.burner)
-    turns = int(max(1, min(100, timing.seconds / max(first, 1e-7))))
-    return _chain_seconds(device, launches, turns, timing.samples, timing.burner)
-
-
-def _chain_seconds(
-    device: Device,
-    launches: Callable[[int], Sequence[Launch]],
-    turns: int,
-    samples: int,
-    burner: Burner | None,
-) -> float:
-    pool = device.timestamps(2)
-    recorder = device.recorder("chain")
-    recorder.reset_timestamps(pool)
-    if burner is not None:
-        burner.record(recorder)
-        recorder.barrier()
-    recorder.timestamp(pool, 0)
-    for turn in range(turns):
-        for launch in launches(turn):
-            launch(recorder)
-            recorder.barrier()
-    recorder.timestamp(pool, 1)
-    commands = recorder.finish()
-    submission = device.submission(commands)
-    found = []
-    for _ in range(samples):
-        submission.submit()
-        if not submission.wait(timeout_seconds=TIMEOUT_SECONDS):
-            raise TimeoutError(f"the device has not finished within {TIMEOUT_SECONDS:.0f} s")
-        interval = pool.read_intervals()[0]
-        found.append((interval or 0.0) * 1e-9)
-    submission.free()
-    commands.free()
-    pool.free()
-    return float(np.median(found)) / turns
-
-
-def compile_all(kernels: Kernels, pairs: Sequence[tuple[Plan, Problem]], threads: int) -> None:
-    """Compiles the products of all pairs side by side; what fails is met again when it is used."""
-
-    def attempt(pair: tuple[Plan, Problem]) -> None:
-        kernels.product(*pair)
-
-    with ThreadPoolExecutor(threads) as pool:
-        for future in [pool.submit(attempt, pair) for pair in pairs]:
-            future.exception()

@@ -41,7 +41,7 @@ def torch_times(
             result = result.permute(0, 2, 3, 1)
         host = result.reshape(problem.batch, problem.m, problem.n).cpu().numpy()
         error = judge(data, reference, host, has_bias=not problem.is_b_batched).error
-        found[mode] = (_graph_seconds(torch, call, copies, seconds), error)
+        found[mode] = (graph_seconds(torch, call, copies, seconds), error)
         del call, result
         torch.cuda.empty_cache()
     return found
@@ -74,7 +74,7 @@ def _call(torch: Any, problem: Problem, data: Data, dtype: Any) -> tuple[Callabl
     return lambda index: torch.nn.functional.linear(rows, weights[index], bias), copies
 
 
-def _graph_seconds(torch: Any, call: Callable[[int], Any], copies: int, seconds: float) -> float:
+def graph_seconds(torch: Any, call: Callable[[int], Any], copies: int, seconds: float) -> float:
     """Median seconds of one call among many in a CUDA graph."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

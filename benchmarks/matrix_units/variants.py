@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
+
+from benchmarks.fragments import Fragment
+from benchmarks.source_text import constants_text, defines_text, template
 
 K_PADDING = 64
 """Packed operands hold zeros from K up to a multiple of this: what the longest step needs."""
@@ -14,16 +14,6 @@ ROW_PADDING = 16
 BAND = 8
 """Tiles of m whose workgroups run side by side."""
 PAIRWISE_SLICES = (1, 2, 4, 8)
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """The product of one instruction (m × n × k) and the subgroup that computes it."""
-
-    m: int
-    n: int
-    k: int
-    lanes: int
 
 
 @dataclass(frozen=True)
@@ -155,6 +145,8 @@ class Finish:
 RELU = "max(x, float4(0))"
 GELU = "x / (1 + exp(-1.5957691216 * (x + 0.044715 * x * x * x)))"
 
+_PUSHED = "[[vk::push_constant]] ConstantBuffer<Push> push;"
+
 PUSH = """struct Push
 {
     %s* a;
@@ -177,12 +169,6 @@ PUSHED_CONSTANTS = ("IS_K_ALIGNED", "IS_K_WHOLE", "IS_N_ALIGNED", "IS_SPLIT")
 """What stays a constant where sizes are pushed: properties of them, so that few pipelines serve all."""
 PRODUCT_CONSTANTS = ("M", "N", "K", "SPLITS", "BATCH", "B_IS_SHARED")
 WINDOW_CONSTANTS = ("IN_Y", "IN_X", "CHANNELS", "WINDOW", "STRIDE", "PAD", "OUT_Y", "OUT_X")
-
-
-@functools.cache
-def template(name: str) -> str:
-    """The text of one of this folder's kernels."""
-    return resources.files(__package__).joinpath(f"{name}.slang").read_text(encoding="utf-8")
 
 
 def product_source(variant: Variant, finish: Finish) -> str:
@@ -222,13 +208,13 @@ def product_source(variant: Variant, finish: Finish) -> str:
     }
     return "\n".join(
         [
-            _defines(defines),
+            defines_text(defines),
             _sizes(variant, variant.has_windows),
             _finish_defines(finish),
             PUSH % ("float" if variant.is_converting else "uint4"),
             _activation(finish),
-            template("common"),
-            template("product"),
+            template(__package__, "common"),
+            template(__package__, "product"),
         ]
     )
 
@@ -237,14 +223,14 @@ def add_source(finish: Finish, lanes: int) -> str:
     """The source of the kernel that adds partial sums."""
     return "\n".join(
         [
-            _defines({"THREADS": max(lanes, 128), "OUT_PACKED": 0}),
-            _constants(PRODUCT_CONSTANTS),
-            _defines(_ALIGNMENTS),
+            defines_text({"THREADS": max(lanes, 128), "OUT_PACKED": 0}),
+            constants_text(PRODUCT_CONSTANTS),
+            defines_text(_ALIGNMENTS),
             _finish_defines(finish),
             PUSH % "uint4",
             _activation(finish),
-            template("common"),
-            template("add"),
+            template(__package__, "common"),
+            template(__package__, "add"),
         ]
     )
 
@@ -276,11 +262,11 @@ def pack_source(fragment: Fragment, packed_as: str, *, scaled: str = "unscaled")
     push = "struct Push { float* source; uint4* packed; int* exponents; uint* largest; };"
     return "\n".join(
         [
-            _defines(defines),
-            _constants(PACK_CONSTANTS),
+            defines_text(defines),
+            constants_text(PACK_CONSTANTS),
             push,
-            "[[vk::push_constant]] ConstantBuffer<Push> push;",
-            template("pack"),
+            _PUSHED,
+            template(__package__, "pack"),
         ]
     )
 
@@ -290,11 +276,11 @@ def exponents_source(fragment: Fragment) -> str:
     push = "struct Push { float* source; int* exponents; };"
     return "\n".join(
         [
-            _defines({"LANES": fragment.lanes}),
-            _constants(("ROWS", "K")),
+            defines_text({"LANES": fragment.lanes}),
+            constants_text(("ROWS", "K")),
             push,
-            "[[vk::push_constant]] ConstantBuffer<Push> push;",
-            template("exponents"),
+            _PUSHED,
+            template(__package__, "exponents"),
         ]
     )
 
@@ -302,7 +288,9 @@ def exponents_source(fragment: Fragment) -> str:
 def copy_source() -> str:
     """The source of the kernel that measures the memory's speed."""
     push = "struct Push { uint4* source; uint4* target; int count; int unused; };"
-    return "\n".join([push, "[[vk::push_constant]] ConstantBuffer<Push> push;", template("copy")])
+    return "\n".join(
+        [push, "[[vk::push_constant]] ConstantBuffer<Push> push;", template(__package__, "copy")]
+    )
 
 
 def unit_source(fragment: Fragment) -> str:
@@ -315,7 +303,12 @@ def unit_source(fragment: Fragment) -> str:
     }
     push = "struct Push { half* source; float* target; int turns; int unused; };"
     return "\n".join(
-        [_defines(defines), push, "[[vk::push_constant]] ConstantBuffer<Push> push;", template("unit")]
+        [
+            defines_text(defines),
+            push,
+            _PUSHED,
+            template(__package__, "unit"),
+        ]
     )
 
 
@@ -346,9 +339,9 @@ def _sizes(variant: Variant, has_windows: bool) -> str:
         pushed = {constant: f"(push.{name})" for constant, name in zip(PRODUCT_CONSTANTS, names, strict=True)}
         flags = {name: f"({name}_FLAG != 0)" for name in PUSHED_CONSTANTS}
         constants = tuple(f"{name}_FLAG" for name in PUSHED_CONSTANTS)
-        return _constants(constants) + "\n" + _defines(pushed | flags | derived)
+        return constants_text(constants) + "\n" + defines_text(pushed | flags | derived)
     every = PRODUCT_CONSTANTS + (WINDOW_CONSTANTS if has_windows else ())
-    return _constants(every) + "\n" + _defines(_ALIGNMENTS | derived)
+    return constants_text(every) + "\n" + defines_text(_ALIGNMENTS | derived)
 
 
 _SCALES: dict[str, int | str] = {"UNSCALED": 0, "BY_TENSOR": 1, "BY_ROW": 2}
@@ -367,7 +360,7 @@ def _blocks(rows: str) -> str:
 
 
 def _finish_defines(finish: Finish) -> str:
-    return _defines(
+    return defines_text(
         {
             "BIAS": _bool(finish.has_bias),
             **_SCALES,
@@ -382,16 +375,6 @@ def _finish_defines(finish: Finish) -> str:
 
 def _activation(finish: Finish) -> str:
     return f"float4 activation(float4 x) {{ return {finish.activation}; }}"
-
-
-def _defines(values: Mapping[str, int | str]) -> str:
-    return "\n".join(f"#define {name} {value}" for name, value in values.items())
-
-
-def _constants(names: tuple[str, ...]) -> str:
-    return "\n".join(
-        f"[[vk::constant_id({index})]] const int {name} = 1;" for index, name in enumerate(names)
-    )
 
 
 def _bool(value: bool) -> str:

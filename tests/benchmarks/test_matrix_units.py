@@ -8,22 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.fragments import Fragment, fragments_of
+from benchmarks.launching import POISON, run_once
 from benchmarks.matrix_units.accuracy import measure_errors
 from benchmarks.matrix_units.check import judge, make_data, make_reference, rounded, rows_of_a
 from benchmarks.matrix_units.choose import candidates, choose
 from benchmarks.matrix_units.launch import (
-    POISON,
     Kernels,
     Plan,
     compute,
     finish_of,
-    fragments_of,
     make_operands,
-    run_once,
     unpacked,
 )
 from benchmarks.matrix_units.problems import SUITES, Problem, convolution
-from benchmarks.matrix_units.variants import RELU, Fragment, Variant, packed_halfs, product_source
+from benchmarks.matrix_units.variants import RELU, Variant, packed_halfs, product_source
 from vkml import vulkan
 
 

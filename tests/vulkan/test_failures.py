@@ -42,6 +42,31 @@ def test_lost_on_submission(info, monkeypatch):
 
 
 @every_device
+def test_a_lost_device_says_what_the_driver_knows(info, monkeypatch):
+    """VK_EXT_device_fault is asked first for counts, then for as many addresses and vendors."""
+
+    def report(handle, counts, fault):
+        counts.addressInfoCount = counts.vendorInfoCount = 1
+        if fault:
+            fault.description = b"page fault"
+            fault.pAddressInfos[0].reportedAddress = 0xABC000
+            fault.pVendorInfos[0].description = b"shader engine 3"
+        return constants.VK_SUCCESS
+
+    with Device(info) as device:
+        adder = Adder(device, 64)
+        context = device.context
+        functions = context.functions
+        monkeypatch.setitem(vars(functions), "vkQueueSubmit2", lambda *_: LOST)
+        monkeypatch.setitem(vars(functions), "vkGetDeviceFaultInfoEXT", report)
+        monkeypatch.setattr(functions, "fault_report", context._fault_report)
+        broken = device.submission(adder.commands)
+        with pytest.raises(DeviceLost, match="page fault; address 0xabc000; shader engine 3"):
+            broken.submit()
+        monkeypatch.undo()
+
+
+@every_device
 def test_an_interrupt_while_the_device_is_made(info, monkeypatch):
     """The device is destroyed: NVIDIA's driver crashes when its instance is destroyed first, at exit."""
     functions = get_instance().functions

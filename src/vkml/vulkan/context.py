@@ -250,8 +250,8 @@ class Context:
         counts = structure("VkDeviceFaultCountsEXT")
         if self.functions.vkGetDeviceFaultInfoEXT(self.handle, counts, NULL) < 0:
             return ""
-        addresses = ffi.new("VkDeviceFaultAddressInfoEXT[]", max(counts.addressInfoCount, 1))
-        vendors = ffi.new("VkDeviceFaultVendorInfoEXT[]", max(counts.vendorInfoCount, 1))
+        addresses = ffi.new("VkDeviceFaultAddressInfoKHR[]", max(counts.addressInfoCount, 1))
+        vendors = ffi.new("VkDeviceFaultVendorInfoKHR[]", max(counts.vendorInfoCount, 1))
         counts.vendorBinarySize = 0
         fault = structure("VkDeviceFaultInfoEXT", pAddressInfos=addresses, pVendorInfos=vendors)
         if self.functions.vkGetDeviceFaultInfoEXT(self.handle, counts, fault) < 0:

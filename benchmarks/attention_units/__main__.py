@@ -1,0 +1,272 @@
+"""``python -m benchmarks.attention_units``: attention on matrix units, beside PyTorch on CUDA."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.attention_units.check import (
+    GradientErrors,
+    judge,
+    judge_gradients,
+    make_data,
+    make_reference,
+)
+from benchmarks.attention_units.choose import candidates, choose, choose_backward
+from benchmarks.attention_units.launch import (
+    Kernels,
+    attention_launch,
+    backward_launches,
+    compute,
+    compute_gradients,
+    make_operands,
+)
+from benchmarks.attention_units.peers import MODES, torch_backward_times, torch_times
+from benchmarks.attention_units.problems import LARGE, SUITES, Problem
+from benchmarks.attention_units.variants import PUSH_BYTES, Variant, constants_of
+from benchmarks.fragments import fragments_of
+from benchmarks.launching import Burner, Launch, Timing, compile_all, time_chain
+from benchmarks.matrix_units.ceilings import measure_ceilings
+from benchmarks.matrix_units.choose import processors_of
+from benchmarks.matrix_units.statistics import statistics
+from benchmarks.report import machine
+from vkml.cli.output import console, show_table, table
+from vkml.errors import Error
+from vkml.vulkan import Device, find_device
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One variant on one problem."""
+
+    variant: str
+    seconds: float
+    error: float
+    is_right: bool
+    failure: str = ""
+    statistics: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MeasuredBackward:
+    """The gradients of one problem."""
+
+    variants: tuple[str, str]
+    delta_seconds: float
+    queries_seconds: float
+    keys_seconds: float
+    errors: GradientErrors
+    peers: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return self.delta_seconds + self.queries_seconds + self.keys_seconds
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem."""
+
+    problem: Problem
+    chosen: Measured
+    others: tuple[Measured, ...] = ()
+    peers: dict[str, tuple[float, float]] = field(default_factory=dict)
+    backward: MeasuredBackward | None = None
+
+
+class Bench:
+    """What the measurements of one run share."""
+
+    def __init__(self, device: Device, seconds: float) -> None:
+        self.device = device
+        self.kernels = Kernels(device)
+        fragments = fragments_of(device.info)
+        if not fragments:
+            raise SystemExit(f"{device.info} has no fp16 matrix units with fp32 sums")
+        self.fragments = fragments
+        self.processors = processors_of(device.info)
+        is_gpu = not device.info.is_software
+        self.burner = self._burner() if is_gpu else None
+        self.timing = Timing(seconds, 5, self.burner)
+        scale = 1.0 if is_gpu else 0.001
+        self.ceilings = measure_ceilings(device, fragments[0], self.burner, scale)
+
+    def _burner(self) -> Burner:
+        data = make_data(LARGE, 0)
+        operands = make_operands(self.device, LARGE, data.q, data.k, data.v)
+        variant = choose(LARGE, self.fragments, self.processors)
+        return Burner(self.device, attention_launch(self.kernels, variant, operands), operands.free)
+
+    def measure(
+        self, problem: Problem, seed: int, *, is_sweep: bool, has_peers: bool, has_statistics: bool
+    ) -> Row:
+        """Times the variant that the rule chooses, with `is_sweep` all others too."""
+        data = make_data(problem, seed)
+        reference = make_reference(data, seed)
+        operands = make_operands(self.device, problem, data.q, data.k, data.v)
+        variants = [choose(problem, self.fragments, self.processors)]
+        if is_sweep:
+            others = candidates(problem, self.device.info, self.processors)
+            variants += [each for each in others if each != variants[0]]
+        threads = os.cpu_count() or 1
+        compile_all([partial(self.kernels.attention, each, problem) for each in variants], threads)
+        found: dict[str, dict[str, int]] = {}
+        if has_statistics:
+            with ThreadPoolExecutor(threads) as pool:
+                pairs = zip(variants, pool.map(partial(self._statistics, problem), variants), strict=True)
+                found = {variant.label: each for variant, each in pairs}
+        if self.burner is not None:
+            self.burner.burn(0.2)
+        rows = []
+        for variant in variants:
+            try:
+                verdict = judge(data, reference, compute(self.kernels, variant, operands))
+                launch = attention_launch(self.kernels, variant, operands)
+                seconds = time_chain(self.device, partial(_always, launch), self.timing)
+            except (Error, ValueError, RuntimeError) as error:
+                rows.append(Measured(variant.label, float("inf"), 1.0, False, str(error)[:200]))
+                continue
+            rows.append(
+                Measured(
+                    variant.label,
+                    seconds,
+                    verdict.error,
+                    verdict.is_right,
+                    statistics=found.get(variant.label, {}),
+                )
+            )
+        operands.free()
+        peers = torch_times(data, reference, self.timing.seconds) if has_peers else {}
+        return Row(problem, rows[0], tuple(sorted(rows[1:], key=lambda each: each.seconds)), peers)
+
+    def measure_backward(self, problem: Problem, seed: int, *, has_peers: bool) -> MeasuredBackward:
+        """Times the gradients; those of the last head of keys are compared with float64."""
+        data = make_data(problem, seed)
+        generator = np.random.default_rng(seed)
+        d_out = generator.standard_normal(data.q.shape, np.float32).astype(np.float16)
+        operands = make_operands(self.device, problem, data.q, data.k, data.v)
+        forward = choose(problem, self.fragments, self.processors)
+        of_queries, of_keys = choose_backward(problem, self.fragments)
+        found = compute_gradients(self.kernels, forward, of_queries, of_keys, operands, d_out)
+        errors = judge_gradients(data, d_out, found, [(problem.batch - 1, problem.kv_heads - 1)])
+        if self.burner is not None:
+            self.burner.burn(0.2)
+        launches = backward_launches(self.kernels, of_queries, of_keys, operands, operands.buffers["d_out"])
+        delta, queries, keys = (
+            time_chain(self.device, partial(_always, launch), self.timing)
+            for launch in (launches.delta, launches.of_queries, launches.of_keys)
+        )
+        operands.free()
+        peers = torch_backward_times(data, d_out, self.timing.seconds) if has_peers else {}
+        variants = (of_queries.label, of_keys.label)
+        return MeasuredBackward(variants, delta, queries, keys, errors, peers)
+
+    def _statistics(self, problem: Problem, variant: Variant) -> dict[str, int]:
+        try:
+            spirv = self.kernels.spirv(variant, problem)
+            return statistics(self.device, spirv, constants_of(problem), PUSH_BYTES)
+        except (Error, ValueError):
+            return {}
+
+
+def _always(launch: Launch, turn: int) -> list[Launch]:
+    return [launch]
+
+
+def show(row: Row, title: str) -> None:
+    """Prints the variants of one problem, and the peers."""
+    columns = ["µs", "TFLOP/s", "error", "registers", "spilled", "shared"]
+    out = table("variant", *columns, right=columns)
+    operations = row.problem.operations
+    for each in (row.chosen, *row.others):
+        figures = each.statistics
+        spilled = figures.get("Local Memory Size")
+        out.add_row(
+            each.variant + ("" if each.is_right else " WRONG " + each.failure),
+            f"{each.seconds * 1e6:.1f}",
+            f"{operations / each.seconds / 1e12:.1f}",
+            f"{each.error:.1e}",
+            str(figures.get("Register Count", "")),
+            "" if spilled is None else str(spilled & 0xFFFFFFFF),
+            str(figures.get("Shared Memory Size", "")),
+        )
+    for mode in MODES:
+        if mode in row.peers:
+            seconds, error = row.peers[mode]
+            rate = f"{operations / seconds / 1e12:.1f}"
+            out.add_row(f"torch {mode}", f"{seconds * 1e6:.1f}", rate, f"{error:.1e}", "", "", "")
+    show_table(console(), out, f"{row.problem.label}; {title}")
+
+
+def show_backward(row: Row) -> None:
+    """Prints the gradients of one problem; of five products, as peers count them."""
+    found = row.backward
+    assert found is not None
+    columns = ["µs", "TFLOP/s", "dq error", "dk error", "dv error"]
+    out = table("gradients", *columns, right=columns)
+    operations = 2.5 * row.problem.operations
+
+    def add(label: str, seconds: float, errors: list[str]) -> None:
+        out.add_row(label, f"{seconds * 1e6:.1f}", f"{operations / seconds / 1e12:.1f}", *errors)
+
+    errors = [f"{each:.1e}" for each in (found.errors.dq, found.errors.dk, found.errors.dv)]
+    add("all" + ("" if found.errors.is_right else " WRONG"), found.seconds, errors)
+    for label, seconds in (
+        ("delta", found.delta_seconds),
+        (f"queries {found.variants[0]}", found.queries_seconds),
+        (f"keys {found.variants[1]}", found.keys_seconds),
+    ):
+        out.add_row(label, f"{seconds * 1e6:.1f}", "", "", "", "")
+    for name, seconds in found.peers.items():
+        add(f"torch {name}", seconds, ["", "", ""])
+    show_table(console(), out, f"{row.problem.label}, backward")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attention_units", description=__doc__)
+    parser.add_argument("--device", default="vulkan:0")
+    parser.add_argument("--suites", nargs="+", default=list(SUITES), choices=list(SUITES), metavar="SUITE")
+    parser.add_argument("--sweep", action="store_true", help="time every variant, not only the rule's choice")
+    parser.add_argument("--peers", action="store_true", help="time PyTorch on CUDA too")
+    parser.add_argument("--backward", action="store_true", help="time the gradients too")
+    parser.add_argument("--statistics", action="store_true", help="registers and spills, by the driver")
+    parser.add_argument("--seconds", type=float, default=0.004, help="of one chain of launches")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    with Device(find_device(options.device)) as device:
+        bench = Bench(device, options.seconds)
+        title = f"{device.info}: unit {bench.ceilings.operations / 1e12:.0f} TFLOP/s"
+        rows: list[Row] = []
+        for problem in (each for name in options.suites for each in SUITES[name]):
+            row = bench.measure(
+                problem,
+                options.seed,
+                is_sweep=options.sweep,
+                has_peers=options.peers,
+                has_statistics=options.statistics,
+            )
+            show(row, title)
+            if options.backward:
+                backward = bench.measure_backward(problem, options.seed, has_peers=options.peers)
+                row = replace(row, backward=backward)
+                show_backward(row)
+            rows.append(row)
+            if options.json:
+                content = {
+                    "machine": machine(),
+                    "ceilings": asdict(bench.ceilings),
+                    "rows": [asdict(row) for row in rows],
+                }
+                options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""Runs the attention kernels on a device."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.attention_units.layout import FragmentLayouts, find_layouts
+from benchmarks.attention_units.problems import Problem
+from benchmarks.attention_units.variants import (
+    BACKWARD_PUSH_BYTES,
+    DELTA_PUSH_BYTES,
+    PUSH_BYTES,
+    Variant,
+    attention_source,
+    backward_source,
+    constants_of,
+    delta_source,
+)
+from benchmarks.fragments import Fragment
+from benchmarks.launching import POISON, Launch, run_once
+from vkml.kernels.compiler import compile_slang
+from vkml.vulkan import Device, Memory, MemoryKind, Pipeline
+
+Halfs = npt.NDArray[np.float16]
+
+GUARD_BYTES = 4096
+"""Before and behind the result: nothing may be written there."""
+
+
+class Kernels:
+    """Pipelines of one device, compiled when first asked for."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._layouts: dict[Fragment, FragmentLayouts | None] = {}
+
+    def layouts(self, fragment: Fragment) -> FragmentLayouts | None:
+        if fragment not in self._layouts:
+            self._layouts[fragment] = find_layouts(self.device, fragment)
+        return self._layouts[fragment]
+
+    def attention(self, variant: Variant, problem: Problem, *, is_training: bool = False) -> Pipeline:
+        return self._pipeline(
+            self.spirv(variant, problem, is_training=is_training), PUSH_BYTES, variant, problem
+        )
+
+    def spirv(self, variant: Variant, problem: Problem, *, is_training: bool = False) -> bytes:
+        layouts = self.layouts(variant.fragment)
+        source = attention_source(variant, layouts, is_causal=problem.is_causal, is_training=is_training)
+        return _compile(source)
+
+    def backward(self, variant: Variant, problem: Problem, owner: str) -> Pipeline:
+        spirv = self.backward_spirv(variant, problem, owner)
+        return self._pipeline(spirv, BACKWARD_PUSH_BYTES, variant, problem)
+
+    def backward_spirv(self, variant: Variant, problem: Problem, owner: str) -> bytes:
+        layouts = self.layouts(variant.fragment)
+        return _compile(backward_source(variant, layouts, owner, is_causal=problem.is_causal))
+
+    def delta(self, variant: Variant, problem: Problem) -> Pipeline:
+        return self._pipeline(_compile(delta_source(variant)), DELTA_PUSH_BYTES, variant, problem)
+
+    def _pipeline(self, spirv: bytes, push: int, variant: Variant, problem: Problem) -> Pipeline:
+        return self.device.pipeline(
+            spirv,
+            constants=constants_of(problem),
+            push_constant_bytes=push,
+            subgroup_size=variant.fragment.lanes,
+            label=variant.label,
+        )
+
+
+def _compile(source: str) -> bytes:
+    return compile_slang(source, "attention_units", sessions=os.cpu_count() or 1)
+
+
+@dataclass
+class Operands:
+    """A problem's buffers on the device."""
+
+    device: Device
+    problem: Problem
+    q: Memory
+    k: Memory
+    v: Memory
+    out: Memory
+    """With guard zones."""
+    buffers: dict[str, Memory] = field(default_factory=dict)
+    """Scratch memory, and what training needs, by their use."""
+    outgrown: list[Memory] = field(default_factory=list)
+
+    @property
+    def out_address(self) -> int:
+        return self.out.address + GUARD_BYTES
+
+    def buffer(self, name: str, size: int) -> Memory:
+        """A buffer of at least so many bytes, made at the first use.
+
+        What it replaces is kept: launches made before hold its address.
+        """
+        found = self.buffers.get(name)
+        if found is None or found.size < size:
+            if found is not None:
+                self.outgrown.append(found)
+            found = self.buffers[name] = self.device.allocate(size, MemoryKind.DEVICE, name)
+        return found
+
+    def scratch_address(self, size: int) -> int:
+        return self.buffer("scratch", size).address if size else 0
+
+    def row_floats(self, name: str) -> Memory:
+        """A float for each row of queries."""
+        problem = self.problem
+        return self.buffer(name, 4 * problem.batch * problem.heads * problem.queries)
+
+    def free(self) -> None:
+        for memory in (self.q, self.k, self.v, self.out, *self.buffers.values(), *self.outgrown):
+            memory.free()
+
+
+def make_operands(device: Device, problem: Problem, q: Halfs, k: Halfs, v: Halfs) -> Operands:
+    """Uploads a problem's tensors, shaped as the problem has them in memory."""
+
+    def uploaded(tensor: Halfs) -> Memory:
+        memory = device.allocate(tensor.nbytes, MemoryKind.DEVICE, "operand")
+        device.upload(memory, 0, np.ascontiguousarray(tensor))
+        return memory
+
+    out = device.allocate(q.nbytes + 2 * GUARD_BYTES, MemoryKind.DEVICE, "out")
+    return Operands(device, problem, uploaded(q), uploaded(k), uploaded(v), out)
+
+
+def attention_launch(
+    kernels: Kernels, variant: Variant, operands: Operands, *, is_training: bool = False
+) -> Launch:
+    """The launch that computes a problem; training, it leaves each row's logarithm too."""
+    problem = operands.problem
+    _check_head(variant, problem)
+    pipeline = kernels.attention(variant, problem, is_training=is_training)
+    push = struct.pack(
+        "<6Qf4x",
+        operands.q.address,
+        operands.k.address,
+        operands.v.address,
+        operands.out_address,
+        operands.scratch_address(variant.scratch_bytes(problem)),
+        operands.row_floats("logs").address if is_training else 0,
+        problem.scale * math.log2(math.e),
+    )
+    groups = _groups(variant, problem, problem.queries, problem.heads)
+    return lambda recorder: recorder.dispatch(pipeline, push, *groups)
+
+
+def _check_head(variant: Variant, problem: Problem) -> None:
+    if problem.head_size > variant.head or problem.head_size % 8:
+        raise ValueError(
+            f"{variant.label}: head size {problem.head_size} is no multiple of 8 up to {variant.head}"
+        )
+
+
+def _groups(variant: Variant, problem: Problem, rows: int, heads: int) -> tuple[int, int, int]:
+    tiles = -(-rows // variant.tile_rows)
+    return (heads, tiles, problem.batch) if problem.is_causal else (tiles, heads, problem.batch)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The kernels of one backward pass, in order."""
+
+    delta: Launch
+    of_queries: Launch
+    of_keys: Launch
+
+
+def backward_launches(
+    kernels: Kernels, of_queries: Variant, of_keys: Variant, operands: Operands, d_out: Memory
+) -> Gradients:
+    """The launches that compute a problem's gradients from `d_out`, after `attention_launch` in training.
+
+    They are left in the buffers "dq", "dk" and "dv", with guard zones like the result's.
+    """
+    problem = operands.problem
+    logs, deltas = (operands.row_floats(name).address for name in ("logs", "deltas"))
+    outs = {
+        name: operands.buffer(name, memory.size + 2 * GUARD_BYTES).address + GUARD_BYTES
+        for name, memory in (("dq", operands.q), ("dk", operands.k), ("dv", operands.v))
+    }
+    delta = kernels.delta(of_queries, problem)
+    delta_push = struct.pack("<3Q", operands.out_address, d_out.address, deltas)
+    # As delta.slang counts them.
+    sharers = 1 << max(of_queries.head // 8 - 1, 0).bit_length()
+    delta_rows = 4 * of_queries.fragment.lanes // min(of_queries.fragment.lanes, sharers)
+    delta_groups = (-(-problem.queries // delta_rows), problem.heads, problem.batch)
+
+    def launch(variant: Variant, owner: str, first: int, second: int) -> Launch:
+        _check_head(variant, problem)
+        pipeline = kernels.backward(variant, problem, owner)
+        is_of_queries = owner == "queries"
+        rows = problem.queries if is_of_queries else problem.keys
+        heads = problem.heads if is_of_queries else problem.kv_heads
+        groups = _groups(variant, problem, rows, heads)
+        scratch = 0
+        if variant.held_in == "scratch":
+            size = 4 * groups[0] * groups[1] * problem.batch * variant.tile_rows * variant.head
+            scratch = operands.scratch_address(size)
+        push = struct.pack(
+            "<9Q2f",
+            operands.q.address,
+            operands.k.address,
+            operands.v.address,
+            d_out.address,
+            logs,
+            deltas,
+            first,
+            second,
+            scratch,
+            problem.scale * math.log2(math.e),
+            problem.scale,
+        )
+        return lambda recorder: recorder.dispatch(pipeline, push, *groups)
+
+    return Gradients(
+        lambda recorder: recorder.dispatch(delta, delta_push, *delta_groups),
+        launch(of_queries, "queries", outs["dq"], 0),
+        launch(of_keys, "keys", outs["dk"], outs["dv"]),
+    )
+
+
+def compute(kernels: Kernels, variant: Variant, operands: Operands) -> Halfs:
+    """Runs a variant once into poisoned memory and returns the result, shaped as the queries.
+
+    Raises:
+        RuntimeError: something was written outside the result.
+    """
+    problem = operands.problem
+    run_once(
+        operands.device,
+        lambda recorder: recorder.fill(operands.out, 0, operands.out.size, POISON),
+        attention_launch(kernels, variant, operands),
+    )
+    return _download(operands, operands.out, variant.label, problem.shape(problem.queries, problem.heads))
+
+
+def compute_gradients(
+    kernels: Kernels,
+    forward: Variant,
+    of_queries: Variant,
+    of_keys: Variant,
+    operands: Operands,
+    d_out: Halfs,
+) -> tuple[Halfs, Halfs, Halfs]:
+    """Runs forward and backward passes once into poisoned memory; returns dq, dk and dv shaped as q, k and v.
+
+    Raises:
+        RuntimeError: something was written outside the results.
+    """
+    problem = operands.problem
+    gradient = operands.buffer("d_out", d_out.nbytes)
+    operands.device.upload(gradient, 0, np.ascontiguousarray(d_out))
+    launches = backward_launches(kernels, of_queries, of_keys, operands, gradient)
+    names = ("logs", "deltas", "dq", "dk", "dv")
+
+    def poison(recorder: Any) -> None:
+        for memory in (operands.out, *(operands.buffers[name] for name in names)):
+            recorder.fill(memory, 0, memory.size, POISON)
+
+    run_once(
+        operands.device,
+        poison,
+        attention_launch(kernels, forward, operands, is_training=True),
+        launches.delta,
+        launches.of_queries,
+        launches.of_keys,
+    )
+    of_rows = problem.shape(problem.queries, problem.heads)
+    of_kv = problem.shape(problem.keys, problem.kv_heads)
+    dq, dk, dv = (
+        _download(operands, operands.buffers[name], name, shape)
+        for name, shape in (("dq", of_rows), ("dk", of_kv), ("dv", of_kv))
+    )
+    return dq, dk, dv
+
+
+def _download(operands: Operands, memory: Memory, label: str, shape: tuple[int, ...]) -> Halfs:
+    raw = operands.device.download(memory).view(np.uint32)
+    guard = GUARD_BYTES // 4
+    end = guard + 2 * math.prod(shape) // 4
+    if (raw[:guard] != POISON).any() or (raw[end : end + guard] != POISON).any():
+        raise RuntimeError(f"{label}: wrote outside its result")
+    return raw[guard:end].view(np.float16).reshape(shape)
