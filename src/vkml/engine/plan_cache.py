@@ -27,6 +27,8 @@ from vkml.passes.segments import segments
 
 Array = np.ndarray[Any, Any]
 _STRUCTURES_KEPT = 1024
+_MOST_OPEN = 4
+"""Plans with open sizes that a structure has on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class PlanCache:
         """Of each segment, the inputs whose values decide shapes: where they stand, and their names."""
         self._made: dict[str, DType] = {}
         """Element types of what segments make for later ones, once they have been planned."""
-        self._structures: set[Hashable] = set()
-        """Structures that there has been a plan for."""
+        self._structures: dict[Hashable, int] = {}
+        """How many plans there have been for a structure."""
         self._fixed: set[Hashable] = set()
         """Structures for which there are no plans with open sizes."""
         self._serial = 0
@@ -200,15 +202,18 @@ class PlanCache:
         structure: Hashable,
     ) -> Plan:
         """A new plan: for these shapes alone where they are the first of a structure, else an open one."""
-        # On the CPU alone, machine code for known sizes is all that a plan is.
-        if structure is None or structure in self._fixed or self._setting.placement.device is None:
+        if structure is None or structure in self._fixed:
             return self._plan_shapes(index, shapes, values, key)
         with self.lock:
-            is_first = structure not in self._structures
+            made = self._structures.get(structure, 0)
             if len(self._structures) >= _STRUCTURES_KEPT:
                 self._structures.clear()
-            self._structures.add(structure)
-        if is_first:
+            self._structures[structure] = made + 1
+        if not made:
+            return self._plan_shapes(index, shapes, values, key)
+        if made > _MOST_OPEN and self._setting.placement.device is None:
+            # Sizes that decide this much: a plan for known ones is made as fast, where no kernel is compiled.
+            self._fixed.add(structure)
             return self._plan_shapes(index, shapes, values, key)
         try:
             return self._plan_open(index, shapes, values, structure)
