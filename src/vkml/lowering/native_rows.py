@@ -15,6 +15,7 @@ from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, array_of, typical
 from vkml.kernels.views import View
+from vkml.lowering.deferred import is_open
 from vkml.lowering.native_epilogue import divided, rooted, scaled
 from vkml.lowering.native_layout import require_floats
 
@@ -131,6 +132,9 @@ def _reduce_lanes(
         if seen is None:
             return None
         lead = [(seen.shape[axis], seen.strides[axis]) for axis in order]
+        if is_open(shape):
+            # Tiles are cut along the last axes but one: code for them is code for their sizes.
+            lead[-1:-1] = [(1, 0), (1, 0)]
         while len(lead) < 3:
             lead.insert(0, (1, 0))
         return replace(

@@ -94,17 +94,19 @@ def forms(
     instructions: InstructionSet,
     *,
     keeps_columns: bool = False,
+    opens_columns: bool = False,
     **arguments: Any,
 ) -> Iterator[Launch]:
     """The launch for known sizes, and that for open ones, all its sizes open, cut in several ways.
 
-    Known stay: steps along the last axis, steps of 0, and how many rows a few are.
+    Known stay: steps along the last axis mostly, steps of 0, and how many rows a few are.
 
     Args:
         known: makes the first.
         opened: makes the others, from the same arguments.
         instructions: for both.
         keeps_columns: whether the last size of a shape stays known.
+        opens_columns: whether in one way steps along the last axis of leaves and results are open, too.
         arguments: the rest.
     """
     yield known(instructions, **arguments)
@@ -116,10 +118,13 @@ def forms(
     def open_steps(steps: tuple[int, ...]) -> tuple[int, ...]:
         return (*(open_size(step) if step > 0 else step for step in steps[:-1]), *steps[-1:])
 
-    def open_access(access: Access) -> Access:
-        return replace(access, strides=open_steps(access.strides))
+    def open_access(access: Access, is_far: bool = False) -> Access:
+        strides = open_steps(access.strides)
+        if is_far and strides and strides[-1] > 1:
+            strides = (*strides[:-1], open_size(strides[-1]))
+        return replace(access, strides=strides)
 
-    def open_argument(name: str, value: Any) -> Any:
+    def open_argument(name: str, value: Any, is_far: bool) -> Any:
         if name == "shape":
             last = len(value) - keeps_columns
             return tuple(open_size(size) if axis < last else size for axis, size in enumerate(value))
@@ -128,18 +133,17 @@ def forms(
         if name in ("strides", "scale", "bias", "a", "b") and value is not None:
             return open_steps(value)
         if name in ("leaves", "results"):
-            return tuple(map(open_access, value))
+            return tuple(open_access(each, is_far) for each in value)
         if isinstance(value, Epilogue):
             leaves, results = (tuple(map(open_access, each)) for each in (value.leaves, value.results))
             return replace(value, leaves=leaves, results=results)
         return value
 
-    with sizes.deciding():
-        made = opened(
-            instructions=instructions, **{name: open_argument(name, each) for name, each in arguments.items()}
-        )
-    if made is not None:
-        for chunks in (1, 3):
+    for is_far, chunks in ((False, 1), (opens_columns, 3)):
+        with sizes.deciding():
+            given = {name: open_argument(name, each, is_far) for name, each in arguments.items()}
+            made = opened(instructions=instructions, **given)
+        if made is not None:
             yield bound(made, sizes.examples, chunks)
 
 

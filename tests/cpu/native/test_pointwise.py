@@ -44,6 +44,7 @@ def launches_of(
         pointwise,
         open_pointwise,
         instructions,
+        opens_columns=True,
         shape=results[0].shape,
         leaves=tuple(access(leaf) for leaf in leaves),
         expression=expression,

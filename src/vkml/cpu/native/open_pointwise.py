@@ -6,18 +6,20 @@ import functools
 import math
 from collections.abc import Sequence
 
-from vkml.cpu.native.assembler import RAX, RCX, RDX
+from vkml.cpu.native.assembler import RAX, RCX, RDX, Mem
 from vkml.cpu.native.elementwise import Elementwise, Walk, cycles, is_wide, lanes
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Expression
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.open_frame import POINTERS, Axis, OpenFrame, axes_of
-from vkml.cpu.native.open_launch import OpenLaunch, Parameters, Word
+from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
 from vkml.cpu.native.pointwise import merged_axes
 from vkml.ir.size import Size
 
 _BLOCK = 4096
 """Columns that a row has at most, where their number is open or large: a microsecond's work."""
+_FAR = 1 << 30
+"""Stands for an open step between neighbours: too large for vectors."""
 _CYCLES_PER_SECOND = 3e9
 _BYTES_PER_SECOND = 30e9
 
@@ -33,15 +35,14 @@ def open_pointwise(
 ) -> OpenLaunch | None:
     """As `pointwise.pointwise`, for any values of sizes that are open in its arguments.
 
-    None where the operands' neighbours lie an open number of elements apart, or operands are too many.
+    Where neighbours lie an open number of elements apart, it goes element by element. None where operands are
+    too many.
     """
     operands = (*leaves, *results)
     if len(operands) > len(POINTERS):
         return None
     axes = merged_axes(shape, [access.strides for access in operands], first_result=len(leaves))
     *outer, (columns, column_steps) = axes
-    if any(isinstance(step, Size) for step in column_steps):
-        return None
     names = [access.dtype for access in operands]
     if expression == IDENTITY and len(results) == 1 and len(set(names)) == 1:
         # What is no 0 or 1 of bool stays what it is.
@@ -61,8 +62,12 @@ def open_pointwise(
         ]
         last = parameters.word(columns - (blocks - 1) * _BLOCK)
     walks = tuple(
-        Walk((int(any(each != 0 for each in own)), step), name)
+        Walk((int(any(each != 0 for each in own)), _FAR if isinstance(step, Size) else step), name)
         for own, step, name in zip(steps, column_steps, names, strict=True)
+    )
+    apart = tuple(
+        parameters.word(step * size) if isinstance(step, Size) else 0
+        for step, size in zip(column_steps, sizes, strict=True)
     )
     frame = axes_of(extents, steps, parameters)
     kernel = _kernel(
@@ -73,6 +78,7 @@ def open_pointwise(
         walks[: len(leaves)],
         expression,
         walks[len(leaves) :],
+        apart,
     )
     width = lanes(instructions, is_wide=is_wide(expression, walks))
     moved = sum(size for size, walk in zip(sizes, walks, strict=True) if any(walk.strides))
@@ -89,8 +95,9 @@ def _kernel(
     leaves: tuple[Walk, ...],
     expression: Expression,
     results: tuple[Walk, ...],
+    apart: tuple[Word, ...],
 ) -> Kernel:
-    return _OpenElementwise(instructions, axes, columns, last, leaves, expression, results).kernel()
+    return _OpenElementwise(instructions, axes, columns, last, leaves, expression, results, apart).kernel()
 
 
 class _OpenElementwise(Elementwise):
@@ -99,6 +106,7 @@ class _OpenElementwise(Elementwise):
     Args:
         columns: of every row; None: `_BLOCK` of all blocks but the last.
         last: columns of the last block.
+        apart: bytes between neighbours, for operands where these are open.
     """
 
     def __init__(
@@ -110,10 +118,11 @@ class _OpenElementwise(Elementwise):
         leaves: tuple[Walk, ...],
         expression: Expression,
         results: tuple[Walk, ...],
+        apart: tuple[Word, ...],
     ) -> None:
         super().__init__(instructions, () if columns is None else (columns,), leaves, expression, results)
         self.frame = OpenFrame(self.code, axes, len(self.operands))
-        self.last = last
+        self.last, self.apart = last, apart
 
     def kernel(self) -> Kernel:
         self.frame.emit(self._row, self._prepare)
@@ -140,3 +149,12 @@ class _OpenElementwise(Elementwise):
             self.frame.word(RDX, self.last)
             code.place(is_known)
         self._columns()
+
+    def _place(self, operand: int, column: int, moving: int | None) -> Mem:
+        step = self.apart[operand]
+        if not isinstance(step, Open):
+            return super()._place(operand, column, moving)
+        assert moving is not None and not column, "vectors of what lies an open number of elements apart"
+        self.frame.multiplied(RAX, moving, step)
+        self.code.add(RAX, POINTERS[operand])
+        return Mem(RAX)
