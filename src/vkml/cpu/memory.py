@@ -45,6 +45,10 @@ class MemoryBudget:
         """Whether so many bytes may be taken."""
         return self.free is None or need <= self.free * self.share
 
+    def renewed(self) -> MemoryBudget:
+        """The same share of what is free now."""
+        return self if self.free is None else MemoryBudget(free_memory(), self.share)
+
     def __str__(self) -> str:
         free = "an unknown amount" if self.free is None else amount(self.free)
         return f"{free} are free (limit: {self.share * 100:.3g} % of that)"

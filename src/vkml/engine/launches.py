@@ -6,10 +6,10 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vkml.engine.numbers import Numbers
 from vkml.ir.size import Size
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
+from vkml.lowering.numbers import Numbers
 
 if TYPE_CHECKING:
     from vkml.vulkan import Pipeline

@@ -19,9 +19,10 @@ from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.turns import Turn
 from vkml.engine.weights import WeightStore
 from vkml.errors import EngineError, Fail, OutOfMemory
-from vkml.ir import Graph, Node, TensorType, find
+from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.ir.file_constant import owned, settled
-from vkml.ir.size import Size, Sizes, Symbol, concrete
+from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Sizes, Symbol, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, remove_dead, simplify, specialise
@@ -65,10 +66,20 @@ def _check_peak(programs: Sequence[Bound], types: Mapping[str, TensorType], shar
         # What a program makes is held to the end of the run.
         held += sum(types[name].host_bytes for name in program.outputs if types[name].is_static)
     need = most + sum(program.arena_bytes for program in on_cpu)
+    _check_need(need, [node for program in on_cpu for node in program.piece.nodes], types, share)
+
+
+def _check_program(
+    program: CpuProgram, nodes: Sequence[Node], types: Mapping[str, TensorType], share: float
+) -> None:
+    """As `_check_peak`, for one program."""
+    _check_need(program.result_bytes(types) + program.arena_bytes, nodes, types, share)
+
+
+def _check_need(need: int, nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
     budget = MemoryBudget(free_memory(), share)
     if budget.admits(need):
         return
-    nodes = [node for program in on_cpu for node in program.piece.nodes]
     largest = max(nodes, key=lambda node: _result_bytes(node, types))
     name = max((name for name in largest.outputs if name), key=lambda name: _bytes(types[name]))
     raise OutOfMemory(
@@ -200,22 +211,7 @@ class Plan(Turn):
 
     def values_of(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
         """The values of the open sizes for inputs of these shapes; None where the plan does not hold."""
-        if self.sizes is None:
-            return () if list(shapes) == [type_.shape for type_ in self.input_types] else None
-        found: dict[Symbol, int] = {}
-        for shape, type_ in zip(shapes, self.input_types, strict=True):
-            stated = type_.shape or ()
-            if len(stated) != len(shape):
-                return None
-            for size, dim in zip(shape, stated, strict=True):
-                symbol = self._symbols.get(dim) if isinstance(dim, Size) else None
-                if symbol is None:
-                    if dim != size:
-                        return None
-                elif found.setdefault(symbol, size) != size:
-                    return None
-        values = tuple(found[symbol] for symbol in self.sizes.examples)
-        return values if self._holds(*values) else None
+        return self._values(shapes)
 
     def _constant(self, name: str, bound: tuple[int, ...]) -> Array:
         """An output that is known without a run; among its elements there may be open sizes."""
@@ -250,9 +246,12 @@ class Plan(Turn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sizes is not None:
-            self._holds = self.sizes.compiled()
-            self._symbols = {Size((((symbol,), 1),)): symbol for symbol in self.sizes.examples}
+        stated = [type_.dims for type_ in self.input_types]
+        self._values: Callable[[Sequence[tuple[int, ...]]], tuple[int, ...] | None]
+        if self.sizes is None:
+            self._values = lambda shapes: () if list(shapes) == stated else None
+        else:
+            self._values = matcher(stated, self.sizes)
         self._is_direct = (
             len(self.programs) == 1
             and self.programs[0].inputs == self.input_names
@@ -263,7 +262,7 @@ class Plan(Turn):
         """The shortest way from a feed to all outputs, where one program is the whole plan."""
         program = self.programs[0] if self._is_direct else None
         if isinstance(program, CpuBound):
-            return program.direct(self.input_types, self)
+            return program.direct(self.input_types, self, self._values)
         return program.direct(self) if isinstance(program, VulkanBound) else None
 
     def repeated(
@@ -460,6 +459,69 @@ def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:
     return NotImplemented(f"strict=True and {len(fallbacks)} nodes cannot run on the device:\n{lines}")
 
 
+def _bind_cpu(
+    piece: Piece, graph: Graph, placement: Placement, options: SessionOptions, sizes: Sizes | None
+) -> CpuBound:
+    """A piece for the CPU: one program for all values of the open sizes where there is one."""
+    symbols = () if sizes is None else tuple(sizes.examples)
+
+    def program(
+        nodes: Sequence[Node],
+        types: Mapping[str, TensorType],
+        constants: Mapping[str, Constant],
+        symbols: Sequence[Symbol] = (),
+    ) -> CpuProgram:
+        budget = MemoryBudget(free_memory(), options.memory_limit)
+        if not symbols:
+            _check_results(nodes, types, budget)
+        return compile_cpu(
+            nodes,
+            types,
+            constants,
+            threads=options.intra_op_num_threads or None,
+            inputs=piece.inputs,
+            outputs=piece.outputs,
+            is_strict=placement.precision == "highest",
+            budget=budget,
+            symbols=symbols,
+        )
+
+    def compile(values: tuple[int, ...]) -> CpuProgram:
+        known = dict(zip(symbols, values, strict=True))
+        bound = bind_sizes(piece.nodes, graph.types, graph.constants, known)
+        made = program(bound.nodes, bound.types, bound.constants)
+        if symbols:
+            _check_program(made, bound.nodes, bound.types, options.memory_limit)
+        return made
+
+    def check(opened: CpuProgram, values: tuple[int, ...]) -> None:
+        types = opened.types_for(values)
+        _check_results(piece.nodes, types, MemoryBudget(free_memory(), options.memory_limit))
+        _check_program(opened, piece.nodes, types, options.memory_limit)
+
+    opened = None
+    if sizes is not None and not any(_has_subgraph(node) for node in piece.nodes):
+        opened = program(piece.nodes, graph.types, graph.constants, symbols)
+        slow = _numpy_nodes(opened)
+        if slow and slow - _numpy_nodes(compile(tuple(sizes.examples.values()))):
+            opened = None  # what machine code does for known sizes alone is slower by far for open ones
+    if sizes is not None and opened is None and placement.device is None:
+        raise CannotLower("the CPU has no program for all sizes of this model")
+    return CpuBound(piece, compile, opened, check, is_open=bool(symbols))
+
+
+def _numpy_nodes(program: CpuProgram) -> set[str]:
+    """First results of the nodes that NumPy runs."""
+    return {_key(part) for node, form in program.forms if form.variant == "numpy" for part in members(node)}
+
+
+def _has_subgraph(node: Node) -> bool:
+    """Whether a node runs graphs of its own, whose types its `evaluate` looks at."""
+    return any(
+        isinstance(attribute, Graph) for part in members(node) for attribute in part.attributes.values()
+    )
+
+
 def _bind(
     device: str,
     piece: Piece,
@@ -469,30 +531,7 @@ def _bind(
     sizes: Sizes | None,
 ) -> Bound:
     if device == "cpu":
-        symbols = () if sizes is None else tuple(sizes.examples)
-
-        def compile(values: tuple[int, ...]) -> CpuProgram:
-            bound = bind_sizes(
-                piece.nodes, graph.types, graph.constants, dict(zip(symbols, values, strict=True))
-            )
-            budget = MemoryBudget(free_memory(), options.memory_limit)
-            _check_results(bound.nodes, bound.types, budget)
-            program = compile_cpu(
-                bound.nodes,
-                bound.types,
-                bound.constants,
-                threads=options.intra_op_num_threads or None,
-                inputs=piece.inputs,
-                outputs=piece.outputs,
-                is_strict=placement.precision == "highest",
-                budget=budget,
-            )
-            if symbols:
-                made = CpuBound(replace(piece, nodes=bound.nodes), lambda _: program)
-                _check_peak([made], bound.types, options.memory_limit)
-            return program
-
-        return CpuBound(piece, compile, is_open=sizes is not None)
+        return _bind_cpu(piece, graph, placement, options, sizes)
     assert placement.device is not None and placement.target is not None and placement.weights is not None
     lowered = lower(piece, graph.types, graph.constants, placement.target, options.guard_bytes, sizes)
     return VulkanBound(

@@ -28,6 +28,8 @@ from vkml.passes.segments import segments
 
 Array = np.ndarray[Any, Any]
 _STRUCTURES_KEPT = 1024
+_MOST_OPEN = 4
+"""Plans with open sizes that a structure has on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ class PlanCache:
             for segment in self.segments
         )
         """Of each segment, where the inputs stand whose element types are known when they come."""
-        self._structures: set[Hashable] = set()
-        """Structures that there has been a plan for."""
+        self._structures: dict[Hashable, int] = {}
+        """How many plans there have been for a structure."""
         self._fixed: set[Hashable] = set()
         """Structures for which there are no plans with open sizes."""
         self._serial = 0
@@ -235,15 +237,18 @@ class PlanCache:
         structure: Hashable,
     ) -> Plan:
         """A new plan: for these shapes alone where they are the first of a structure, else an open one."""
-        # On the CPU alone, machine code for known sizes is all that a plan is.
-        if structure is None or structure in self._fixed or self._setting.placement.device is None:
+        if structure is None or structure in self._fixed:
             return self._plan_shapes(index, shapes, values, types, key)
         with self.lock:
-            is_first = structure not in self._structures
+            made = self._structures.get(structure, 0)
             if len(self._structures) >= _STRUCTURES_KEPT:
                 self._structures.clear()
-            self._structures.add(structure)
-        if is_first:
+            self._structures[structure] = made + 1
+        if not made:
+            return self._plan_shapes(index, shapes, values, types, key)
+        if made > _MOST_OPEN and self._setting.placement.device is None:
+            # Sizes that decide this much: a plan for known ones is made as fast, where no kernel is compiled.
+            self._fixed.add(structure)
             return self._plan_shapes(index, shapes, values, types, key)
         try:
             return self._plan_open(index, shapes, values, types, structure)

@@ -14,13 +14,13 @@ import numpy as np
 from vkml.engine.compilation import compile_kernels
 from vkml.engine.device_array import DeviceArray, Value
 from vkml.engine.launches import Launches
-from vkml.engine.numbers import Numbers
 from vkml.engine.turns import Turn
 from vkml.engine.weights import Lease, WeightStore
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.memory import ALIGNMENT, plan_memory
+from vkml.lowering.numbers import Numbers
 from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ class BufferKind(Enum):
     ACTIVATION = "activation"  # between dispatches of one run
     STATUS = "status"  # the error word
     SIZES = "sizes"  # numbers computed from open sizes, written by the host when these are bound
+    POSITIONS = "positions"  # 0, 1, 2, … as int32, written once by the host
 
 
 @dataclass(eq=False)
@@ -35,6 +36,11 @@ class Buffer:
     host_only: bool = True
     """For OUTPUT: no kernel reads it, so it may live in host memory."""
     serial: int = field(default_factory=lambda: next(_serial))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its bytes are known while a plan is made."""
+        return self.kind is BufferKind.CONSTANT
 
     def __repr__(self) -> str:
         return f"Buffer({self.kind.value} {self.name!r} {self.bytes} B)"
@@ -102,9 +108,9 @@ class View:
 
     def expand(self, shape: Sequence[int]) -> View:
         """Broadcasts to `shape` (which must be reachable by NumPy's rules)."""
-        if self.shape == shape:
-            return self
         lead = len(shape) - len(self.shape)
+        if not lead and self.shape == shape:
+            return self
         strides = [0] * lead
         for have, want, stride in zip(self.shape, shape[lead:], self.strides, strict=True):
             assert have == want or have == 1, (self.shape, shape)

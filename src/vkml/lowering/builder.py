@@ -254,6 +254,13 @@ class Builder:
             )
         )
 
+    def positions(self, count: int) -> View:
+        """0, 1, 2, … as int32."""
+        one = self.constant(Constant(dtypes.INT32, (), np.ones((), np.int32)), "one")
+        with self.step(TensorType(dtypes.INT32, (count,))):
+            [made] = self.scan(one.expand((count,)), 0, is_product=False, is_exclusive=True, is_reverse=False)
+        return made
+
     def compute(
         self, write: Callable[..., str], leaves: Sequence[View], output: View, *, label: str = "pointwise"
     ) -> View:

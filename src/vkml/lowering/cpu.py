@@ -17,12 +17,14 @@ from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import WorkerPool, shared_pool
 from vkml.errors import Error, RuntimeException
 from vkml.ir import Constant, GraphIndex, Node, TensorType, find
+from vkml.ir.size import Symbol
 from vkml.lowering.cpu_memory import peak_bytes
 from vkml.lowering.cpu_parts import members_of, parts_of
-from vkml.passes.fuse import is_fused
+from vkml.passes.bind_sizes import bind_sizes, bound_constant
+from vkml.passes.fuse import is_fused, members
 
 if TYPE_CHECKING:
-    from vkml.lowering.native import NativeStep
+    from vkml.lowering.native_step import NativeStep
 
 Array = np.ndarray[Any, Any]
 Slots = list[Any]
@@ -72,26 +74,49 @@ class CpuProgram:
         shared: frozenset[str],
         forms: Sequence[tuple[Node, Form]],
         types: Mapping[str, TensorType],
-        result_bytes: int,
+        nodes: Sequence[Node],
+        outputs: Sequence[str],
+        symbols: Sequence[Symbol] = (),
     ) -> None:
         self.forms = tuple(forms)
         """What it runs, in order, and how: nodes that machine code refused in a group stand by themselves."""
         self.types = types
         """Of all values, those of such nodes included."""
-        self.result_bytes = result_bytes
-        """The most that results take at a time while it runs, without what lies in the arenas."""
+        self._nodes, self._outputs = tuple(nodes), tuple(outputs)
         self._steps = tuple(steps)
+        self._symbols = tuple(symbols)
         self._slots = dict(slots)
         self._constants = constants
         self._template: Slots = [None] * len(slots)
         for name, slot in slots.items():
-            if name in constants:
+            if name in constants and not constants[name].is_open:
                 self._template[slot] = constants[name].array
+        read = {slot for step in steps if not step.is_native for slot in step.reads}
+        self._open = [(slots[n], c) for n, c in constants.items() if c.is_open and slots.get(n) in read]
+        """Constants that hold open sizes and that NumPy reads."""
         self._shared = shared
         self._schedules: dict[tuple[str, ...], _Schedule] = {}
         # BLAS's threads would wait in the way of the pool's, without sleeping (a float64 product of 128 x 768
         # x 768 took 3.9 ms with one, 70 with two on a busy machine), and a fork beside them never returns.
         self._uses_blas = not all(step.is_native for step in steps)
+
+    def bind(self, values: tuple[int, ...]) -> None:
+        """Makes the next runs those for values of the open sizes, in the order of their symbols."""
+        for step in self._steps:
+            if step.is_native:
+                step.run.bind(values)  # type: ignore[attr-defined]
+        if self._open:
+            known = dict(zip(self._symbols, values, strict=True))
+            for slot, constant in self._open:
+                self._template[slot] = bound_constant(constant, known).array
+
+    def types_for(self, values: tuple[int, ...]) -> dict[str, TensorType]:
+        """The types of all values where the open sizes are these."""
+        return bind_sizes((), self.types, {}, dict(zip(self._symbols, values, strict=True))).types
+
+    def result_bytes(self, types: Mapping[str, TensorType]) -> int:
+        """The most that results take at a time while it runs, without what lies in the arenas."""
+        return peak_bytes(self._nodes, types, self._outputs)
 
     @property
     def arena_bytes(self) -> int:
@@ -199,6 +224,8 @@ class _Scope:
     """Whether convolutions in machine code must add up the products that they state."""
     budget: MemoryBudget
     """For memory that machine code keeps between runs."""
+    symbols: tuple[Symbol, ...] = ()
+    """The sizes that are open."""
 
     def add(self, nodes: Sequence[Node]) -> None:
         """Gives the values of nodes their slots."""
@@ -218,6 +245,7 @@ def compile_cpu(
     outputs: Sequence[str] | None = None,
     is_strict: bool = False,
     budget: MemoryBudget = UNBOUNDED,
+    symbols: Sequence[Symbol] = (),
 ) -> CpuProgram:
     """Compiles nodes for the CPU: to machine code where there is some for a node, else to its `evaluate`.
 
@@ -231,12 +259,13 @@ def compile_cpu(
             any, and NumPy does it all.
         is_strict: whether convolutions must add up the products that they state (no Winograd).
         budget: for the memory that machine code keeps between runs.
+        symbols: the sizes that are open; with any this belongs inside of `Sizes.deciding`.
 
     Raises:
         OutOfMemory: that is not enough.
     """
     pool = shared_pool(threads)
-    scope = _Scope(dict(types), dict(constants), {}, pool, is_strict, budget)
+    scope = _Scope(dict(types), dict(constants), {}, pool, is_strict, budget, tuple(symbols))
     scope.add(nodes)
     instructions = instruction_set() if outputs is not None else None
     reason = "machine code needs x86-64 with AVX2, a system that lets it run, and VKML_NATIVE not to be 0"
@@ -252,7 +281,7 @@ def compile_cpu(
     reordered = [run.nodes[0] if run.step is None else run.as_node() for run in runs]
     variant = instructions.value if instructions is not None else ""
     forms = [
-        (node, Form(variant) if run.step is not None else Form("numpy", run.reason))
+        (node, Form("numpy", run.reason) if run.step is None else _native_form(node, run.step, variant))
         for run in runs
         for node in run.nodes
     ]
@@ -263,8 +292,15 @@ def compile_cpu(
         _shared_values(reordered, steps, scope.slots),
         forms,
         scope.types,
-        peak_bytes(reordered, scope.types, outputs or ()),
+        reordered,
+        outputs or (),
+        symbols,
     )
+
+
+def _native_form(node: Node, step: NativeStep, variant: str) -> Form:
+    is_anew = any(part.label in step.written_anew for part in members(node))
+    return Form(variant, "its code is written anew for each set of sizes" if is_anew else "")
 
 
 def _members(scope: _Scope, node: Node) -> Sequence[Node]:
@@ -357,6 +393,7 @@ def _native_runs(
                     scope.pool,
                     scope.is_strict,
                     scope.budget,
+                    scope.symbols,
                 )
                 if rest:
                     waiting.append(stretch)

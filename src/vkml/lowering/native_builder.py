@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from vkml.cpu.native import gather, pointwise
+from vkml.cpu.native import gather, pointwise, rows
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
+from vkml.cpu.native.open_launch import OpenLaunch
+from vkml.cpu.native.open_pointwise import open_pointwise
 from vkml.ir import DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.file_constant import owned
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import examples, is_deciding
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
 from vkml.lowering import native_images, native_products, native_recurrent, native_rows
 from vkml.lowering.builder import Builder, Target
+from vkml.lowering.deferred import DeferredLaunch, is_open
 from vkml.lowering.native_body import expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
 from vkml.lowering.native_layout import (
@@ -37,16 +41,29 @@ from vkml.lowering.recurrence import RecurrentLayer
 Array = np.ndarray[Any, Any]
 
 
+AnyLaunch = Launch | OpenLaunch | DeferredLaunch
+
+
 @dataclass(frozen=True, eq=False)
 class NativeDispatch:
     """A launch of machine code over views."""
 
-    launch: Launch
+    launch: AnyLaunch
     arguments: tuple[Argument, ...]
     reads: tuple[View, ...]
     writes: tuple[View, ...]
     nodes: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+
+
+_OPEN_FORMS: Mapping[Callable[..., Launch], Callable[..., OpenLaunch | None]] = {
+    pointwise.pointwise: open_pointwise,
+    gather.gather: gather.open_gather,
+    rows.softmax: rows.open_softmax,
+    rows.normalise: rows.open_normalise,
+    rows.reduce_rows: rows.open_reduce_rows,
+}
+"""What makes a launch for known sizes → what makes one for any; None where it cannot."""
 
 
 class NativeBuilder(Builder):
@@ -132,7 +149,7 @@ class NativeBuilder(Builder):
         if view.dtype == dtypes.FLOAT32:
             return view
         require_floats(view)
-        if view.buffer.constant is not None:
+        if view.buffer.is_constant:
             flat = self.materialised(view, "widened", lambda array: array)
             return replace(flat, shape=view.shape, strides=contiguous_strides(view.shape))
         order = sorted(range(len(view.shape)), key=lambda axis: -abs(view.strides[axis]))
@@ -143,11 +160,29 @@ class NativeBuilder(Builder):
 
     # -- launching ------------------------------------------------------------------------------------------
 
-    def enter(self, launch: Launch, reads: Sequence[Argument], writes: Sequence[Argument]) -> None:
+    def launch(self, make: Callable[..., Launch], **arguments: Any) -> AnyLaunch:
+        """A launch for this builder's instructions and threads; where sizes are open, one for any of them.
+
+        Args:
+            make: makes the launch for known sizes.
+            arguments: the rest of what `make` takes.
+        """
+        arguments["instructions"] = self.instructions
+        if not is_deciding() or not is_open(tuple(arguments.values())):
+            return make(**arguments)
+        open_form = _OPEN_FORMS.get(make)
+        opened = None if open_form is None else open_form(**arguments)
+        if opened is not None:
+            return opened
+        deferred = DeferredLaunch(make, arguments)
+        deferred.launch(examples())  # to be refused now what is refused
+        return deferred
+
+    def enter(self, launch: AnyLaunch, reads: Sequence[Argument], writes: Sequence[Argument]) -> None:
         """Adds a launch whose operands are `reads`, then `writes`."""
         seen = [argument for argument in reads if isinstance(argument, View)]
         made = [argument for argument in writes if isinstance(argument, View)]
-        if not all(view.elements for view in made) or not len(launch.table):
+        if not all(view.elements for view in made) or (isinstance(launch, Launch) and not len(launch.table)):
             return
         self.launches.append(
             NativeDispatch(launch, (*reads, *writes), tuple(seen), tuple(made), self._labels, self._operators)
@@ -172,13 +207,16 @@ class NativeBuilder(Builder):
             self.bordered.pop(view_buffer, None)
         del self.buffers[mark[1] :]
 
+    def positions(self, count: int) -> View:
+        return self.buffer(BufferKind.POSITIONS, TensorType(dtypes.INT32, (count,)))
+
     def copy(self, source: View, target: View) -> None:
         """Copies elements of any type of 1, 2, 4 or 8 bytes, from and to lanes of 32 bits also of others."""
         if not source.elements:
             return
         access = word_of if source.dtype == target.dtype else access_of
-        launch = pointwise.pointwise(
-            self.instructions,
+        launch = self.launch(
+            pointwise.pointwise,
             shape=target.shape,
             leaves=(access(source.expand(target.shape)),),
             expression=IDENTITY,
@@ -202,8 +240,8 @@ class NativeBuilder(Builder):
         try:
             if operands > pointwise.MOST_OPERANDS:
                 raise TooFewRegisters(f"{operands} operands are too many for machine code")
-            launch = pointwise.pointwise(
-                self.instructions,
+            launch = self.launch(
+                pointwise.pointwise,
                 shape=space,
                 leaves=tuple(access_of(leaf.expand(space)) for leaf in leaves),
                 expression=expression,
@@ -294,7 +332,7 @@ class NativeBuilder(Builder):
         self.copy(view, made)
         return made
 
-    def finish(self, launch: Launch, reads: Sequence[Argument], ending: Ending) -> list[View]:
+    def finish(self, launch: AnyLaunch, reads: Sequence[Argument], ending: Ending) -> list[View]:
         """Adds a template's last launch, whose operands are `reads`, leaves, targets; its results."""
         self.enter(launch, [*reads, *ending.leaves], ending.targets)
         for made, target in ending.copies:
@@ -338,8 +376,8 @@ class NativeBuilder(Builder):
         data, indices = self.contiguous(data), self.contiguous(indices)
         target = self.output(result)
         made = target if target.is_contiguous else self.scratch(result)
-        launch = gather.gather(
-            self.instructions,
+        launch = self.launch(
+            gather.gather,
             outer=math.prod(data.shape[:axis]),
             size=data.shape[axis],
             count=indices.elements,
@@ -424,7 +462,9 @@ def _with_numbers(body: Graph, leaves: Sequence[View]) -> tuple[Graph, Sequence[
     numbers = {
         value.name: leaf.buffer.constant
         for value, leaf in pairs
-        if leaf.buffer.constant is not None and leaf.buffer.constant.array.size == 1
+        if leaf.buffer.kind is BufferKind.CONSTANT
+        and leaf.buffer.constant is not None
+        and leaf.buffer.constant.array.size == 1
     }
     kept = [(value, leaf) for value, leaf in pairs if value.name not in numbers]
     if not numbers or not kept:

@@ -39,6 +39,12 @@ def scaled(epilogue: Epilogue, factor: float | Access) -> Epilogue:
     return replace(epilogue, expression=expression, leaves=(factor, *epilogue.leaves))
 
 
+def divided(epilogue: Epilogue, divisor: Access) -> Epilogue:
+    """The result divided by a further leaf that comes first, and then the epilogue."""
+    expression = after(epilogue.expression, (Step("divide", (0, 1)),), 1)
+    return replace(epilogue, expression=expression, leaves=(divisor, *epilogue.leaves))
+
+
 def rooted(epilogue: Epilogue) -> Epilogue:
     return replace(epilogue, expression=after(epilogue.expression, (Step("sqrt", (0,)),), 0))
 

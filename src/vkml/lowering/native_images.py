@@ -11,9 +11,10 @@ import numpy as np
 
 from vkml.cpu.native import depthwise, product, windows, winograd
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
-from vkml.cpu.native.kernel import Launch
+from vkml.cpu.native.winograd_code import TILE
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels.views import View
 from vkml.lowering.native_epilogue import Ending, after, grouped, scaled
@@ -21,7 +22,7 @@ from vkml.lowering.native_layout import Border, access_of, places, plane, requir
 from vkml.ops.pool import window_counts
 
 if TYPE_CHECKING:
-    from vkml.lowering.native_builder import NativeBuilder
+    from vkml.lowering.native_builder import AnyLaunch, NativeBuilder
 
 Array = np.ndarray[Any, Any]
 
@@ -61,7 +62,7 @@ def conv(
     start = _first_place(image, planar)
     ending = _ending_channels_last(build, result, filters)
     taps, walks = _taps(image, planar), _steps(image, planar)
-    if weight.buffer.constant is None:
+    if not weight.buffer.is_constant:
         raise CannotLower("convolutions with computed weights have no machine code")
     per_group = filters // group
     if group == x.shape[1] == filters and group > 1 and step_c == 1:
@@ -72,8 +73,8 @@ def conv(
                 build.instructions, array.reshape(filters, 1, kernel_y, kernel_x)
             ),
         )
-        launch = depthwise.depthwise(
-            build.instructions,
+        launch = build.launch(
+            depthwise.depthwise,
             images=images,
             height=height,
             width=width,
@@ -85,12 +86,13 @@ def conv(
         )
         return _finish_padded(build, launch, image, start, [packed], ending)
     is_square = (kernel_y, kernel_x) == (3, 3) and group == 1 and step_c == 1
-    if is_square and planar.strides == planar.dilations == (1, 1) and not build.is_strict:
+    is_dense = planar.strides == planar.dilations == (1, 1)
+    if is_square and is_dense and not build.is_strict and height >= TILE and width >= TILE:
         arrangement = winograd.plan(
             build.instructions,
-            images=images,
-            height=height,
-            width=width,
+            images=typical(images),
+            height=typical(height),
+            width=typical(width),
             channels=x.shape[1],
             filters=filters,
             threads=build.threads,
@@ -102,8 +104,8 @@ def conv(
     panel = product.panel_width(
         build.instructions,
         columns=per_group,
-        rows=height * width if is_plain else width,
-        row_bytes=4 * walks[2],
+        rows=typical(height * width if is_plain else width),
+        row_bytes=4 * typical(walks[2]),
     )
 
     def pack(array: Array) -> Array:
@@ -124,9 +126,9 @@ def conv(
         epilogue = grouped(epilogue, per_group)
     stretches = _stretches(len(taps), 4 * inner * panel) if group == 1 and height * width > 1 else 1
 
-    def some_taps(first: int, last: int, ending: Epilogue) -> Launch:
-        return product.product(
-            build.instructions,
+    def some_taps(first: int, last: int, ending: Epilogue) -> AnyLaunch:
+        return build.launch(
+            product.product,
             batch=batch,
             height=height,
             width=width,
@@ -178,8 +180,8 @@ def _winograd(
         f"{arrangement.key}{build.instructions.value}",
         lambda array: winograd.pack(build.instructions, array.reshape(filters, channels, 3, 3), arrangement),
     )
-    launch = winograd.winograd(
-        build.instructions,
+    launch = build.launch(
+        winograd.winograd,
         images=images,
         height=spatial[0],
         width=spatial[1],
@@ -240,8 +242,8 @@ def pool(
             share = build.constant(constant, "window shares")
             epilogue = scaled(epilogue, Access((0, share.strides[0], share.strides[1], 0)))
             others = [share]
-    launch = windows.windows(
-        build.instructions,
+    launch = build.launch(
+        windows.windows,
         kind="max" if how == "max" else "sum",
         batch=(images,),
         height=planar.output[0],
@@ -287,7 +289,7 @@ def _ending_channels_last(build: NativeBuilder, result: TensorType, channels: in
 
 
 def _finish_padded(
-    build: NativeBuilder, launch: Launch, image: View, start: View, others: Sequence[View], ending: Ending
+    build: NativeBuilder, launch: AnyLaunch, image: View, start: View, others: Sequence[View], ending: Ending
 ) -> list[View]:
     """As `NativeBuilder.finish`, for a first operand whose window begins in the border of `image`."""
     mark = len(build.launches)

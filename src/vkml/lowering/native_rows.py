@@ -11,10 +11,12 @@ import numpy as np
 
 from vkml.cpu.native import rows, windows
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
-from vkml.ir import TensorType, dtypes
+from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size, array_of, typical
 from vkml.kernels.views import View
-from vkml.lowering.native_epilogue import rooted, scaled
+from vkml.lowering.deferred import is_open
+from vkml.lowering.native_epilogue import divided, rooted, scaled
 from vkml.lowering.native_layout import require_floats
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ def reduce(build: NativeBuilder, name: str, x: View, axes: Sequence[int]) -> lis
         ),
         None,
     )
-    if kind in ("sum", "max", "min") and lane_axis is not None and count <= MOST_PLACES:
+    is_short = not isinstance(count, Size) and count <= MOST_PLACES
+    if kind in ("sum", "max", "min") and lane_axis is not None and is_short:
         return _reduce_lanes(build, moved, shape, lane_axis, kind, name)
     return _reduce_rows(build, moved, shape, count, kind, name)
 
@@ -67,16 +70,20 @@ def _reduce_rows(
         build.result(), lambda view: view.reshape((*shape, 1)), lambda view: True, lambda view: True
     )
     epilogue = ending.epilogue
-    if name == "Mean":
+    if name == "Mean" and isinstance(count, Size):
+        divisor = build.constant(Constant(dtypes.FLOAT32, (), array_of([count], ())), "count")
+        epilogue = divided(epilogue, Access((0,) * (len(shape) + 1)))
+        ending = replace(ending, leaves=[divisor, *ending.leaves])
+    elif name == "Mean":
         epilogue = scaled(epilogue, 1.0 / count)
     elif name == "L2":
         epilogue = rooted(epilogue)
-    length = rows.cut_of_rows(math.prod(shape), count, build.threads)
+    length = rows.cut_of_rows(typical(math.prod(shape)), typical(count), build.threads)
     if length:
         rows_seen = _reduced_parts(build, rows_seen, length, kind)
         kind = kind if kind in ("max", "min", "prod") else "sum"
-    launch = rows.reduce_rows(
-        build.instructions,
+    launch = build.launch(
+        rows.reduce_rows,
         kind=kind,
         shape=rows_seen.shape,
         strides=rows_seen.strides,
@@ -102,8 +109,8 @@ def _reduced_parts(build: NativeBuilder, seen: View, length: int, kind: str) -> 
         )
         corner = (*(0 for _ in lead), first)
         target = made.slice(corner, (1,) * len(corner), (*lead, number))
-        launch = rows.reduce_rows(
-            build.instructions,
+        launch = build.launch(
+            rows.reduce_rows,
             kind=kind,
             shape=source.shape,
             strides=source.strides,
@@ -125,6 +132,9 @@ def _reduce_lanes(
         if seen is None:
             return None
         lead = [(seen.shape[axis], seen.strides[axis]) for axis in order]
+        if is_open(shape):
+            # Tiles are cut along the last axes but one: code for them is code for their sizes.
+            lead[-1:-1] = [(1, 0), (1, 0)]
         while len(lead) < 3:
             lead.insert(0, (1, 0))
         return replace(
@@ -140,8 +150,8 @@ def _reduce_lanes(
     for size, step in zip(sizes, steps, strict=True):
         places = (places[:, None] + np.arange(size) * step).reshape(-1)
     epilogue = scaled(ending.epilogue, 1.0 / places.size) if name == "Mean" else ending.epilogue
-    launch = windows.windows(
-        build.instructions,
+    launch = build.launch(
+        windows.windows,
         kind=kind,
         batch=base.shape[:-3],
         height=base.shape[-3],
@@ -169,8 +179,8 @@ def softmax(build: NativeBuilder, x: View, axes: int, *, is_logarithm: bool) -> 
         lambda view: view.reshape((*lead, columns)),
         lambda view: columns == 1 or view.strides[-1] == 1,
     )
-    launch = rows.softmax(
-        build.instructions,
+    launch = build.launch(
+        rows.softmax,
         shape=seen.shape,
         strides=seen.strides,
         is_logarithm=is_logarithm,
@@ -212,8 +222,8 @@ def normalise(
         lambda view: view.reshape(shape),
         lambda view: columns == 1 or view.strides[-1] == 1,
     )
-    launch = rows.normalise(
-        build.instructions,
+    launch = build.launch(
+        rows.normalise,
         shape=seen.shape,
         strides=seen.strides,
         is_centred=is_centred,

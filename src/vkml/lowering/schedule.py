@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from vkml.ir.size import is_same
 from vkml.kernels.views import Buffer, View
 
 
@@ -62,7 +63,8 @@ def _histories(accesses: Iterable[tuple[list[_Range], list[_Range]]]) -> dict[Bu
     for reads, writes in accesses:
         for buffer, low, high in (*reads, *writes):
             known = first.setdefault(buffer, (low, high))
-            if known != (low, high):
+            # Open sizes that are equal for the example are bounds of their own.
+            if not (is_same(known[0], low) and is_same(known[1], high)):
                 bounds.setdefault(buffer, {*known}).update((low, high))
     return {buffer: _Parts(sorted(bounds[buffer])) if buffer in bounds else _Whole() for buffer in first}
 

@@ -202,11 +202,7 @@ class Range(Operator):
         start, _, delta = (view.reshape(()) for view in inputs)
         result = build.result()
         wide = FLOAT32 if result.dtype == FLOAT16 else result.dtype
-        one = build.constant(ConstantValue(INT32, (), np.ones((), np.int32)), "one")
-        with build.step(static(INT32, result.dims)):
-            [steps] = build.scan(
-                one.expand(result.dims), 0, is_product=False, is_exclusive=True, is_reverse=False
-            )
+        steps = build.positions(result.dims[0])
 
         def write(body: Any, step: str, start: str, delta: str) -> str:
             return str(body("Add", start, body("Mul", body.cast(step, wide), delta)))

@@ -68,11 +68,12 @@ def bind_sizes(
     return Bound(
         tuple(map(node, nodes)),
         {name: bound(type_) for name, type_ in types.items()},
-        {name: _constant(constant, values) for name, constant in constants.items()},
+        {name: bound_constant(constant, values) for name, constant in constants.items()},
     )
 
 
-def _constant(constant: Constant, values: Mapping[Symbol, int]) -> Constant:
+def bound_constant(constant: Constant, values: Mapping[Symbol, int]) -> Constant:
+    """A constant with numbers in the place of open sizes."""
     if not constant.is_open:
         return constant
     numbers = [concrete(element, values) for element in constant.array.reshape(-1)]

@@ -34,20 +34,41 @@ def state_casts(graph: Graph) -> Graph:
 def remove_identities(graph: Graph) -> Graph:
     """Drops Identity, inference-time Dropout, and arithmetic that keeps shape and every number.
 
-    x + 0 does not keep -0; x + -0 and x - 0 do. What graph outputs and subgraphs read keeps its name.
+    x + 0 does not keep -0; x + -0 and x - 0 do. What subgraphs read keeps its name. An output that is the
+    same as a value of a node is made by that node.
     """
     index = GraphIndex.of(graph)
     renamed: dict[str, str] = {}
+    made: dict[str, str] = {}
+    """Value → the output that it becomes."""
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
         kept = replace(node, inputs=inputs) if inputs != node.inputs else node
         source, result = _same_as(kept, graph), node.outputs[0]
-        if source is not None and not index.is_output(result) and not index.is_captured(result):
+        if source is None or index.is_captured(result):
+            nodes.append(kept)
+        elif not index.is_output(result):
             renamed[result] = source
+        elif _may_become_output(source, index) and source not in made:
+            made[source] = result
         else:
             nodes.append(kept)
+    if made:
+        nodes = [
+            replace(
+                node,
+                inputs=tuple(made.get(name, name) for name in node.inputs),
+                outputs=tuple(made.get(name, name) for name in node.outputs),
+            )
+            for node in nodes
+        ]
     return replace(graph, nodes=tuple(nodes))
+
+
+def _may_become_output(name: str, index: GraphIndex) -> bool:
+    """Whether a value is a node's, with a name that nobody outside of the graph's nodes knows."""
+    return index.position(name) is not None and not index.is_output(name) and not index.is_captured(name)
 
 
 def _same_as(node: Node, graph: Graph) -> str | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.cpu.native.harness import guarded, instruction_sets, require, run
+from tests.cpu.native.harness import forms, guarded, instruction_sets, require, run
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.gather import gather
+from vkml.cpu.native.gather import gather, open_gather
 
 Array = np.ndarray[Any, Any]
 ERROR = 77
@@ -20,7 +21,9 @@ def check(instructions: InstructionSet, data: Array, indices: Array, *, threads:
     outer, size = data.shape[:2]
     room = np.zeros((outer, len(indices), *data.shape[2:]), data.dtype)
     memories = [guarded(array) for array in (data, indices, room, np.zeros(1, np.uint32))]
-    launch = gather(
+    launches = forms(
+        gather,
+        open_gather,
         instructions,
         outer=outer,
         size=size,
@@ -35,7 +38,7 @@ def check(instructions: InstructionSet, data: Array, indices: Array, *, threads:
     untouched = np.frombuffer(b"\x5a" * result.nbytes, result.dtype).reshape(result.shape)
     expected = untouched.copy()
     expected[:, is_good] = data[:, indices[is_good]]
-    for serial in (True, False):
+    for launch, serial in itertools.product(launches, (True, False)):
         result[...] = untouched
         status[...] = 0
         run(launch, [array for _, array in memories], serial=serial, parallel=not serial)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require, run
+from tests.cpu.native.harness import Guarded, forms, guarded, instruction_sets, require, run
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Expression, Step
+from vkml.cpu.native.open_pointwise import open_pointwise
 from vkml.cpu.native.pointwise import MOST_OPERANDS, pointwise
 
 Array = np.ndarray[Any, Any]
@@ -32,15 +33,18 @@ def access(array: Array) -> Access:
     return Access(tuple(stride // array.itemsize for stride in array.strides), array.dtype.name)
 
 
-def launch_of(
+def launches_of(
     instructions: InstructionSet,
     expression: Expression,
     leaves: Sequence[Array],
     results: Sequence[Array],
     threads: int = 2,
-) -> Any:
-    return pointwise(
+) -> Iterator[Any]:
+    return forms(
+        pointwise,
+        open_pointwise,
         instructions,
+        opens_columns=True,
         shape=results[0].shape,
         leaves=tuple(access(leaf) for leaf in leaves),
         expression=expression,
@@ -57,12 +61,12 @@ def check(
     expected: Array,
 ) -> None:
     memory, view = result
-    for serial in (True, False):
-        memory.array[...] = 0
-        launch = launch_of(instructions, expression, leaves, [view])
-        run(launch, [*leaves, view], serial=serial, parallel=not serial)
-        np.testing.assert_array_equal(view, expected)
-        memory.check()
+    for launch in launches_of(instructions, expression, leaves, [view]):
+        for serial in (True, False):
+            memory.array[...] = 0
+            run(launch, [*leaves, view], serial=serial, parallel=not serial)
+            np.testing.assert_array_equal(view, expected)
+            memory.check()
 
 
 def values(shape: Sequence[int], seed: int = 0, dtype: str = "float32") -> Array:
@@ -226,11 +230,14 @@ def test_several_results(instructions: InstructionSet) -> None:
     memories = [guarded(np.zeros(x.shape, dtype)) for dtype in dtypes]
     leaves = [x, np.broadcast_to(y, x.shape)]
     results = [array for _, array in memories]
-    run(launch_of(instructions, expression, leaves, results), [*leaves, *results])
-    expected = (x + y, (x * y).astype(np.float16), x < y, x, x + y)
-    for (memory, array), value in zip(memories, expected, strict=True):
-        np.testing.assert_array_equal(array, value)
-        memory.check()
+    for launch in launches_of(instructions, expression, leaves, results):
+        for memory, _ in memories:
+            memory.array[...] = 0
+        run(launch, [*leaves, *results])
+        expected = (x + y, (x * y).astype(np.float16), x < y, x, x + y)
+        for (memory, array), value in zip(memories, expected, strict=True):
+            np.testing.assert_array_equal(array, value)
+            memory.check()
 
 
 @instruction_sets
@@ -249,7 +256,7 @@ def test_as_many_operands_as_allowed(instructions: InstructionSet, shape: tuple[
     ]
     check(instructions, expression, leaves, guarded(np.zeros(shape, np.float32)), np.sum(leaves, axis=0))
     with pytest.raises(ValueError, match="operands"):
-        launch_of(instructions, Expression(count + 1, (), (0,)), [*leaves, leaves[0]], [arrays[0]])
+        next(launches_of(instructions, Expression(count + 1, (), (0,)), [*leaves, leaves[0]], [arrays[0]]))
     outer = [np.broadcast_to(array.swapaxes(0, -1), array.swapaxes(0, -1).shape) for array in leaves]
     check(
         instructions,
@@ -266,7 +273,7 @@ def test_chunks_cover_everything_once(instructions: InstructionSet, threads: int
     require(instructions)
     for shape in ((1 << 20,), (1024, 1000), (3000, 64), (32, 12, 40, 41)):
         x = np.ones(shape, np.float32)
-        launch = launch_of(instructions, ADD, [x, x], [x], threads)
+        launch = next(launches_of(instructions, ADD, [x, x], [x], threads))
         # In place: a second visit would show.
         run(launch, [x, x, x], serial=False)
         np.testing.assert_array_equal(x, 2)

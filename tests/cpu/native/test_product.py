@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cpu.native.epilogues import KINDS, make_ending, rounding_of_sums, strides_of
-from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require
+from tests.cpu.native.harness import Guarded, bound, guarded, instruction_sets, require
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import Access
+from vkml.cpu.native.open_product import open_product
 from vkml.cpu.native.product import _merge_taps, pack, panel_width, product
+from vkml.cpu.native.tiles import lanes_of
+from vkml.ir.size import Sizes
 
 Array = np.ndarray[Any, Any]
 ORDERS = ("rows", "columns", "padded", "spread", "backwards", "one row", "one column")
@@ -386,3 +391,68 @@ def test_panels_hold_columns_and_zeros(inner: int, columns: int, width: int) -> 
         flat = packed.transpose(1, 0, 2).reshape(inner, -1)
         np.testing.assert_array_equal(flat[:, :columns], source)
         assert not flat[:, columns:].any()
+
+
+@instruction_sets
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_random_products_of_open_sizes(instructions: InstructionSet, seed: int, is_packed: bool) -> None:
+    """Some sizes and steps are open, others known; B is packed, or read where it lies."""
+    require(instructions)
+    random = np.random.default_rng(seed)
+    counts = [1, 2, 3, 5, 7, 8, 9, 14, 15, 16, 17, 24, 31, 32, 33, 47, 64, 65, 100]
+    rows, inner, columns = (int(random.choice(counts)) for _ in range(3))
+    batch = int(random.integers(1, 4))
+    memory, a = left_side(random, (batch, rows, inner), ORDERS[seed % len(ORDERS)])
+    b = random.standard_normal((batch, inner, columns)).astype(np.float32) / np.float32(inner**0.5)
+    lanes = lanes_of(instructions)
+    has_open_columns = bool(random.integers(2))
+    width = lanes if has_open_columns else lanes * int(random.integers(1, 5))
+    kind = KINDS[seed % len(KINDS)]
+    ending = make_ending(kind, (batch, rows, columns), random)
+    if is_packed:
+        laid = np.stack([pack(part, width) for part in b])
+        b_memory, placed = guarded(laid, at_start=bool(random.integers(2)))
+        b_steps = strides_of(placed)[:3]
+    else:
+        room = int(random.integers(3))
+        b_memory, whole = guarded(np.zeros((batch, inner, columns + room), np.float32))
+        placed = whole[..., room:]
+        placed[...] = b
+        step_b, step_k, _ = strides_of(placed)
+        b_steps = (step_b, width, step_k)
+    sizes = Sizes()
+
+    def perhaps(value: int, is_open: bool | None = None) -> Any:
+        if value <= 0 or not (bool(random.integers(2)) if is_open is None else is_open):
+            return value
+        return sizes.symbol(f"s{len(sizes.examples)}", value, least=1)
+
+    def steps(access: Access) -> Access:
+        return replace(access, strides=(*map(perhaps, access.strides[:-1]), access.strides[-1]))
+
+    with sizes.deciding():
+        step_a, step_m, step_k = strides_of(a)
+        made = open_product(
+            instructions,
+            batch=perhaps(batch),
+            rows=perhaps(rows),
+            columns=perhaps(columns, has_open_columns),
+            inner=perhaps(inner),
+            a=(perhaps(step_a), perhaps(step_m), perhaps(step_k)),
+            b=(perhaps(b_steps[0]), perhaps(b_steps[1]), perhaps(b_steps[2])),
+            panel=width,
+            is_packed=is_packed,
+            epilogue=replace(
+                ending.epilogue,
+                leaves=tuple(map(steps, ending.epilogue.leaves)),
+                results=tuple(map(steps, ending.epilogue.results)),
+            ),
+        )
+    assert made is not None
+    sums = a.astype(np.float64) @ b.astype(np.float64)
+    for chunks in (1, 3):
+        launch = bound(made, sizes.examples, chunks)
+        ending.check_within(launch, [a, placed], sums, rounding_of_sums(a, b))
+    memory.check()
+    b_memory.check()

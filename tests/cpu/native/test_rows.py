@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
-from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require
+from tests.cpu.native.harness import Guarded, forms, guarded, instruction_sets, require
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.rows import normalise, reduce_rows, softmax
+from vkml.cpu.native.rows import (
+    normalise,
+    open_normalise,
+    open_reduce_rows,
+    open_softmax,
+    reduce_rows,
+    softmax,
+)
 
 Array = np.ndarray[Any, Any]
 LENGTHS = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 197, 768, 1000, 4097]
@@ -57,7 +64,9 @@ def check_softmax(
     rtol: float = 1e-6,
 ) -> None:
     ending = make_ending(kind, x.shape, np.random.default_rng(7))
-    launch = softmax(
+    launches = forms(
+        softmax,
+        open_softmax,
         instructions,
         shape=x.shape,
         strides=strides_of(x),
@@ -69,7 +78,8 @@ def check_softmax(
     # Differences from the greatest element are rounded: results below e⁻¹⁰⁴ are zero anyway.
     rtol += 104 * 2.0**-24
     atol = {True: 1e-5, False: 1e-38 if kind == "identity" else 1e-6}[is_logarithm]
-    ending.check(launch, [x], expected, rtol=rtol, atol=atol)
+    for launch in launches:
+        ending.check(launch, [x], expected, rtol=rtol, atol=atol)
 
 
 @instruction_sets
@@ -138,8 +148,11 @@ def check_normalise(
     held = [guarded(np.ascontiguousarray(array)) for array in factors]
     views = [np.broadcast_to(array, x.shape) for _, array in held]
     ending = make_ending(kind, x.shape, np.random.default_rng(7))
-    launch = normalise(
+    launches = forms(
+        normalise,
+        open_normalise,
         instructions,
+        keeps_columns=True,
         shape=x.shape,
         strides=strides_of(x),
         is_centred=is_centred,
@@ -150,7 +163,8 @@ def check_normalise(
         threads=threads,
     )
     expected = normal(x, epsilon, is_centred, scale, bias)
-    ending.check(launch, [x, *views], expected, rtol=2e-5 if kind == "identity" else 1e-4, atol=atol)
+    for launch in launches:
+        ending.check(launch, [x, *views], expected, rtol=2e-5 if kind == "identity" else 1e-4, atol=atol)
     for memory, _ in held:
         memory.check()
 
@@ -255,7 +269,9 @@ def check_reduction(
 ) -> None:
     """Sums are right to a millionth of what the sum of absolute values is: `atol` is in these units."""
     ending = make_ending(kind, (*x.shape[:-1], 1), np.random.default_rng(7))
-    launch = reduce_rows(
+    launches = forms(
+        reduce_rows,
+        open_reduce_rows,
         instructions,
         kind=fold,
         shape=x.shape,
@@ -265,7 +281,8 @@ def check_reduction(
     )
     with np.errstate(all="ignore"):
         expected = FOLDS[fold](x.astype(np.float64))
-    ending.check(launch, [x], expected, rtol=rtol, atol=atol)
+    for launch in launches:
+        ending.check(launch, [x], expected, rtol=rtol, atol=atol)
 
 
 @instruction_sets

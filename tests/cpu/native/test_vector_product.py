@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cpu.native.epilogues import KINDS, make_ending, rounding_of_sums, strides_of
-from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require, run
+from tests.cpu.native.harness import Guarded, forms, guarded, instruction_sets, require, run
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.open_launch import OpenLaunch
+from vkml.cpu.native.open_vector_product import open_vector_product
 from vkml.cpu.native.partial_sums import sum_of_parts
 from vkml.cpu.native.vector_product import MOST_ROWS, fits, partial_products, pieces_of_inner, vector_product
 
@@ -34,6 +38,19 @@ def right_side(random: np.random.Generator, inner: int, columns: int, order: str
     return memory, view.T if order.endswith("columns") else view
 
 
+def one_of_a_batch(threads: int, a: Any, b: Any, epilogue: Any, **arguments: Any) -> OpenLaunch | None:
+    """The open form of `vector_product`."""
+    return open_vector_product(batch=1, a=(0, *a), b=(0, *b), epilogue=with_batch(epilogue), **arguments)
+
+
+def with_batch(epilogue: Epilogue) -> Epilogue:
+    leaves, results = (
+        tuple(replace(access, strides=(0, *access.strides)) for access in each)
+        for each in (epilogue.leaves, epilogue.results)
+    )
+    return replace(epilogue, leaves=leaves, results=results)
+
+
 def check(
     instructions: InstructionSet,
     random: np.random.Generator,
@@ -53,7 +70,9 @@ def check(
     ending = make_ending(kind, (rows, columns), random)
     step_m, step_k = strides_of(a)
     step_b, step_n = strides_of(b)
-    launch = vector_product(
+    launches = forms(
+        vector_product,
+        one_of_a_batch,
         instructions,
         rows=rows,
         inner=inner,
@@ -64,7 +83,8 @@ def check(
         threads=threads,
     )
     sums = a.astype(np.float64) @ b.astype(np.float64)
-    ending.check_within(launch, [a, b], sums, rounding_of_sums(a, b))
+    for launch in launches:
+        ending.check_within(launch, [a, b], sums, rounding_of_sums(a, b))
     memory.check()
     b_memory.check()
 

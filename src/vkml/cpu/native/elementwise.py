@@ -87,7 +87,7 @@ def elementwise_kernel(
         expression: of an element.
         results: where its outputs go.
     """
-    return _Elementwise(instructions, extents, leaves, expression, results).kernel()
+    return Elementwise(instructions, extents, leaves, expression, results).kernel()
 
 
 def is_wide(expression: Expression, operands: Sequence[Walk]) -> bool:
@@ -113,7 +113,9 @@ def tail_mask(instructions: InstructionSet, width: int, count: int, itemsize: in
     return (1 << rest) - 1 if instructions is InstructionSet.AVX512 else 4 * 8 - itemsize * rest
 
 
-class _Elementwise:
+class Elementwise:
+    """Writes the kernel."""
+
     def __init__(
         self,
         instructions: InstructionSet,
@@ -196,18 +198,22 @@ class _Elementwise:
         if self.levels > 1:
             code.sub_immediate(RSP, 8 * self.levels)
         self._arguments()
-        for operand, register in self.hoisted.items():
-            if not any(self.leaves[operand].strides[:-1]):
-                self._broadcast(operand, register, Mem(POINTERS[operand]))
-        for operand, registers in self.held.items():
-            for vector, register in enumerate(registers):
-                lanes = min(code.width, (self.columns or 0) - vector * code.width)
-                self._load(operand, register, vector * code.width, None, lanes < code.width)
+        self.load_kept()
         self._level(0)
         if self.levels > 1:
             code.add_immediate(RSP, 8 * self.levels)
         code.ret()
         return Kernel("pointwise", code.finish())
+
+    def load_kept(self) -> None:
+        """Loads what is the same for all rows."""
+        for operand, register in self.hoisted.items():
+            if not any(self.leaves[operand].strides[:-1]):
+                self._broadcast(operand, register, Mem(POINTERS[operand]))
+        for operand, registers in self.held.items():
+            for vector, register in enumerate(registers):
+                lanes = min(self.code.width, (self.columns or 0) - vector * self.code.width)
+                self._load(operand, register, vector * self.code.width, None, lanes < self.code.width)
 
     # -- loops ----------------------------------------------------------------------------------------------
 
@@ -222,9 +228,7 @@ class _Elementwise:
             if code.has_avx512:
                 code.move_mask(_TAIL, RAX)
             else:
-                pattern = np.where(np.arange(16) < 8, -1, 0).astype(np.int32)
-                code.lea(RCX, code.data(pattern.tobytes()))
-                code.unary("movups", self.tail, Mem(RCX, 0, RAX, 1), bits=256)
+                code.window_mask(self.tail, RAX, RCX)
         elif self.columns is not None and self.has_masks and self.columns % code.width:
             code.set_mask(self.tail, self.columns % code.width, lane=self.operands[0].itemsize)
         for position, pointer in enumerate(POINTERS[:count]):

@@ -6,10 +6,29 @@ import functools
 
 import numpy as np
 
-from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, R14, RAX, RBX, RCX, RDI, RDX, RSI, Mem
+from vkml.cpu.native.assembler import (
+    R8,
+    R9,
+    R10,
+    R11,
+    R12,
+    R13,
+    R14,
+    RAX,
+    RBX,
+    RCX,
+    RDI,
+    RDX,
+    RSI,
+    Label,
+    Mem,
+)
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.kernel import Kernel, Launch
+from vkml.cpu.native.open_frame import POINTERS, Axis, OpenFrame, axes_of
+from vkml.cpu.native.open_launch import OpenLaunch, Parameters, Word
 from vkml.cpu.native.vectors import VectorCode
+from vkml.ir.size import Size
 
 SECONDS_PER_BYTE = 0.1e-9
 SECONDS_PER_INDEX = 4e-9
@@ -65,6 +84,78 @@ def gather(
     return Launch(kernel, np.ascontiguousarray(table, np.int64), outer * count * each + 1e-7)
 
 
+def open_gather(
+    instructions: InstructionSet,
+    *,
+    outer: int,
+    size: int,
+    count: int,
+    block_bytes: int,
+    is_wide: bool,
+    error_code: int,
+    threads: int,
+) -> OpenLaunch | None:
+    """As `gather`, for any values of sizes that are open in its arguments; not of a block's."""
+    if isinstance(block_bytes, Size):
+        return None
+    width = 8 if is_wide else 4
+    parameters = Parameters()
+    steps = [[size * block_bytes, 0], [0, width], [count * block_bytes, block_bytes], [0, 0]]
+    axes = axes_of([outer, count], steps, parameters)
+    kernel = _open_kernel(instructions, axes, parameters.word(size), block_bytes, is_wide, error_code)
+    each = SECONDS_PER_INDEX + block_bytes * SECONDS_PER_BYTE
+    return OpenLaunch(kernel, outer * count, tuple(parameters.sizes), outer * count, each)
+
+
+@functools.lru_cache(maxsize=256)
+def _open_kernel(
+    instructions: InstructionSet,
+    axes: tuple[Axis, ...],
+    size: Word,
+    block_bytes: int,
+    is_wide: bool,
+    error_code: int,
+) -> Kernel:
+    code = VectorCode(instructions)
+    data, index, _, status = POINTERS[:4]
+    frame = OpenFrame(code, axes, 4)
+
+    def place() -> None:
+        frame.word(R12, size)
+        wrong, following = code.label(), code.label()
+        _load_index(code, index, is_wide, wrong)
+        code.multiply_immediate(RAX, RAX, block_bytes)
+        code.add(RAX, data)
+        _copy(code, block_bytes)
+        code.jump(following)
+        code.place(wrong)
+        code.move_immediate(RBX, error_code)
+        code.mov32(Mem(status), RBX)
+        code.place(following)
+
+    frame.emit(place)
+    return Kernel("gather", code.finish())
+
+
+def _load_index(code: VectorCode, index: int, is_wide: bool, wrong: Label) -> None:
+    """The index that a register points to into RAX, counted from the start; jumps if it is not below R12."""
+    inside = code.label()
+    if is_wide:
+        code.mov(RAX, Mem(index))
+    else:
+        # The sign of 32 bits extended to 64.
+        code.mov32(RAX, Mem(index))
+        code.shift_left(RAX, 32)
+        code.shift_right_signed(RAX, 32)
+    code.test(RAX, RAX)
+    code.jump_if("ns", inside)
+    code.add(RAX, R12)
+    code.place(inside)
+    # Unsigned, so that what is still negative is too large.
+    code.cmp(RAX, R12)
+    code.jump_if("ae", wrong)
+
+
 @functools.lru_cache(maxsize=256)
 def _kernel(
     instructions: InstructionSet, size: int, block_bytes: int, is_wide: bool, error_code: int
@@ -80,21 +171,8 @@ def _kernel(
     place = code.here()
     code.mov(RDI, Mem(RSI, 24))
     code.mov(R14, index)
-    again, inside, wrong, following = code.here(), code.label(), code.label(), code.label()
-    if is_wide:
-        code.mov(RAX, Mem(index))
-    else:
-        # The sign of 32 bits extended to 64.
-        code.mov32(RAX, Mem(index))
-        code.shift_left(RAX, 32)
-        code.shift_right_signed(RAX, 32)
-    code.test(RAX, RAX)
-    code.jump_if("ns", inside)
-    code.add(RAX, R12)
-    code.place(inside)
-    # Unsigned, so that what is still negative is too large.
-    code.cmp(RAX, R12)
-    code.jump_if("ae", wrong)
+    again, wrong, following = code.here(), code.label(), code.label()
+    _load_index(code, index, is_wide, wrong)
     code.multiply_immediate(RAX, RAX, block_bytes)
     code.add(RAX, data)
     _copy(code, block_bytes)

@@ -22,6 +22,7 @@ from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Expression
 from vkml.cpu.native.kernel import Launch
 from vkml.cpu.native.transposition import transposition
+from vkml.ir.size import is_same, typical
 
 Array = np.ndarray[Any, Any]
 MOST_OPERANDS = len(POINTERS)
@@ -133,18 +134,19 @@ def merged_axes(shape: Sequence[int], strides: Sequence[Sequence[int]], *, first
         return (
             sum(step == 1 for step in steps[first_result:]),
             sum(step in (0, 1) for step in steps[:first_result]),
-            extent,
+            typical(extent),
         )
 
-    innermost = max(axes, key=fitness)
-    axes.remove(innermost)
+    innermost = axes.pop(max(range(len(axes)), key=lambda at: fitness(axes[at])))
     axes.sort(
-        key=lambda axis: tuple(-abs(step) for step in (*axis[1][first_result:], *axis[1][:first_result]))
+        key=lambda axis: tuple(
+            -abs(typical(step)) for step in (*axis[1][first_result:], *axis[1][:first_result])
+        )
     )
     merged = [innermost]
     for extent, steps in reversed(axes):
         inner_extent, inner_steps = merged[0]
-        if all(step == inner * inner_extent for step, inner in zip(steps, inner_steps, strict=True)):
+        if all(is_same(step, inner * inner_extent) for step, inner in zip(steps, inner_steps, strict=True)):
             merged[0] = (extent * inner_extent, inner_steps)
         else:
             merged.insert(0, (extent, steps))

@@ -24,6 +24,7 @@ from vkml.cpu.native.assembler import (
     RBX,
     RCX,
     RDI,
+    RDX,
     RSI,
     Mem,
     Operand,
@@ -31,10 +32,14 @@ from vkml.cpu.native.assembler import (
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Access, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Array, Kernel, Launch
+from vkml.cpu.native.open_frame import Axis, OpenFrame, axes_of, merged
+from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import CHUNK_SECONDS, LEAST_CHUNK_SECONDS, MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
 
+_END, _WHOLE, _GOAL = range(3)
+"""Slots of the frame: bytes of the columns, of those in whole steps, and where the next turns end."""
 POINTERS = (R8, R9, R10, R11, R12, R13, R14, R15, RBX, RBP)
 """Registers that point to the operands' rows."""
 BLOCK = 32
@@ -48,13 +53,19 @@ class RowShape:
 
     instructions: InstructionSet
     kind: str
-    columns: int
+    columns: Word
     epsilon: float
     factors: tuple[int, ...]
     """Column strides (0 or 1) of the scale and the bias, as many as there are."""
     steps: tuple[int, ...]
-    """Bytes from row to row of x, the factors, the leaves, the results."""
+    """Bytes from row to row of x, the factors, the leaves, the results; 0 where there are axes."""
     epilogue: Epilogue
+    axes: tuple[Axis, ...] = ()
+    """How rows are walked where sizes are open."""
+
+    @property
+    def has_one_column(self) -> bool:
+        return self.columns == 1
 
 
 @functools.lru_cache(maxsize=256)
@@ -122,6 +133,46 @@ def row_launch(
     return Launch(make(description), table, total + 1e-7)
 
 
+def open_row_launch(
+    instructions: InstructionSet,
+    kind: str,
+    *,
+    shape: tuple[int, ...],
+    inputs: tuple[tuple[int, ...], ...],
+    epilogue: Epilogue,
+    seconds_per_vector: float,
+    make: Callable[[RowShape], Kernel],
+    epsilon: float = 0.0,
+    scratch_bytes: int = 0,
+) -> OpenLaunch | None:
+    """As `row_launch`, for any values of sizes that are open; None where operands are too many.
+
+    Args:
+        scratch_bytes: of memory of its own that a thread needs.
+    """
+    *lead, columns = shape
+    operands = [*inputs, *(access.strides for access in (*epilogue.leaves, *epilogue.results))]
+    if len(operands) > len(POINTERS):
+        return None
+    extents, steps = merged(lead, [[4 * step for step in strides[:-1]] for strides in operands])
+    parameters = Parameters()
+    description = RowShape(
+        instructions,
+        kind,
+        parameters.word(columns),
+        epsilon,
+        tuple(strides[-1] for strides in inputs[1:]),
+        (0,) * len(operands),
+        replace(epilogue, leaves=_last(epilogue.leaves), results=_last(epilogue.results)),
+        axes_of(extents, steps, parameters),
+    )
+    lanes = lanes_of(instructions)
+    work = math.prod(lead) * (-(-columns // lanes) + 2)
+    seconds = seconds_per_vector * (lanes / 16)
+    rows = math.prod(lead)
+    return OpenLaunch(make(description), rows, tuple(parameters.sizes), work, seconds, scratch_bytes)
+
+
 def _last(accesses: Sequence[Access]) -> tuple[Access, ...]:
     return tuple(replace(access, strides=access.strides[-1:]) for access in accesses)
 
@@ -141,16 +192,31 @@ class RowCode:
     def __init__(self, rows: RowShape) -> None:
         self.rows = rows
         self.code = VectorCode(rows.instructions)
-        self.full, self.rest = divmod(rows.columns, self.code.width)
+        is_open = isinstance(rows.columns, Open)
+        self.full, self.rest = (
+            (0, 0) if isinstance(rows.columns, Open) else divmod(rows.columns, self.code.width)
+        )
         self.mask: int | None = None
         self.top = self.code.registers
-        if self.rest:
+        self.frame: OpenFrame | None = None
+        if rows.axes:
+            self.frame = OpenFrame(self.code, rows.axes, len(rows.steps), slots=3)
+        if self.rest or is_open:
             if not self.code.has_avx512:
                 self.top -= 1
             self.mask = MASK if self.code.has_avx512 else self.top
 
     def kernel(self) -> Kernel:
         code, rows = self.code, self.rows
+        if self.frame is not None:
+            frame = self.frame
+
+            def row_in_frame() -> None:
+                frame.scratch(RDX)
+                self.row()
+
+            frame.emit(row_in_frame, self._prepare)
+            return Kernel(rows.kind, code.finish())
         if self.mask is not None:
             code.set_mask(self.mask, self.rest)
         for operand in range(len(rows.steps)):
@@ -166,6 +232,21 @@ class RowCode:
         code.jump_if("nz", row)
         code.ret()
         return Kernel(rows.kind, code.finish(), self.scratch_bytes())
+
+    def _prepare(self) -> None:
+        """The mask, and the columns' bytes on the stack, for all rows of a chunk."""
+        code, columns = self.code, self.rows.columns
+        if not isinstance(columns, Open):
+            if self.mask is not None:
+                code.set_mask(self.mask, self.rest)
+            return
+        assert self.frame is not None and self.mask is not None
+        self.frame.word(RAX, columns)
+        code.mov(RCX, RAX)
+        code.shift_left(RCX, 2)
+        code.mov(self.frame.slot(_END), RCX)
+        code.and_immediate(RAX, code.width - 1)
+        code.set_mask_of(self.mask, RAX, RCX)
 
     def row(self) -> None:
         """Writes what is done with a row: POINTERS point to it, RSI must stay as it is."""
@@ -189,6 +270,9 @@ class RowCode:
         code = self.code
         code.move_immediate(RCX, 0)
         step = unroll * code.bytes
+        if isinstance(self.rows.columns, Open):
+            self._each_open(work, unroll, put_aside)
+            return
         times, left = divmod(self.full, unroll)
 
         def turns(depth: int, limit: Callable[[], None]) -> None:
@@ -217,6 +301,72 @@ class RowCode:
         if self.rest:
             work(left * code.bytes, self.mask)
 
+    def _each_open(
+        self,
+        work: Callable[[int, int | None], None],
+        unroll: int,
+        put_aside: Sequence[Callable[[], None]],
+    ) -> None:
+        """As `each`, for a number of columns that is known when the code runs; RCX is 0."""
+        code, frame = self.code, self.frame
+        assert frame is not None
+        step = unroll * code.bytes
+        end, whole, goal = frame.slot(_END), frame.slot(_WHOLE), frame.slot(_GOAL)
+
+        def limit(size: int) -> None:
+            """Where the last whole step of so many bytes ends."""
+            code.mov(RAX, end)
+            code.and_immediate(RAX, -size)
+            code.mov(whole, RAX)
+
+        finished = code.label()
+        limit(step)
+        code.cmp(RCX, whole)
+        code.jump_if("e", finished)
+        if put_aside:
+            code.lea(RDI, Mem(RCX, BLOCK * BLOCK * step))
+            outer, fits = code.here(), code.label()
+            code.lea(RAX, Mem(RCX, BLOCK * step))
+            code.cmp(RAX, whole)
+            code.jump_if("le", fits)
+            code.mov(RAX, whole)
+            code.place(fits)
+            code.mov(goal, RAX)
+            self._turns(work, unroll, goal)
+            put_aside[0]()
+            is_early = code.label()
+            code.cmp(RCX, RDI)
+            code.jump_if("l", is_early)
+            put_aside[1]()
+            code.lea(RDI, Mem(RCX, BLOCK * BLOCK * step))
+            code.place(is_early)
+            code.cmp(RCX, whole)
+            code.jump_if("l", outer)
+        else:
+            self._turns(work, unroll, whole)
+        code.place(finished)
+        if unroll > 1:
+            has_none = code.label()
+            limit(code.bytes)
+            code.cmp(RCX, whole)
+            code.jump_if("e", has_none)
+            self._turns(work, 1, whole)
+            code.place(has_none)
+        has_no_rest = code.label()
+        code.cmp(RCX, end)
+        code.jump_if("e", has_no_rest)
+        work(0, self.mask)
+        code.place(has_no_rest)
+
+    def _turns(self, work: Callable[[int, int | None], None], unroll: int, goal: Mem) -> None:
+        code = self.code
+        again = code.here()
+        for number in range(unroll):
+            work(number * code.bytes, None)
+        code.add_immediate(RCX, unroll * code.bytes)
+        code.cmp(RCX, goal)
+        code.jump_if("ne", again)
+
     def row_of(self, operand: int, displacement: int) -> Mem:
         """A vector of an operand's row."""
         return Mem(POINTERS[operand], displacement, RCX)
@@ -239,7 +389,7 @@ class RowCode:
         first = len(self.rows.steps) - len(accesses)
 
         def place(operand: int) -> Mem:
-            if accesses[operand].strides[-1] == 0 and self.rows.columns > 1:
+            if accesses[operand].strides[-1] == 0 and not self.rows.has_one_column:
                 return Mem(POINTERS[first + operand])
             return self.row_of(first + operand, displacement)
 

@@ -13,9 +13,11 @@ from vkml.cpu.native.assembler import RCX, RDX, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue, emit
 from vkml.cpu.native.kernel import Kernel, Launch
+from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.operation import Operation
 from vkml.cpu.native.operations import operation
-from vkml.cpu.native.row_code import POINTERS, RowCode, RowShape, row_launch
+from vkml.cpu.native.row_code import POINTERS, RowCode, RowShape, open_row_launch, row_launch
+from vkml.ir.size import Size
 
 LEAST_CUT = 1 << 16
 """Elements, 3 µs of work, of a part of a row at least: the second launch takes about 1 µs."""
@@ -133,6 +135,78 @@ def reduce_rows(
     )
 
 
+def open_softmax(
+    instructions: InstructionSet,
+    *,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    is_logarithm: bool,
+    epilogue: Epilogue,
+    threads: int,
+) -> OpenLaunch | None:
+    """As `softmax`, for any values of sizes that are open in its arguments."""
+    return open_row_launch(
+        instructions,
+        "log_softmax" if is_logarithm else "softmax",
+        shape=shape,
+        inputs=(strides,),
+        epilogue=epilogue,
+        seconds_per_vector=5.6e-9,
+        make=_softmax_kernel,
+        # The exponentials, in whole vectors.
+        scratch_bytes=0 if is_logarithm else 4 * shape[-1] + 128,
+    )
+
+
+def open_normalise(
+    instructions: InstructionSet,
+    *,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    is_centred: bool,
+    epsilon: float,
+    scale: tuple[int, ...] | None,
+    bias: tuple[int, ...] | None,
+    epilogue: Epilogue,
+    threads: int,
+) -> OpenLaunch | None:
+    """As `normalise`, for any values of sizes that are open in its arguments; not of the columns."""
+    if isinstance(shape[-1], Size):
+        return None
+    given = [strides, *(entry for entry in (scale, bias) if entry is not None)]
+    return open_row_launch(
+        instructions,
+        "layer_norm" if is_centred else "rms_norm",
+        shape=shape,
+        inputs=tuple(given),
+        epilogue=epilogue,
+        seconds_per_vector=2.6e-9 if is_centred else 1.8e-9,
+        make=_normalisation_kernel,
+        epsilon=epsilon,
+    )
+
+
+def open_reduce_rows(
+    instructions: InstructionSet,
+    *,
+    kind: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    epilogue: Epilogue,
+    threads: int,
+) -> OpenLaunch | None:
+    """As `reduce_rows`, for any values of sizes that are open in its arguments."""
+    return open_row_launch(
+        instructions,
+        kind,
+        shape=shape,
+        inputs=(strides,),
+        epilogue=epilogue,
+        seconds_per_vector=0.8e-9,
+        make=_reduction_kernel,
+    )
+
+
 def cut_of_rows(rows: int, columns: int, threads: int) -> int:
     """Columns of the parts into which long rows, if few, are cut so that threads share them; 0: none.
 
@@ -217,6 +291,12 @@ def _normalisation_kernel(shape: RowShape) -> Kernel:
 class _NormalisationCode(RowCode):
     """The mean, the squares of differences from it, the quotients."""
 
+    @property
+    def count(self) -> int:
+        """How many columns there are, which must be known."""
+        assert isinstance(self.rows.columns, int)
+        return self.rows.columns
+
     def row(self) -> None:
         code, rows = self.code, self.rows
         is_centred = rows.kind == "layer_norm"
@@ -224,7 +304,7 @@ class _NormalisationCode(RowCode):
         code.zero(mean)
         if is_centred:
             self.sum(mean, self.plain)
-            code.mul_vector(mean, mean, code.constant(1.0 / rows.columns))
+            code.mul_vector(mean, mean, code.constant(1.0 / self.count))
 
         def square(register: int, displacement: int, mask: int | None) -> None:
             code.load(6, self.row_of(0, displacement), mask)
@@ -236,7 +316,7 @@ class _NormalisationCode(RowCode):
             code.multiply_add(register, 6, 6)
 
         self.sum(inverse, square)
-        code.mul_vector(inverse, inverse, code.constant(1.0 / rows.columns))
+        code.mul_vector(inverse, inverse, code.constant(1.0 / self.count))
         code.add_vector(inverse, inverse, code.constant(rows.epsilon))
         code.unary("sqrtps", inverse, inverse)
         code.load(2, code.constant(1.0))
@@ -260,7 +340,7 @@ class _NormalisationCode(RowCode):
     def _factor(self, operand: int, displacement: int, mask: int | None) -> int:
         """The scale in register 3 or the bias in register 4."""
         code, rows = self.code, self.rows
-        if rows.factors[operand - 1] or rows.columns == 1:
+        if rows.factors[operand - 1] or rows.has_one_column:
             code.load(2 + operand, self.row_of(operand, displacement), mask)
         else:
             code.broadcast(2 + operand, Mem(POINTERS[operand]))

@@ -107,10 +107,12 @@ def _transposition_kernel(
     Its row of the table is: byte offsets of source and result; how many whole blocks along p, whether there
     is a rest; the same along q.
     """
-    return _Transposition(instructions, itemsize, source_step, result_step, p_tail, q_tail).kernel()
+    return Transposition(instructions, itemsize, source_step, result_step, p_tail, q_tail).kernel()
 
 
-class _Transposition:
+class Transposition:
+    """Writes the kernel, or blocks for another."""
+
     def __init__(
         self,
         instructions: InstructionSet,
@@ -166,7 +168,7 @@ class _Transposition:
         code.mov(RDI, R9)
         code.mov(RBX, R14)
         with _counted(code, RBX):
-            self._block(p_count, width)
+            self.block(p_count, width)
             code.move_immediate(RAX, width * self.source_bytes)
             code.add(RSI, RAX)
             code.add_immediate(RDI, self.itemsize * width)
@@ -174,10 +176,10 @@ class _Transposition:
             end = code.label()
             code.test(R15, R15)
             code.jump_if("z", end)
-            self._block(p_count, self.q_tail)
+            self.block(p_count, self.q_tail)
             code.place(end)
 
-    def _block(self, p_count: int, q_count: int) -> None:
+    def block(self, p_count: int, q_count: int) -> None:
         """Reads q_count vectors of p_count lanes at RSI, writes p_count vectors of q_count lanes at RDI."""
         code = self.code
         width = code.width

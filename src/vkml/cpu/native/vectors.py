@@ -60,6 +60,23 @@ class VectorCode(Assembler):
             pattern = np.where(np.arange(8) < lanes * lane // 4, -1, 0).astype(np.int32)
             self.unary("movups", mask, self.data(pattern.tobytes()), bits=256)
 
+    def set_mask_of(self, mask: int, count: int, spare: int, *, lane: int = 4) -> None:
+        """As `set_mask`, for a number of lanes that is in a register; changes the registers."""
+        if self.has_avx512:
+            self.lea(spare, self.data(np.array([(1 << n) - 1 for n in range(17)], np.uint32).tobytes()))
+            self.mov32(count, Mem(spare, 0, count, 4))
+            self.move_mask(mask, count)
+        else:
+            self.multiply_immediate(count, count, -lane)
+            self.add_immediate(count, 32)
+            self.window_mask(mask, count, spare)
+
+    def window_mask(self, mask: int, start: int, spare: int) -> None:
+        """A vector (AVX2) of the 32 bytes that begin so many bytes into 32 of ones and 32 of zeros."""
+        pattern = np.where(np.arange(16) < 8, -1, 0).astype(np.int32)
+        self.lea(spare, self.data(pattern.tobytes()))
+        self.unary("movups", mask, Mem(spare, 0, start, 1), bits=256)
+
     def store_lanes(self, target: Mem, source: int, lanes: int, spare: int, *, lane: int = 4) -> None:
         """Stores the first lanes, a known number, in pieces of 32, 16, 8 and 4 bytes; `spare` may change.
 

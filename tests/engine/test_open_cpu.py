@@ -1,0 +1,222 @@
+"""Plans with open sizes on the CPU: results, what is made anew, memory; both instruction sets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+import vkml.lowering.cpu
+from benchmarks.models import gpt_with_past
+from tests.engine.open_models import OPEN_MODELS
+from tests.engine.test_open_plans import dimensions, feed_of, open_plans
+from tests.passes.test_fuse import evaluate
+from vkml.cpu.native.assembler import Assembler
+from vkml.cpu.native.executable import InstructionSet, instruction_set
+from vkml.engine.cpu_bound import CpuBound
+from vkml.engine.sketch import Sketch
+from vkml.ir import Graph
+from vkml.onnx import save_graph
+
+Array = np.ndarray[Any, Any]
+
+if instruction_set() is None:
+    pytest.skip("no machine code here", allow_module_level=True)
+
+EDGES = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65)
+"""Round the widths of vectors and tiles."""
+
+
+@pytest.fixture(params=list(InstructionSet), ids=lambda value: value.value)
+def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> InstructionSet:
+    """The instruction set that programs made in the test use."""
+    chosen: InstructionSet = request.param
+    if chosen is InstructionSet.AVX512 and instruction_set() is not InstructionSet.AVX512:
+        pytest.skip("no AVX-512")
+    monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: chosen)
+    return chosen
+
+
+def check(session: vkml.InferenceSession, graph: Graph, feed: dict[str, Array], what: object) -> None:
+    for made, wanted in zip(session.run(None, feed), evaluate(graph, feed), strict=True):
+        assert made.dtype == wanted.dtype
+        np.testing.assert_allclose(made, wanted, rtol=3e-5, atol=3e-5, err_msg=str(what))
+
+
+@pytest.mark.parametrize("name", OPEN_MODELS)
+def test_results_of_all_sizes(name: str, instructions: InstructionSet) -> None:
+    graph = OPEN_MODELS[name]()
+    names = dimensions(graph)
+    random = np.random.default_rng(5)
+    edges = EDGES if name not in ("maps", "convolutions") else EDGES[3:9]
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for turn in range(12):
+            numbers = {
+                each: int(size) for each, size in zip(names, random.choice(edges, len(names)), strict=True)
+            }
+            check(session, graph, feed_of(graph, numbers, turn), numbers)
+        if name != "convolutions":  # each size of which decides something else
+            assert open_plans(session), "no plan stayed open"
+
+
+def random_graph(random: np.random.Generator) -> Graph:
+    """Nodes of many kinds over values [a, b, 6], with reshapes and concatenations of open sizes."""
+    sketch = Sketch("random", 17)
+    values = [sketch.input("x", ("a", "b", 6)), sketch.input("y", ("a", "b", 6)), sketch.input("z", ("b", 1))]
+    whole = values[:2]
+
+    def pick() -> str:
+        return whole[int(random.integers(len(whole)))]
+
+    def constant(*numbers: int) -> str:
+        return sketch.constant(np.array(numbers, np.int64))
+
+    def one() -> str:
+        kind = int(random.integers(10))
+        x = pick()
+        if kind == 0:
+            return sketch.node("Add", x, sketch.node("Sigmoid", values[2]))
+        if kind == 1:
+            return sketch.node("Mul", x, sketch.node("Tanh", pick()))
+        if kind == 2:
+            weight = sketch.constant(random.standard_normal((6, 6)).astype(np.float32) / 3)
+            return sketch.node("MatMul", x, weight)
+        if kind == 3:
+            scores = sketch.node("MatMul", x, sketch.node("Transpose", pick(), perm=(0, 2, 1)))
+            return sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), pick())
+        if kind == 4:
+            mean = sketch.node("ReduceMean", x, axes=(int(random.integers(3)),), keepdims=1)
+            return sketch.node("Sub", x, mean)
+        if kind == 5:
+            joined = sketch.node("Concat", x, pick(), axis=1)
+            length = sketch.node("Shape", x)
+            end = sketch.node("Gather", length, constant(1), axis=0)
+            return sketch.node("Slice", joined, constant(0), end, constant(1))
+        if kind == 6:
+            flat = sketch.node("Reshape", sketch.node("Relu", x), constant(-1, 6))
+            turned = sketch.node("Transpose", flat, perm=(1, 0))
+            total = sketch.node("ReduceMax", turned, axes=(1,), keepdims=1)
+            return sketch.node(
+                "Div", x, sketch.node("Add", sketch.node("Reshape", total, constant(6)), unit())
+            )
+        if kind == 7:
+            turned = sketch.node("Transpose", x, perm=(1, 0, 2))
+            return sketch.node("Transpose", sketch.node("Abs", turned), perm=(1, 0, 2))
+        if kind == 8:
+            half = sketch.node("Cast", sketch.node("Cast", x, to=10), to=1)
+            return sketch.node("Where", sketch.node("Greater", half, pick()), half, pick())
+        norm = sketch.node("ReduceSumSquare", x, axes=(-1,), keepdims=1)
+        return sketch.node("Div", x, sketch.node("Sqrt", sketch.node("Add", norm, unit())))
+
+    def unit() -> str:
+        return sketch.constant(np.float32(1))
+
+    for _ in range(int(random.integers(3, 9))):
+        whole.append(one())
+    return sketch.finish(*whole[-2:])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_of_all_sizes(seed: int, instructions: InstructionSet) -> None:
+    random = np.random.default_rng(seed)
+    graph = random_graph(random)
+    sizes = (1, *EDGES)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for turn in range(10):
+            numbers = {each: int(size) for each, size in zip("ab", random.choice(sizes, 2), strict=True)}
+            check(session, graph, feed_of(graph, numbers, turn), numbers)
+
+
+def test_nothing_is_made_after_the_tenth_length(
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither plans nor code, however long the past grows."""
+    written: list[int] = []
+    finish = Assembler.finish
+
+    def counted(self: Assembler) -> bytes:
+        written.append(1)
+        return finish(self)
+
+    monkeypatch.setattr(Assembler, "finish", counted)
+    graph = gpt_with_past(blocks=1, width=32, heads=2, vocabulary=30, longest=512)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        code = plans = 0
+        for past in range(2, 200):
+            feed = feed_of(graph, {"batch": 1, "new": 1, "past": past}, past)
+            feed["input_ids"] %= 30
+            check(session, graph, feed, past)
+            if past == 11:
+                code, plans = len(written), session._runner.plans._serial
+        assert (len(written), session._runner.plans._serial) == (code, plans)
+        [plan] = open_plans(session)
+        [program] = plan.programs
+        assert isinstance(program, CpuBound) and not program._bindings, "a program for known sizes was made"
+
+
+def test_a_length_that_comes_again_is_kept(instructions: InstructionSet) -> None:
+    """Runs of changing sizes in any order, those of a plan for known sizes among them."""
+    graph = OPEN_MODELS["encoder"]()
+    random = np.random.default_rng(3)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        lengths = [(2, 9), (3, 17), (2, 9), (1, 16), (3, 17), (5, 64), (2, 9), (2, 300), (3, 17)]
+        for turn in range(30):
+            batch, length = lengths[int(random.integers(len(lengths)))]
+            check(session, graph, feed_of(graph, {"batch": batch, "length": length}, turn), (batch, length))
+
+
+def test_reports_say_what_a_plan_of_open_sizes_runs() -> None:
+    graph = OPEN_MODELS["encoder"]()
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for length in (8, 9):
+            session.run(None, feed_of(graph, {"batch": 2, "length": length}, 0))
+        for length in (9, 21):
+            report = session.report({"batch": 2, "length": length})
+            assert {step.variant for step in report.steps} <= {"avx2", "avx512"}
+            assert any((2, length, 48) in step.output_shapes for step in report.steps)
+
+
+def test_reports_say_whose_code_is_written_anew() -> None:
+    graph = OPEN_MODELS["images"]()
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for batch in (2, 3):
+            session.run(None, feed_of(graph, {"batch": batch}, 0))
+        steps = session.report({"batch": 3}).steps
+        assert {step.reason != "" for step in steps if "Conv" in step.operators} == {True}
+        assert {step.reason for step in steps if "Softmax" in step.operators} == {""}
+
+
+GROWING = """
+import numpy as np
+import vkml
+from benchmarks.models import gpt_with_past
+from vkml.onnx import save_graph
+from tests.engine.test_open_plans import feed_of
+
+graph = gpt_with_past(blocks=1, width=16, heads=1, vocabulary=100, longest=4096)
+session = vkml.InferenceSession(save_graph(graph), devices="cpu")
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+settled = 0.0
+for past in range(2, 2103):
+    session.run(None, feed_of(graph, {"batch": 1, "new": 1, "past": past}, 0))
+    if past == 102:
+        settled = resident()
+print(resident() - settled)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_stays_flat_over_two_thousand_lengths() -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", GROWING], capture_output=True, text=True, check=True, timeout=600
+    )
+    # What the values themselves take is below a megabyte.
+    assert float(made.stdout) < 5, made.stdout
