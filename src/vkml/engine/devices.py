@@ -80,10 +80,20 @@ def _vulkan_devices(allow_software: bool | None) -> tuple[DeviceInfo, ...]:
         return ()
 
 
-def resolve(
-    wanted: str | Sequence[str] | None, providers: Sequence[Any] | None
-) -> tuple[DeviceInfo | None, list[str]]:
-    """The Vulkan device to use, or None for the CPU alone, and the providers that stand for the choice.
+@dataclass(frozen=True)
+class Choice:
+    """The devices that a session may use."""
+
+    gpus: tuple[DeviceInfo, ...]
+    """In the order in which they are to be filled."""
+    takes_cpu: bool
+    """Whether the CPU was named behind them, and takes what they have no memory for."""
+    providers: list[str]
+    """What stands for the choice in onnxruntime's words."""
+
+
+def resolve(wanted: str | Sequence[str] | None, providers: Sequence[Any] | None) -> Choice:
+    """The devices that a session's arguments name.
 
     Raises:
         InvalidArgument: an unknown name.
@@ -91,30 +101,41 @@ def resolve(
     """
     names = _names(wanted) or _from_providers(providers)
     both, cpu = [VULKAN_PROVIDER, CPU_PROVIDER], [CPU_PROVIDER]
-    for name in names[:1]:
+    if names == ["all"]:
+        found = _vulkan_devices(None)
+        return Choice(found, True, both if found else cpu)
+    if names == ["auto"]:
+        found = _vulkan_devices(None)[:1]
+        return Choice(found, False, both if found else cpu)
+    gpus: list[DeviceInfo] = []
+    for name in names:
         if name == "cpu":
-            return None, cpu
-        if name == "auto":
-            found = _vulkan_devices(None)
-            return (found[0], both) if found else (None, cpu)
-        if name.startswith("vulkan"):
-            from vkml import vulkan
+            return Choice(tuple(gpus), bool(gpus), both if gpus else cpu)
+        from vkml import vulkan
 
-            # Naming a software device is asking for it.
-            return vulkan.find_device("vulkan:0" if name == "vulkan" else name, True), both
-    return None, cpu
+        # Naming a software device is asking for it.
+        info = vulkan.find_device("vulkan:0" if name == "vulkan" else name, True)
+        if any(info.uuid == other.uuid for other in gpus):
+            raise InvalidArgument(f"device {name!r} is named twice in {names}")
+        gpus.append(info)
+    return Choice(tuple(gpus), False, both)
 
 
 def _names(wanted: Any) -> list[str]:
     if wanted is None:
         return []
     names = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+    known = ("auto", "all", "cpu")
     for name in names:
-        if not isinstance(name, str) or not (name in ("auto", "cpu") or name.startswith("vulkan")):
+        if not isinstance(name, str) or not (name in known or name.startswith("vulkan")):
             raise InvalidArgument(
-                f"device {name!r} is not known: use 'auto', 'cpu', or a name from vkml.devices(), "
+                f"device {name!r} is not known: use 'auto', 'all', 'cpu', or a name from vkml.devices(), "
                 "like 'vulkan:0'"
             )
+    if len(names) > 1 and {"auto", "all"} & set(names):
+        raise InvalidArgument(f"'auto' and 'all' stand alone, not in a list: {names}")
+    if "cpu" in names[:-1]:
+        raise InvalidArgument(f"the CPU takes what is left, so it is named last: {names}")
     return names
 
 

@@ -208,6 +208,27 @@ def _seconds(what: str, value: Any) -> float:
     return number
 
 
+_UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << 10 * n for n, p in enumerate("KMGT", 1)}}
+_UNITS |= {f"{p}B": 10 ** (3 * n) for n, p in enumerate("KMGT", 1)}
+
+
+def byte_count(what: str, value: Any) -> int:
+    """A number of bytes, or a text such as ``"2GiB"``, as a number; raises `InvalidArgument` for others."""
+    number, unit = value, ""
+    if isinstance(value, str):
+        digits = value.strip().rstrip("KMGTiB ")
+        unit = value.strip()[len(digits) :].strip()
+        try:
+            number = float(digits)
+        except ValueError:
+            number = math.nan
+    if isinstance(number, bool) or not isinstance(number, int | float | np.integer) or unit not in _UNITS:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise InvalidArgument(f"{what} is a number of bytes or a text such as '2GiB', not {value!r}")
+    return int(number * _UNITS[unit])
+
+
 def _callback(what: str, value: Any) -> Progress | None:
     if value is None or callable(value):
         return value  # type: ignore[no-any-return]

@@ -183,8 +183,7 @@ def device_of(device_type: str, device_id: int = 0) -> Device | None:
             f"there is no device {device_type!r}: use 'cpu', 'vulkan' with a number, or a name of "
             "vkml.devices()"
         )
-    info, _ = device_registry.resolve(kind if ":" in kind else f"vulkan:{device_id}", None)
-    assert info is not None, "a name of a Vulkan device"
+    [info] = device_registry.resolve(kind if ":" in kind else f"vulkan:{device_id}", None).gpus
     return device_registry.open_device(info)
 
 

@@ -2,10 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
+from vkml.cpu.memory import amount
 from vkml.ir import Graph, GraphIndex, Node
-from vkml.lowering.vulkan import Piece
+from vkml.lowering.cpu_memory import peak_bytes
+from vkml.lowering.vulkan import Piece, refusals
+
+if TYPE_CHECKING:
+    from vkml.engine.weights import WeightStore
+    from vkml.lowering.builder import Target
+    from vkml.vulkan import Device
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A GPU that nodes may run on."""
+
+    device: Device
+    target: Target
+    weights: WeightStore
+    limit: int | None = None
+    """Bytes that weights and values of a plan may take there; None: as many as there are."""
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+        return self.device.info.name
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where nodes may run."""
+
+    sites: tuple[Site, ...] = ()
+    """In the order in which they are filled; what none of them runs, the CPU does."""
+    strict: bool = False
+    precision: str = "high"
+    host_elements: int = 0
+    """A plan all of whose values have at most so many elements runs on the CPU, unless it must not."""
+    takes_cpu: bool = False
+    """Whether the CPU was named, too, and takes what the sites have no memory for."""
+    assigned: tuple[tuple[str, str], ...] = ()
+    """Patterns of nodes' names, and the device that these run on; the first that fits counts."""
+
+    @property
+    def device(self) -> Device | None:
+        """The first GPU; None for the CPU alone."""
+        return self.sites[0].device if self.sites else None
+
+    def site(self, name: str) -> Site:
+        """The site of a device."""
+        return next(site for site in self.sites if site.name == name)
+
+
+@dataclass
+class Places:
+    """Where the nodes of a graph run."""
+
+    device_of: dict[str, str] = field(default_factory=dict)
+    """First output of each node → device."""
+    fallbacks: list[tuple[str, str]] = field(default_factory=list)
+    """Labels of nodes that the CPU runs though it was not asked to, and why."""
+    reasons: list[str] = field(default_factory=list)
+    """Why a device does not run all nodes, for people."""
+
+
+def place(graph: Graph, placement: Placement) -> Places:
+    """Says for each node of a graph which device runs it.
+
+    A node runs where it is assigned to, else on the first site that has memory for it and all before it, in
+    the graph's order: weights then stay in that order, too. What a site has no kernel for, the next one runs
+    that has, in the end the CPU.
+
+    Args:
+        graph: specialised, not fused.
+        placement: where nodes may run.
+    """
+    places = Places()
+    wanted = _wanted(graph, placement, places)
+    refused: dict[int, dict[str, str]] = {}
+    for number, site in enumerate(placement.sites):
+        same = next((n for n in refused if placement.sites[n].target == site.target), None)
+        refused[number] = (
+            refusals(graph.nodes, graph.types, graph.constants, site.target)
+            if same is None
+            else refused[same]
+        )
+    names = [site.name for site in placement.sites]
+    for node in graph.nodes:
+        key = key_of(node)
+        device = wanted[key]
+        if device != CPU:
+            first = names.index(device)
+            able = [n for n in (first, *range(len(names))) if key not in refused[n]]
+            if not able:
+                places.fallbacks.append((node.label, refused[first][key]))
+            device = names[able[0]] if able else CPU
+        places.device_of[key] = device
+    return places
+
+
+def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str]:
+    """First output of each node → the device that it is to run on."""
+    wanted = {key_of(node): _assigned(node, placement) for node in graph.nodes}
+    rest = [node for node in graph.nodes if not wanted[key_of(node)]]
+    for site in placement.sites:
+        count = len(rest)
+        is_last = site is placement.sites[-1] and not placement.takes_cpu
+        if site.limit is not None and not is_last:
+            count = _fitting(graph, rest, site.limit)
+        wanted.update((key_of(node), site.name) for node in rest[:count])
+        if rest[count:]:
+            places.reasons.append(
+                f"{count} of {len(rest)} nodes run on {site.name}: the weights and values of more than "
+                f"these take more than the {amount(site.limit or 0)} that they may take there; the next is "
+                f"{rest[count].label}"
+            )
+        rest = rest[count:]
+    wanted.update((key_of(node), CPU) for node in rest)
+    return wanted  # type: ignore[return-value]
+
+
+def _assigned(node: Node, placement: Placement) -> str | None:
+    for pattern, device in placement.assigned:
+        if matches(node, pattern):
+            return device
+    return None
+
+
+def matches(node: Node, pattern: str) -> bool:
+    """Whether a node's name, or that of one of its outputs, is of a pattern."""
+    return any(fnmatchcase(name, pattern) for name in (node.name, *node.outputs) if name)
+
+
+def _fitting(graph: Graph, nodes: Sequence[Node], limit: int) -> int:
+    """How many of the nodes, from the first on, take no more than `limit` bytes together."""
+    low, high = 0, len(nodes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _bytes(graph, nodes[:middle]) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _bytes(graph: Graph, nodes: Sequence[Node]) -> int:
+    """Bytes of the nodes' weights, of what comes from outside, and of their values alive at the same time."""
+    read, kept = GraphIndex.of(graph).boundary(nodes)
+    types, constants = graph.types, graph.constants
+    given = [constants[name].type if name in constants else types[name] for name in read]
+    return sum(type_.bytes for type_ in given if type_.is_static) + peak_bytes(nodes, types, kept)
+
+
+def key_of(node: Node) -> str:
+    """What tells a node from others: its first output."""
+    return next(name for name in node.outputs if name)
 
 
 def cut(graph: Graph, device_of: Mapping[str, str]) -> list[tuple[str, Piece]]:
@@ -22,7 +180,7 @@ def cut(graph: Graph, device_of: Mapping[str, str]) -> list[tuple[str, Piece]]:
     home: dict[str, str] = {}
     pieces: dict[tuple[int, str], list[Node]] = {}
     for node in graph.nodes:
-        device = device_of[next(name for name in node.outputs if name)]
+        device = device_of[key_of(node)]
         stage = 0
         for name in node.reads:
             if name in stage_of:

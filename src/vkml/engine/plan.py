@@ -14,25 +14,22 @@ from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, on_host, put
-from vkml.engine.placement import cut
+from vkml.engine.placement import Placement, cut, key_of, place
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.turns import Turn
-from vkml.engine.weights import WeightStore
 from vkml.errors import EngineError, Fail, OutOfMemory
 from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Sizes, Symbol, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
-from vkml.lowering.vulkan import Piece, lower, refusals
+from vkml.lowering.vulkan import Piece, lower
 from vkml.passes import fuse, remove_dead, simplify, specialise
 from vkml.passes.bind_sizes import bind_sizes
 from vkml.passes.fuse import members
 
 if TYPE_CHECKING:
     from vkml.engine.options import SessionOptions
-    from vkml.lowering.builder import Target
-    from vkml.vulkan import Device
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
@@ -110,19 +107,6 @@ class Timing:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where nodes may run."""
-
-    device: Device | None
-    target: Target | None
-    weights: WeightStore | None
-    strict: bool = False
-    precision: str = "high"
-    host_elements: int = 0
-    """A plan all of whose values have at most so many elements runs on the CPU, unless it must not."""
-
-
 @dataclass(eq=False)
 class Plan(Turn):
     """Programs in order; `run` carries values between them. Closes when the last reference to it goes."""
@@ -139,6 +123,8 @@ class Plan(Turn):
     sizes: Sizes | None = None
     """The sizes that are open, and what had to be decided about them."""
     is_closed: bool = False
+    reasons: tuple[str, ...] = ()
+    """Why a device does not run all nodes."""
 
     def run(
         self,
@@ -199,14 +185,14 @@ class Plan(Turn):
         known = {} if self.sizes is None else dict(zip(self.sizes.examples, bound, strict=True))
         read = {array.address for array in feeds if isinstance(array, DeviceArray)}
         targets = {}
-        for name, place in places.items():
+        for name, wanted in places.items():
             dtype, shape = types[name].dtype, tuple([concrete(dim, known) for dim in types[name].dims])
-            if isinstance(place, DeviceArray):
-                check_target(place, dtype, shape, name)
-                is_read = place.address in read
-                targets[name] = DeviceArray(place.device, dtype, shape) if is_read else place
+            if isinstance(wanted, DeviceArray):
+                check_target(wanted, dtype, shape, name)
+                is_read = wanted.address in read
+                targets[name] = DeviceArray(wanted.device, dtype, shape) if is_read else wanted
             else:
-                targets[name] = DeviceArray(place, dtype, shape)
+                targets[name] = DeviceArray(wanted, dtype, shape)
         return targets
 
     def values_of(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -381,18 +367,15 @@ def _make_plan(
     if optimise:
         graph = remove_dead(simplify(graph))
     if sizes is None and _stays_on_host(graph, placement):
-        placement = replace(placement, device=None, target=None, weights=None)
-    refusals = _refusals(graph, placement)
-    labels = {_key(node): node.label for node in graph.nodes}
-    fallbacks = tuple((labels[key], reason) for key, reason in refusals.items())
-    if placement.strict and fallbacks:
+        placement = replace(placement, sites=())
+    places = place(graph, placement)
+    device_of, fallbacks = places.device_of, tuple(places.fallbacks)
+    if placement.strict and fallbacks and not placement.takes_cpu:
         raise strict_error(fallbacks)
-    home = placement.device.info.name if placement.device is not None else "cpu"
-    device_of = {_key(node): ("cpu" if _key(node) in refusals else home) for node in graph.nodes}
     if optimise:
-        graph = fuse(graph, lambda node: device_of[_key(node)], _follows(graph, device_of))
+        graph = fuse(graph, lambda node: device_of[key_of(node)], _follows(graph, device_of))
         for node in graph.nodes:
-            device_of[_key(node)] = device_of[_key(members(node)[0])]
+            device_of[key_of(node)] = device_of[key_of(members(node)[0])]
     pieces = cut(graph, device_of)
     programs: list[Bound] = []
     try:
@@ -417,6 +400,7 @@ def _make_plan(
         graph,
         constants,
         sizes,
+        reasons=tuple(places.reasons),
     )
 
 
@@ -433,22 +417,11 @@ def _follows(graph: Graph, device_of: Mapping[str, str]) -> Callable[[Node, Node
     from vkml.lowering.native_body import fits_epilogue  # not for sessions on a GPU: 50 ms
 
     def follows(anchor: Node, node: Node) -> bool:
-        if device_of[_key(anchor)] != "cpu":
+        if device_of[key_of(anchor)] != "cpu":
             return True
         return fits_epilogue(node, graph.types, graph.constants)
 
     return follows
-
-
-def _key(node: Node) -> str:
-    return next(name for name in node.outputs if name)
-
-
-def _refusals(graph: Graph, placement: Placement) -> dict[str, str]:
-    """First output of each node that the device cannot run → why."""
-    if placement.target is None:
-        return {}
-    return refusals(graph.nodes, graph.types, graph.constants, placement.target)
 
 
 def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:
@@ -512,7 +485,7 @@ def _bind_cpu(
 
 def _numpy_nodes(program: CpuProgram) -> set[str]:
     """First results of the nodes that NumPy runs."""
-    return {_key(part) for node, form in program.forms if form.variant == "numpy" for part in members(node)}
+    return {key_of(part) for node, form in program.forms if form.variant == "numpy" for part in members(node)}
 
 
 def _has_subgraph(node: Node) -> bool:
@@ -532,12 +505,12 @@ def _bind(
 ) -> Bound:
     if device == "cpu":
         return _bind_cpu(piece, graph, placement, options, sizes)
-    assert placement.device is not None and placement.target is not None and placement.weights is not None
-    lowered = lower(piece, graph.types, graph.constants, placement.target, options.guard_bytes, sizes)
+    site = placement.site(device)
+    lowered = lower(piece, graph.types, graph.constants, site.target, options.guard_bytes, sizes)
     return VulkanBound(
         lowered,
-        placement.device,
-        placement.weights,
+        site.device,
+        site.weights,
         guard_bytes=options.guard_bytes,
         progress=options.progress,
         memory_limit=options.memory_limit,

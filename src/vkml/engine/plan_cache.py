@@ -16,7 +16,8 @@ from vkml.engine.collector import collector_paused
 from vkml.engine.cpu_bound import out_of_memory
 from vkml.engine.device_array import dtype_of, on_host
 from vkml.engine.options import SessionOptions
-from vkml.engine.plan import Placement, Plan, make_plan
+from vkml.engine.placement import Placement
+from vkml.engine.plan import Plan, make_plan
 from vkml.engine.turns import Turn
 from vkml.errors import Fail, ModelError
 from vkml.forks import renew_in_child

@@ -21,7 +21,7 @@ HOST = "between plans"
 
 def report(
     planned: Sequence[Planned],
-    weights: WeightStore | None,
+    weights: Mapping[str, WeightStore],
     shapes: Mapping[str, tuple[int, ...]],
     assumed: Sequence[str] = (),
 ) -> PlanReport:
@@ -29,7 +29,7 @@ def report(
 
     Args:
         planned: in the order in which they run, bodies behind the nodes that run them.
-        weights: on the device.
+        weights: device → what is there.
         shapes: of the model's inputs.
         assumed: what planning took for known, and what it could not plan.
     """
@@ -44,7 +44,7 @@ def report(
             steps += [replace(step, depth=each.depth) for step in _steps(program)]
             barriers += max(0, len(program.program.levels) - 1) if isinstance(program, VulkanBound) else 0
             kinds = memory.setdefault(program.device, {})
-            for kind, size in _memory(program, each.plan, weights).items():
+            for kind, size in _memory(program, each.plan, weights.get(program.device)).items():
                 is_shared = kind == "weights" and isinstance(program, VulkanBound)
                 kinds[kind] = size if is_shared else kinds.get(kind, 0) + size
     plans = [each.plan for each in planned if each.plan is not None]
@@ -52,7 +52,15 @@ def report(
     device = next((program.device for program in programs if program.device != "cpu"), "cpu")
     fallbacks = tuple(fallback for plan in plans for fallback in plan.fallbacks)
     return PlanReport(
-        device, len(programs), tuple(steps), memory, fallbacks, barriers, dict(shapes), tuple(assumed)
+        device,
+        len(programs),
+        tuple(steps),
+        memory,
+        fallbacks,
+        barriers,
+        dict(shapes),
+        tuple(assumed),
+        tuple(dict.fromkeys(reason for plan in plans for reason in plan.reasons)),
     )
 
 

@@ -36,3 +36,5 @@ class PlanReport:
     input_shapes: dict[str, tuple[int, ...]]
     assumed: tuple[str, ...] = ()
     """What this plan takes for granted though only data decides it, and what was not planned without data."""
+    placement: tuple[str, ...] = ()
+    """Why a device does not run all nodes that it could."""

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +18,10 @@ from vkml.engine.collector import collector_paused
 from vkml.engine.device_array import DeviceArray, Place, on_host, place_array
 from vkml.engine.feed import check_feed
 from vkml.engine.io_binding import IOBinding
-from vkml.engine.options import SessionOptions, flag
+from vkml.engine.options import SessionOptions, byte_count, flag
 from vkml.engine.ort_value import OrtValue
-from vkml.engine.plan import (
-    Placement,
-    Plan,
-    PlanClosed,
-    strict_error,
-)
+from vkml.engine.placement import Placement, Site, matches
+from vkml.engine.plan import Plan, PlanClosed, strict_error
 from vkml.engine.plan_cache import Setting, explained
 from vkml.engine.plan_report import report
 from vkml.engine.prepare import prepare
@@ -73,11 +69,17 @@ class InferenceSession:
         path_or_bytes: an ONNX file or its bytes.
         sess_options: see `SessionOptions`.
         providers: as onnxruntime's; ``"VulkanExecutionProvider"`` and ``"CPUExecutionProvider"`` are known.
-        devices: ``"auto"``, ``"cpu"``, ``"vulkan:0"``, …; takes precedence over `providers`.
+        devices: ``"auto"``, ``"cpu"``, ``"vulkan:0"``, …; takes precedence over `providers`. Of several, as
+            in ``["vulkan:0", "vulkan:1", "cpu"]``, the first has the model as far as its memory goes, then
+            the next; ``"all"`` are those of `vkml.devices`.
         precision: ``"highest"`` (strict fp32), ``"high"`` or ``"medium"``: how exactly fp32 products are
             computed.
         strict: whether a node that the device cannot run is an error; otherwise the CPU runs it, and one
             warning says so.
+        placement: patterns of nodes' names (or of their outputs'), as in ``"decoder.*"``, and the device that
+            these nodes run on; the first that fits counts.
+        memory_limit: device → bytes, or a text as ``"2GiB"``, that weights and values of a plan may take
+            there.
 
     Raises:
         Error: a subclass that says what is wrong with the model, the arguments or the device.
@@ -99,6 +101,8 @@ class InferenceSession:
         devices: str | Sequence[str] | None = None,
         precision: str = "high",
         strict: bool = False,
+        placement: Mapping[str, str] | None = None,
+        memory_limit: Mapping[str, int | str] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         if precision not in PRECISIONS:
@@ -107,12 +111,14 @@ class InferenceSession:
         self._options = _checked_options(sess_options)
         self._precision = precision
         device_registry.check_provider_options(providers, provider_options)
-        info, self._providers = device_registry.resolve(devices, providers)
+        choice = device_registry.resolve(devices, providers)
+        self._providers = choice.providers
         with open_model(path_or_bytes) as model, collector_paused():
             self._label = model.label
             with explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
                 loaded = load_graph(model)
+                assigned = _assignments(placement, loaded, choice)
                 self._warn_of_opset(loaded)
                 prepared = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
                 graph = settled_graph(prepared, copies=self._options.copy_model)
@@ -132,7 +138,8 @@ class InferenceSession:
         tensors = [value.type for value in self._inputs if isinstance(value.type, TensorType)]
         self._dtypes = tuple(type_.dtype.storage for type_ in tensors)
         self._has_texts = any(type_.dtype == dtypes.STRING for type_ in tensors)
-        self._placement = self._place(info, strict)
+        limits = _limits(memory_limit, choice)
+        self._placement = replace(self._place(choice, limits), strict=strict, assigned=assigned)
         announce, close = _weakly(self._announce), _weakly(self.close)
         setting = Setting(self._label, self._placement, self._options, files, announce, close)
         self._runner = Runner(graph, setting, self._trace, _weakly(self._forget))
@@ -143,14 +150,19 @@ class InferenceSession:
             self.close()
             raise
 
-    def _place(self, info: Any, strict: bool) -> Placement:
-        if info is None:
-            return Placement(None, None, None, strict, self._precision)
-        device = device_registry.open_device(info)
-        target = device_registry.target_of(info)
-        _close_at_exit(self)
-        weights = WeightStore(device, self._options.progress, self._options.memory_limit)
-        return Placement(device, target, weights, strict, self._precision)
+    def _place(self, choice: device_registry.Choice, limits: Mapping[str, int]) -> Placement:
+        """Opens the devices."""
+        is_one_of_several = len(choice.gpus) + choice.takes_cpu > 1
+        sites = []
+        for info in choice.gpus:
+            device = device_registry.open_device(info)
+            _close_at_exit(self)
+            weights = WeightStore(device, self._options.progress, self._options.memory_limit)
+            limit = limits.get(info.name)
+            if limit is None and is_one_of_several:
+                limit = device.free_bytes()
+            sites.append(Site(device, device_registry.target_of(info), weights, limit))
+        return Placement(tuple(sites), precision=self._precision, takes_cpu=choice.takes_cpu)
 
     def _refuse_data_dependent_sizes(self) -> None:
         """Says before the first run what a strict session would refuse in the middle of it."""
@@ -484,7 +496,8 @@ class InferenceSession:
         shapes = {name: type_.dims for name, type_ in fixed.items()}
         types = [fixed.get(value.name, value.type) for value in self._inputs]
         planned, assumed = self._runner.planned(types)
-        return report(planned, self._placement.weights, shapes, assumed)
+        weights = {site.name: site.weights for site in self._placement.sites}
+        return report(planned, weights, shapes, assumed)
 
     # -- end ------------------------------------------------------------------------------------------------
 
@@ -501,8 +514,9 @@ class InferenceSession:
         Waits for other threads that run or plan. In the middle of a run or of planning of this thread's own
         (in a signal handler, in a progress callback) that one is freed at its end.
         """
-        if self._runner.close() and self._placement.weights is not None:
-            self._placement.weights.close()
+        if self._runner.close():
+            for site in self._placement.sites:
+                site.weights.close()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -576,6 +590,38 @@ def _checked_options(options: SessionOptions | None) -> SessionOptions:
             f"{type(options).__qualname__})"
         )
     return options
+
+
+def _assignments(
+    placement: Mapping[str, str] | None, graph: Graph, choice: device_registry.Choice
+) -> tuple[tuple[str, str], ...]:
+    """The argument `placement`, checked."""
+    if placement is None:
+        return ()
+    if not isinstance(placement, Mapping):
+        raise InvalidArgument(f"placement maps patterns of nodes' names to devices, not {placement!r}")
+    known = [*(info.name for info in choice.gpus), "cpu"]
+    for pattern, device in placement.items():
+        if device not in known:
+            raise InvalidArgument(
+                f"placement: {pattern!r} is to run on {device!r}; the session's devices are {known}"
+            )
+        if not any(matches(node, str(pattern)) for node in graph.nodes):
+            raise InvalidArgument(f"placement: no node and no output of a node has a name like {pattern!r}")
+    return tuple((str(pattern), device) for pattern, device in placement.items())
+
+
+def _limits(given: Mapping[str, int | str] | None, choice: device_registry.Choice) -> dict[str, int]:
+    """The argument `memory_limit`, checked."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(f"memory_limit maps devices to bytes, not {given!r}")
+    known = [info.name for info in choice.gpus]
+    for device in given:
+        if device not in known:
+            raise InvalidArgument(f"memory_limit: the session has no device {device!r}; it has {known}")
+    return {device: byte_count(f"memory_limit of {device}", limit) for device, limit in given.items()}
 
 
 def _check_run_options(options: Any) -> None:
