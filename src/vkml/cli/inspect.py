@@ -122,6 +122,7 @@ def _plan_as_json(report: PlanReport) -> dict[str, Any]:
         "memory": {device: dict(kinds) for device, kinds in report.memory.items()},
         "fallbacks": [{"node": node, "reason": reason} for node, reason in report.fallbacks],
         "assumed": list(report.assumed),
+        "placement": list(report.placement),
         "steps": [
             {
                 "device": step.device,
@@ -158,6 +159,8 @@ def _show_plan(out: Console, report: PlanReport) -> None:
     show_table(out, memory)
     for entry in plan["fallbacks"]:
         out.print(f"on the CPU: {entry['node']}: {entry['reason']}", markup=False)
+    for text in plan["placement"]:
+        out.print(text, markup=False)
     for text in plan["assumed"]:
         out.print(f"assumed: {text}", markup=False)
 
