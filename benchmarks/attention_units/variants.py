@@ -121,7 +121,6 @@ class Variant:
         f = self.fragment
         text = f"{self.subgroups}x{self.sub_rows}/{self.step} h{self.head} {f.m}x{f.n}x{f.k}"
         text += " fp32" if self.has_floats else ""
-        text += " fp32" if self.has_floats else ""
         text += f" q:{self.held_in} r:{self.rows_in}" + (" s2" if self.stages == 2 else "")
         return (
             text + (f" slack{self.slack}" if self.slack != 8 else "") + (" rolled" if self.is_rolled else "")
