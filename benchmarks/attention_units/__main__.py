@@ -17,6 +17,7 @@ from benchmarks.attention_units.check import (
     judge,
     judge_gradients,
     make_data,
+    make_float_data,
     make_reference,
 )
 from benchmarks.attention_units.choose import candidates, choose, choose_backward
@@ -26,6 +27,8 @@ from benchmarks.attention_units.launch import (
     backward_launches,
     compute,
     compute_gradients,
+    halve_launches,
+    make_float_operands,
     make_operands,
 )
 from benchmarks.attention_units.peers import MODES, torch_backward_times, torch_times
@@ -71,6 +74,19 @@ class MeasuredBackward:
 
 
 @dataclass(frozen=True)
+class MeasuredFloats:
+    """The attention of one problem's tensors in fp32."""
+
+    variant: str
+    seconds: float
+    """Without the passes."""
+    halving_seconds: float
+    """Of the passes that bring keys and values to fp16, which a kernel before may save."""
+    error: float
+    is_right: bool
+
+
+@dataclass(frozen=True)
 class Row:
     """One problem."""
 
@@ -79,6 +95,7 @@ class Row:
     others: tuple[Measured, ...] = ()
     peers: dict[str, tuple[float, float]] = field(default_factory=dict)
     backward: MeasuredBackward | None = None
+    floats: MeasuredFloats | None = None
 
 
 class Bench:
@@ -168,6 +185,21 @@ class Bench:
         variants = (of_queries.label, of_keys.label)
         return MeasuredBackward(variants, delta, queries, keys, errors, peers)
 
+    def measure_floats(self, problem: Problem, seed: int) -> MeasuredFloats:
+        """Times the attention of fp32 tensors."""
+        data = make_float_data(problem, seed)
+        operands = make_float_operands(self.device, problem, data.q, data.k, data.v)
+        variant = replace(choose(problem, self.fragments, self.processors), has_floats=True)
+        verdict = judge(data, make_reference(data, seed), compute(self.kernels, variant, operands))
+        if self.burner is not None:
+            self.burner.burn(0.2)
+        launch = attention_launch(self.kernels, variant, operands)
+        halving = halve_launches(self.kernels, variant, operands)
+        seconds = time_chain(self.device, partial(_always, launch), self.timing)
+        halving_seconds = time_chain(self.device, lambda turn: halving, self.timing)
+        operands.free()
+        return MeasuredFloats(variant.label, seconds, halving_seconds, verdict.error, verdict.is_right)
+
     def _statistics(self, problem: Problem, variant: Variant) -> dict[str, int]:
         try:
             spirv = self.kernels.spirv(variant, problem)
@@ -229,6 +261,22 @@ def show_backward(row: Row) -> None:
     show_table(console(), out, f"{row.problem.label}, backward")
 
 
+def show_floats(row: Row) -> None:
+    """Prints the attention of one problem's fp32 tensors."""
+    found = row.floats
+    assert found is not None
+    columns = ["µs", "TFLOP/s", "halving, µs", "error"]
+    out = table("fp32 tensors", *columns, right=columns)
+    out.add_row(
+        found.variant + ("" if found.is_right else " WRONG"),
+        f"{found.seconds * 1e6:.1f}",
+        f"{row.problem.operations / found.seconds / 1e12:.1f}",
+        f"{found.halving_seconds * 1e6:.1f}",
+        f"{found.error:.1e}",
+    )
+    show_table(console(), out, f"{row.problem.label}, fp32")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attention_units", description=__doc__)
     parser.add_argument("--device", default="vulkan:0")
@@ -236,6 +284,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="time every variant, not only the rule's choice")
     parser.add_argument("--peers", action="store_true", help="time PyTorch on CUDA too")
     parser.add_argument("--backward", action="store_true", help="time the gradients too")
+    parser.add_argument("--floats", action="store_true", help="time tensors in fp32 too")
     parser.add_argument("--statistics", action="store_true", help="registers and spills, by the driver")
     parser.add_argument("--seconds", type=float, default=0.004, help="of one chain of launches")
     parser.add_argument("--seed", type=int, default=0)
@@ -258,6 +307,9 @@ def main() -> None:
                 backward = bench.measure_backward(problem, options.seed, has_peers=options.peers)
                 row = replace(row, backward=backward)
                 show_backward(row)
+            if options.floats:
+                row = replace(row, floats=bench.measure_floats(problem, options.seed))
+                show_floats(row)
             rows.append(row)
             if options.json:
                 content = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.attention_units.launch import Halfs
+from benchmarks.attention_units.launch import Halfs, Tensor
 from benchmarks.attention_units.problems import Problem
 
 Doubles = npt.NDArray[np.float64]
@@ -22,9 +22,9 @@ class Data:
     """A problem's operands on the host, shaped as in memory."""
 
     problem: Problem
-    q: Halfs
-    k: Halfs
-    v: Halfs
+    q: Tensor
+    k: Tensor
+    v: Tensor
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,23 @@ class Verdict:
 
 
 def make_data(problem: Problem, seed: int) -> Data:
-    """Random normal operands; queries of two magnitudes, so that some maxima grow far over the first."""
+    """Random normal operands in fp16; queries of two magnitudes: some maxima grow far over the first."""
+    data = make_float_data(problem, seed)
+    q, k, v = (each.astype(np.float16) for each in (data.q, data.k, data.v))
+    return Data(problem, q, k, v)
+
+
+def make_float_data(problem: Problem, seed: int) -> Data:
+    """The same in fp32."""
     generator = np.random.default_rng(seed)
     q = generator.standard_normal(problem.shape(problem.queries, problem.heads), np.float32)
     q *= generator.choice(np.array([1, 4], np.float32), (*q.shape[:-1], 1))
     shape = problem.shape(problem.keys, problem.kv_heads)
-    k, v = (generator.standard_normal(shape, np.float32).astype(np.float16) for _ in range(2))
-    return Data(problem, q.astype(np.float16), k, v)
+    k, v = (generator.standard_normal(shape, np.float32) for _ in range(2))
+    return Data(problem, q, k, v)
 
 
-def by_head(problem: Problem, tensor: Halfs) -> Halfs:
+def by_head(problem: Problem, tensor: Tensor) -> Tensor:
     """As (batch, heads, rows, columns)."""
     return tensor.swapaxes(1, 2) if problem.are_rows_outside else tensor
 
@@ -90,7 +97,7 @@ def make_reference(data: Data, seed: int, samples: int = SAMPLED_ROWS) -> Refere
     return Reference(batch, head, row, results)
 
 
-def judge(data: Data, reference: Reference, result: Halfs) -> Verdict:
+def judge(data: Data, reference: Reference, result: Tensor) -> Verdict:
     """Compares a result, shaped as the queries, with the reference."""
     if not np.isfinite(result).all():
         return Verdict(float("nan"), float("nan"), False)

@@ -16,12 +16,15 @@ from benchmarks.attention_units.problems import Problem
 from benchmarks.attention_units.variants import (
     BACKWARD_PUSH_BYTES,
     DELTA_PUSH_BYTES,
+    HALVE_ELEMENTS,
+    HALVE_PUSH_BYTES,
     PUSH_BYTES,
     Variant,
     attention_source,
     backward_source,
     constants_of,
     delta_source,
+    halve_source,
 )
 from benchmarks.fragments import Fragment
 from benchmarks.launching import POISON, Launch, run_once
@@ -29,6 +32,8 @@ from vkml.kernels.compiler import compile_slang
 from vkml.vulkan import Device, Memory, MemoryKind, Pipeline
 
 Halfs = npt.NDArray[np.float16]
+Tensor = npt.NDArray[Any]
+"""Of fp16 or fp32."""
 
 GUARD_BYTES = 4096
 """Before and behind the result: nothing may be written there."""
@@ -63,6 +68,14 @@ class Kernels:
     def backward_spirv(self, variant: Variant, problem: Problem, owner: str) -> bytes:
         layouts = self.layouts(variant.fragment)
         return _compile(backward_source(variant, layouts, owner, is_causal=problem.is_causal))
+
+    def halve(self, variant: Variant) -> Pipeline:
+        return self.device.pipeline(
+            _compile(halve_source()),
+            push_constant_bytes=HALVE_PUSH_BYTES,
+            subgroup_size=variant.fragment.lanes,
+            label="halve",
+        )
 
     def delta(self, variant: Variant, problem: Problem) -> Pipeline:
         return self._pipeline(_compile(delta_source(variant)), DELTA_PUSH_BYTES, variant, problem)
@@ -137,6 +150,35 @@ def make_operands(device: Device, problem: Problem, q: Halfs, k: Halfs, v: Halfs
     return Operands(device, problem, uploaded(q), uploaded(k), uploaded(v), out)
 
 
+def make_float_operands(device: Device, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Operands:
+    """Uploads a problem's fp32 tensors, and their largest magnitudes as kernels before would leave them."""
+    # Nothing may read what is not converted first.
+    nans = [np.full(each.shape, np.nan, np.float16) for each in (q, k, v)]
+    operands = make_operands(device, problem, *nans)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        device.upload(operands.buffer(f"{name} fp32", tensor.nbytes), 0, np.ascontiguousarray(tensor))
+    largest = np.array([np.abs(each).max(initial=0) for each in (q, k, v)], np.float32)
+    device.upload(operands.buffer("largest", 16), 0, largest)
+    operands.out.free()
+    operands.out = device.allocate(q.nbytes + 2 * GUARD_BYTES, MemoryKind.DEVICE, "out")
+    return operands
+
+
+def halve_launches(kernels: Kernels, variant: Variant, operands: Operands) -> list[Launch]:
+    """The launches that bring keys and values from fp32 to fp16."""
+    pipeline = kernels.halve(variant)
+
+    def launch(name: str, halfs: Memory, index: int) -> Launch:
+        words = halfs.size // 16
+        source = operands.buffers[f"{name} fp32"].address
+        largest = operands.buffers["largest"].address + 4 * index
+        push = struct.pack("<3QI4x", source, halfs.address, largest, words)
+        groups = -(-words * 8 // HALVE_ELEMENTS)
+        return lambda recorder: recorder.dispatch(pipeline, push, groups)
+
+    return [launch("k", operands.k, 1), launch("v", operands.v, 2)]
+
+
 def attention_launch(
     kernels: Kernels, variant: Variant, operands: Operands, *, is_training: bool = False
 ) -> Launch:
@@ -145,13 +187,14 @@ def attention_launch(
     _check_head(variant, problem)
     pipeline = kernels.attention(variant, problem, is_training=is_training)
     push = struct.pack(
-        "<6Qf4x",
-        operands.q.address,
+        "<7Qf4x",
+        operands.buffers["q fp32"].address if variant.has_floats else operands.q.address,
         operands.k.address,
         operands.v.address,
         operands.out_address,
         operands.scratch_address(variant.scratch_bytes(problem)),
         operands.row_floats("logs").address if is_training else 0,
+        operands.buffers["largest"].address if variant.has_floats else 0,
         problem.scale * math.log2(math.e),
     )
     groups = _groups(variant, problem, problem.queries, problem.heads)
@@ -233,7 +276,7 @@ def backward_launches(
     )
 
 
-def compute(kernels: Kernels, variant: Variant, operands: Operands) -> Halfs:
+def compute(kernels: Kernels, variant: Variant, operands: Operands) -> Tensor:
     """Runs a variant once into poisoned memory and returns the result, shaped as the queries.
 
     Raises:
@@ -243,9 +286,12 @@ def compute(kernels: Kernels, variant: Variant, operands: Operands) -> Halfs:
     run_once(
         operands.device,
         lambda recorder: recorder.fill(operands.out, 0, operands.out.size, POISON),
+        *(halve_launches(kernels, variant, operands) if variant.has_floats else ()),
         attention_launch(kernels, variant, operands),
     )
-    return _download(operands, operands.out, variant.label, problem.shape(problem.queries, problem.heads))
+    dtype = np.float32 if variant.has_floats else np.float16
+    shape = problem.shape(problem.queries, problem.heads)
+    return _download(operands, operands.out, variant.label, shape, dtype)
 
 
 def compute_gradients(
@@ -288,10 +334,16 @@ def compute_gradients(
     return dq, dk, dv
 
 
-def _download(operands: Operands, memory: Memory, label: str, shape: tuple[int, ...]) -> Halfs:
+def _download(
+    operands: Operands,
+    memory: Memory,
+    label: str,
+    shape: tuple[int, ...],
+    dtype: type[np.generic] = np.float16,
+) -> Tensor:
     raw = operands.device.download(memory).view(np.uint32)
     guard = GUARD_BYTES // 4
-    end = guard + 2 * math.prod(shape) // 4
+    end = guard + np.dtype(dtype).itemsize * math.prod(shape) // 4
     if (raw[:guard] != POISON).any() or (raw[end : end + guard] != POISON).any():
         raise RuntimeError(f"{label}: wrote outside its result")
-    return raw[guard:end].view(np.float16).reshape(shape)
+    return raw[guard:end].view(dtype).reshape(shape)

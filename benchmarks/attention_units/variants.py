@@ -13,17 +13,18 @@ PLACES = ("registers", "shared", "scratch")
 
 PUSH = """struct Push
 {
-    half* q;
+    Element* q;
     half* k;
     half* v;
-    half* o;
+    Element* o;
     uint4* scratch;
     float* logs;
+    uint* largest;
     float scale;
     int unused;
 };
 [[vk::push_constant]] ConstantBuffer<Push> push;"""
-PUSH_BYTES = 6 * 8 + 8
+PUSH_BYTES = 7 * 8 + 8
 
 BACKWARD_PUSH = """struct Push
 {
@@ -45,6 +46,12 @@ BACKWARD_PUSH_BYTES = 9 * 8 + 8
 DELTA_PUSH = """struct Push { half* o; half* d_out; float* deltas; };
 [[vk::push_constant]] ConstantBuffer<Push> push;"""
 DELTA_PUSH_BYTES = 3 * 8
+
+HALVE_PUSH = """struct Push { float* floats; uint4* halfs; uint* largest; uint words; uint unused; };
+[[vk::push_constant]] ConstantBuffer<Push> push;"""
+HALVE_PUSH_BYTES = 3 * 8 + 8
+HALVE_ELEMENTS = 256 * 8
+"""That a workgroup of halve.slang converts."""
 
 OWNERS = ("queries", "keys")
 
@@ -76,6 +83,8 @@ class Variant:
     """Where a row's maximum and sum are found: "registers" (the layout is known) or "shared"."""
     stages: int = 1
     """Tiles of keys and of values in shared memory: with two, steps overlap and need one barrier."""
+    has_floats: bool = False
+    """Queries and results are fp32; keys and values were brought to fp16 before."""
     slack: int = 8
     """Powers of two by which scores may pass the maximum before results are rescaled."""
     is_rolled: bool = False
@@ -111,6 +120,7 @@ class Variant:
         """Short and unique: ``8x32 rows, 64 keys, queries registers, rows registers``."""
         f = self.fragment
         text = f"{self.subgroups}x{self.sub_rows}/{self.step} h{self.head} {f.m}x{f.n}x{f.k}"
+        text += " fp32" if self.has_floats else ""
         text += f" q:{self.held_in} r:{self.rows_in}" + (" s2" if self.stages == 2 else "")
         return (
             text + (f" slack{self.slack}" if self.slack != 8 else "") + (" rolled" if self.is_rolled else "")
@@ -163,7 +173,7 @@ def attention_source(
     }
     if variant.rows_in == "registers":
         values |= layout_defines(variant, layouts)
-    return _source(values, PUSH, "common", "attention")
+    return _source(values, PUSH, "halved", "common", "attention")
 
 
 def backward_source(variant: Variant, layouts: FragmentLayouts | None, owner: str, *, is_causal: bool) -> str:
@@ -171,19 +181,26 @@ def backward_source(variant: Variant, layouts: FragmentLayouts | None, owner: st
     variant.check()
     if variant.held_in == "shared":
         raise ValueError(f"{variant.label}: gradients keep nothing in shared memory but tiles")
+    if variant.has_floats:
+        raise ValueError(f"{variant.label}: gradients are computed of fp16 tensors only")
     values = _common_defines(variant, is_causal) | {
         "QUERIES": 0,
         "KEYS": 1,
         "OWNER": owner.upper(),
         "WORKING": f"(4 * TILE + {2 * variant.step if owner == 'keys' else 0})",
     }
-    return _source(values | layout_defines(variant, layouts), BACKWARD_PUSH, "common", "backward")
+    return _source(values | layout_defines(variant, layouts), BACKWARD_PUSH, "halved", "common", "backward")
 
 
 def delta_source(variant: Variant) -> str:
     """The complete source of the kernel that multiplies results and gradients."""
     sharers = min(variant.fragment.lanes, 1 << max(variant.head // 8 - 1, 0).bit_length())
     return _source({"LANES": variant.fragment.lanes, "SHARERS": sharers}, DELTA_PUSH, "delta")
+
+
+def halve_source() -> str:
+    """The complete source of the kernel that brings a tensor to fp16."""
+    return _source({}, HALVE_PUSH, "halved", "halve")
 
 
 def _common_defines(variant: Variant, is_causal: bool) -> dict[str, int | str]:
@@ -203,11 +220,14 @@ def _common_defines(variant: Variant, is_causal: bool) -> dict[str, int | str]:
         "HELD_IN": variant.held_in.upper(),
         "LOOP": "[loop]" if variant.is_rolled else "",
         "CAUSAL": "true" if is_causal else "false",
+        "FLOATS": int(variant.has_floats),
+        "Element": "float" if variant.has_floats else "half",
     }
 
 
 def _source(values: dict[str, int | str], push: str, *templates: str) -> str:
-    texts = [template(__package__, name) for name in templates]
+    texts = [template("benchmarks.matrix_units", "scaling")]
+    texts += [template(__package__, name) for name in templates]
     return "\n".join([defines_text(values), constants_text(CONSTANTS), push, *texts])
 
 

@@ -213,6 +213,7 @@ def product_source(variant: Variant, finish: Finish) -> str:
             _finish_defines(finish),
             PUSH % ("float" if variant.is_converting else "uint4"),
             _activation(finish),
+            template(__package__, "scaling"),
             template(__package__, "common"),
             template(__package__, "product"),
         ]
@@ -229,6 +230,7 @@ def add_source(finish: Finish, lanes: int) -> str:
             _finish_defines(finish),
             PUSH % "uint4",
             _activation(finish),
+            template(__package__, "scaling"),
             template(__package__, "common"),
             template(__package__, "add"),
         ]

@@ -8,13 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.attention_units.check import judge, judge_gradients, make_data, make_reference
+from benchmarks.attention_units.check import (
+    Data,
+    judge,
+    judge_gradients,
+    make_data,
+    make_float_data,
+    make_reference,
+)
 from benchmarks.attention_units.choose import choose, choose_backward
-from benchmarks.attention_units.launch import Kernels, compute, compute_gradients, make_operands
+from benchmarks.attention_units.launch import (
+    Kernels,
+    compute,
+    compute_gradients,
+    make_float_operands,
+    make_operands,
+)
 from benchmarks.attention_units.layout import FragmentLayouts, Layout, layout_of
 from benchmarks.attention_units.problems import SUITES, Problem
 from benchmarks.attention_units.variants import Variant, attention_source
 from benchmarks.fragments import Fragment, fragments_of
+from benchmarks.matrix_units.check import rounded
 from vkml import vulkan
 
 
@@ -84,6 +98,35 @@ def test_attention(kernels: Kernels, way: str, name: str) -> None:
     # Probabilities and results are rounded to fp16 once each: 4e-4 together at the most.
     assert verdict.error < 5e-4
     assert verdict.worst_row < 4e-3
+
+
+@pytest.mark.parametrize(
+    ("q_scale", "k_scale", "v_scale"),
+    [(1, 1, 1), (1e-7, 1e7, 1e-12), (1e5, 1e-5, 1e9), (1, 0, 0), (1e-42, 1e-42, 1)],
+)
+def test_fp32_tensors_are_as_exact_as_tf32(
+    kernels: Kernels, q_scale: float, k_scale: float, v_scale: float
+) -> None:
+    problem = replace(PROBLEM, queries=37, keys=45)
+    data = make_float_data(problem, 3)
+    scales = (np.float32(each) for each in (q_scale, k_scale, v_scale))
+    q, k, v = (x * scale for x, scale in zip((data.q, data.k, data.v), scales, strict=True))
+    operands = make_float_operands(kernels.device, problem, q, k, v)
+    try:
+        result = compute(kernels, small(kernels, has_floats=True), operands)
+    finally:
+        operands.free()
+    if v_scale == 0:
+        assert not result.any()
+        return
+    exact = make_reference(Data(problem, q, k, v), 3, samples=10000)
+    tf32 = Data(problem, *(rounded(each, "tf32") for each in (q, k, v)))
+    expected = make_reference(tf32, 3, samples=10000).results
+    of_tf32 = np.linalg.norm(expected - exact.results) / np.linalg.norm(exact.results)
+    verdict = judge(Data(problem, q, k, v), exact, result)
+    assert verdict.is_complete
+    # TF32's operands alone; its probabilities would be rounded like ours.
+    assert verdict.error < 1.2 * of_tf32 + 3e-4
 
 
 GRADIENT_CASES: dict[str, Problem] = {
