@@ -473,6 +473,10 @@ def _scales_whole(node: Node, inputs: list[Array | None], result: Array) -> Any:
 ORT, ONNX = "onnxruntime", "onnx's evaluator"
 
 
+def _has_no_steps(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return inputs[0] is not None and inputs[0].shape[1 if node.attributes["layout"] else 0] == 0
+
+
 def _is_beyond_the_evaluator(node: Node, inputs: list[Array | None], result: Array) -> Any:
     has_lengths = len(inputs) > 4 and inputs[4] is not None
     others = (node.attributes.get(key) for key in ("activations", "clip", "input_forget"))
@@ -482,7 +486,11 @@ def _is_beyond_the_evaluator(node: Node, inputs: list[Array | None], result: Arr
 FREEDOMS = (
     Freedom("MaxPool GlobalMaxPool", has_nan, "ONNX does not say; vkml hands NaN on, as in ReduceMax"),
     Freedom("ScatterElements ScatterND", has_nan, "the least and greatest with NaN: ONNX does not say"),
-    Freedom("Unique TopK ArgMax ArgMin Hardmax", has_nan, "the order of NaN: ONNX does not say"),
+    Freedom(
+        "Unique TopK ArgMax ArgMin Hardmax NonMaxSuppression",
+        has_nan,
+        "the order of NaN: ONNX does not say",
+    ),
     Freedom(
         "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceProd",
         overflows_whole,
@@ -630,6 +638,7 @@ FREEDOMS = (
     Freedom("CenterCropPad Pad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
     Freedom("ConvTranspose", _has_groups, "onnx's evaluator sums over groups", ONNX),
     Freedom("*", _has_odd_flag, "a flag neither 0 nor 1: vkml takes it for 1, others cut it off or for 0"),
+    Freedom("LSTM GRU RNN", _has_no_steps, "onnxruntime's states are then what was in memory", ORT),
     Freedom(
         "LSTM GRU RNN",
         _is_beyond_the_evaluator,

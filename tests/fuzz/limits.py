@@ -79,6 +79,7 @@ LIMITS = (
         r"an output of shape \[(0, .*|.*, 0|.*, 0, .*)\] \(\w+\) takes \d+ bytes; vkml allows",
         "a bound of vkml's: sizes of nothing may be multiplied back",
     ),
+    Limit(r"NonMaxSuppression node .* must be one number", "onnxruntime takes the first of several"),
     Limit(r"is not UTF-8", "onnxruntime takes any bytes for a text"),
     Limit(r"Concat node .* cannot be joined", "onnxruntime passes over inputs without elements"),
     Limit(r"name an axis twice", "onnxruntime reduces it once"),

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkml
 from tests.comparing import assert_close
+from tests.engine.test_open_plans import open_plans
 from tests.ops.backend_cases import check_backend_case, names_of
 from tests.ops.checking import build_model, check_operator, inferred_types, run_operator
 from tests.ops.recurrent_cases import RecurrentCase, random_case, recurrent_case
@@ -273,3 +274,4 @@ def test_layers_among_other_nodes_of_open_length(op: str, device_name: str) -> N
             for found, wanted in zip(session.run(None, feed), other.run(None, feed), strict=True):
                 assert_close(found, wanted, rtol=1e-4, atol=1e-5, what=f"{steps} steps, batch {batch}")
         assert not session.report().fallbacks
+        assert open_plans(session), "no plan stayed open"

@@ -188,7 +188,7 @@ class NativeBuilder(Builder):
             NativeDispatch(launch, (*reads, *writes), tuple(seen), tuple(made), self._labels, self._operators)
         )
 
-    def enter_any(self, launch: Launch, operands: Sequence[View], writes: Sequence[View]) -> None:
+    def enter_any(self, launch: AnyLaunch, operands: Sequence[View], writes: Sequence[View]) -> None:
         """Adds a launch whose operands may be both read and written, in any order."""
         self.launches.append(
             NativeDispatch(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from vkml.cpu.native import recurrent
 from vkml.cpu.native.recurrent import SUM, RecurrentOperand, RecurrentStage
 from vkml.cpu.native.tiles import lanes_of
-from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir import TensorType, dtypes
 from vkml.ir.recurrence import OUTPUT, OperandKind, Stage
+from vkml.ir.size import Size, typical
 from vkml.kernels.views import View
 from vkml.lowering.native_body import expression
 from vkml.lowering.native_layout import require_floats
@@ -38,36 +37,39 @@ def recurrence(build: NativeBuilder, layer: RecurrentLayer) -> list[View | None]
 def _enter(build: NativeBuilder, layer: RecurrentLayer, memory: RecurrentMemory) -> None:
     """All steps in one launch where directions and batch keep the threads busy, else a launch a stage."""
     steps, batch, directions, _, hidden = layer.inputs.shape
-    most_gates = max(len(stage.gates) for stage in layer.cell.stages)
-    rows = recurrent.rows_at_once(build.instructions, most_gates, batch)
-    chunks = directions * -(-batch // rows)
+    operands = _Operands(build, layer, memory)
+    stages = [operands.stage(stage) for stage in layer.cell.stages]
+    rows = recurrent.rows_at_once(build.instructions, stages, typical(batch))
+    chunks = directions * -(-typical(batch) // rows)
+    most_gates = max(stage.gates for stage in stages)
     step_seconds = 2.0 * rows * hidden * hidden * most_gates * recurrent.SECONDS_PER_FLOP
     parts = min(build.threads // chunks, -(-hidden // lanes_of(build.instructions)))
     parts = max(1, min(parts, int(step_seconds / LEAST_PART_SECONDS)))
-    operands = _Operands(build, layer, memory)
-    stages = [operands.stage(stage) for stage in layer.cell.stages]
-    runs = [(range(steps), stages)]
-    if parts > 1:
-        runs = [(range(step, step + 1), [stage]) for step in range(steps) for stage in stages]
-    for run, of_run in runs:
-        launch = recurrent.recurrent(
-            build.instructions,
-            operands=operands.layouts,
+    runs: list[tuple[int, int, list[RecurrentStage]]] = [(0, steps, stages)]
+    # An open number of steps is no number of launches.
+    if parts > 1 and not isinstance(steps, Size):
+        runs = [(step, 1, [stage]) for step in range(steps) for stage in stages]
+    else:
+        parts = 1
+    for first, count, of_run in runs:
+        launch = build.launch(
+            recurrent.recurrent,
+            operands=tuple(map(astuple, operands.layouts)),
             stages=of_run,
             swapped=(0, 1),
             sources=operands.sources,
             is_reversed=layer.is_reversed,
             batch=batch,
-            rows=rows,
             hidden=hidden,
-            steps=run,
+            first=first,
+            steps=count,
             all_steps=steps,
             parts=parts,
         )
         written = {number for stage in of_run for number in stage.results}
-        if len(run) > 1:
+        if parts == 1:
             written |= {0, 1}
-        views = operands.at(run.start)
+        views = operands.at(first)
         build.enter_any(launch, views, [views[number] for number in sorted(written)])
 
 
@@ -168,8 +170,7 @@ class _Operands:
         for view, layout in zip(self.views, self.layouts, strict=True):
             if layout == RecurrentOperand(step=1):
                 return view
-        numbers = np.arange(self.layer.inputs.shape[0], dtype=np.int32)
-        return self.build.constant(Constant(dtypes.INT32, numbers.shape, numbers), "steps")
+        return self.build.positions(self.layer.inputs.shape[0])
 
     def _weights(self, stage: Stage) -> int:
         """A stage's weights, packed once where they are constant."""

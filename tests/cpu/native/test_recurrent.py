@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -103,15 +104,15 @@ def test_steps(instructions: InstructionSet, hidden: int, batch: int, directions
         for steps_of_run in runs:
             launch = recurrent.recurrent(
                 instructions,
-                operands=operands,
+                operands=[astuple(operand) for operand in operands],
                 stages=[stage],
                 swapped=(0, 1),
                 sources=[6],
                 is_reversed=is_reversed,
                 batch=batch,
-                rows=rows_at_once(instructions, 2, batch),
                 hidden=hidden,
-                steps=steps_of_run,
+                first=steps_of_run.start,
+                steps=len(steps_of_run),
                 all_steps=steps,
                 parts=parts,
             )
@@ -129,5 +130,6 @@ def test_steps(instructions: InstructionSet, hidden: int, batch: int, directions
 def test_rows_fit_the_registers(instructions: InstructionSet) -> None:
     registers = 32 if instructions is InstructionSet.AVX512 else 15
     for gates, batch in itertools.product((1, 2, 3, 4), (1, 2, 5, 64)):
-        rows = rows_at_once(instructions, gates, batch)
+        stage = RecurrentStage(gates, 0, 0, PRODUCT_OF_GATES, (), ())
+        rows = rows_at_once(instructions, [stage], batch)
         assert 1 <= rows <= batch and (rows == 1 or rows * gates + gates + 1 <= registers)

@@ -97,8 +97,9 @@ class _Shape:
     """Operands that are the first of `swapped`, seen from its first unit on."""
 
 
-def rows_at_once(instructions: InstructionSet, gates: int, batch: int) -> int:
+def rows_at_once(instructions: InstructionSet, stages: Sequence[RecurrentStage], batch: int) -> int:
     """Sequences that a chunk works on, as evenly as they can be shared out."""
+    gates = max(stage.gates for stage in stages)
     registers = 32 if instructions is InstructionSet.AVX512 else 15
     most = max(1, min(MOST_ROWS, (registers - gates - 1) // gates))
     tiles = max(1, -(-batch // most))
@@ -117,15 +118,15 @@ def pack(weights: Array, lanes: int) -> Array:
 def recurrent(
     instructions: InstructionSet,
     *,
-    operands: Sequence[RecurrentOperand],
+    operands: Sequence[tuple[int, ...]],
     stages: Sequence[RecurrentStage],
     swapped: tuple[int, int],
     sources: Sequence[int],
     is_reversed: Sequence[bool],
     batch: int,
-    rows: int,
     hidden: int,
-    steps: range,
+    first: int,
+    steps: int,
     all_steps: int,
     parts: int,
 ) -> Launch:
@@ -133,33 +134,34 @@ def recurrent(
 
     Args:
         instructions: the set that code may use.
-        operands: of the launch, in its order.
+        operands: fields of each `RecurrentOperand` of the launch, in its order.
         stages: of a step.
         swapped: the operands that state 0 is read from and written to; they change places at each step.
         sources: further operands at the first one's address.
         is_reversed: for each direction, whether step 0 is the last in memory.
         batch: sequences.
-        rows: of a chunk.
         hidden: units.
-        steps: which are done; one where there are several parts.
+        first: step that is done.
+        steps: how many are done; one where there are several parts.
         all_steps: of the layer.
         parts: into which the units are split; with several, one stage.
     """
-    assert parts == 1 or (len(steps) == len(stages) == 1)
-    lanes = lanes_of(instructions)
+    assert parts == 1 or (steps == len(stages) == 1)
+    layouts = [RecurrentOperand(*fields) for fields in operands]
+    lanes, rows = lanes_of(instructions), rows_at_once(instructions, stages, batch)
     panels, full = -(-hidden // lanes), hidden // lanes
-    moving = tuple(number for number, operand in enumerate(operands) if operand.step)
+    moving = tuple(number for number, operand in enumerate(layouts) if operand.step)
     table = []
     bounds = [panels * part // parts for part in range(parts + 1)]
     for direction, (low, high) in itertools.product(range(len(is_reversed)), itertools.pairwise(bounds)):
-        at, sign = (all_steps - 1 - steps.start, -1) if is_reversed[direction] else (steps.start, 1)
+        at, sign = (all_steps - 1 - first, -1) if is_reversed[direction] else (first, 1)
         for row in range(0, batch, rows):
             offsets = [
                 4 * (direction * o.direction + row * o.row + at * o.step + low * lanes * o.unit)
-                for o in operands
+                for o in layouts
             ]
-            increments = [4 * sign * operands[number].step for number in moving]
-            counts = (len(steps), min(high, full) - low, high > full, batch - row < rows)
+            increments = [4 * sign * layouts[number].step for number in moving]
+            counts = (steps, min(high, full) - low, high > full, batch - row < rows)
             table.append((*offsets, *increments, *counts))
     shape = _Shape(
         instructions,
@@ -167,14 +169,14 @@ def recurrent(
         rows,
         batch % rows,
         tuple(stages),
-        tuple(4 * operand.row for operand in operands),
-        tuple(4 * operand.gate for operand in operands),
-        tuple(operand.unit != 0 for operand in operands),
+        tuple(4 * operand.row for operand in layouts),
+        tuple(4 * operand.gate for operand in layouts),
+        tuple(operand.unit != 0 for operand in layouts),
         moving,
         swapped,
         tuple(sources),
     )
-    flops = 2.0 * len(steps) * len(is_reversed) * batch * hidden * hidden * sum(s.gates for s in stages)
+    flops = 2.0 * steps * len(is_reversed) * batch * hidden * hidden * sum(s.gates for s in stages)
     return Launch(_kernel(shape), np.array(table, np.int64), flops * SECONDS_PER_FLOP + 1e-7)
 
 
