@@ -651,17 +651,27 @@ def test_reports_show_bodies_behind_their_nodes(device_name: str) -> None:
     inside = [step for step in steps if step.depth == 1]
     assert inside and all(steps.index(step) > at for step in inside)
     assert {"Mul", "Tanh", "ReduceSum"} <= {name for step in inside for name in step.operators}
-    assert {step.device for step in inside} == {device_name}
+    assert device_name in {step.device for step in inside}
     assert (40,) in [shape for step in inside for shape in step.output_shapes]
 
 
 def test_small_bodies_stay_on_the_host(vulkan_device_name: str) -> None:
-    session = vkml.InferenceSession(model(WHILE), devices=vulkan_device_name)
-    inside = [step for step in session.report().steps if step.depth == 1]
-    assert {step.device for step in inside} == {"cpu"}
-    strict = vkml.InferenceSession(model(WHILE), devices=vulkan_device_name, strict=True)
-    assert {step.device for step in strict.report().steps if step.depth == 1} == {vulkan_device_name}
-    assert strict.run(None, {"x": np.array(10, np.float32)})[1] == 4
+    text = """
+    g (int64 m, float[4] x) => (float[4] y) {
+      go = Constant <value = bool {1}> ()
+      y = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[4] s) => (bool d, float[4] t) { d = Identity(c) t = Add(s, x) }
+      >
+    }"""
+
+    def devices(**options: Any) -> set[str]:
+        session = vkml.InferenceSession(model(text), devices=vulkan_device_name, **options)
+        feed = {"m": np.array(4), "x": np.ones(4, np.float32)}
+        assert session.run(None, feed)[0].tolist() == [5, 5, 5, 5]
+        return {step.device for step in session.report().steps if step.depth == 1}
+
+    assert devices() == {"cpu"}
+    assert devices(strict=True) == {vulkan_device_name}
 
 
 def test_strict_sessions_refuse_bodies_with_sizes_from_data(vulkan_device_name: str) -> None:
