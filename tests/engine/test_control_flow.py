@@ -684,3 +684,53 @@ def test_traces_tell_bodies_from_the_model(tmp_path: Any) -> None:
         names = [event["name"] for event in json.load(file)]
     assert names.count("body of Loop node 'last'") == 3
     assert names.count("Loop node 'last'") == 1
+
+
+def test_sizes_from_data_within_a_body(device_name: str) -> None:
+    # Each trip finds other places, whose number decides what follows in the same trip.
+    text = """
+    g (int64 m, float[n, 8] x) => (float[n, 8] y, float[t] found) {
+      go = Constant <value = bool {1}> ()
+      y, found = Loop (m, go, x) <
+        body = body (int64 i, bool c, float[n, 8] s) => (bool d, float[n, 8] u, float count) {
+          d = Identity(c)
+          half = Constant <value_float = 0.5> ()
+          u = Sub(s, half)
+          positive = Relu(u)
+          places = NonZero(positive)
+          rows = Transpose(places)
+          values = GatherND(u, rows)
+          squares = Mul(values, values)
+          count = ReduceSum <keepdims = 0> (squares)
+        }
+      >
+    }"""
+    feeds = [{"m": np.array(n), "x": 3 * np.abs(floats(rows, 8))} for n, rows in ((4, 6), (2, 9))]
+    check(model(text), feeds, device_name)
+
+
+def test_branches_within_loops_on_sequences(device_name: str) -> None:
+    # A sequence and an optional are carried; a branch in the body changes them.
+    text = """
+    g (int64 m, float[4] x, seq(float[4]) s) => (seq(float[4]) t, float[4] last) {
+      go = Constant <value = bool {1}> ()
+      t, last = Loop (m, go, s, x) <
+        body = body (int64 i, bool c, seq(float[4]) a, float[4] v) => (bool d, seq(float[4]) b, float[4] w) {
+          d = Identity(c)
+          two = Constant <value_int = 2> ()
+          rest = Mod(i, two)
+          is_odd = Cast <to = 9> (rest)
+          w = Tanh(v)
+          b = If (is_odd) <
+            then_branch = odd () => (seq(float[4]) p) { p = SequenceInsert(a, w) },
+            else_branch = even () => (seq(float[4]) q) {
+              zero = Constant <value_int = 0> ()
+              n = Neg(w)
+              q = SequenceInsert(a, n, zero)
+            }
+          >
+        }
+      >
+    }"""
+    feeds = [{"m": np.array(n), "x": floats(4), "s": [floats(4, seed=1)]} for n in (5, 1)]
+    check(model(text), feeds, device_name)
