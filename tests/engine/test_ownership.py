@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import vkml
+from tests.control_models import model
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.onnx import save_graph
@@ -92,3 +96,35 @@ def test_an_output_that_is_an_input_is_a_copy(device_name: str) -> None:
                 assert not any(np.shares_memory(one, other) for other in found[at + 1 :])
             for name, one in zip(wanted or ["x", relu.name], found, strict=True):
                 np.testing.assert_array_equal(one, data if name == "x" else np.maximum(data, 0))
+
+
+@pytest.mark.parametrize("kind", ["chain", "loop"])
+def test_sessions_go_with_their_last_reference(device_name: str, kind: str) -> None:
+    # Not when the collector comes: until then they would hold a device's memory.
+    texts = {
+        "chain": "g (float[n] x) => (float[n] y) { a = Exp(x) y = Tanh(a) }",
+        "loop": """
+        g (float[n] x) => (float[n] y) {
+          m = Constant <value_int = 3> ()
+          go = Constant <value = bool {1}> ()
+          y = Loop (m, go, x) <
+            body = body (int64 i, bool c, float[n] s) => (bool d, float[n] t) {
+              d = Identity(c) e = Exp(s) t = Tanh(e)
+            }
+          >
+        }""",
+    }
+    gc.collect()
+    gc.disable()
+    try:
+        session = vkml.InferenceSession(model(texts[kind]), devices=device_name)
+        for size in (20, 30, 40):
+            session.run(None, {"x": np.ones(size, np.float32)})
+        runners = [session._runner]
+        runners += [b.runner for host in session._runner.hosts.values() for b in host.bodies.values()]
+        plans = [weakref.ref(plan) for runner in runners for plan in runner.plans.alive]
+        assert plans
+        del session, runners
+        assert [plan() for plan in plans] == [None] * len(plans)
+    finally:
+        gc.enable()

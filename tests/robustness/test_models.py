@@ -198,13 +198,22 @@ def test_undefined_element_type(code: int) -> None:
 
 def test_inputs_that_are_no_tensors() -> None:
     tensor = helper.make_tensor_type_proto(FLOAT, (2,))
+    map_type = helper.make_map_type_proto(INT64, tensor)
     for kind, word in (
-        (helper.make_sequence_type_proto(tensor), "is a sequence"),
-        (helper.make_optional_type_proto(tensor), "is an optional"),
-        (helper.make_map_type_proto(INT64, tensor), "is a map"),
+        (map_type, "is a map"),
+        (helper.make_sequence_type_proto(map_type), "is a sequence"),
+        (helper.make_optional_type_proto(map_type), "is an optional"),
     ):
         wrong = model([node("Identity", ["x"], ["y"])], [helper.make_value_info("x", kind)], Y)
-        refusal(vkml.NotImplemented, wrong, "input 'x'", word, "tensors only")
+        refusal(
+            vkml.NotImplemented, wrong, "input 'x'", word, "takes tensors, sequences and optionals of them"
+        )
+    for kind, word in (
+        (helper.make_sequence_type_proto(tensor), "sequence(float[2])"),
+        (helper.make_optional_type_proto(tensor), "optional(float[2])"),
+    ):
+        wrong = model([node("Neg", ["x"], ["y"])], [helper.make_value_info("x", kind)], Y)
+        refusal(vkml.InvalidGraph, wrong, "Neg node 'y': its input 'x' must be a tensor", word)
 
 
 # --- operators ----------------------------------------------------------------------------------------------

@@ -229,14 +229,14 @@ def _plan(
     constants: tuple[tuple[str, int], ...] = (),
 ) -> _Plan:
     simple = _simplified(expression)
-    failure = None
+    failure = ""  # not the error itself, whose traceback would keep this frame and all its callers'
     for order in (_needed(simple), _depth_first(simple)):
         try:
             allocation = _Allocation(simple, dict(bound), dict(kept), free, has_avx512, dict(constants))
             return allocation.run(order)
         except TooFewRegisters as error:
-            failure = error
-    raise TooFewRegisters(str(failure))
+            failure = str(error)
+    raise TooFewRegisters(failure)
 
 
 @functools.lru_cache(maxsize=4096)
