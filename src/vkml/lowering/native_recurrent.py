@@ -11,8 +11,10 @@ from vkml.cpu.native import recurrent
 from vkml.cpu.native.recurrent import SUM, RecurrentOperand, RecurrentStage
 from vkml.cpu.native.tiles import lanes_of
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.lowering import CannotLower
 from vkml.ir.recurrence import OUTPUT, OperandKind, Stage
 from vkml.kernels.views import View
+from vkml.lowering.deferred import is_open
 from vkml.lowering.native_body import expression
 from vkml.lowering.native_layout import require_floats
 from vkml.lowering.recurrence import RecurrentLayer, RecurrentMemory, recurrent_memory
@@ -27,6 +29,9 @@ LEAST_PART_SECONDS = 4e-6
 def recurrence(build: NativeBuilder, layer: RecurrentLayer) -> list[View | None]:
     """A layer's results."""
     require_floats(layer.inputs)
+    views = (layer.inputs, layer.weights, *layer.vectors, layer.lengths, *layer.initial)
+    if is_open([(view.shape, view.strides) for view in views if view is not None]):
+        raise CannotLower("machine code for recurrent layers is written for known sizes")
     steps, batch, _, _, hidden = layer.inputs.shape
     memory = recurrent_memory(build, layer, alternations=steps, stores=(dtypes.FLOAT32,))
     if steps and batch and hidden:
