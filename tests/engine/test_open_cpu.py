@@ -169,6 +169,25 @@ def test_a_length_that_comes_again_is_kept(instructions: InstructionSet) -> None
             check(session, graph, feed_of(graph, {"batch": batch, "length": length}, turn), (batch, length))
 
 
+def test_what_cannot_stay_open_is_planned_for_each_size(instructions: InstructionSet) -> None:
+    """A recurrent layer is machine code for known sizes alone, and faster so than NumPy for open ones."""
+    random = np.random.default_rng(1)
+    sketch = Sketch("recurrent", 17)
+    x = sketch.input("x", ("steps", "batch", 5))
+    weights = [
+        sketch.constant(random.standard_normal(shape).astype(np.float32))
+        for shape in ((1, 28, 5), (1, 28, 7), (1, 56))
+    ]
+    graph = sketch.finish(sketch.node("LSTM", sketch.node("Relu", x), *weights, hidden_size=7))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for steps, batch in ((4, 2), (5, 3), (9, 2), (4, 17), (5, 3), (31, 8)):
+            numbers = {"steps": steps, "batch": batch}
+            check(session, graph, feed_of(graph, numbers, steps), numbers)
+            report = session.report(numbers)
+            assert {step.variant for step in report.steps} <= {"avx2", "avx512"}
+        assert not open_plans(session)
+
+
 def test_reports_say_what_a_plan_of_open_sizes_runs() -> None:
     graph = OPEN_MODELS["encoder"]()
     with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:

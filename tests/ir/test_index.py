@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +26,30 @@ def graph(*nodes: Node, inputs: str = "", outputs: str = "", constants: str = ""
     number = Constant(dtypes.FLOAT32, (), np.float32(1))
     values = [tuple(Value(name, FLOATS) for name in names) for names in (inputs, outputs)]
     return Graph(values[0], values[1], nodes, dict.fromkeys(constants, number))
+
+
+def test_indices_are_made_side_by_side() -> None:
+    """No lock is shared: a child that is forked while another thread makes one would wait for ever."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(tuple[Node, ...]):
+        def __iter__(self) -> Iterator[Node]:
+            begun.set()
+            go_on.wait()
+            return super().__iter__()
+
+    first = threading.Thread(target=lambda: GraphIndex(Waiting()).uses("x"))
+    second = threading.Thread(target=lambda: GraphIndex(()).uses("x"))
+    try:
+        first.start()
+        begun.wait()
+        second.start()
+        second.join(20)
+        assert not second.is_alive()
+    finally:
+        go_on.set()
+        first.join()
+        second.join()
 
 
 def test_producers_and_consumers() -> None:

@@ -86,7 +86,8 @@ def test_interrupts_at_any_time(device_name: str) -> None:
 EVERYWHERE = """
     def plan():
         session = opened()
-        session.run(None, {{"x": np.ones((next(sizes), SIZE), np.float32)}})
+        for _ in range(2):  # for known sizes, and for all
+            session.run(None, {{"x": np.ones((next(sizes), SIZE), np.float32)}})
         session.close()
 
     def check():
@@ -98,18 +99,19 @@ EVERYWHERE = """
         assert gc.isenabled()
 
     names = ["forks", "process_settings", "cpu/blas", "cpu/pool", "cpu/native/replay", "lowering/native"]
+    names += ["lowering/native_step"]
     names += ["kernels/compiler", "engine/session", "engine/plan_cache", "engine/runner", "engine/plan"]
     names += ["engine/programs", "engine/turns", "engine/weights", "engine/compilation", "engine/cpu_bound"]
     files = [f"vkml/{{name}}.py" for name in (*names, "engine/feed", "engine/collector")]
     assert interrupted_everywhere(lambda: run(3), lambda: run(3), files) > 6
-    assert interrupted_everywhere(lambda: run(next(sizes)), check, files) > 100
+    assert interrupted_everywhere(lambda: run(next(sizes)), check, files) > 50
     assert interrupted_everywhere(plan, check, files) > 100
     close()
 """
 
 
 def test_an_interrupt_at_every_place(device_name: str) -> None:
-    """Of running a model again, of planning another shape, and of opening and closing a session."""
+    """Of running a model again, with another shape, and of opening, planning and closing a session."""
     ends_well((COMMON + EVERYWHERE).format(name=device_name, size=4, layers=1))
 
 

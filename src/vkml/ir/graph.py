@@ -5,36 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, overload
+from typing import Any
 
 import numpy as np
 
 from vkml.ir.dtypes import STRING, DType
+from vkml.ir.lazy import lazy
 from vkml.ir.packing import from_bytes, to_bytes
 from vkml.ir.types import TensorType, ValueType
-
-_T = TypeVar("_T")
-
-
-class _kept(Generic[_T]):
-    """A property worked out once: `functools.cached_property` without its lock, which took 1 µs a node."""
-
-    def __init__(self, function: Callable[[Any], _T]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> _kept[_T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> _T: ...
-    def __get__(self, instance: object | None, owner: type) -> _T | _kept[_T]:
-        if instance is None:
-            return self
-        value = instance.__dict__[self._name] = self._function(instance)
-        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +99,7 @@ class Node:
         """How messages call the node: ``Conv node 'conv1'``, by its first output where it has no name."""
         return f"{self.op} node '{self.name or next((o for o in self.outputs if o), '?')}'"
 
-    @_kept
+    @lazy
     def subgraphs(self) -> tuple[Graph, ...]:
         """The bodies among its attributes: of If, Loop, Scan, SequenceMap."""
         found: tuple[Graph, ...] = ()
@@ -143,7 +121,7 @@ class Node:
         """What its operator is given: its inputs, "" where one is absent, then what its subgraphs capture."""
         return self.inputs + self.captures if self.attributes and self.subgraphs else self.inputs
 
-    @_kept
+    @lazy
     def reads(self) -> tuple[str, ...]:
         """All values it needs: its inputs that are there, then what its subgraphs capture."""
         present = self.inputs if "" not in self.inputs else tuple(name for name in self.inputs if name)
@@ -183,7 +161,7 @@ class Graph:
     fold_allowance: int | None = None
     """Bytes that results folded to constants may still take; None: as many as its constants allow."""
 
-    @_kept
+    @lazy
     def captures(self) -> tuple[str, ...]:
         """Values from outside that it reads, as bodies do: nothing of its own gives them."""
         known = set(self.constants)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from functools import cached_property
 
 from vkml.ir.graph import Graph, Node
+from vkml.ir.lazy import lazy
 
 
 class GraphIndex:
@@ -138,11 +138,11 @@ class GraphIndex:
                     heapq.heappush(ready, user)
         return order
 
-    @cached_property
+    @lazy
     def _positions(self) -> dict[str, int]:
         return {name: at for at, node in enumerate(self.nodes) for name in node.outputs if name}
 
-    @cached_property
+    @lazy
     def _consumers(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for at, node in enumerate(self.nodes):
@@ -154,12 +154,12 @@ class GraphIndex:
                     positions.append(at)
         return found
 
-    @cached_property
+    @lazy
     def _uses(self) -> Counter[str]:
         uses = Counter(name for node in self.nodes for name in node.reads)
         uses.update(self._outputs)
         return uses
 
-    @cached_property
+    @lazy
     def _captured(self) -> frozenset[str]:
         return frozenset(name for node in self.nodes for name in node.captures)

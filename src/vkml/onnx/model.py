@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from vkml.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
+from vkml.ir.lazy import lazy
 from vkml.ir.mapped_file import FileMapping
 from vkml.onnx import messages
 from vkml.onnx.external import ExternalFiles
-from vkml.onnx.lazy import lazy
 from vkml.onnx.messages import (
     FunctionProto,
     GraphProto,
