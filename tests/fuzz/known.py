@@ -258,7 +258,8 @@ def _strides_from_lower_pads(node: Node, inputs: list[Array | None], result: Arr
 
 
 def _is_of_opset_1_with_pads(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    return node.version < 7 and any(node.attributes["pads"] or ())
+    is_same = str(node.attributes["auto_pad"]).startswith("SAME")
+    return node.version < 7 and (is_same or any(node.attributes["pads"] or ()))
 
 
 def _writes_brain_floats(node: Node, inputs: list[Array | None], result: Array) -> Any:

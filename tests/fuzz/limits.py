@@ -69,6 +69,7 @@ LIMITS = (
         r"AffineGrid node .*: theta of shape .* does not map a tensor of size",
         "onnxruntime reads matrices of other shapes",
     ),
+    Limit(r"the type has a dimension of -\d+$", "onnxruntime takes it for an open one"),
     Limit(r"the graph has no outputs$", "nothing to compute"),
     Limit(r"Dropout node .*: (ratio|training_mode) must be a scalar", "onnxruntime reads the first number"),
     Limit(r"Einsum node .*: term '.*\..*' holds something else than letters", "onnxruntime ignores a dot"),

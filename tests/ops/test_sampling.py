@@ -128,3 +128,14 @@ def test_more_samples_than_memory_holds_are_refused(ratio: int) -> None:
     inputs = [np.ones((1, 2, 4, 4), np.float32), np.float32([[0, 0, 2, 2]]), np.array([0])]
     with pytest.raises(ShapeError, match=r"takes \d+ bytes"):
         run_operator("RoiAlign", inputs, {"sampling_ratio": ratio}, opset=16)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 0, 3), (1, 2, 3, 0)])
+def test_an_image_without_places_cannot_be_sampled(shape: tuple[int, ...]) -> None:
+    x, rois, batch = np.ones(shape, np.float32), np.float32([[0, 0, 2, 2]]), np.array([0])
+    with pytest.raises(ShapeError, match="has nothing to sample"):
+        inferred_types("RoiAlign", [x, rois, batch])
+    with pytest.raises(ShapeError, match="has nothing to sample"):
+        inferred_types("GridSample", [x, np.zeros((1, 1, 1, 2), np.float32)])
+    [nothing] = run_operator("RoiAlign", [x, rois[:0], batch[:0]])
+    assert nothing.shape == (0, 2, 1, 1)

@@ -247,6 +247,8 @@ class RoiAlign(Operator):
         if node.attributes["mode"] not in ("avg", "max"):
             raise InvalidGraph(f"{node.label}: mode {node.attributes['mode']!r} is neither avg nor max")
         geometry = roi_align_geometry(node, x.dims, rois.dims, batch.dims)
+        if 0 in x.dims[2:] and geometry.rois and geometry.channels:
+            raise ShapeError(f"{node.label}: an input of shape {list(x.dims)} has nothing to sample")
         return [check_size(node, x.dtype, (geometry.rois, geometry.channels, *geometry.output))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
