@@ -61,16 +61,25 @@ def in_if(proto: onnx.ModelProto) -> bytes:
     return _model(proto, node, outer)
 
 
-def in_loop(proto: onnx.ModelProto) -> bytes:
-    """The graph as the body of a Loop of two trips, which collects all outputs."""
+def in_loop(proto: onnx.ModelProto, *, is_known: bool = False) -> bytes:
+    """The graph as the body of a Loop of two trips, which collects all outputs.
+
+    Args:
+        proto: the model.
+        is_known: whether it makes these trips in every run, and so can be laid out.
+    """
     outer, inner = _stated(proto, "outer "), _stated(proto, "inner ")
     body = _graph(proto, "loop", inner)
     body.input.append(helper.make_tensor_value_info("the trip", TensorProto.INT64, []))
     body.input.append(helper.make_tensor_value_info("goes on", TensorProto.BOOL, []))
     body.node.append(helper.make_node("Identity", ["goes on"], ["goes further"]))
     body.output.insert(0, helper.make_tensor_value_info("goes further", TensorProto.BOOL, []))
-    node = helper.make_node("Loop", ["trips", "the condition"], [v.name for v in outer], body=body)
-    return _model(proto, node, outer, [numpy_helper.from_array(np.array(TRIPS), "trips")])
+    inputs = ["trips", "always" if is_known else "the condition"]
+    node = helper.make_node("Loop", inputs, [v.name for v in outer], body=body)
+    constants = {"trips": np.array(TRIPS), "always": np.array(True)}
+    return _model(
+        proto, node, outer, [numpy_helper.from_array(each, name) for name, each in constants.items()]
+    )
 
 
 @pytest.mark.parametrize("index", range(CASES))
@@ -86,14 +95,18 @@ def test_bodies_make_what_graphs_make(index: int) -> None:
     except vkml.Error:
         return  # what is refused, and that, is for test_fuzz.py
     branch = vkml.InferenceSession(in_if(proto), devices="cpu", precision="highest")
-    loop = vkml.InferenceSession(in_loop(proto), devices="cpu", precision="highest")
+    loops = [
+        vkml.InferenceSession(in_loop(proto, is_known=is_known), devices="cpu", precision="highest")
+        for is_known in (False, True)
+    ]
     for feed, wanted in zip(case.feeds, expected, strict=True):
         for condition in (True, False):
             found = branch.run(None, {**feed, "the condition": np.array(condition)})
             _assert_equal(found, wanted)
-        stacked = loop.run(None, {**feed, "the condition": np.array(True)})
-        for trip in range(TRIPS):
-            _assert_equal([array[trip, ...] for array in stacked], wanted)
+        for loop in loops:
+            stacked = loop.run(None, {**feed, "the condition": np.array(True)})
+            for trip in range(TRIPS):
+                _assert_equal([array[trip, ...] for array in stacked], wanted)
 
 
 def _assert_equal(found: list[Array], wanted: list[Array]) -> None:

@@ -11,6 +11,7 @@ from vkml.passes.folding import Folding, is_foldable
 from vkml.passes.inline import inline_branches
 from vkml.passes.simplify import fold_batch_normalization
 from vkml.passes.specialise import evaluate_constant, infer_types
+from vkml.passes.unroll import UnrollBudget, unroll_loops
 
 _ROUNDS = 8
 """How often branches are put in their places and folded: a condition may follow from a branch before it."""
@@ -21,10 +22,10 @@ def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
 
     Bodies are prepared in the same way; constants that they capture become their own.
     """
-    return _prepared(normalise(graph), optimise)
+    return _prepared(normalise(graph), optimise, UnrollBudget())
 
 
-def _prepared(graph: Graph, optimise: bool) -> Graph:
+def _prepared(graph: Graph, optimise: bool, budget: UnrollBudget) -> Graph:
     graph = fold_constants(graph)
     for _ in range(_ROUNDS if optimise else 0):
         inlined = inline_branches(graph)
@@ -42,13 +43,15 @@ def _prepared(graph: Graph, optimise: bool) -> Graph:
         nonlocal allowance
         known = {name: constants[name] for name in inner.captures if name in constants}
         made = _prepared(
-            replace(inner, constants={**inner.constants, **known}, fold_allowance=allowance), optimise
+            replace(inner, constants={**inner.constants, **known}, fold_allowance=allowance), optimise, budget
         )
         allowance = made.fold_allowance
         return made
 
     nodes = tuple(with_bodies(node, body) for node in graph.nodes)
-    return remove_dead(replace(graph, nodes=nodes, fold_allowance=allowance))
+    graph = remove_dead(replace(graph, nodes=nodes, fold_allowance=allowance))
+    unrolled = unroll_loops(graph, budget) if optimise else graph
+    return graph if unrolled is graph else _prepared(unrolled, optimise, budget)
 
 
 def fold_constants(graph: Graph) -> Graph:

@@ -192,7 +192,7 @@ class Loop(ControlFlow):
 
     def body_types(self, node: Node, types: Sequence[ValueType]) -> Mapping[str, Sequence[ValueType]]:
         body = node.attributes["body"]
-        first = [static(INT64, _stated_shape(body, 0)), static(BOOL, _stated_shape(body, 1))]
+        first = [static(INT64, stated_shape(body, 0)), static(BOOL, stated_shape(body, 1))]
         return {"body": [*first, *types[2:]]}
 
     def carried(self, node: Node) -> Mapping[str, range]:
@@ -217,8 +217,8 @@ class Loop(ControlFlow):
         body: Graph = node.attributes["body"]
         limit = None if inputs[0] is None else one_element(node, inputs[0], "the trip count")
         goes_on = inputs[1] is None or bool(one_element(node, inputs[1], "the condition"))
-        number_shape = _stated_shape(body, 0)
-        condition = np.ones(_stated_shape(body, 1), np.bool_)
+        number_shape = stated_shape(body, 0)
+        condition = np.ones(stated_shape(body, 1), np.bool_)
         carried: Sequence[Any] = inputs[2:]
         count = len(carried)
         collectors = [_Collector(node, host, output, limit, 0, False) for output in body.outputs[1 + count :]]
@@ -248,7 +248,7 @@ class Loop(ControlFlow):
         return results[: len(node.outputs)]
 
 
-def _stated_shape(body: Graph, at: int) -> tuple[int, ...]:
+def stated_shape(body: Graph, at: int) -> tuple[int, ...]:
     """The shape that a body gives its trip number and its condition: a scalar, or one element."""
     type_ = body.inputs[at].type
     return (1,) * len(type_.shape or ()) if isinstance(type_, TensorType) else ()

@@ -50,22 +50,22 @@ def _taken(node: Node, constants: Mapping[str, Constant]) -> Graph | None:
 
 def _renamed_apart(branch: Graph, taken: set[str]) -> Graph:
     """The branch with names of its own that nothing else has; these become `taken`."""
-    renamed: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in (*branch.constants, *(name for node in branch.nodes for name in node.outputs if name)):
-        renamed[name] = unused(f"{name}/inlined", taken)
-        taken.add(renamed[name])
-    return _renamed(branch, renamed)
+        names[name] = unused(f"{name}/inlined", taken)
+        taken.add(names[name])
+    return renamed(branch, names)
 
 
-def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with its values under other names, those that bodies capture included."""
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with values under other names, those that bodies capture included; inputs stay as listed."""
 
     def of(name: str) -> str:
         return names.get(name, name)
 
     def body(inner: Graph) -> Graph:
         captured = {name: names[name] for name in inner.captures if name in names}
-        return _renamed(inner, captured) if captured else inner
+        return renamed(inner, captured) if captured else inner
 
     nodes = []
     for node in graph.nodes:
