@@ -333,9 +333,8 @@ def _is_large_mask(node: Node, inputs: list[Array | None], result: Array) -> Any
     return result.dtype == np.bool_ and result.size > REFERENCE_LIMIT
 
 
-def _infers_with_mixed_types(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    types = {array.dtype for array in inputs if array is not None}
-    return len(types) > 1 and not node.attributes["training_mode"]
+def _infers_of_old(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.version < 14 and not node.attributes["training_mode"]
 
 
 def _keeps_all_sizes(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -572,8 +571,8 @@ FREEDOMS = (
     ),
     Freedom(
         "BatchNormalization",
-        _infers_with_mixed_types,
-        "onnx's evaluator trains before opset 14; onnxruntime has no such kernel",
+        _infers_of_old,
+        "onnx's evaluator trains before opset 14",
         ONNX,
     ),
     Freedom(

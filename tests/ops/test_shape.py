@@ -182,3 +182,10 @@ def test_expand_errors() -> None:
         inferred_types("Expand", [_array(1), _list(2**40, 2**40)])
     with pytest.raises(ShapeError, match="bytes"):
         inferred_types("Expand", [_array(1), _list(2**62, 0)])
+
+
+@pytest.mark.parametrize("opset", [1, 11])
+def test_an_attribute_of_no_axes_squeezes_all(opset: int) -> None:
+    """As where there is none: onnxruntime and onnx's evaluator agree."""
+    [found] = run_operator("Squeeze", [np.ones((1, 2, 1), np.float32)], {"axes": ()}, opset=opset)
+    assert found.shape == (2,)

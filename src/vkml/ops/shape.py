@@ -191,7 +191,11 @@ class Squeeze(Operator):
     attribute_types = {"axes": INTS}
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
-        return attributes_to_inputs(node, [("axes", 1, INT64)]) if node.version < 13 else node
+        if node.version >= 13:
+            return node
+        if not node.attributes.get("axes"):
+            return renew(node, drop=["axes"])  # an attribute of none counts as none
+        return attributes_to_inputs(node, [("axes", 1, INT64)])
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
