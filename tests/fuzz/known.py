@@ -158,6 +158,10 @@ def _pads_for_dilations(node: Node, inputs: list[Array | None], result: Array) -
     return str(node.attributes["auto_pad"]).startswith("SAME") and max(dilations, default=1) > 1
 
 
+def _is_valid_with_dilations(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["auto_pad"] == "VALID" and max(node.attributes["dilations"] or (), default=1) > 1
+
+
 def _may_overflow(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return any(
         array.size and not np.abs(array).max() < float(ml_dtypes.finfo(array.dtype).max) / 16
@@ -619,6 +623,12 @@ FREEDOMS = (
         "MaxPool AveragePool LpPool",
         _counts_valid_up,
         "ONNX's formula for VALID, which it deprecates, counts down; vkml and onnxruntime as they are told",
+        ONNX,
+    ),
+    Freedom(
+        "MaxPool AveragePool LpPool",
+        _is_valid_with_dilations,
+        "onnx's evaluator forgets the dilations in the size of the result",
         ONNX,
     ),
     Freedom("MaxPool", _misreads_pads, "onnx's evaluator takes pads for pairs, and for images only", ONNX),
