@@ -70,6 +70,10 @@ LIMITS = (
         "onnxruntime reads matrices of other shapes",
     ),
     Limit(r"the type has a dimension of -\d+$", "onnxruntime takes it for an open one"),
+    Limit(
+        r"RoiAlign node .*: a region from \S+ to \S+ cannot be sampled",
+        "regions without an end, or beyond 2^20 places: a bound of vkml's",
+    ),
     Limit(r"the graph has no outputs$", "nothing to compute"),
     Limit(r"Dropout node .*: (ratio|training_mode) must be a scalar", "onnxruntime reads the first number"),
     Limit(r"Einsum node .*: term '.*\..*' holds something else than letters", "onnxruntime ignores a dot"),
