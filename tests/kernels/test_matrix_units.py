@@ -13,12 +13,14 @@ import pytest
 
 import vkml
 from vkml.engine import devices as device_registry
+from vkml.engine import fragment_check
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.kernels import gemm, matrix_units
 from vkml.kernels.matrix_units import Choice, Tile
-from vkml.kernels.packed_weights import Fragment, PackedWeights, padded
+from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
+from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.builder import Builder, Target
 from vkml.onnx import save_graph
@@ -253,6 +255,26 @@ def test_packed_weights_hold_the_weights_scaled_exactly(device: str) -> None:
     np.testing.assert_array_equal(np.sort(held[held != 0]), np.sort(halfs, axis=None))
 
 
+def test_a_device_says_how_it_keeps_fragments(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are packed for lanes that share a fragment; where each held all of it, there would be more."""
+    from vkml import vulkan
+
+    info = vulkan.find_device(device, True)
+    target = device_registry.target_of(info)
+    assert target.fragment is not None
+    assert target.holds_elements_once()
+    monkeypatch.setattr(fragment_check, "_known", {})
+    one_too_many = count_elements
+
+    def counted(view: View, fragment: Fragment, push_bytes: int) -> Dispatch:
+        made = one_too_many(view, fragment, push_bytes)
+        source = made.kernel.source.replace("GetLength())", "GetLength()) * 2")
+        return replace(made, kernel=replace(made.kernel, source=source))
+
+    monkeypatch.setattr(fragment_check, "count_elements", counted)
+    assert not target.holds_elements_once()
+
+
 def operands(
     m: int = 256, k: int = 1024, n: int = 512, *, weights: Floats | None = None
 ) -> tuple[gemm.Product, View, View]:
@@ -271,6 +293,7 @@ def test_what_is_for_matrix_units() -> None:
         "strict": (replace(GPU, strict_fp32=True), a, b),
         "no matrix units": (replace(GPU, fragment=None), a, b),
         "small": (replace(GPU, fragment=Fragment(8, 8, 8, 8)), a, b),
+        "more than once": (replace(GPU, holds_elements_once=lambda: False), a, b),
         "lacks": (replace(GPU, capabilities=frozenset()), a, b),
         "no constant": (GPU, a, replace(b, buffer=Buffer(BufferKind.ACTIVATION, 1))),
         "transposed": (GPU, replace(a, strides=(0, 1, 256)), b),

@@ -213,6 +213,13 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
     names = (f.name for f in fields(info.capabilities))
     flags = frozenset(name for name in names if getattr(info.capabilities, name) is True)
     limits = info.limits
+    fragment = _best_fragment(info)
+
+    def holds_elements_once() -> bool:
+        from vkml.engine.fragment_check import holds_elements_once
+
+        return fragment is not None and holds_elements_once(open_device(info), fragment)
+
     return Target(
         flags,
         push_bytes=min(256, limits.push_constant_bytes),
@@ -222,7 +229,8 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
         max_groups=min(65535, *limits.max_workgroup_count),
         processors=1 if info.is_software else 132,
         strict_fp32=precision == "highest",
-        fragment=_best_fragment(info),
+        fragment=fragment,
+        holds_elements_once=holds_elements_once,
     )
 
 

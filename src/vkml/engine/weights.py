@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import threading
 from collections.abc import Sequence
@@ -12,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.engine.compilation import compile_kernels
-from vkml.engine.launches import Launches
+from vkml.engine.single_run import run_once
 from vkml.engine.turns import Turn
-from vkml.errors import DeviceError
 from vkml.forks import renew_in_child
 from vkml.ir import Constant
 from vkml.ir.mapped_file import mapping_of
 from vkml.kernels.packed_weights import PackedWeights
 from vkml.lowering.memory import ALIGNMENT
-from vkml.lowering.numbers import Numbers
 
 if TYPE_CHECKING:
     from vkml.engine.options import Progress
@@ -138,25 +135,8 @@ class WeightStore:
         source = device.allocate(original.type.bytes, MemoryKind.DEVICE, "weights", self._memory_limit)
         try:
             self._upload(source, 0, original)
-            launches = Launches([[weights.dispatch]], pipelines, Numbers())
             places = {weights.source: source.address, weights.target: memory.address + offset}
-            recorder = device.recorder("pack weights")
-            for level in launches.levels(launches.placed(places), ()):
-                for launch in level:
-                    recorder.dispatch(*launch)
-            recorder.barrier()
-            commands = recorder.finish()
-            submission = device.submission(commands)
-            try:
-                submission.submit()
-                submission.wait()
-            except BaseException:
-                with contextlib.suppress(DeviceError):
-                    device.wait_idle()  # after an interrupt it may be at work still
-                raise
-            finally:
-                submission.free()
-                commands.free()
+            run_once(device, weights.dispatch, pipelines, places)
         finally:
             source.free()
 

@@ -183,6 +183,8 @@ def refusal(target: Target, product: Product, a: View, b: View) -> str:
         return "no tile fits the device"
     if forced is None and choice.time >= estimate_strict(target, product):
         return "too small a product"
+    if not target.holds_elements_once():
+        return "the device's fragments hold elements more than once"
     return "" if are_scalable(constant, _matrix(b)) else "weights that one scale a column does not suit"
 
 

@@ -125,6 +125,28 @@ def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -
     return writer.finish("pack_weights", groups, subgroup_size=fragment.lanes)
 
 
+def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatch:
+    """The launch that writes how many elements of a fragment of weights each lane holds."""
+    writer = KernelWriter(push_bytes)
+    pointer = writer.write(result)
+    shape = f"{fragment.k}, {fragment.n}, CoopMatMatrixUse.MatrixB"
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text(
+        "\n".join(
+            [
+                "using namespace linalg;",
+                f'[shader("compute")] [numthreads({fragment.lanes}, 1, 1)]',
+                "void main(uint thread : SV_GroupIndex)",
+                "{",
+                f"    CoopMat<half, MemoryScope.Subgroup, {shape}> weights;",
+                f"    if (thread == 0) {pointer}[0] = int(weights.GetLength());",
+                "}",
+            ]
+        )
+    )
+    return writer.finish("count_elements", (1, 1, 1), subgroup_size=fragment.lanes)
+
+
 MATRIX_UNIT_NEEDS = ("has_cooperative_matrix", "float16", "storage_16bit", "vulkan_memory_model")
 
 _suitable: weakref.WeakKeyDictionary[Constant, dict[Hashable, bool]] = weakref.WeakKeyDictionary()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,6 +62,8 @@ class Target:
     """Whether products of float32 keep all of its bits: precision "highest"."""
     fragment: Fragment | None = None
     """What the device's matrix units multiply in one instruction: fp16, added up in fp32."""
+    holds_elements_once: Callable[[], bool] = field(default=lambda: True, compare=False)
+    """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
 
 
 class Builder:
