@@ -33,6 +33,7 @@ def compile_kernels(
             code,
             constants=[value & 0xFFFFFFFF for value in kernel.constants],
             push_constant_bytes=kernel.push_bytes,
+            subgroup_size=kernel.subgroup_size,
             label=kernel.label,
         )
         taken.append(pipeline)

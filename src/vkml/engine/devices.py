@@ -14,6 +14,7 @@ from vkml.errors import InvalidArgument, NoDevice
 from vkml.forks import renew_in_child
 
 if TYPE_CHECKING:
+    from vkml.kernels.packed_weights import Fragment
     from vkml.lowering.builder import Target
     from vkml.vulkan import Device, DeviceInfo
 
@@ -203,8 +204,8 @@ def close_devices() -> None:
         _open.clear()
 
 
-def target_of(info: DeviceInfo) -> Target:
-    """What lowering needs to know of a device."""
+def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
+    """What lowering needs to know of a device, and of the precision wanted."""
     from dataclasses import fields
 
     from vkml.lowering.builder import Target
@@ -212,6 +213,13 @@ def target_of(info: DeviceInfo) -> Target:
     names = (f.name for f in fields(info.capabilities))
     flags = frozenset(name for name in names if getattr(info.capabilities, name) is True)
     limits = info.limits
+    fragment = _best_fragment(info)
+
+    def holds_elements_once() -> bool:
+        from vkml.engine.fragment_check import holds_elements_once
+
+        return fragment is not None and holds_elements_once(open_device(info), fragment)
+
     return Target(
         flags,
         push_bytes=min(256, limits.push_constant_bytes),
@@ -220,4 +228,20 @@ def target_of(info: DeviceInfo) -> Target:
         subgroup_size=limits.subgroup_size,
         max_groups=min(65535, *limits.max_workgroup_count),
         processors=1 if info.is_software else 132,
+        strict_fp32=precision == "highest",
+        fragment=fragment,
+        holds_elements_once=holds_elements_once,
     )
+
+
+def _best_fragment(info: DeviceInfo) -> Fragment | None:
+    """Of the matrix units' fp16 products with fp32 sums: the one with most k, then the smallest."""
+    from vkml.kernels.packed_weights import Fragment
+
+    wanted = ("float16", "float16", "float32", "float32", "subgroup")
+    found = [
+        Fragment(each.m, each.n, each.k, info.limits.subgroup_size)
+        for each in info.capabilities.cooperative_matrix
+        if (each.a, each.b, each.c, each.result, each.scope) == wanted
+    ]
+    return min(found, key=lambda each: (-each.k, each.m * each.n), default=None)

@@ -161,7 +161,7 @@ class InferenceSession:
             limit = limits.get(info.name)
             if limit is None and is_one_of_several:
                 limit = device.free_bytes()
-            sites.append(Site(device, device_registry.target_of(info), weights, limit))
+            sites.append(Site(device, device_registry.target_of(info, self._precision), weights, limit))
         return Placement(tuple(sites), precision=self._precision, takes_cpu=choice.takes_cpu)
 
     def _refuse_data_dependent_sizes(self) -> None:

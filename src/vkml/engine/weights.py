@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.engine.compilation import compile_kernels
+from vkml.engine.single_run import run_once
 from vkml.engine.turns import Turn
 from vkml.forks import renew_in_child
 from vkml.ir import Constant
 from vkml.ir.mapped_file import mapping_of
+from vkml.kernels.packed_weights import PackedWeights
 from vkml.lowering.memory import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkml.engine.options import Progress
-    from vkml.vulkan import Device, Memory
+    from vkml.vulkan import Device, Memory, Pipeline
 
 Array = np.ndarray[Any, Any]
 _UPLOAD_STEP = 32 << 20
@@ -92,9 +95,15 @@ class WeightStore:
 
         memory = self._device.allocate(size, MemoryKind.DEVICE, "weights", self._memory_limit)
         arena = _Arena(memory, [id(constant) for constant in fresh], 1)
+        taken: list[Pipeline] = []
         try:
+            kernels = [each.dispatch.kernel for each in fresh if isinstance(each, PackedWeights)]
+            pipelines = compile_kernels(self._device, kernels, taken) if kernels else {}
             for constant, offset in zip(fresh, offsets, strict=True):
-                self._upload(memory, offset, constant)
+                if isinstance(constant, PackedWeights):
+                    self._pack(memory, offset, constant, pipelines)
+                else:
+                    self._upload(memory, offset, constant)
                 if self._progress:
                     self._progress("upload", offset + constant.type.bytes, size)
             with self._lock:
@@ -105,6 +114,9 @@ class WeightStore:
         except BaseException:
             self._forget(arena)
             raise
+        finally:
+            for pipeline in taken:
+                self._device.release(pipeline)
         return arena
 
     def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
@@ -112,6 +124,21 @@ class WeightStore:
         for start in range(0, data.size, _UPLOAD_STEP):
             self._device.upload(memory, offset + start, data[start : start + _UPLOAD_STEP])
         release_pages(constant.array)
+
+    def _pack(
+        self, memory: Memory, offset: int, weights: PackedWeights, pipelines: dict[int, Pipeline]
+    ) -> None:
+        """Uploads the original beside the arena, has it packed, and gives its memory back."""
+        from vkml.vulkan import MemoryKind
+
+        device, original = self._device, weights.original
+        source = device.allocate(original.type.bytes, MemoryKind.DEVICE, "weights", self._memory_limit)
+        try:
+            self._upload(source, 0, original)
+            places = {weights.source: source.address, weights.target: memory.address + offset}
+            run_once(device, weights.dispatch, pipelines, places)
+        finally:
+            source.free()
 
     def address(self, constant: Constant) -> int:
         arena, offset, _ = self._places[id(constant)]

@@ -57,6 +57,11 @@ TILES = (
 TILE_K = 32
 """What every tile's k divides: operands whose tiles must not cross a border need a multiple of it."""
 
+LAUNCH = 1.9
+"""Microseconds that a dependent dispatch takes on an H200,"""
+CYCLES = 1755
+"""and cycles that its processors do in one."""
+
 forced: tuple[Tile, int] | None = None
 """For tuning runs: the tile and K ranges that `choose` returns."""
 
@@ -102,6 +107,8 @@ class Product:
     label: str
     sizes: tuple[tuple[str, int], ...] = ()
     """Further constants that `coordinates` names."""
+    why_strict: str = ""
+    """Why it is not computed on matrix units, for people."""
 
 
 def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[View]:
@@ -167,7 +174,8 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
             groups,
             variant=f"{tile.m}x{tile.n}x{tile.k} tile, {tile.thread_m}x{tile.thread_n} a thread, "
             f"{splits} K ranges",
-            reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}",
+            reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
+            + (f"; no matrix units: {product.why_strict}" if product.why_strict else ""),
         )
     )
     if partials is not None:
@@ -218,13 +226,23 @@ def add_partials(
 
 
 def choose(target: Target, product: Product) -> tuple[Tile, int]:
-    """The tile and number of K ranges with the least estimated time.
+    """The tile and number of K ranges with the least estimated time."""
+    if forced is not None:
+        return forced
+    return _cheapest(target, product)[1:]
+
+
+def estimate_strict(target: Target, product: Product) -> float:
+    """The microseconds that the tiled product is expected to take."""
+    return LAUNCH + _cheapest(target, product)[0] / CYCLES
+
+
+def _cheapest(target: Target, product: Product) -> tuple[float, Tile, int]:
+    """The least estimated time, in cycles, and the tile and number of K ranges that take it.
 
     The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over
     its tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
     """
-    if forced is not None:
-        return forced
     itemsize = product.accumulator.storage.itemsize
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
     best: tuple[float, Tile, int] | None = None
@@ -246,7 +264,7 @@ def choose(target: Target, product: Product) -> tuple[Tile, int]:
             if best is None or time < best[0]:
                 best = (time, tile, splits)
     assert best is not None, "the smallest tile fits every Vulkan 1.3 device"
-    return best[1], best[2]
+    return best
 
 
 def matrix_operand(view: View, letter: str, inner: int, outer: int) -> Operand:

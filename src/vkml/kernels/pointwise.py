@@ -307,6 +307,84 @@ def emit_store(
     writer.text("\n".join([f"void store({arguments}, {accumulator} x)", "{", *lines, "}"]))
 
 
+def emit_vector_store(
+    writer: KernelWriter, sizes: tuple[int, ...], outputs: Sequence[View], epilogue: Epilogue | None
+) -> None:
+    """Adds ``void store4(int c0, …, float4 x4)``: as `emit_store`, four neighbours along the last coordinate.
+
+    The last coordinate is a multiple of four; neighbours beyond the last size are left out.
+    """
+    coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
+    last = coordinates[-1]
+    is_whole = is_multiple(sizes[-1], 4)
+    in_vectors = (*coordinates[:-1], f"uint({last}) / 4")
+    in_lane = (*coordinates[:-1], f"({last} + lane)")
+
+    def is_vector(view: View) -> bool:
+        others = (*view.strides[:-1], view.offset)
+        is_aligned = view.itemsize in (2, 4) and all(is_multiple(number, 4) for number in others)
+        return is_whole and view.strides[-1] == 1 and is_aligned
+
+    def at_vector(view: View) -> str:
+        return writer.offset(in_vectors, (*(step // 4 for step in view.strides[:-1]), 1))
+
+    before, inside, after = [], [], []
+    results = ["x"]
+    if epilogue is not None:
+        bound = {epilogue.result: "x"}
+        for name, leaf in epilogue.leaves.items():
+            view = on_space(leaf, sizes)
+            variable, type_ = f"leaf{len(bound)}", compute_type(view.dtype)
+            if is_vector(view):
+                pointer = writer.read(view, width=4)
+                before.append(
+                    f"    vector<{storage_type(view.dtype)}, 4> {variable}v = "
+                    f"loadAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}));"
+                )
+                element = f"{variable}v[lane]"
+                value = f"({element} != 0)" if view.dtype == dtypes.BOOL else f"{type_}({element})"
+                inside.append(f"        {type_} {variable} = {value};")
+            else:
+                where, spaces = (before, "    ") if view.strides[-1] == 0 else (inside, "        ")
+                offset = writer.offset(in_lane, view.strides)
+                value = load_expression(writer.read(view), offset, view.dtype)
+                where.append(f"{spaces}{type_} {variable} = {value};")
+            bound[name] = variable
+        operands = [bound[value.name] for value in epilogue.body.inputs]
+        statements, results = write_statements(writer, scalar_results(epilogue.body), operands, "        ")
+        inside += statements
+        writer.math()
+    for index, (result, output) in enumerate(zip(results, outputs, strict=True)):
+        view = on_space(output, sizes)
+        value = store_expression(result, output.dtype)
+        if is_vector(view):
+            pointer, name = writer.write(view, width=4), f"y{index}"
+            before.append(f"    vector<{storage_type(view.dtype)}, 4> {name};")
+            inside.append(f"        {name}[lane] = {value};")
+            after.append(f"    storeAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}), {name});")
+        else:
+            inside.append(f"        {writer.write(view)}[{writer.offset(in_lane, view.strides)}] = {value};")
+    guard = [] if is_whole else [f"        if ({last} + lane >= {writer.constant(sizes[-1])}) continue;"]
+    arguments = ", ".join(f"int {c}" for c in coordinates)
+    writer.text(
+        "\n".join(
+            [
+                f"void store4({arguments}, float4 x4)",
+                "{",
+                *before,
+                "    [ForceUnroll] for (int lane = 0; lane < 4; ++lane)",
+                "    {",
+                *guard,
+                "        float x = x4[lane];",
+                *inside,
+                "    }",
+                *after,
+                "}",
+            ]
+        )
+    )
+
+
 def on_space(view: View, sizes: tuple[int, ...]) -> View:
     """A view over a template's coarser index space; `CannotLower` where its strides do not allow that."""
     reshaped = view.reshape(sizes)

@@ -21,6 +21,8 @@ class KernelSpec:
     variant: str = ""
     """Which variant of its template this is, and why, for people."""
     reason: str = ""
+    subgroup_size: int | None = None
+    """Lanes that the kernel counts on; None: it works with any."""
 
 
 @dataclass(frozen=True, eq=False)

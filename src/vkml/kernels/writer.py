@@ -142,11 +142,12 @@ class KernelWriter:
             self._needs.update(NEEDS.get(view.dtype, ()))
         return self._pointer(view, reinterpreted_as or storage_type(view.dtype), width, "input")
 
-    def write(self, view: View, *, width: int = 1) -> str:
-        """A pointer to the view's first element, for writing."""
+    def write(self, view: View, *, width: int = 1, reinterpreted_as: str | None = None) -> str:
+        """A pointer to the view's first element, for writing; otherwise as `read`."""
         self._writes.append(view)
-        self._needs.update(NEEDS.get(view.dtype, ()))
-        return self._pointer(view, storage_type(view.dtype), width, "output")
+        if reinterpreted_as is None:
+            self._needs.update(NEEDS.get(view.dtype, ()))
+        return self._pointer(view, reinterpreted_as or storage_type(view.dtype), width, "output")
 
     def buffer(self, buffer: Buffer, pointer_type: str, name: str) -> str:
         """A pointer that takes no part in hazard tracking (the status word)."""
@@ -245,6 +246,7 @@ class KernelWriter:
         *,
         variant: str = "",
         reason: str = "",
+        subgroup_size: int | None = None,
     ) -> Dispatch:
         """The finished launch.
 
@@ -285,6 +287,7 @@ class KernelWriter:
             frozenset(self._needs),
             variant,
             reason,
+            subgroup_size,
         )
         return Dispatch(
             kernel,

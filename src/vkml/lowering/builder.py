@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from vkml.kernels import (
     gemm,
     gemv,
     index,
+    matrix_units,
     pad,
     pool,
     recurrent,
@@ -33,6 +34,7 @@ from vkml.kernels import (
     scatter,
 )
 from vkml.kernels import pointwise as pointwise_kernels
+from vkml.kernels.packed_weights import Fragment, PackedWeights
 from vkml.kernels.pointwise import Epilogue
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
@@ -57,6 +59,11 @@ class Target:
     processors: int = 1
     """Workgroups of 256 threads that run at once, roughly: what split-K aims to fill."""
     strict_fp32: bool = True
+    """Whether products of float32 keep all of its bits: precision "highest"."""
+    fragment: Fragment | None = None
+    """What the device's matrix units multiply in one instruction: fp16, added up in fp32."""
+    holds_elements_once: Callable[[], bool] = field(default=lambda: True, compare=False)
+    """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
 
 
 class Builder:
@@ -85,6 +92,7 @@ class Builder:
         self._epilogue_types: tuple[TensorType, ...] = ()
         self._epilogue_names: tuple[str, ...] = ()
         self._types: tuple[TensorType, ...] = ()
+        self._row_exponents: dict[Hashable, View] = {}
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -128,6 +136,25 @@ class Builder:
             changed = settled(Constant(dtype or constant.dtype, array.shape, array))
             _prepared.setdefault(constant, {})[key] = changed
         return self.constant(changed, f"{view.buffer.name}:{key}")
+
+    def packed_weights(self, weights: View, fragment: Fragment) -> View:
+        """A constant's weights (k, n) as matrix units want them, packed once for all plans."""
+        constant = weights.buffer.constant
+        assert constant is not None
+        key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment}"
+        packed = _prepared.get(constant, {}).get(key)
+        if packed is None:
+            packed = PackedWeights(constant, weights, fragment, self.target.push_bytes)
+            _prepared.setdefault(constant, {})[key] = packed
+        return self.buffer(BufferKind.CONSTANT, packed.type, f"{weights.buffer.name}:packed", packed)
+
+    def row_exponents(self, rows: View, fragment: Fragment) -> View:
+        """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
+        key = rows.buffer, rows.shape, rows.strides, rows.offset
+        found = self._row_exponents.get(key)
+        if found is None:
+            found = self._row_exponents[key] = matrix_units.emit_row_exponents(self, rows, fragment)
+        return found
 
     def set_destination(self, name: str, view: View) -> None:
         """States where the value `name` has to end up (a graph output, a part of a Concat)."""
@@ -206,6 +233,7 @@ class Builder:
     def rewind(self, mark: tuple[int, int]) -> None:
         """Takes back what was added since `mark`."""
         del self.dispatches[mark[0] :], self.buffers[mark[1] :]
+        self._row_exponents.clear()  # what is in it may be gone
 
     def writer(self) -> KernelWriter:
         return KernelWriter(self.target.push_bytes)
@@ -350,7 +378,10 @@ class Builder:
         product = gemm.matrix_product(a, b, self.result())
         if gemv.fits(a, b):
             return gemv.gemv(self, product, a, b)
-        return gemm.matmul(self, product, a, b)
+        why = matrix_units.refusal(self.target, product, a, b)
+        if not why:
+            return matrix_units.launch(self, product, a, b)
+        return gemm.matmul(self, replace(product, why_strict=why), a, b)
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
         """Convolution over windows of three spatial axes."""

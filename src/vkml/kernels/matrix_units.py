@@ -1,0 +1,356 @@
+"""Launches of products of float32 with constant weights on matrix units: whether, and in which tiles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.ir.size import Size, is_multiple, typical
+from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_strict
+from vkml.kernels.packed_weights import (
+    COLUMN_PADDING,
+    MATRIX_UNIT_NEEDS,
+    WIDEST_TILE,
+    Fragment,
+    are_scalable,
+    exponents_of,
+    fragments_of,
+)
+from vkml.kernels.pointwise import emit_vector_store
+from vkml.kernels.views import BufferKind, View
+from vkml.kernels.writer import template
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder, Target
+
+LEAST_FRAGMENT = (16, 8, 16)
+"""Smaller units than this have not been found to be faster than ordinary arithmetic."""
+LONGEST_SUM = 1 << 16
+"""Units truncate as they add, by 1.2e-9 a step of K (H200): 8e-5 here, where TF32's rounding gives 3e-4."""
+SUMS_A_LANE = 128
+"""fp32 sums a lane may hold: half the registers of a GPU whose lanes have 255."""
+REGISTERS = 65536
+"""Of a multiprocessor."""
+OTHER_REGISTERS = 100
+"""What a lane needs beside its sums."""
+BAND = 8
+"""Tiles of m whose workgroups run side by side."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a workgroup computes its tile, and what the rule knows of it (fitted to 1655 figures, H200)."""
+
+    sub_m: int
+    """Rows of results that a subgroup owns,"""
+    sub_n: int
+    """and columns."""
+    subgroups: int
+    """Side by side along n: no fragment of the weights is read twice."""
+    slices: int
+    """Shares of K inside a workgroup."""
+    step_k: int
+    ahead: int
+    """Steps of a fragment's k that the weights are fetched ahead."""
+    step: float
+    """Microseconds a step of k where a multiprocessor holds as many workgroups as fit."""
+    least: float
+    """The share of `step` that is left where it holds only one of them."""
+
+    @property
+    def m(self) -> int:
+        return self.sub_m
+
+    @property
+    def n(self) -> int:
+        return self.sub_n * self.subgroups
+
+    @property
+    def shared_bytes(self) -> int:
+        """As matrix_units.slang counts them, but for the fragment's rows of results, which are fewer."""
+        operands = self.slices * 2 * self.m * ((self.step_k + 8) // 4)
+        added = self.slices // 2 * self.m * self.n // 2
+        return 8 * (max(operands, added) + self.m)
+
+    def results_bytes(self, fragment: Fragment) -> int:
+        return 8 * (self.subgroups * fragment.m * ((self.sub_n + 4) // 2) + self.m)
+
+    def threads(self, fragment: Fragment) -> int:
+        return self.subgroups * self.slices * fragment.lanes
+
+    def sums(self, fragment: Fragment) -> int:
+        """That a lane holds."""
+        return self.sub_m * self.sub_n // fragment.lanes
+
+    def label(self) -> str:
+        slices = f"x{self.slices}" if self.slices > 1 else ""
+        return f"{self.m}x{self.n} tile, {self.sub_m}x{self.sub_n}{slices} a subgroup, steps of {self.step_k}"
+
+    def fits(self, fragment: Fragment, target: Target) -> bool:
+        """Whether the kernel's loops come out even with this fragment, and the device has room."""
+        slice_threads = self.subgroups * fragment.lanes
+        group = max(1, 8 * fragment.lanes // (fragment.n * fragment.k)) * fragment.n
+        return (
+            self.sub_m % fragment.m == 0
+            and self.sub_n % group == 0
+            and COLUMN_PADDING % fragment.n == 0
+            and self.step_k % (fragment.k * self.ahead) == 0
+            and fragment.m * self.sub_n // 4 % fragment.lanes == 0
+            and self.m * self.step_k % (slice_threads * 4) == 0
+            and self.n <= WIDEST_TILE
+            and self.sums(fragment) <= SUMS_A_LANE
+            and self.threads(fragment) <= min(512, target.max_invocations)
+            and max(self.shared_bytes, self.results_bytes(fragment)) <= target.shared_bytes
+        )
+
+
+TILES = (
+    Tile(64, 64, 8, 1, 32, 2, 0.826, 0.50),
+    Tile(48, 64, 4, 1, 32, 2, 0.833, 0.78),
+    Tile(64, 32, 4, 1, 32, 2, 0.925, 0.63),
+    Tile(64, 32, 2, 2, 64, 4, 0.723, 0.50),
+    Tile(32, 64, 2, 2, 64, 2, 1.216, 0.77),
+    Tile(32, 32, 4, 1, 64, 4, 0.916, 0.64),
+    Tile(32, 32, 4, 2, 64, 4, 0.702, 0.50),
+    Tile(32, 32, 2, 2, 64, 4, 0.797, 0.81),
+    Tile(32, 32, 2, 4, 64, 4, 0.872, 0.50),
+    Tile(16, 32, 2, 4, 64, 4, 0.950, 0.72),
+)
+
+WAVE = 2.0
+"""Microseconds: the start and the end of a workgroup;"""
+PART = 1.0
+"""what 16384 sums of a range of K cost that are stored and added by a second pass."""
+READ = 3.9e6
+"""Bytes that the pass over rows for their scales reads in a microsecond;"""
+READ_BY_ONE = 1e5
+"""those that one multiprocessor reads from the second-level cache,"""
+LOOK = 0.7
+"""and the microseconds until the first of them come."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile, a number of ranges of K, where scales come from, and the microseconds that are expected."""
+
+    tile: Tile
+    splits: int
+    has_pass: bool = False
+    """Whether a pass before finds the scales of rows; otherwise each workgroup finds its own rows'."""
+    time: float = 0.0
+
+
+finds_own_scales = False
+"""Whether `choose` also offers that workgroups find their rows' scales: not measured yet, only tested."""
+
+forced: Choice | None = None
+"""For tests and tuning runs: what `choose` returns wherever a product can be computed so at all."""
+
+
+def refusal(target: Target, product: Product, a: View, b: View) -> str:
+    """Why a product is not for matrix units, or an empty string.
+
+    Args:
+        target: the device.
+        product: its sizes.
+        a: (1, m, k) or (batch, m, k).
+        b: (batch, k, n).
+    """
+    fragment = target.fragment
+    if target.strict_fp32 or fragment is None:
+        return "strict fp32" if target.strict_fp32 else "the device has no matrix units"
+    constant = b.buffer.constant
+    if a.dtype != dtypes.FLOAT32:
+        return "not float32"
+    if b.buffer.kind is not BufferKind.CONSTANT or constant is None:
+        return "no constant weights"
+    if isinstance(product.k, Size) or isinstance(product.n, Size):
+        return "open sizes of the weights"
+    if product.batch != 1 or a.strides[2] != 1 or b.is_reversed:
+        return "batched or transposed operands"
+    if forced is None and any(
+        size < least for size, least in zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
+    ):
+        return "the device's matrix units are small"
+    if not set(MATRIX_UNIT_NEEDS) <= target.capabilities:
+        return f"the device lacks {', '.join(sorted(set(MATRIX_UNIT_NEEDS) - target.capabilities))}"
+    if product.k > LONGEST_SUM:
+        return f"sums of more than {LONGEST_SUM}"
+    choice = choose(target, fragment, product)
+    if choice is None:
+        return "no tile fits the device"
+    if forced is None and choice.time >= estimate_strict(target, product):
+        return "too small a product"
+    if not target.holds_elements_once():
+        return "the device's fragments hold elements more than once"
+    return "" if are_scalable(constant, _matrix(b)) else "weights that one scale a column does not suit"
+
+
+def launch(build: Builder, product: Product, a: View, b: View) -> list[View]:
+    """Emits a product that `refusal` has nothing against; returns the views of its results."""
+    fragment = build.target.fragment
+    assert fragment is not None
+    choice = choose(build.target, fragment, product)
+    assert choice is not None
+    tile, splits = choice.tile, choice.splits
+    packed = build.packed_weights(_matrix(b), fragment)
+    has_pass = choice.has_pass
+    exponents = build.row_exponents(a, fragment) if has_pass else None
+    epilogue, outputs = build.take_epilogue(product.result)
+    writer = build.writer()
+    pointers = {
+        "A_POINTER": writer.read(a),
+        "B_POINTER": writer.read(fragments_of(packed, product.n), width=4),
+        "COLUMN_EXPONENTS": writer.read(exponents_of(packed, product.n), width=4, reinterpreted_as="int"),
+    }
+    if exponents is not None:
+        pointers["ROW_EXPONENTS"] = writer.read(exponents)
+    for name, value in (("M", product.m), ("N", product.n), ("K", product.k), ("SPLITS", splits)):
+        writer.constant(value, name)
+    writer.constant(a.strides[1], "A_STRIDE")
+    numbers = {
+        "FRAGMENT_M": fragment.m,
+        "FRAGMENT_N": fragment.n,
+        "FRAGMENT_K": fragment.k,
+        "LANES": fragment.lanes,
+        "TILE_M": tile.m,
+        "TILE_N": tile.n,
+        "SUB_M": tile.sub_m,
+        "SUB_N": tile.sub_n,
+        "SLICES": tile.slices,
+        "STEP_K": tile.step_k,
+        "AHEAD": tile.ahead,
+        "BAND": BAND,
+    }
+    writer.text(
+        "\n".join(
+            [
+                *(f"static const int {name} = {value};" for name, value in numbers.items()),
+                *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
+                f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})",
+                f"static const bool IS_A_ALIGNED = {_bool(_is_aligned(a))};",
+                f"static const bool IS_K_WHOLE = {_bool(product.k % tile.step_k == 0)};",
+            ]
+        )
+    )
+    partials = None
+    if splits > 1:
+        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, product.batch, product.m, product.n)))
+        emit_vector_store(writer, (splits, product.m, product.n), [partials], None)
+        writer.text("void finish(int split, int m, int n, float4 x) { store4(split, m, n, x); }")
+    else:
+        emit_vector_store(writer, product.space, outputs, epilogue)
+        writer.text("void finish(int split, int m, int n, float4 x) { store4(0, m, n, x); }")
+    tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
+    across, rows = writer.grid(tiles, build.target.max_groups)
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text(template("matrix_units"))
+    build.emit(
+        writer.finish(
+            "matmul",
+            (across, rows, splits),
+            variant=f"matrix units, {tile.label()}, {splits} K ranges"
+            + (", scales from a pass" if has_pass else ""),
+            reason=f"M {product.m}, N {product.n}, K {product.k}: fp16 scaled by rows and columns, "
+            f"fp32 sums; {choice.time:.0f} µs expected, strict {estimate_strict(build.target, product):.0f}",
+            subgroup_size=fragment.lanes,
+        )
+    )
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
+
+
+def emit_row_exponents(build: Builder, a: View, fragment: Fragment) -> View:
+    """Emits the pass that finds the scale of each row of (1, m, k); returns the exponents."""
+    _, m, k = a.shape
+    exponents = build.scratch(TensorType(dtypes.INT32, (m,)))
+    writer = build.writer()
+    pointers = {"A_POINTER": writer.read(a), "EXPONENTS": writer.write(exponents)}
+    writer.constant(m, "M")
+    writer.constant(a.strides[1], "A_STRIDE")
+    writer.word("steps", k)
+    across, rows = writer.grid(-(-m // 8), build.target.max_groups)
+    writer.text(
+        "\n".join(
+            [
+                "#define K push.steps",
+                f"static const int LANES = {fragment.lanes};",
+                f"static const bool IS_A_ALIGNED = {_bool(_is_aligned(a))};",
+                *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
+            ]
+        )
+    )
+    writer.text(template("row_exponents"))
+    build.emit(
+        writer.finish(
+            "row_exponents",
+            (across, rows, 1),
+            variant="a subgroup a row",
+            reason="scales for matrix units",
+            subgroup_size=fragment.lanes,
+        )
+    )
+    return exponents
+
+
+def choose(target: Target, fragment: Fragment, product: Product) -> Choice | None:
+    """The tile and number of K ranges with the least estimated time; None where no tile fits."""
+    if forced is not None:
+        return forced
+    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
+    best: Choice | None = None
+    for tile in TILES:
+        if not tile.fits(fragment, target):
+            continue
+        tiles = -(-m // tile.m) * -(-n // tile.n)
+        most = max(1, k // (tile.step_k * tile.slices * 2))
+        ranges = {1, *(max(1, min(most, 16, i * target.processors // tiles)) for i in (1, 2))}
+        for splits in sorted(ranges):
+            for has_pass in (True, False) if finds_own_scales else (True,):
+                choice = Choice(tile, splits, has_pass)
+                time = estimate(target, fragment, choice, m, n, k)
+                if best is None or time < best.time:
+                    best = replace(choice, time=time)
+    return best
+
+
+def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
+    """Microseconds: workgroups run in waves of as many as fit on all multiprocessors; the last is sparse."""
+    tile, splits = choice.tile, choice.splits
+    threads = tile.threads(fragment)
+    by_registers = REGISTERS // (min(255, tile.sums(fragment) + OTHER_REGISTERS) * threads)
+    shared = max(tile.shared_bytes, tile.results_bytes(fragment))
+    resident = max(1, min(by_registers, target.shared_bytes // shared))
+    groups = -(-m // tile.m) * -(-n // tile.n) * splits
+    steps = math.ceil(math.ceil(k / tile.step_k) / (splits * tile.slices))
+    waves, rest = divmod(groups, target.processors * resident)
+    time = LAUNCH
+    wave = WAVE
+    if choice.has_pass:
+        time += LAUNCH + 4 * m * k / READ
+    else:
+        wave += LOOK + 4 * tile.m * -(-k // splits) * resident / READ_BY_ONE
+    time += waves * (wave + steps * tile.step)
+    if rest:
+        share = -(-rest // target.processors) / resident
+        time += wave + steps * tile.step * max(share, tile.least)
+    if splits > 1:
+        time += LAUNCH + PART * splits * tile.m * tile.n / 16384
+    return time
+
+
+def _matrix(b: View) -> View:
+    """(k, n) of a single (1, k, n)."""
+    return View(b.buffer, b.dtype, b.shape[1:], b.strides[1:], b.offset)
+
+
+def _is_aligned(a: View) -> bool:
+    """Whether four neighbours along k may be read at once, from any row."""
+    return all(is_multiple(number, 4) for number in (a.shape[2], a.strides[1], a.offset))
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

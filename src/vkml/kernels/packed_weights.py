@@ -1,0 +1,166 @@
+"""Constant weights as matrix units want them: what a kernel makes of the original when it is uploaded."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import EngineError
+from vkml.ir import Constant, TensorType, dtypes
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.kernels.writer import KernelWriter, template
+
+K_PADDING = 64
+"""Packed weights hold zeros from K up to a multiple of this: what the longest step needs."""
+COLUMN_PADDING = 16
+"""Packed weights hold whole groups of so many columns."""
+WIDEST_TILE = 512
+LARGEST_RANGE = 2.0**24
+"""By how much the largest magnitudes of the weights' rows may differ.
+
+An element of the other operand that lies 2^28 below its row's largest loses bits. It matters where the larger
+ones meet weights that are smaller by as much, which is kept from happening so.
+"""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """The product of one instruction of a matrix unit (m × n × k), and the subgroup that computes it."""
+
+    m: int
+    n: int
+    k: int
+    lanes: int
+
+
+class PackedWeights(Constant):
+    """Weights in fp16, each column scaled by a power of two, in the order of the matrix unit's fragments.
+
+    Its 32-bit words are an exponent for each column, then the fragments, then room that kernels may read.
+    """
+
+    def __init__(self, original: Constant, weights: View, fragment: Fragment, push_bytes: int) -> None:
+        """Args:
+        original: float32.
+        weights: (k, n) of it.
+        fragment: whose order.
+        push_bytes: of push constants that the device has.
+        """
+        k, n = weights.shape
+        columns = padded(n, COLUMN_PADDING)
+        fragments = columns * padded(k, K_PADDING) // 2
+        words = columns + fragments + K_PADDING * (columns + WIDEST_TILE) // 2
+        put = object.__setattr__  # the base class is frozen
+        put(self, "dtype", dtypes.UINT32)
+        put(self, "shape", (words,))
+        # A copy of the description: tables that have this one by its original keep no original alive.
+        put(self, "original", copy.copy(original))
+        put(self, "source", Buffer(BufferKind.CONSTANT, original.type.bytes, "original weights"))
+        target = Buffer(BufferKind.ACTIVATION, 4 * words, "packed weights")
+        put(self, "target", target)
+        view = contiguous(target, TensorType(dtypes.UINT32, (words,)))
+        put(self, "dispatch", _packing(replace(weights, buffer=self.source), view, fragment, push_bytes))
+
+    original: Constant
+    source: Buffer
+    """Where the original lies while it is packed."""
+    target: Buffer
+    """Where the words go."""
+    dispatch: Dispatch
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        raise EngineError("packed weights are made on the device: they have no array on the host")
+
+
+def padded(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def exponents_of(packed: View, columns: int) -> View:
+    """The part of packed weights that holds the columns' exponents."""
+    return replace(packed, shape=(padded(columns, COLUMN_PADDING),))
+
+
+def fragments_of(packed: View, columns: int) -> View:
+    """The part of packed weights that holds the fragments, and what lies behind them."""
+    start = padded(columns, COLUMN_PADDING)
+    return replace(packed, shape=(packed.shape[0] - start,), offset=packed.offset + start)
+
+
+def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -> Dispatch:
+    """The launch that packs weights (k, n)."""
+    k, n = weights.shape
+    writer = KernelWriter(push_bytes)
+    numbers = {"FRAGMENT_N": fragment.n, "FRAGMENT_K": fragment.k, "LANES": fragment.lanes}
+    source = writer.read(weights)
+    exponents = writer.write(exponents_of(packed, n), reinterpreted_as="int")
+    target = writer.write(fragments_of(packed, n), width=4)
+    # Pushed, so that one pipeline packs all weights.
+    writer.word("rows", n)
+    writer.word("steps", k)
+    writer.word("k_padded", padded(k, K_PADDING))
+    writer.word("row_stride", weights.strides[1])
+    writer.word("k_stride", weights.strides[0])
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text(
+        "\n".join(
+            [
+                *(f"static const int {name} = {value};" for name, value in numbers.items()),
+                *(
+                    f"#define {name} {pointer}"
+                    for name, pointer in (("SOURCE", source), ("PACKED", target), ("EXPONENTS", exponents))
+                ),
+            ]
+        )
+    )
+    writer.text(template("fragments"))
+    groups = (-(-n // COLUMN_PADDING), 1, 1)
+    return writer.finish("pack_weights", groups, subgroup_size=fragment.lanes)
+
+
+def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatch:
+    """The launch that writes how many elements of a fragment of weights each lane holds."""
+    writer = KernelWriter(push_bytes)
+    pointer = writer.write(result)
+    shape = f"{fragment.k}, {fragment.n}, CoopMatMatrixUse.MatrixB"
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text(
+        "\n".join(
+            [
+                "using namespace linalg;",
+                f'[shader("compute")] [numthreads({fragment.lanes}, 1, 1)]',
+                "void main(uint thread : SV_GroupIndex)",
+                "{",
+                f"    CoopMat<half, MemoryScope.Subgroup, {shape}> weights;",
+                f"    if (thread == 0) {pointer}[0] = int(weights.GetLength());",
+                "}",
+            ]
+        )
+    )
+    return writer.finish("count_elements", (1, 1, 1), subgroup_size=fragment.lanes)
+
+
+MATRIX_UNIT_NEEDS = ("has_cooperative_matrix", "float16", "storage_16bit", "vulkan_memory_model")
+
+_suitable: weakref.WeakKeyDictionary[Constant, dict[Hashable, bool]] = weakref.WeakKeyDictionary()
+
+
+def are_scalable(constant: Constant, weights: View) -> bool:
+    """Whether weights (k, n) of a constant are finite, and their rows' largest magnitudes alike enough."""
+    key = weights.shape, weights.strides, weights.offset
+    known = _suitable.setdefault(constant, {})
+    if key not in known:
+        elements = constant.array.reshape(-1)[weights.offset :]
+        strides = tuple(4 * stride for stride in weights.strides)
+        matrix = np.lib.stride_tricks.as_strided(elements, weights.shape, strides, writeable=False)
+        largest = np.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+        low, high = float(largest.min()), float(largest.max())
+        known[key] = bool(np.isfinite(high) and low > 0 and low * LARGEST_RANGE >= high)
+    return known[key]
