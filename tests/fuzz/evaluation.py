@@ -19,6 +19,9 @@ from vkml.onnx import load_graph
 from vkml.passes import normalise
 from vkml.passes.specialise import evaluate_constant, infer_types
 
+READ_INPUTS = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
+"""How many inputs an operator looks into, where it asks others for their shape or type only."""
+
 
 class Mismatch(Exception):
     """An operator's inference and its evaluation contradict each other."""
@@ -63,7 +66,7 @@ class Evaluation:
         self.nodes = list(self.graph.nodes)
         needed = {value.name for value in self.graph.outputs}
         self.read = set(needed)
-        """Values of which more than the shape decides results."""
+        """Values of which more than the shape and the type decides results."""
         self.current: Node | None = None
         """The node that is evaluated, or was when something was raised."""
         self.needed: set[int] = set()
@@ -72,8 +75,8 @@ class Evaluation:
             if needed & set(node.outputs):
                 self.needed.add(number)
                 needed |= set(node.inputs)
-                if self.read & set(node.outputs) and node.op not in ("Shape", "Size"):
-                    self.read |= set(node.inputs)
+                if self.read & set(node.outputs):
+                    self.read |= set(node.inputs[: READ_INPUTS.get(node.op)])
 
     def run(self, feed: Mapping[str, Array], disturbance: Disturbance | None = None) -> dict[str, Array]:
         """The values of all outputs, in vkml's storage; `bytes` is then what all of them took."""

@@ -394,7 +394,12 @@ def test_a_refusal_that_others_share_is_none() -> None:
 
 def test_what_is_only_measured_need_not_be_computed() -> None:
     wrong = node("Gather", ["x", "i"], ["g"])
-    for last, count in ((node("Size", ["g"], ["y"]), 0), (node("Neg", ["g"], ["y"]), 1)):
+    lasts = (
+        (node("Size", ["g"], ["y"]), 0),
+        (node("CastLike", ["x", "g"], ["y"]), 0),
+        (node("Neg", ["g"], ["y"]), 1),
+    )
+    for last, count in lasts:
         proto = model([wrong, last], {"i": np.array([7])})
         case = Case(proto.SerializeToString(), ({"x": X},), (Run(0),))
         verdict = judge(case, "cpu")
