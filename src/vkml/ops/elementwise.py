@@ -63,6 +63,8 @@ def power(base: Array, exponent: Array) -> Any:
 _PERIOD = 2**62
 """Exponents that differ by a multiple of it raise odd integers of 64 bits, or fewer, to the same; those of 64
 and more raise even ones to 0. So exponents beyond int64 have equals within it."""
+_SHORT_PERIOD = 2**30
+"""The same of integers of 32 bits and int32."""
 
 
 def _integer_power(base: Array, exponent: Array) -> Any:
@@ -80,9 +82,12 @@ def _power_form(base: Scalar, exponent: Scalar) -> Scalar | None:
     if base.dtype.is_integer:
         if exponent.dtype.is_float:
             return None
-        times = scalar.convert(exponent, INT64 if exponent.dtype in (UINT32, UINT64, INT64) else INT32)
-        if exponent.dtype == UINT64:
-            times = scalar.where(times < 0, times & _PERIOD - 1 | _PERIOD, times)
+        # Not 64 bits for the sake of an exponent of 32: not every device has them.
+        is_wide = exponent.dtype.bits == 64 or (exponent.dtype == UINT32 and base.dtype.bits == 64)
+        times = scalar.convert(exponent, INT64 if is_wide else INT32)
+        if exponent.dtype in (UINT32, UINT64):
+            period = _PERIOD if is_wide else _SHORT_PERIOD
+            times = scalar.where(times < 0, times & period - 1 | period, times)
         return scalar.power(base, times)
     if exponent.is_constant and exponent.value in _SHORT_POWERS:
         return _SHORT_POWERS[exponent.value](base)
