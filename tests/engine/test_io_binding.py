@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import vkml
@@ -418,3 +419,72 @@ def test_sequences_and_optionals_stay_on_the_host(device_name: str) -> None:
         binding.bind_output("t", device_name)
         with pytest.raises(vkml.InvalidArgument, match="'t' is a sequence or an optional"):
             session.run_with_iobinding(binding)
+
+
+def test_an_input_that_is_an_output_is_read_before_its_memory_is_written(device_name: str) -> None:
+    """The sum is bound to the memory of x, and x itself is an output, asked for behind it."""
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 3))
+    total = onnx.helper.make_tensor_value_info("total", onnx.TensorProto.FLOAT, (2, 3))
+    add = onnx.helper.make_node("Add", ["x", "x"], ["total"])
+    graph = onnx.helper.make_graph([add], "both", [x], [total, x])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    place, array = place_of(device_name), np.arange(6, dtype=np.float32).reshape(2, 3)
+    with InferenceSession(model.SerializeToString(), devices=device_name) as session:
+        for bound in (place, "cpu"):
+            value = OrtValue.ortvalue_from_numpy(array.copy(), place)
+            binding = session.io_binding()
+            binding.bind_ortvalue_input("x", value)
+            binding.bind_ortvalue_output("total", value)
+            binding.bind_output("x", bound)
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(value.numpy(), 2 * array)
+            np.testing.assert_array_equal(binding.get_outputs()[1].numpy(), array)
+
+
+@pytest.mark.parametrize("kind", ["list", "other byte order", "another shape"])
+def test_inputs_that_become_other_arrays_are_read_at_each_run(
+    session: InferenceSession, device_name: str, kind: str
+) -> None:
+    place, array = place_of(device_name), numbers(4)
+    given: Any = array.tolist() if kind == "list" else array.copy()
+    if kind == "other byte order":
+        given = array.astype(">f4")
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", given)
+    for name in names(session):
+        binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_shape_and_type((4, 5), np.float32, place))
+    session.run_with_iobinding(binding)
+    if kind == "another shape":
+        given.resize((1, 5), refcheck=False)
+        with pytest.raises(InvalidArgument, match="is float32\\[1, 5\\]"):
+            session.run_with_iobinding(binding)
+        return
+    for row in given:
+        row[0] = 3
+    session.run_with_iobinding(binding)
+    array[:, 0] = 3
+    for value, wanted in zip(binding.get_outputs(), expected(array), strict=True):
+        np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-5)
+
+
+def test_texts_have_no_place_on_a_device(
+    vulkan_device_name: str, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    with pytest.raises(InvalidArgument, match="strings live on the CPU"):
+        OrtValue.ortvalue_from_numpy(np.array(["a"], object), vulkan_device_name)
+    gc.collect()
+    assert not [str(each.message) for each in recwarn]
+
+
+def test_whatever_fails_in_another_thread_is_told(
+    session: InferenceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise ValueError("of nobody's")
+
+    monkeypatch.setattr(session, "run", fails)
+    told: list[tuple[Any, ...]] = []
+    done = threading.Event()
+    session.run_async(None, {"x": numbers(1)}, lambda *found: (told.append(found), done.set()))
+    assert done.wait(timeout=60)
+    assert told[0][0] == [] and "of nobody's" in told[0][2]

@@ -168,3 +168,31 @@ def test_numbers_of_bytes(text: Any, count: int) -> None:
 def test_what_is_no_number_of_bytes(text: Any) -> None:
     with pytest.raises(InvalidArgument, match="number of bytes"):
         byte_count("it", text)
+
+
+def with_doubles() -> bytes:
+    """Exp of doubles, which no Vulkan device computes, between two nodes that each does."""
+    sketch = Sketch("doubles", 17)
+    wide = sketch.node("Cast", sketch.node("Relu", sketch.input("x", (3, WIDTH))), to=11)
+    return vkml.onnx.save_graph(sketch.finish(sketch.node("Cast", sketch.node("Exp", wide), to=1)))
+
+
+def test_what_cannot_run_where_it_is_assigned_to_is_said(gpus: list[str], caplog: Any) -> None:
+    with vkml.InferenceSession(
+        with_doubles(), devices=[*gpus, "cpu"], placement={"Exp*": gpus[1]}
+    ) as session:
+        assert any("Exp" in node for node, _ in session.report().fallbacks)
+        assert "Exp" in caplog.text
+    with pytest.raises(vkml.NotImplemented, match="Exp"):
+        vkml.InferenceSession(with_doubles(), devices=[*gpus, "cpu"], placement=places, strict=True)
+
+
+def test_memory_of_assigned_nodes_counts(gpus: list[str]) -> None:
+    """Two weights of 16 KiB are assigned to a device that may hold three."""
+    last = products()[-2:]
+    room = {gpus[0]: 3 * 16384 + 8192}
+    assigned = dict.fromkeys(last, gpus[0])
+    with vkml.InferenceSession(layers(), devices=gpus, memory_limit=room, placement=assigned) as session:
+        steps = session.report().steps
+    count = sum(sum(op == "MatMul" for op in step.operators) for step in steps if step.device == gpus[0])
+    assert count == 3

@@ -75,8 +75,11 @@ class DeviceArray:
         return found.view(self.dtype.storage).reshape(self.shape)
 
     def __del__(self) -> None:
-        memory, pool = getattr(self, "_memory", None), _pools.get(self.device)
-        if memory is not None and pool is not None and not self.device.is_closed:  # else it is gone already
+        memory = getattr(self, "_memory", None)
+        if memory is None or self.device.is_closed:  # never made, or gone already
+            return
+        pool = _pools.get(self.device)
+        if pool is not None:
             pool.give(memory)
 
 
@@ -154,22 +157,18 @@ def on_host(value: Any) -> Any:
     return value.numpy() if isinstance(value, DeviceArray) else value
 
 
-def put(found: Value, target: DeviceArray, place: Device | DeviceArray) -> DeviceArray:
-    """A value where it was wanted.
+def put(found: Value, target: DeviceArray) -> DeviceArray:
+    """Copies a value into the memory of another, unless it is that one; returns this.
 
     Args:
         found: as a run made it.
-        target: the memory that the run was given for it.
-        place: what was wanted; where that is a value, it is overwritten and returned.
+        target: of its type and shape.
     """
     if found is not target:
         if isinstance(found, DeviceArray) and found.device is target.device:
             target.copy_from(found)
         else:
             target.write(on_host(found))
-    if isinstance(place, DeviceArray) and place is not target:
-        place.copy_from(target)
-        return place
     return target
 
 

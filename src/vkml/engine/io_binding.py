@@ -183,6 +183,11 @@ class IOBinding:
             if place is not None and not isinstance(place, np.ndarray)
         }
 
+    def holds(self, feeds: Sequence[Value]) -> bool:
+        """Whether these are the very values that are bound, and no arrays made of them for one run."""
+        bound = [id(value) for value in self.inputs.values()]
+        return len(bound) == len(feeds) and all(id(value) in bound for value in feeds)
+
     def take(self, made: Sequence[Value]) -> None:
         """Keeps what a run has made of the bound outputs, in their order.
 

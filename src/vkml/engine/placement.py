@@ -69,6 +69,8 @@ class Places:
     """First output of each node → device."""
     fallbacks: list[tuple[str, str]] = field(default_factory=list)
     """Labels of nodes that the CPU runs though it was not asked to, and why."""
+    displaced: list[tuple[str, str]] = field(default_factory=list)
+    """Those among them that are assigned to a device."""
     reasons: list[str] = field(default_factory=list)
     """Why a device does not run all nodes, for people."""
 
@@ -78,7 +80,7 @@ def place(graph: Graph, placement: Placement) -> Places:
 
     A node runs where it is assigned to, else on the first site that has memory for it and all before it, in
     the graph's order: weights then stay in that order, too. What a site has no kernel for, the next one runs
-    that has, in the end the CPU.
+    that has, in the end the CPU; for a node that is assigned, the CPU at once.
 
     Args:
         graph: specialised, not fused.
@@ -100,10 +102,13 @@ def place(graph: Graph, placement: Placement) -> Places:
         device = wanted[key]
         if device != CPU:
             first = names.index(device)
-            able = [n for n in (first, *range(len(names))) if key not in refused[n]]
-            if not able:
+            is_assigned = _assigned(node, placement) is not None
+            candidates = [first] if is_assigned else range(first, len(names))
+            device = next((names[n] for n in candidates if key not in refused[n]), CPU)
+            if device == CPU:
                 places.fallbacks.append((node.label, refused[first][key]))
-            device = names[able[0]] if able else CPU
+                if is_assigned:
+                    places.displaced.append(places.fallbacks[-1])
         places.device_of[key] = device
     return places
 
@@ -116,7 +121,7 @@ def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str
         count = len(rest)
         is_last = site is placement.sites[-1] and not placement.takes_cpu
         if site.limit is not None and not is_last:
-            count = _fitting(graph, rest, site.limit)
+            count = _fitting(graph, site.name, wanted, rest, site.limit)
         wanted.update((key_of(node), site.name) for node in rest[:count])
         if rest[count:]:
             places.reasons.append(
@@ -141,12 +146,16 @@ def matches(node: Node, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (node.name, *node.outputs) if name)
 
 
-def _fitting(graph: Graph, nodes: Sequence[Node], limit: int) -> int:
-    """How many of the nodes, from the first on, take no more than `limit` bytes together."""
+def _fitting(
+    graph: Graph, device: str, wanted: Mapping[str, str | None], nodes: Sequence[Node], limit: int
+) -> int:
+    """How many of the nodes, from the first on, take no more than `limit` bytes with those assigned there."""
+    there = {key for key, place in wanted.items() if place == device}
     low, high = 0, len(nodes)
     while low < high:
         middle = (low + high + 1) // 2
-        if _bytes(graph, nodes[:middle]) <= limit:
+        keys = there.union(map(key_of, nodes[:middle]))
+        if _bytes(graph, [node for node in graph.nodes if key_of(node) in keys]) <= limit:
             low = middle
         else:
             high = middle - 1

@@ -164,18 +164,25 @@ class Plan(Turn):
                     values.update(zip(program.outputs, results, strict=True))
             finally:
                 self.is_taken = False
-        results = []
+        outputs: list[Any] = []
         shared = set(self.input_names)
+        overwritten: list[tuple[int, DeviceArray]] = []
         for name in wanted:
             found = self._constant(name, bound) if name in self.constants else values[name]
             if places is not None and name in places:
-                results.append(put(found, targets[name], places[name]))
+                found = put(found, targets[name])
+                bound_to = places[name]
+                if isinstance(bound_to, DeviceArray) and bound_to is not found:
+                    overwritten.append((len(outputs), bound_to))
             elif isinstance(found, DeviceArray):
-                results.append(found.numpy())
-            else:
-                results.append(np.array(found) if name in shared else found)
+                found = found.numpy()
+            elif name in shared:
+                found = np.array(found)
+            outputs.append(found)
             shared.add(name)  # an output that is wanted twice
-        return results
+        for at, bound_to in overwritten:  # inputs, which outputs may be copies of
+            outputs[at] = put(outputs[at], bound_to)
+        return outputs
 
     def _targets(
         self, places: Mapping[str, Place], feeds: Sequence[Value], bound: tuple[int, ...]
@@ -370,8 +377,9 @@ def _make_plan(
         placement = replace(placement, sites=())
     places = place(graph, placement)
     device_of, fallbacks = places.device_of, tuple(places.fallbacks)
-    if placement.strict and fallbacks and not placement.takes_cpu:
-        raise strict_error(fallbacks)
+    misplaced = places.displaced if placement.takes_cpu else fallbacks
+    if placement.strict and misplaced:
+        raise strict_error(misplaced)
     if optimise:
         graph = fuse(graph, lambda node: device_of[key_of(node)], _follows(graph, device_of))
         for node in graph.nodes:

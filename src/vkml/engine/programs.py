@@ -527,6 +527,8 @@ class VulkanBound:
             with turn.lock:
                 if turn.is_taken or self._is_closed or context.is_closed or not binding.is_recorded:
                     return False
+                if any(array.shape != view.shape for view, array in copies):
+                    return False  # `resize` changes an array in place
                 turn.is_taken = True
                 try:
                     for view, array in copies:

@@ -29,7 +29,7 @@ from vkml.engine.report import PlanReport
 from vkml.engine.runner import Runner
 from vkml.engine.trace import Trace
 from vkml.engine.weights import WeightStore
-from vkml.errors import Error, Fail, InvalidArgument
+from vkml.errors import Fail, InvalidArgument
 from vkml.ir import Graph, OptionalType, SequenceType, TensorType, Value, ValueType, dtypes
 from vkml.ir.file_constant import files_of, settled_graph
 from vkml.onnx import ModelMetadata, load_graph
@@ -310,7 +310,7 @@ class InferenceSession:
                     return self._runner.run_plan(plan, feeds, wanted)
                 made = self._runner.run_plan(plan, feeds, wanted, places=places)
                 is_bound = all(isinstance(places.get(name), DeviceArray) for name in wanted)
-                if binding is not None and is_bound and self._trace is None:
+                if binding is not None and is_bound and self._trace is None and binding.holds(feeds):
                     binding.repeat = plan.repeated(feeds, wanted, made)
                 return made
             # What a segment makes for later ones passes through the host.
@@ -407,8 +407,8 @@ class InferenceSession:
         def act() -> None:
             try:
                 results, failure = self.run(output_names, input_feed, run_options), ""
-            except Error as error:
-                results, failure = [], str(error)
+            except Exception as error:  # also of an array-like's own code: whoever waits is told
+                results, failure = [], str(error) or type(error).__name__
             callback(results, user_data, failure)
 
         threading.Thread(target=act, name="vkml-run", daemon=False).start()
