@@ -178,9 +178,8 @@ def with_doubles() -> bytes:
 
 
 def test_what_cannot_run_where_it_is_assigned_to_is_said(gpus: list[str], caplog: Any) -> None:
-    with vkml.InferenceSession(
-        with_doubles(), devices=[*gpus, "cpu"], placement={"Exp*": gpus[1]}
-    ) as session:
+    places = {"Exp*": gpus[1]}
+    with vkml.InferenceSession(with_doubles(), devices=[*gpus, "cpu"], placement=places) as session:
         assert any("Exp" in node for node, _ in session.report().fallbacks)
         assert "Exp" in caplog.text
     with pytest.raises(vkml.NotImplemented, match="Exp"):
