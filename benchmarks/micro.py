@@ -274,11 +274,60 @@ def residency(setting: Setting) -> list[Figure]:
     stays = float(np.median(bound_runs(copying(1 << 24), setting)))
     found.append(Figure("Relu of 64 MiB, host to host", through))
     found.append(Figure("Relu of 64 MiB, values on the device", stays))
-    graph = chain_add(100)
-    one = throughput(graph, setting, 1, 1)
-    for name, sessions, threads in (("2 sessions on 2 threads", 2, 2), ("8 threads on 1 session", 1, 8)):
-        ratio = throughput(graph, setting, sessions, threads) / one
-        found.append(Figure(f"chain_add_100, {name}, against one", ratio, "x", f"one: {one:.0f} runs/s"))
+    for name, graph in (("chain_add_100", chain_add(100)), ("100 Softmax, 64 rows", softmaxes(100))):
+        one = throughput(graph, setting, 1, 1)
+        for threads, sessions in ((2, 2), (8, 1)):
+            ratio = throughput(graph, setting, sessions, threads) / one
+            what = f"{name}: {threads} threads on {sessions} session{'s'[: sessions - 1]}, against one"
+            found.append(Figure(what, ratio, "x", f"one: {one:.0f} runs/s"))
+    return found
+
+
+def softmaxes(count: int) -> Graph:
+    """Launches one behind the other, of 64 rows each: a large GPU is mostly idle."""
+    sketch = Sketch("softmaxes", 17)
+    value = sketch.input("x", (64, 256))
+    for _ in range(count):
+        value = sketch.node("Softmax", value)
+    return sketch.finish(value)
+
+
+def looping(is_counted: bool) -> Graph:
+    """A Loop over n trips of three launches; its condition is given, or computed by the body."""
+    body = Sketch("body", 17)
+    body.input("number", (), dtypes.INT64)
+    condition = body.input("goes_on", (), dtypes.BOOL)
+    value = body.input("before", (64, 256))
+    for _ in range(3):
+        value = body.node("Softmax", value)
+    if not is_counted:
+        least = body.node("ReduceMin", value, keepdims=0)
+        condition = body.node("Less", least, body.constant(np.float32(2)))
+    inner = body.finish(condition, value)
+    sketch = Sketch("looping", 17)
+    names = [
+        sketch.input("n", (), dtypes.INT64),
+        sketch.input("go", (), dtypes.BOOL),
+        sketch.input("x", (64, 256)),
+    ]
+    return sketch.finish(sketch.node("Loop", *names, body=inner))
+
+
+def trips(setting: Setting, count: int = 1000) -> list[Figure]:
+    """What a trip of a loop costs, with its number known, and with a condition that the device computes."""
+    found = []
+    for is_counted in (True, False):
+        model = vkml.onnx.save_graph(looping(is_counted))
+        assert model is not None
+        feed = {"n": np.array(count), "go": np.array(True), "x": np.zeros((64, 256), np.float32)}
+        with vkml.InferenceSession(model, devices=setting.device, precision=setting.precision) as session:
+            taken = []
+            for _ in range(7):
+                start = time.perf_counter()
+                session.run(None, feed)
+                taken.append(time.perf_counter() - start)
+        kind = "their number known" if is_counted else "a condition from the device"
+        found.append(Figure(f"Loop of {count} trips of 3 launches, {kind}: a trip", min(taken) / count))
     return found
 
 
@@ -294,6 +343,7 @@ def figures(setting: Setting, matmul_size: int, sizes: tuple[int, ...]) -> list[
     note = f"p95 {duration(float(np.percentile(launches, 95)))}"
     found = [Figure("chain_add_1, host to host", float(np.median(launches)), note=note)]
     found += residency(setting)
+    found += trips(setting)
     short, long = (median_run(chain_add(count), setting) for count in (10, 1000))
     found.append(Figure("one Add more in a chain, fusion off", (long - short) / 990))
     found.append(Figure("chain_add_1000, fusion off, for each Add", long / 1000))

@@ -22,7 +22,7 @@ from vkml.ir import Graph, dtypes
 from vkml.lowering.vulkan import Piece, lower
 from vkml.passes import specialise
 from vkml.vulkan import Device, Memory, MemoryKind
-from vkml.vulkan.structures import constants, ffi
+from vkml.vulkan.structures import constants, ffi, handle_number
 
 Array = np.ndarray[Any, Any]
 SHADER_ACCESS = (
@@ -163,6 +163,7 @@ class Bench:
         target = device_registry.target_of(self.info)
         program = lower(piece, graph.types, graph.constants, target, guard_bytes)
         with self.patch.context() as patch:
+            patch.setattr(self.device.context, "native", None)  # which calls none of the functions noted
             recording = Recording(self.device, patch)
             bound = VulkanBound(program, self.device, self.weights, guard_bytes=guard_bytes)
             self.bound.append(bound)
@@ -204,6 +205,37 @@ def test_one_barrier_between_levels_and_none_inside(bench: Bench) -> None:
     assert all(barrier.orders(SHADER_ACCESS, SHADER_ACCESS) for barrier in between)
     assert to_host.shows_the_host
     np.testing.assert_allclose(bound.run([data])[0], expected(data), atol=1e-6)
+
+
+def test_without_the_interpreter_the_same_is_recorded(bench: Bench) -> None:
+    """The rows of the table that machine code goes through are the commands that Python would record."""
+    native = bench.device.context.native
+    if native is None:
+        pytest.skip("no machine code on this processor, or VKML_NATIVE=0")
+    data = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
+    bound, commands = bench.bind(wide_graph(6), {"x": data})
+    other = bound.another()
+    bench.bound.append(other)
+    functions = bench.device.context.functions
+    names = ("vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier2")
+    words = {handle_number(getattr(functions, name)): name for name in names}
+    rows = [(words[int(row[0])], [int(word) for word in row[1:7]]) for row in other._table._rows]
+    sets: list[list[str]] = [[]]
+    for word, _ in rows:
+        if word == "vkCmdPipelineBarrier2":
+            sets.append([])
+        elif word == "vkCmdDispatch":
+            sets[-1].append("dispatch")
+    assert sets == commands.sets[:-1]
+    dispatches = [dispatch for level in bound.program.levels for dispatch in level]
+    assert [arguments[1:4] for word, arguments in rows if word == "vkCmdDispatch"] == [
+        list(dispatch.groups) for dispatch in dispatches
+    ]
+    pushed = [arguments for word, arguments in rows if word == "vkCmdPushConstants"]
+    assert [arguments[4] for arguments in pushed] == list(map(len, bench.pushes))
+    at = [arguments[5] for arguments in pushed]
+    assert np.diff(at).tolist() == [len(push) for push in bench.pushes[:-1]]
+    np.testing.assert_array_equal(other.run([data])[0], bound.run([data])[0])
 
 
 def test_large_outputs_are_copied_behind_a_barrier(bench: Bench) -> None:

@@ -10,12 +10,16 @@ import numpy as np
 
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.engine.device_array import DeviceArray, Place, dtype_of, on_host
+from vkml.engine.ending import require_going
+from vkml.engine.flight import RESIDENT_BYTES
 from vkml.engine.plan import Plan, PlanClosed
 from vkml.engine.programs import VulkanBound
+from vkml.engine.trips import MOST_DISPATCHES, Source, Wiring
 from vkml.errors import Error, ModelError, OutOfMemory, RuntimeException
 from vkml.ir import Graph, GraphIndex, Known, Node, Operator, Value, ValueType, find, static
-from vkml.ir.dtypes import from_numpy
+from vkml.ir.dtypes import DType, from_numpy
 from vkml.ir.file_constant import owned
+from vkml.ir.size import concrete
 from vkml.ir.types import UNKNOWN
 from vkml.ops.bodies import better_type, of_any_shape
 from vkml.ops.control import ControlFlow
@@ -35,8 +39,6 @@ _PLANS_IN_VAIN = 3
 """Plans that may be made for one trip each before trips do without, where little is computed."""
 EVALUATED_ELEMENTS = 4096
 """Elements that the inputs of a trip, and its constants, may have for it to do without a plan."""
-RESIDENT_BYTES = 1 << 16
-"""Bytes from which on values stay on a device from trip to trip."""
 _TRIPS_UNCHECKED = 256
 """Runs of bodies after which it is asked whether there is memory left: loops may hold on to ever more."""
 
@@ -90,7 +92,7 @@ class HostNode:
         """
         node, operator = self.node, self._operator
         known = {**values, **self._constants} if self._constants else values
-        inputs = [known[name] if name else None for name in node.inputs]
+        inputs = [on_host(known[name]) if name else None for name in node.inputs]
         try:
             if isinstance(operator, ControlFlow):
                 captured = {key: [known[name] for name in body.captures] for key, body in self.bodies.items()}
@@ -139,7 +141,8 @@ class HostNode:
             )
 
     def count_trip(self) -> None:
-        """Asks from time to time whether there is memory left."""
+        """Asks whether the run is to end, and from time to time whether there is memory left."""
+        require_going()
         self._trips += 1
         if self._trips % _TRIPS_UNCHECKED == 0:
             self.require_memory()
@@ -172,6 +175,9 @@ class _Host:
     def run(self, body: str, inputs: Sequence[Any]) -> Sequence[Any]:
         self._owner.count_trip()
         return self._bodies[body].run(inputs, self._captured[body])
+
+    def run_trips(self, body: str, count: int, carried: Sequence[Any]) -> Sequence[Any] | None:
+        return self._bodies[body].run_trips(count, carried, self._captured[body])
 
     def captured(self, body: str) -> Mapping[str, Any]:
         return dict(zip(self._bodies[body].captures, on_host(self._captured[body]), strict=True))
@@ -251,6 +257,8 @@ class Body:
         """What the last of them was told by."""
         self._latest: list[_Entry] = []
         """The plan for what came last."""
+        self._wired: tuple[Any, Wiring | None] | None = None
+        """The wiring made last, and what for."""
         inside = [name for at, name in enumerate(origins) if carried is not None and at in carried]
         outside = {name for at, name in enumerate(origins) if carried is None or at not in carried}
         self._carried = tuple(name for name in made if name in inside and name not in outside)
@@ -317,6 +325,97 @@ class Body:
             if runner.plans.holds(found):
                 self._latest[:] = [entry]
         return runner.run_plan(found, feeds, found.outputs, places=entry.places)
+
+    def run_trips(self, count: int, carried: Sequence[Any], captured: Sequence[Any]) -> Sequence[Any] | None:
+        """All trips of a loop at once; None, with nothing run, where its plan is not one program of a device,
+        where values change their types, or where the body decides whether to go on.
+
+        Args:
+            count: of the trips, while the condition is true.
+            carried: values before the first trip.
+            captured: what the body captures.
+        """
+        runner, condition = self.runner, self._sources[0]
+        goes_on = condition[0] == 1 or (condition[0] < 0 and bool(np.all(condition[1])))
+        if runner is None or runner.placement.device is None or runner.is_traced or not goes_on:
+            return None
+        inputs = self.graph.inputs
+        first = [np.zeros(_one(inputs[0]), np.int64), np.ones(_one(inputs[1]), np.bool_), *carried]
+        values = [*first, *captured]
+        feeds = [values[at] for at in self._read]
+        if not all(isinstance(value, np.ndarray | DeviceArray) and value.dtype != object for value in values):
+            return None
+        runner.check(feeds)
+        plan = runner.only_plan(feeds)
+        if plan is None or plan.outputs != self._wanted:
+            return None
+        wiring = self._wiring(plan, values)
+        if wiring is None or count * wiring.dispatches > MOST_DISPATCHES:
+            return None
+        given = {at: values[self._inputs + at] for at in wiring.captured_types}
+        try:
+            return plan.run_trips(feeds, count, wiring, carried, given)
+        except (OutOfMemory, PlanClosed):
+            return None
+
+    def _wiring(self, plan: Plan, values: Sequence[Any]) -> Wiring | None:
+        """How values go from trip to trip, where every trip is like the first."""
+        key = plan, tuple([(dtype_of(value), value.shape) for value in values])
+        if self._wired is not None and self._wired[0] == key:
+            return self._wired[1]
+        made = self._new_wiring(plan, key[1])
+        self._wired = key, made
+        return made
+
+    def _new_wiring(self, plan: Plan, types: Sequence[tuple[DType, tuple[int, ...]]]) -> Wiring | None:
+        program = plan.programs[0] if len(plan.programs) == 1 else None
+        if not isinstance(program, VulkanBound) or plan.constants:
+            return None
+        at_input = dict(zip(plan.input_names, self._read, strict=True))
+        known = plan.known([types[at][1] for at in self._read])
+        stated = {value.name: value.tensor for value in plan.graph.outputs}
+        made = {
+            name: (stated[name].dtype, tuple([concrete(dim, known) for dim in stated[name].dims]))
+            for name in program.outputs
+        }
+        constants: list[Array] = []
+
+        def source(at: int, constant: Any) -> Source:
+            if at < 0:
+                constants.append(np.asarray(constant))
+                return Source("constant", len(constants) - 1)
+            if at >= len(types):
+                return Source("made", program.outputs.index(self._wanted[at - len(types)]))
+            if at >= self._inputs:
+                return Source("captured", at - self._inputs)
+            return Source("carried", at - 2) if at > 1 else Source(("number", "condition")[at])
+
+        def type_of(each: Source) -> tuple[DType, tuple[int, ...]]:
+            if each.kind == "made":
+                return made[program.outputs[each.at]]
+            if each.kind == "constant":
+                return from_numpy(constants[each.at].dtype), constants[each.at].shape
+            first = {"number": 0, "condition": 1, "carried": 2, "captured": self._inputs}[each.kind]
+            return types[first + each.at]
+
+        reads = tuple([source(at_input[name], None) for name in program.inputs])
+        results = [source(at, constant) for at, constant in self._sources[1:]]
+        carried, stacked = tuple(results[: self._inputs - 2]), tuple(results[self._inputs - 2 :])
+        if [type_of(each) for each in carried] != [*types[2 : self._inputs]]:
+            return None
+        if any(each.kind not in ("made", "carried", "captured") for each in stacked):
+            return None
+        needed = {each.at for each in (*reads, *carried, *stacked) if each.kind == "captured"}
+        return Wiring(
+            reads,
+            carried,
+            stacked,
+            tuple(types[2 : self._inputs]),
+            tuple(made.values()),
+            {at: types[self._inputs + at] for at in sorted(needed)},
+            tuple(constants),
+            len(program.program.dispatches),
+        )
 
     def _places(self, runner: Runner, plan: Plan) -> Mapping[str, Place] | None:
         """Where large values that are carried stay; None where a plan does not run on a device alone."""
@@ -398,6 +497,11 @@ class Body:
     def close(self) -> bool:
         """Closes its plans; see `PlanCache.close`."""
         return self.runner is None or self.runner.close()
+
+
+def _one(value: Value) -> tuple[int, ...]:
+    """The shape of one element, as a body states it."""
+    return (1,) * len(value.tensor.shape or ())
 
 
 def _origin(name: str, index: GraphIndex) -> str:

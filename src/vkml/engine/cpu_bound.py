@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cpu.memory import amount, free_memory
+from vkml.cpu.pool import available_processors
 from vkml.engine.programs import BINDINGS_KEPT
 from vkml.engine.turns import Turn
 from vkml.errors import OutOfMemory
@@ -62,6 +63,7 @@ class CpuBound:
     """
 
     device = "cpu"
+    most_at_once = 1
     _is_closed = False
 
     def __init__(
@@ -85,6 +87,19 @@ class CpuBound:
         """Powers of two up to which there is enough memory."""
         if not is_open:
             self.bind(())
+        program = self._opened.program if self._opened is not None else None
+        if self._latest is not None:
+            program = self._latest[1].program
+        if program is not None:
+            self.most_at_once = max(1, available_processors() // program.threads)
+
+    def another(self) -> CpuBound:
+        """The same nodes with memory of their own; code, tables and weights are the same."""
+        if not self.is_open:
+            program = self.bind(()).program
+            return CpuBound(self.piece, lambda values: program.another(), None, self._check)
+        opened = None if self._opened is None else self._opened.program.another()
+        return CpuBound(self.piece, self._compile, opened, self._check, is_open=True)
 
     def _binding(self, program: CpuProgram) -> _CpuBinding:
         return _CpuBinding(program, program.whole(self.inputs, self.outputs))
@@ -211,6 +226,8 @@ class CpuBound:
                     arrays.append(array)
             except Exception:
                 return None
+            if turn.is_taken:
+                return None
             with turn.lock:
                 if turn.is_taken or self._is_closed:
                     return None
@@ -249,7 +266,7 @@ class CpuBound:
                 values = values_of(shapes)
             except Exception:
                 return None
-            if values is None:
+            if values is None or turn.is_taken:
                 return None
             with turn.lock:
                 if turn.is_taken or self._is_closed:

@@ -69,6 +69,16 @@ class DeviceArray:
         if self.nbytes:
             self.device.copy(other._memory, 0, self._memory, 0, self.nbytes)
 
+    def copy_into(self, memory: Memory, offset: int) -> None:
+        """Copies it into memory of its device that nothing is using.
+
+        Args:
+            memory: large enough.
+            offset: in bytes.
+        """
+        if self.nbytes:
+            self.device.copy(self._memory, 0, memory, offset, self.nbytes)
+
     def numpy(self) -> Array:
         """A copy on the host."""
         found = self.device.download(self._memory, 0, self.nbytes)

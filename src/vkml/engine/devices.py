@@ -187,12 +187,16 @@ renew_in_child(_renew)
 
 def open_device(info: DeviceInfo) -> Device:
     """The process's one open handle of a device; sessions share it."""
+    from vkml.cpu.native.calls import calls
     from vkml.vulkan import Device
+    from vkml.vulkan.queues import NativeCalls
 
     with _lock:
         device = _open.get(info.uuid)
         if device is None or device.is_closed:
-            device = _open[info.uuid] = Device(info)
+            found = calls()
+            native = None if found is None else NativeCalls(*found)
+            device = _open[info.uuid] = Device(info, native=native)
         return device
 
 

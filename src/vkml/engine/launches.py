@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vkml.ir.size import Size
@@ -13,10 +13,6 @@ from vkml.lowering.numbers import Numbers
 
 if TYPE_CHECKING:
     from vkml.vulkan import Pipeline
-
-
-Launch = tuple["Pipeline", bytes, int, int, int]
-"""A pipeline, its push constants and its grid: what `CommandRecorder.dispatch` takes."""
 
 
 class _Words:
@@ -68,19 +64,18 @@ class Launches:
         self._words, self._grids = _Words(numbers), _Words(numbers)
         self._buffers: list[tuple[int, Buffer]] = []
         """Words that are addresses, and of which buffer."""
-        self._levels: list[list[tuple[Pipeline, int, int, int]]] = []
-        """Of each launch the pipeline, where its push constants begin and end, and where its grid does."""
+        self.levels: list[list[tuple[Pipeline, int, int]]] = []
+        """Of each launch the pipeline, and where its push constants begin and end."""
         formats = ["<"]
         end = 0
         for level in levels:
-            self._levels.append([])
+            self.levels.append([])
             for dispatch in level:
                 start, end = end, end + dispatch.kernel.push_bytes
                 formats.append(self._append(dispatch))
-                at = len(self._grids)
                 for count in dispatch.groups:
                     self._grids.append(count)
-                self._levels[-1].append((pipelines[id(dispatch.kernel)], start, end, at))
+                self.levels[-1].append((pipelines[id(dispatch.kernel)], start, end))
         self._format = struct.Struct("".join(formats))
 
     def _append(self, dispatch: Dispatch) -> str:
@@ -106,17 +101,12 @@ class Launches:
             words[at] += addresses[buffer]
         return words
 
-    def levels(self, placed: Sequence[int], computed: Sequence[int]) -> Iterator[list[Launch]]:
-        """The launches of each level.
+    def numbers(self, placed: Sequence[int], computed: Sequence[int]) -> tuple[bytes, list[int]]:
+        """The push constants of all launches, and three numbers of workgroups for each.
 
         Args:
             placed: from `placed`.
             computed: the numbers.
         """
         push = self._format.pack(*self._words.complete(list(placed), computed))
-        grids = self._grids.complete(self._grids.copy(), computed)
-        for level in self._levels:
-            yield [
-                (pipeline, push[start:end], grids[at], grids[at + 1], grids[at + 2])
-                for pipeline, start, end, at in level
-            ]
+        return push, self._grids.complete(self._grids.copy(), computed)

@@ -93,7 +93,9 @@ class RunOptions:
     """Settings of one run, named as onnxruntime names them.
 
     Attributes:
-        terminate: whether runs with these options are to end: those that have not begun raise `Fail`.
+        terminate: whether runs with these options are to end; may be set while they go on. They raise `Fail`
+            before their next piece: a trip of a loop, a part between operators that planning stops at, a
+            device's share. What a device is at work on, it finishes.
         logid: what log messages and traces call the run.
         run_tag: the same.
         log_severity_level: accepted, as is log_verbosity_level: a run logs nothing of its own.

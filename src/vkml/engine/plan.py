@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +15,12 @@ import numpy as np
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.cpu_bound import CpuBound
-from vkml.engine.device_array import DeviceArray, Place, Value, check_target, on_host, put
+from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
+from vkml.engine.flight import Flight, Timing
 from vkml.engine.placement import Placement, cut, key_of, place
 from vkml.engine.programs import Bound, VulkanBound
-from vkml.engine.turns import Turn
-from vkml.errors import EngineError, Fail, OutOfMemory
+from vkml.errors import DeviceError, EngineError, Fail, OutOfMemory
+from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, TensorType, find
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
@@ -30,13 +33,25 @@ from vkml.passes.fuse import members
 
 if TYPE_CHECKING:
     from vkml.engine.options import SessionOptions
+    from vkml.engine.trips import Wiring
+    from vkml.vulkan import Device
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
 
 
+Direct = Callable[[Mapping[str, Any]], list[Array] | None]
+"""From a feed to all outputs; None, having run nothing, for a feed that it does not take, or while taken."""
+
+
 class PlanClosed(EngineError):
     """A plan was closed, with its session, between being found in the cache and being run."""
+
+
+_NESTED = (
+    "this session runs in this very thread, for inputs of the same shapes: what is called during a run (a "
+    "signal handler, a finalizer) cannot run it once more"
+)
 
 
 def _check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], budget: MemoryBudget) -> None:
@@ -97,19 +112,13 @@ def _bytes(type_: TensorType) -> int:
     return type_.host_bytes if type_.is_static else 0
 
 
-@dataclass(frozen=True)
-class Timing:
-    """How long a step took."""
-
-    device: str
-    nodes: str
-    """Labels of the nodes it computes."""
-    seconds: float
-
-
 @dataclass(eq=False)
-class Plan(Turn):
-    """Programs in order; `run` carries values between them. Closes when the last reference to it goes."""
+class Plan:
+    """Programs, and values that they hand each other. Closes when the last reference to it goes.
+
+    Runs that come at the same time, from several threads, each have programs with memory of their own
+    (`Flight`), as many as are worth it and as there is memory for; others wait for one.
+    """
 
     signature: Any
     input_names: tuple[str, ...]
@@ -125,6 +134,9 @@ class Plan(Turn):
     is_closed: bool = False
     reasons: tuple[str, ...] = ()
     """Why a device does not run all nodes."""
+    _most_flights: int = field(default=1, init=False)
+    _is_growing: bool = field(default=False, init=False)
+    """Whether a thread, the one that holds `_growing`, is making a flight."""
 
     def run(
         self,
@@ -142,33 +154,25 @@ class Plan(Turn):
                 second pass with timestamps).
             places: of values that are to be on a device, or in memory that there is; others become arrays.
         """
-        with self.lock:
-            if self.is_taken:
-                raise Fail(
-                    "this session runs in this very thread, for inputs of the same shapes: what is called "
-                    "during a run (a signal handler, a finalizer) cannot run it once more"
-                )
-            if self.is_closed:
-                raise PlanClosed("this plan has been closed")
-            self.is_taken = True
+        known = self.known([array.shape for array in feeds])
+        bound = tuple(known.values())
+        flight = self._idle()
+        with flight.lock:
+            self._require_turn(flight)
+            flight.is_taken = True
             try:
-                bound = () if self.sizes is None else self.values_of([array.shape for array in feeds])
-                assert bound is not None, "the plan is for other shapes"
                 if self._is_direct and wanted == self.outputs and profile is None and places is None:
-                    return self._run_program(self.programs[0], feeds, bound, None, {})
-                targets = {} if places is None else self._targets(places, feeds, bound)
-                values = dict(zip(self.input_names, feeds, strict=True))
-                for program in self.programs:
-                    given = [values[name] for name in program.inputs]
-                    results = self._run_program(program, given, bound, profile, targets)
-                    values.update(zip(program.outputs, results, strict=True))
+                    return flight.run_only(feeds, bound)
+                targets = {} if places is None else self._targets(places, feeds, known)
+                values: dict[str, Any] = dict(zip(self.input_names, feeds, strict=True))
+                flight.run(values, bound, known, wanted, targets, profile)
             finally:
-                self.is_taken = False
+                flight.is_taken = False
         outputs: list[Any] = []
         shared = set(self.input_names)
         overwritten: list[tuple[int, DeviceArray]] = []
         for name in wanted:
-            found = self._constant(name, bound) if name in self.constants else values[name]
+            found = self._constant(name, known) if name in self.constants else values[name]
             if places is not None and name in places:
                 found = put(found, targets[name])
                 bound_to = places[name]
@@ -184,12 +188,94 @@ class Plan(Turn):
             outputs[at] = put(outputs[at], bound_to)
         return outputs
 
+    def run_trips(
+        self,
+        feeds: Sequence[Value],
+        count: int,
+        wiring: Wiring,
+        carried: Sequence[Value],
+        captured: Mapping[int, Value],
+    ) -> list[Array]:
+        """Runs all trips of a loop whose body this is, where one program of a GPU is the whole plan.
+
+        Args:
+            feeds: of the first trip, for their shapes.
+            count: trips.
+            wiring: what becomes of values from trip to trip.
+            carried: before the first trip.
+            captured: by number.
+
+        Returns:
+            See `Trips.run`.
+        """
+        bound = tuple(self.known([array.shape for array in feeds]).values())
+        flight = self._idle()
+        with flight.lock:
+            self._require_turn(flight)
+            flight.is_taken = True
+            try:
+                [program] = flight.programs
+                assert isinstance(program, VulkanBound)
+                return program.trips(bound, count, wiring).run(carried, captured)
+            finally:
+                flight.is_taken = False
+
+    def known(self, shapes: Sequence[tuple[int, ...]]) -> dict[Symbol, int]:
+        """The values of the open sizes, which this plan is for, by symbol."""
+        if self.sizes is None:
+            return {}
+        bound = self.values_of(shapes)
+        assert bound is not None, "the plan is for other shapes"
+        return dict(zip(self.sizes.examples, bound, strict=True))
+
+    def _require_turn(self, flight: Flight) -> None:
+        if flight.is_taken:
+            raise Fail(_NESTED)
+        if self.is_closed:
+            raise PlanClosed("this plan has been closed")
+
+    def _idle(self) -> Flight:
+        """Programs that nobody runs, or those to wait for.
+
+        Raises:
+            Fail: this very thread is in the middle of a run: for what that holds, the device's queues among
+                it, it would wait for ever.
+        """
+        flights = self._flights
+        for flight in flights:
+            if not flight.is_taken:
+                return flight
+        if any(flight.is_owned for flight in flights):
+            raise Fail(_NESTED)
+        if len(flights) < self._most_flights:
+            made = self._another_flight()
+            if made is not None:
+                return made
+        return flights[next(self._turns) % len(flights)]
+
+    def _another_flight(self) -> Flight | None:
+        with self._growing:
+            if self.is_closed or self._is_growing or len(self._flights) >= self._most_flights:
+                return None
+            self._is_growing = True
+            try:
+                made = self._flights[0].another()
+            except (OutOfMemory, DeviceError, MemoryError):
+                self._most_flights = len(self._flights)
+                return None
+            finally:
+                self._is_growing = False
+            self._flights.append(made)
+            direct = self._direct_of(made)
+            if direct is not None:
+                self.directs.append(direct)
+            return made
+
     def _targets(
-        self, places: Mapping[str, Place], feeds: Sequence[Value], bound: tuple[int, ...]
+        self, places: Mapping[str, Place], feeds: Sequence[Value], known: Mapping[Symbol, int]
     ) -> dict[str, DeviceArray]:
         """Memory for each of the values that are to be on a device; it overlaps none of the feeds'."""
         types = {value.name: value.tensor for value in self.graph.outputs}
-        known = {} if self.sizes is None else dict(zip(self.sizes.examples, bound, strict=True))
         read = {array.address for array in feeds if isinstance(array, DeviceArray)}
         targets = {}
         for name, wanted in places.items():
@@ -206,39 +292,20 @@ class Plan(Turn):
         """The values of the open sizes for inputs of these shapes; None where the plan does not hold."""
         return self._values(shapes)
 
-    def _constant(self, name: str, bound: tuple[int, ...]) -> Array:
+    def _constant(self, name: str, known: Mapping[Symbol, int]) -> Array:
         """An output that is known without a run; among its elements there may be open sizes."""
         array, constant = self.constants[name], self.graph.constants[name]
         if self.sizes is None or not constant.is_open:
             return np.array(array)
-        values = dict(zip(self.sizes.examples, bound, strict=True))
-        numbers = [concrete(element, values) for element in array.reshape(-1)]
+        numbers = [concrete(element, known) for element in array.reshape(-1)]
         return np.array(numbers, constant.dtype.storage).reshape(array.shape)
 
-    def _run_program(
-        self,
-        program: Bound,
-        feeds: Sequence[Value],
-        bound: tuple[int, ...],
-        profile: list[Timing] | None,
-        targets: Mapping[str, DeviceArray],
-    ) -> list[Value]:
-        if isinstance(program, CpuBound):
-            arrays = [on_host(value) for value in feeds]
-            if profile is not None:
-                return _timed(program, arrays, bound, profile)
-            return list(program.run(arrays, bound))
-        assert isinstance(program, VulkanBound)
-        if targets:
-            made = program.run(feeds, bound, [targets.get(name) for name in program.outputs])
-        else:
-            made = program.run(feeds, bound)
-        if profile is not None:
-            profile += _timed_levels(program)
-        return made
-
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self._flights = [Flight(self.programs, self.graph.types)]
+        self._turns = itertools.count()
+        self._renew()
+        renew_in_child(self._renew)
+        self._most_flights = max((program.most_at_once for program in self.programs), default=1)
         stated = [type_.dims for type_ in self.input_types]
         self._values: Callable[[Sequence[tuple[int, ...]]], tuple[int, ...] | None]
         if self.sizes is None:
@@ -251,12 +318,27 @@ class Plan(Turn):
             and self.programs[0].outputs == self.outputs
         )
 
-    def direct(self) -> Callable[[Mapping[str, Any]], list[Array] | None] | None:
-        """The shortest way from a feed to all outputs, where one program is the whole plan."""
-        program = self.programs[0] if self._is_direct else None
+        devices = [(p, p.on) for p in self.programs if isinstance(p, VulkanBound)]
+        self.made_on = {name: device for program, device in devices for name in program.outputs}
+        """Values that a device makes."""
+        readers: dict[str, set[Device | None]] = {}
+        for program in self.programs:
+            for name in program.inputs:
+                readers.setdefault(name, set()).add(program.on if isinstance(program, VulkanBound) else None)
+        self.read_on = {name: found.pop() for name, found in readers.items() if len(found) == 1}
+        """Values that are read on one device alone, None: on the CPU."""
+        direct = self._direct_of(self._flights[0])
+        self.directs: list[Direct] = [] if direct is None else [direct]
+        """The shortest ways to all outputs, one a flight, where one program is the whole plan."""
+
+    def _renew(self) -> None:
+        self._growing = threading.RLock()
+
+    def _direct_of(self, flight: Flight) -> Direct | None:
+        program = flight.programs[0] if self._is_direct else None
         if isinstance(program, CpuBound):
-            return program.direct(self.input_types, self, self._values)
-        return program.direct(self) if isinstance(program, VulkanBound) else None
+            return program.direct(self.input_types, flight, self._values)
+        return program.direct(flight) if isinstance(program, VulkanBound) else None
 
     def repeated(
         self, feeds: Sequence[Value], wanted: Sequence[str], made: Sequence[Value]
@@ -268,7 +350,8 @@ class Plan(Turn):
             wanted: the outputs.
             made: what came of these.
         """
-        program = self.programs[0] if len(self.programs) == 1 else None
+        flight = self._flights[next(self._turns) % len(self._flights)]
+        program = flight.programs[0] if len(flight.programs) == 1 else None
         if not isinstance(program, VulkanBound) or sorted(program.outputs) != sorted(wanted):
             return None
         given = dict(zip(self.input_names, feeds, strict=True))
@@ -281,14 +364,15 @@ class Plan(Turn):
         if values is None:
             return None
         inputs = [given[name] for name in program.inputs]
-        return program.repeated(self, inputs, values, [targets[name] for name in program.outputs])
+        return program.repeated(flight, inputs, values, [targets[name] for name in program.outputs])
 
     def bind(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Makes what a run with inputs of these shapes needs, for reports."""
-        with self.lock:
+        flight = self._flights[0]
+        with flight.lock:
             values = self.values_of(shapes)
             if values is not None and not self.is_closed:
-                for program in self.programs:
+                for program in flight.programs:
                     program.bind(values)
 
     def close(self) -> bool:
@@ -297,37 +381,21 @@ class Plan(Turn):
         A thread in the middle of a run of its own (a signal handler closes the session) frees nothing: the
         run's end does, by letting go of the plan.
         """
-        with self.lock:
-            if self.is_taken:
-                return False
-            self.is_closed = True
-            for program in self.programs:
-                program.close()
-            self.programs.clear()
-            return True
+        if any(flight.is_owned for flight in self._flights):
+            return False
+        self.is_closed = True
+        with self._growing:
+            flights = list(self._flights)
+        for flight in flights:
+            with flight.lock:
+                flight.close()
+        return True
 
     def __del__(self) -> None:
         try:
             self.close()
         except Exception:
             _log.debug("closing a plan at its end failed", exc_info=True)
-
-
-def _timed(
-    program: CpuBound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing]
-) -> list[Value]:
-    steps: list[tuple[str, float]] = []
-    results = program.run(feeds, bound, steps)
-    profile += [Timing(program.device, label, seconds) for label, seconds in steps]
-    return list(results)
-
-
-def _timed_levels(program: VulkanBound) -> list[Timing]:
-    timings = []
-    for level, nanoseconds in program.profile():
-        nodes = dict.fromkeys(node for dispatch in level for node in dispatch.nodes)
-        timings.append(Timing(program.device, ", ".join(nodes), nanoseconds * 1e-9))
-    return timings
 
 
 def make_plan(

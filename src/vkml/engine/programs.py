@@ -14,6 +14,7 @@ import numpy as np
 from vkml.engine.compilation import compile_kernels
 from vkml.engine.device_array import DeviceArray, Value
 from vkml.engine.launches import Launches
+from vkml.engine.trips import Trips, Wiring
 from vkml.engine.turns import Turn
 from vkml.engine.weights import Lease, WeightStore
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
@@ -25,7 +26,15 @@ from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:
     from vkml.engine.options import Progress
-    from vkml.vulkan import CommandBuffer, Device, Memory, Pipeline, Submission, TimestampPool
+    from vkml.vulkan import (
+        CommandBuffer,
+        CommandRecorder,
+        Device,
+        Memory,
+        Pipeline,
+        Submission,
+        TimestampPool,
+    )
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
@@ -42,8 +51,12 @@ class Bound(Protocol):
     device: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    most_at_once: int
+    """How many of it may be worth having for runs at the same time."""
 
     def bind(self, values: tuple[int, ...]) -> object: ...
+
+    def another(self) -> Bound: ...
 
     def close(self) -> None: ...
 
@@ -104,6 +117,18 @@ class _Binding:
         self.input_views, self.output_views, self.sizes = [], [], []
 
 
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A run between `VulkanBound.start` and `finish`."""
+
+    binding: _Binding
+    targets: Sequence[DeviceArray | None] | None
+
+
+MOST_AT_ONCE = 4
+"""Runs of one program that may be on a device at a time, each with memory of its own."""
+TRIPS_KEPT = 2
+"""Recordings of loops that a program keeps."""
 BINDINGS_KEPT = 8
 """Sets of sizes whose commands a program keeps."""
 _LEAST_CAPACITY = 16
@@ -128,20 +153,23 @@ class VulkanBound:
         time_limit: float | None = None,
     ) -> None:
         self.device = device.info.name
+        self.most_at_once = MOST_AT_ONCE
         self.program = program
         self.inputs = tuple(program.inputs)
         self.outputs = tuple(program.outputs)
-        self._device = device
+        self.on = device
+        self.queue = device.context.next_queue()
         self._context = device.context
         self._is_closed = False
         self._guard_bytes = guard_bytes
-        self._memory_limit = memory_limit
-        self._time_limit = time_limit
+        self.memory_limit = memory_limit
+        self.time_limit = time_limit
         self._weights = weights
         self._lease: Lease = ()
         self._allocated: list[Memory] = []
         self._pipelines: list[Pipeline] = []
         self._bindings: OrderedDict[_Key, _Binding] = OrderedDict()
+        self._trips: OrderedDict[tuple[tuple[int, ...], int, Wiring], Trips] = OrderedDict()
         self._memories: _Memories | None = None
         self._latest: _Binding | None = None
         """Whose numbers kernels find in memory."""
@@ -154,7 +182,7 @@ class VulkanBound:
     def _build(self, weights: WeightStore, progress: Progress | None) -> None:
         program = self.program
         kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
-        pipelines = compile_kernels(self._device, kernels, self._pipelines, progress)
+        pipelines = compile_kernels(self.on, kernels, self._pipelines, progress)
         used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
         constants = [
             b.constant
@@ -167,6 +195,7 @@ class VulkanBound:
         """What the host computes from open sizes."""
         numbers = Numbers()
         self._launches = Launches(program.levels, pipelines, numbers)
+        self._table = self.on.dispatch_table(self._launches.levels)
         self._bytes = {b: numbers.add(b.bytes) for b in (*program.buffers, program.status)}
         self._shapes = {
             id(view): tuple(numbers.add(size) for size in view.shape)
@@ -285,7 +314,7 @@ class VulkanBound:
             commands, submission = oldest.commands, oldest.submission
         try:
             commands = self._record(numbers, memories, dict(key[1]), commands)
-            submission = submission or self._device.submission(commands, time_limit=self._time_limit)
+            submission = submission or self.on.submission(commands, time_limit=self.time_limit)
         except BaseException:
             for each in (submission, commands):
                 if each is not None:
@@ -330,28 +359,17 @@ class VulkanBound:
         again: CommandBuffer | None = None,
         pool: TimestampPool | None = None,
     ) -> CommandBuffer:
-        recorder = self._device.recorder("plan", again=again)
+        recorder = self.on.recorder("plan", again=again, queue=self.queue)
         if pool is not None:
             recorder.reset_timestamps(pool)
         arena = memories.arena
         if self._guard_bytes and arena is not None:
             recorder.fill(arena, 0, arena.size, GUARD_WORD)
             recorder.barrier()
-        if memories.staging is not None and memories.input_memory is not None:
-            recorder.copy(memories.staging, 0, memories.input_memory, 0, self.input_bytes)
-            recorder.barrier()
+        self.record_inputs(recorder, memories)
         if pool is not None:
             recorder.timestamp(pool, 0)
-        words = memories.words
-        if outside:
-            words = self._launches.placed({**memories.addresses, **outside})
-        for index, level in enumerate(self._launches.levels(words, numbers)):
-            if index:
-                recorder.barrier()
-            for launch in level:
-                recorder.dispatch(*launch)
-            if pool is not None:
-                recorder.timestamp(pool, index + 1)
+        self._record_levels(recorder, numbers, memories, outside, pool)
         copied = [(buffer, at) for buffer, at in memories.copied.items() if buffer not in outside]
         if copied and memories.copied_memory is not None:
             recorder.barrier()
@@ -362,6 +380,68 @@ class VulkanBound:
                     recorder.copy(memories.copied_memory, at, memories.output_memory, to, size)
         recorder.barrier_to_host()
         return recorder.finish()
+
+    def record_inputs(self, recorder: CommandRecorder, memories: _Memories | None = None) -> None:
+        """Records what brings that which the host has written to where kernels read it."""
+        memories = memories or self._memories
+        if memories is not None and memories.staging is not None and memories.input_memory is not None:
+            recorder.copy(memories.staging, 0, memories.input_memory, 0, self.input_bytes)
+            recorder.barrier()
+
+    def record_levels(
+        self, recorder: CommandRecorder, values: tuple[int, ...], places: Mapping[str, int]
+    ) -> None:
+        """Records a run of all launches, for sizes that it is bound to.
+
+        Args:
+            recorder: for this device.
+            values: of the program's symbols.
+            places: addresses of all inputs and outputs.
+        """
+        memories = self._memories
+        assert memories is not None, "it is not bound"
+        views = {**self.program.inputs, **self.program.outputs}
+        outside = {view.buffer: places[name] for name, view in views.items()}
+        self._record_levels(recorder, self._compute(*values), memories, outside)
+
+    def trips(self, values: tuple[int, ...], count: int, wiring: Wiring) -> Trips:
+        """So many trips of a loop of which this is the body, recorded; those asked for last are kept.
+
+        Args:
+            values: of the program's symbols.
+            count: trips.
+            wiring: how values go from trip to trip; the same object for the same.
+
+        Raises:
+            OutOfMemory: there is too little.
+        """
+        self.bind(values)
+        key = values, count, wiring
+        found = self._trips.pop(key, None)
+        if found is None:
+            while len(self._trips) >= TRIPS_KEPT:
+                self._trips.popitem(last=False)[1].free()
+            found = Trips(self, values, count, wiring)
+        self._trips[key] = found
+        return found
+
+    def write_sizes(self, values: tuple[int, ...]) -> None:
+        """Writes the numbers that kernels read from memory, where sizes are open."""
+        self._write_sizes(self.bind(values))
+
+    def _record_levels(
+        self,
+        recorder: CommandRecorder,
+        numbers: tuple[int, ...],
+        memories: _Memories,
+        outside: Mapping[Buffer, int],
+        pool: TimestampPool | None = None,
+    ) -> None:
+        words = memories.words
+        if outside:
+            words = self._launches.placed({**memories.addresses, **outside})
+        push, grids = self._launches.numbers(words, numbers)
+        recorder.dispatch_table(self._table, push, grids, pool)
 
     def record(self, pool: TimestampPool | None = None) -> CommandBuffer:
         """The commands of the sizes that it ran last with, recorded once more.
@@ -376,12 +456,14 @@ class VulkanBound:
     def _allocate(self, size: int, kind: Any, label: str) -> Memory | None:
         if not size:
             return None
-        memory = self._device.allocate(size, kind, label, self._memory_limit)
+        memory = self.on.allocate(size, kind, label, self.memory_limit)
         self._allocated.append(memory)
         return memory
 
     def _free_memories(self) -> None:
         """Frees commands and the memory that they use; nothing of the program may be running."""
+        while self._trips:
+            self._trips.popitem()[1].free()
         while self._bindings:
             self._bindings.popitem()[1].free()
         self._memories = self._latest = None
@@ -402,23 +484,77 @@ class VulkanBound:
             targets: in the order of `outputs`, values to write, which overlap no other value of the run; None
                 and values of other devices stand for fresh arrays.
         """
+        running = self._written(feeds, values, targets)
+        self._submit(running.binding)
+        return self._copies(running)
+
+    def start(
+        self,
+        feeds: Sequence[Value],
+        values: tuple[int, ...] = (),
+        targets: Sequence[DeviceArray | None] | None = None,
+    ) -> Running:
+        """As `run`, but returns at once; to be followed by `finish`, or `settle`, before anything else."""
+        running = self._written(feeds, values, targets)
+        self._write_sizes(running.binding)
+        running.binding.submission.submit()
+        return running
+
+    def finish(self, running: Running) -> list[Value]:
+        """Waits for what `start` has begun; returns the results, of which arrays hold until the next run."""
+        binding = running.binding
+        try:
+            binding.submission.finish()
+        except BaseException:
+            self.settle(running)
+            raise
+        self.check()
+        if running.targets is None:
+            return list(binding.output_views)
+        return [
+            view if target is None else target
+            for view, target in zip(binding.output_views, running.targets, strict=True)
+        ]
+
+    def settle(self, running: Running) -> None:
+        """Waits for what `start` has begun and nobody wants any more."""
+        self._settle(running.binding)
+
+    def another(self) -> VulkanBound:
+        """The same program with memory and commands of its own."""
+        return VulkanBound(
+            self.program,
+            self.on,
+            self._weights,
+            guard_bytes=self._guard_bytes,
+            memory_limit=self.memory_limit,
+            time_limit=self.time_limit,
+        )
+
+    def _written(
+        self, feeds: Sequence[Value], values: tuple[int, ...], targets: Sequence[DeviceArray | None] | None
+    ) -> Running:
+        """The binding for a run, with the inputs that come from the host written."""
         if self._context.is_closed:  # with the device went the mappings that the views show
             self._context.require_open()
-        device = self._device
+        device = self.on
         feeds = [a.numpy() if type(a) is DeviceArray and a.device is not device else a for a in feeds]
         if targets is not None:
             targets = [None if t is None or t.device is not device else t for t in targets]
-        outside = self._outside(feeds, targets)
-        binding = self.bind(values, outside)
+        binding = self.bind(values, self._outside(feeds, targets))
         for view, array in zip(binding.input_views, feeds, strict=True):
             if type(array) is not DeviceArray:
                 view[...] = array
-        self._submit(binding)
-        if targets is None:
-            return [view.copy() for view in binding.output_views]
+        return Running(binding, targets)
+
+    @staticmethod
+    def _copies(running: Running) -> list[Value]:
+        views = running.binding.output_views
+        if running.targets is None:
+            return [view.copy() for view in views]
         return [
             view.copy() if target is None else target
-            for view, target in zip(binding.output_views, targets, strict=True)
+            for view, target in zip(views, running.targets, strict=True)
         ]
 
     def _outside(self, feeds: Sequence[Value], targets: Sequence[DeviceArray | None] | None) -> Addresses:
@@ -432,15 +568,22 @@ class VulkanBound:
 
     def _submit(self, binding: _Binding) -> None:
         """Runs a binding whose inputs have been written, and checks what it reports."""
-        if self._latest is not binding:
-            for place, numbers in binding.sizes:
-                place[...] = numbers
-            self._latest = binding
+        self._write_sizes(binding)
         try:
             binding.submission.run()
         except BaseException:
             self._settle(binding)
             raise
+        self.check()
+
+    def _write_sizes(self, binding: _Binding) -> None:
+        if self._latest is not binding:
+            for place, numbers in binding.sizes:
+                place[...] = numbers
+            self._latest = binding
+
+    def check(self) -> None:
+        """Raises what the kernels of the last run have to say."""
         if self._status[0]:
             self._report_status()
         if self._guard_bytes:
@@ -449,7 +592,7 @@ class VulkanBound:
     def _settle(self, binding: _Binding) -> None:
         """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
         with contextlib.suppress(DeviceError):
-            binding.submission.wait(timeout_seconds=self._time_limit)
+            binding.submission.wait(timeout_seconds=self.time_limit)
         if not self._context.is_closed:  # else there is no such memory any more
             self._status[:] = 0  # what the run that nobody sees the end of had to say
 
@@ -475,7 +618,7 @@ class VulkanBound:
 
         def call(feed: Mapping[str, Any]) -> list[Array] | None:
             # A mapping's or an array-like's own code would run under the lock.
-            if type(feed) is not dict or len(feed) != count:
+            if type(feed) is not dict or len(feed) != count or turn.is_taken:
                 return None
             with turn.lock:
                 if turn.is_taken or self._is_closed or context.is_closed:
@@ -552,9 +695,9 @@ class VulkanBound:
 
     def profile(self) -> list[tuple[list[Dispatch], float]]:
         """Runs once more with timestamps: the dispatches of each level, and the nanoseconds it took."""
-        pool = self._device.timestamps(len(self.program.levels) + 1)
+        pool = self.on.timestamps(len(self.program.levels) + 1)
         commands = self.record(pool)
-        submission = self._device.submission(commands)
+        submission = self.on.submission(commands)
         try:
             submission.submit()
             submission.wait()
@@ -578,7 +721,7 @@ class VulkanBound:
         memories = self._memories
         if memories is None or memories.arena is None:
             return
-        words = self._device.download(memories.arena, 0, memories.arena.size).view(np.uint32)
+        words = self.on.download(memories.arena, 0, memories.arena.size).view(np.uint32)
         is_inside = np.zeros(words.size, bool)
         for buffer, offset in memories.offsets.items():
             is_inside[offset // 4 : -(-(offset + memories.bytes[buffer]) // 4)] = True
@@ -592,7 +735,7 @@ class VulkanBound:
         self._is_closed = True
         self._free_memories()
         while self._pipelines:
-            self._device.release(self._pipelines.pop())
+            self.on.release(self._pipelines.pop())
         lease, self._lease = self._lease, ()
         self._weights.release(lease)
 

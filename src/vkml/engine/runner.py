@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.engine.control import HostNode, Planned
 from vkml.engine.cpu_bound import out_of_memory
-from vkml.engine.device_array import DeviceArray, Place, dtype_of
-from vkml.engine.plan import Plan, Timing
+from vkml.engine.device_array import DeviceArray, Place, dtype_of, on_host
+from vkml.engine.ending import require_going
+from vkml.engine.flight import RESIDENT_BYTES, Timing
+from vkml.engine.plan import Plan
 from vkml.engine.plan_cache import PlanCache, Setting
 from vkml.engine.trace import Trace
 from vkml.errors import ModelError, RuntimeException
@@ -21,6 +23,9 @@ from vkml.ir import Graph, TensorType, ValueType, static
 from vkml.ir.dtypes import UNDEFINED
 from vkml.ops.bodies import infer_values
 from vkml.passes.segments import Segment
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device
 
 Array = np.ndarray[Any, Any]
 HOST_ELEMENTS = 16
@@ -33,7 +38,8 @@ LARGEST_ASSUMED = 1 << 24
 class Runner:
     """A prepared graph that runs: its segments one after the other, each with plans for the shapes that come.
 
-    What a segment makes for later ones passes through the host. Bodies of control flow have runners, too.
+    Large values that one device makes and reads again in a later segment stay there, others pass through the
+    host. Bodies of control flow have runners, too.
 
     Args:
         graph: prepared.
@@ -59,6 +65,8 @@ class Runner:
         self._trace = trace
         self._name = name
         self._is_body = False
+        self._readers: dict[str, Device | None] = {}
+        """Of inputs of segments, the only device that reads them; None where several do, or the CPU."""
         self.placement = setting.placement
         segments = self.plans.segments
         self.is_whole = (
@@ -83,7 +91,7 @@ class Runner:
         """Runs it.
 
         Args:
-            feeds: in the order of the graph's inputs, of their types.
+            feeds: in the order of the graph's inputs, of their types; tensors may be on devices.
             wanted: names of the outputs to return, in their order.
 
         Returns:
@@ -98,14 +106,21 @@ class Runner:
         fresh: set[str] = set()
         """What plans have made: arrays of their own."""
         for index, segment in enumerate(self.plans.segments):
+            require_going()
             host = self.hosts.get(index)
             if host is not None:
                 made: Sequence[Any] = self._run_host(host, values)
                 names = host.node.outputs
             else:
-                given = [values[value.name] for value in segment.graph.inputs]
+                given = [
+                    on_host(values[value.name]) if value.name in segment.values else values[value.name]
+                    for value in segment.graph.inputs
+                ]
                 plan = self.plans.plan_for(index, given)
-                made, names = self.run_plan(plan, given, plan.outputs, f"segment {index}"), plan.outputs
+                places = self._places(plan, wanted)
+                label = f"segment {index}"
+                made, names = self.run_plan(plan, given, plan.outputs, label, places), plan.outputs
+                self._note_readers(plan)
                 fresh.update(names)
             values.update(zip(names, made, strict=False))
             for name in self._dead[index]:
@@ -114,7 +129,28 @@ class Runner:
             return [values[name] for name in wanted]
         taken: set[int] = set()
         _take(feeds, taken)
-        return [_own(values[name], taken, name in fresh) for name in wanted]
+        return [_own(on_host(values[name]), taken, name in fresh) for name in wanted]
+
+    def _places(self, plan: Plan, wanted: Sequence[str]) -> Mapping[str, Place] | None:
+        """Where large values stay that the same device reads in a later segment, by what was seen so far."""
+        if not self._readers:
+            return None
+        types = {value.name: value.tensor for value in plan.graph.outputs}
+        found = {
+            name: device
+            for name, device in plan.made_on.items()
+            if self._readers.get(name) is device
+            and name not in wanted
+            and (types[name].is_open or types[name].bytes >= RESIDENT_BYTES)
+        }
+        return found or None
+
+    def _note_readers(self, plan: Plan) -> None:
+        """Notes which inputs of a segment a device reads, and no other."""
+        for name in plan.input_names:
+            device = plan.read_on.get(name)
+            if self._readers.setdefault(name, device) is not device:
+                self._readers[name] = None
 
     def _run_host(self, host: HostNode, values: Mapping[str, Any]) -> list[Any]:
         start = time.perf_counter()
@@ -125,6 +161,11 @@ class Runner:
         finally:
             if self._trace is not None:
                 self._trace.add(host.node.label, start, [])
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a trace wants the times of all steps."""
+        return self._trace is not None
 
     def only_plan(self, feeds: Sequence[Any]) -> Plan | None:
         """The plan that is all there is to run for inputs of these shapes; None where there is more."""

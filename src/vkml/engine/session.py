@@ -15,13 +15,14 @@ import numpy as np
 
 from vkml.engine import devices as device_registry
 from vkml.engine.collector import collector_paused
-from vkml.engine.device_array import DeviceArray, Place, on_host, place_array
+from vkml.engine.device_array import DeviceArray, Place, place_array
+from vkml.engine.ending import with_options
 from vkml.engine.feed import check_feed
 from vkml.engine.io_binding import IOBinding
 from vkml.engine.options import SessionOptions, byte_count, flag
 from vkml.engine.ort_value import OrtValue
 from vkml.engine.placement import Placement, Site, matches
-from vkml.engine.plan import Plan, PlanClosed, strict_error
+from vkml.engine.plan import Direct, Plan, PlanClosed, strict_error
 from vkml.engine.plan_cache import Setting, explained
 from vkml.engine.plan_report import report
 from vkml.engine.prepare import prepare
@@ -129,7 +130,8 @@ class InferenceSession:
         self._input_names = tuple(value.name for value in self._inputs)
         self._output_names = tuple(value.name for value in self._outputs)
         self._latest: tuple[tuple[tuple[int, ...], ...], tuple[Any, ...], Plan] | None = None
-        self._direct: Callable[[Mapping[str, Any]], list[Array] | None] | None = None
+        self._direct: Direct | None = None
+        self._others: list[Direct] = []
         self._warned: set[str] = set()
         """Nodes of which it has been said that they run on the CPU."""
         self._misstated: set[str] = set()
@@ -240,11 +242,17 @@ class InferenceSession:
         """
         if run_options is not None:
             _check_run_options(run_options)
+            with with_options(run_options):
+                return self._run_checked(output_names, input_feed)
         direct = self._direct
         if direct is not None and output_names is None:
             made = direct(input_feed)
             if made is not None:
                 return made
+            for other in self._others[1:]:  # for runs at the same time
+                made = other(input_feed)
+                if made is not None:
+                    return made
         latest = self._latest
         if latest is not None and output_names is None:
             shapes, types, plan = latest
@@ -313,8 +321,7 @@ class InferenceSession:
                 if binding is not None and is_bound and self._trace is None and binding.holds(feeds):
                     binding.repeat = plan.repeated(feeds, wanted, made)
                 return made
-            # What a segment makes for later ones passes through the host.
-            made = self._runner.run([on_host(value) for value in feeds], wanted)
+            made = self._runner.run(feeds, wanted)
         except PlanClosed:
             raise Fail(f"this session of {self._label} was closed during a run") from None
         return [
@@ -340,6 +347,8 @@ class InferenceSession:
         """
         if run_options is not None:
             _check_run_options(run_options)
+            with with_options(run_options):
+                return self.run_with_iobinding(iobinding)
         if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
             raise InvalidArgument(
                 f"a binding of this session is needed, from io_binding(), not {iobinding!r}"
@@ -371,6 +380,8 @@ class InferenceSession:
         """
         if run_options is not None:
             _check_run_options(run_options)
+            with with_options(run_options):
+                return self.run_with_ort_values(output_names, input_dict_ort_values)
         wanted = self._wanted(output_names)
         if not isinstance(input_dict_ort_values, Mapping):
             raise InvalidArgument(f"a feed maps input names to OrtValues, not {input_dict_ort_values!r}")
@@ -418,11 +429,12 @@ class InferenceSession:
         plans = self._runner.plans
         with plans.lock:
             if plans.holds(plan) and (self._latest is None or self._latest[2] is not plan):
-                direct = None if self._trace is not None else plan.direct()
+                self._others = [] if self._trace is not None else plan.directs
+                direct = self._others[0] if self._others else None
                 self._latest, self._direct = (shapes, self._dtypes, plan), direct
 
     def _forget(self) -> None:
-        self._latest, self._direct = None, None
+        self._latest, self._direct, self._others = None, None, []
 
     def _announce(self, plan: Plan) -> None:
         self._warn(plan)
@@ -626,7 +638,5 @@ def _limits(given: Mapping[str, int | str] | None, choice: device_registry.Choic
 
 def _check_run_options(options: Any) -> None:
     """Refuses what is no RunOptions: a second feed, say, that would be passed over in silence."""
-    if getattr(options, "terminate", False) is True:
-        raise Fail("the run was ended by RunOptions.terminate before it began")
     if type(options).__name__ != "RunOptions":
         raise InvalidArgument(f"run_options is onnxruntime's RunOptions or None, not {options!r}")

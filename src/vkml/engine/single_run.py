@@ -29,9 +29,8 @@ def run_once(
     """
     launches = Launches([[dispatch]], pipelines, Numbers())
     recorder = device.recorder(dispatch.kernel.label)
-    for level in launches.levels(launches.placed(addresses), ()):
-        for launch in level:
-            recorder.dispatch(*launch)
+    push, grids = launches.numbers(launches.placed(addresses), ())
+    recorder.dispatch_table(device.dispatch_table(launches.levels), push, grids)
     recorder.barrier()
     recorder.barrier_to_host()
     commands = recorder.finish()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from vkml.engine.plan import Timing
+from vkml.engine.flight import Timing
 
 
 class Trace:

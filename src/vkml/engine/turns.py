@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from _thread import RLock
 
 
+def is_owned(lock: RLock) -> bool:
+    """Whether this very thread holds a lock."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks
+
+
 @dataclass(eq=False)
 class Turn:
     """A lock for the time of the work, and whether somebody is at it.

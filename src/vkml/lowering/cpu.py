@@ -6,7 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,6 +110,22 @@ class CpuProgram:
             known = dict(zip(self._symbols, values, strict=True))
             for slot, constant in self._open:
                 self._template[slot] = bound_constant(constant, known).array
+
+    def another(self) -> CpuProgram:
+        """The same steps, machine code with memory of its own."""
+        made = copy(self)
+        made._steps = tuple(
+            replace(step, run=step.run.another()) if step.is_native else step  # type: ignore[attr-defined]
+            for step in self._steps
+        )
+        made._template, made._schedules = self._template.copy(), {}
+        return made
+
+    @property
+    def threads(self) -> int:
+        """The most threads that one of its steps runs on."""
+        native = (step.run for step in self._steps if step.is_native)
+        return max((step.threads for step in native), default=1)  # type: ignore[attr-defined]
 
     def types_for(self, values: tuple[int, ...]) -> dict[str, TensorType]:
         """The types of all values where the open sizes are these."""

@@ -122,6 +122,7 @@ class NativeStep:
         self._levels = [level for level in levels if level]
         self._flat = [dispatch for level in self._levels for dispatch in level]
         self._pool, self._budget, self._symbols = pool, budget, tuple(symbols)
+        self._made_of = build, tuple(inputs), tuple(outputs)
         self._halos = {
             buffer: (held.inside.shape, held.inside.strides, held.border)
             for buffer, held in build.bordered.items()
@@ -152,6 +153,18 @@ class NativeStep:
         self.report = NativeReport(len(self._flat), len(self._levels), self._fixed.nbytes)
         if not symbols:
             self.bind(())
+
+    def another(self) -> NativeStep:
+        """The same launches with memory of their own."""
+        build, inputs, outputs = self._made_of
+        return NativeStep(
+            self._levels, build, inputs, outputs, self._pool, self._budget.renewed(), self._symbols
+        )
+
+    @property
+    def threads(self) -> int:
+        """Threads that take part in a run, as far as they are known."""
+        return self._recording.threads if self._bound is not None else self._pool.size
 
     # -- what does not depend on sizes ----------------------------------------------------------------------
 

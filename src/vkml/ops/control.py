@@ -29,6 +29,19 @@ class Host(Protocol):
         """Runs the body that is the attribute `body`; what it captures, the host knows."""
         ...
 
+    def run_trips(self, body: str, count: int, carried: Sequence[Any]) -> Sequence[Any] | None:
+        """All trips of a Loop whose number is known, at once; None where that cannot be, with nothing run.
+
+        Args:
+            body: the attribute.
+            count: trips, where the condition stays true.
+            carried: values before the first.
+
+        Returns:
+            the carried values after the last trip, then what the body's further outputs were, trip by trip.
+        """
+        ...
+
     def captured(self, body: str) -> Mapping[str, Any]:
         """What that body captures."""
         ...
@@ -110,6 +123,9 @@ class _Reference:
 
     def run(self, body: str, inputs: Sequence[Any]) -> Sequence[Any]:
         return self._bodies[body](inputs)
+
+    def run_trips(self, body: str, count: int, carried: Sequence[Any]) -> Sequence[Any] | None:
+        return None
 
     def captured(self, body: str) -> Mapping[str, Any]:
         return self._outer
@@ -220,6 +236,10 @@ class Loop(ControlFlow):
         number_shape = stated_shape(body, 0)
         condition = np.ones(stated_shape(body, 1), np.bool_)
         carried: Sequence[Any] = inputs[2:]
+        if goes_on and limit is not None and limit > 0:
+            all_made = host.run_trips("body", limit, carried)
+            if all_made is not None:
+                return list(all_made[: len(node.outputs)])
         count = len(carried)
         collectors = [_Collector(node, host, output, limit, 0, False) for output in body.outputs[1 + count :]]
         trip = 0

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vkml.errors import InvalidArgument
 from vkml.vulkan.context import Context
 from vkml.vulkan.memory import Memory
 from vkml.vulkan.pipelines import Pipeline
 from vkml.vulkan.queues import Queue
-from vkml.vulkan.structures import NULL, constants, ffi, structure
+from vkml.vulkan.structures import NULL, constants, ffi, handle_number, structure
 
 if TYPE_CHECKING:
     from vkml.vulkan.profiling import TimestampPool
@@ -35,6 +37,64 @@ class CommandBuffer:
     def free(self) -> None:
         """Destroys it; idempotent. It must not be running."""
         self._context.release(self._key)
+
+
+class DispatchTable:
+    """Dispatches in levels, prepared for being recorded again and again with other numbers.
+
+    Args:
+        context: of the device.
+        levels: of each dispatch its pipeline, and where in the push constants of all its own begin and end.
+    """
+
+    def __init__(self, context: Context, levels: Sequence[Sequence[tuple[Pipeline, int, int]]]) -> None:
+        self.levels = levels
+        if context.native is not None:
+            self._make_rows(context, levels)
+
+    def _make_rows(self, context: Context, levels: Sequence[Sequence[tuple[Pipeline, int, int]]]) -> None:
+        functions = context.functions
+        names = ("vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier2")
+        bind, push, dispatch, barrier = (handle_number(getattr(functions, name)) for name in names)
+        self._barrier = _barriers(True)[0]
+        between = handle_number(self._barrier)
+        size = max((end for level in levels for _, _, end in level), default=0)
+        self._push = np.zeros(size, np.uint8)
+        start_of_all = self._push.ctypes.data
+        rows: list[list[int]] = []
+        places: list[int] = []
+        bound = None
+        for index, level in enumerate(levels):
+            if index:
+                rows.append([barrier, 0, between, 0, 0, 0, 0, 0])
+            for pipeline, start, end in level:
+                if pipeline is not bound:
+                    rows.append([bind, 0, _COMPUTE_POINT, handle_number(pipeline.handle), 0, 0, 0, 0])
+                    bound = pipeline
+                if end > start:
+                    layout = handle_number(pipeline.layout)
+                    rows.append([push, 0, layout, _COMPUTE_STAGE, 0, end - start, start_of_all + start, 0])
+                places.append(len(rows))
+                rows.append([dispatch, 0, 0, 0, 0, 0, 0, 0])
+        self._rows = np.array(rows, np.uint64).reshape(-1, 8)
+        self._places = np.array(places, np.intp)
+        self._block = ffi.new("uint64_t[2]", [self._rows.ctypes.data, len(rows)])
+        self._address = handle_number(self._block)
+
+    def record(self, call_all: Callable[[int], None], buffer: Any, push: bytes, grids: Sequence[int]) -> None:
+        """Records all of it.
+
+        Args:
+            call_all: see `NativeCalls`.
+            buffer: a VkCommandBuffer that is being recorded.
+            push: all push constants.
+            grids: three numbers of workgroups for each dispatch, in their order.
+        """
+        self._push[:] = np.frombuffer(push, np.uint8)
+        self._rows[:, 1] = handle_number(buffer)
+        if len(self._places):
+            self._rows[self._places, 2:5] = np.array(grids, np.uint64).reshape(-1, 3)
+        call_all(self._address)
 
 
 class CommandRecorder:
@@ -116,6 +176,36 @@ class CommandRecorder:
                 )
             self._push(buffer, pipeline.layout, _COMPUTE_STAGE, 0, size, push)
         self._dispatch(buffer, x, y, z)
+
+    def dispatch_table(
+        self,
+        table: DispatchTable,
+        push: bytes,
+        grids: Sequence[int],
+        pool: TimestampPool | None = None,
+    ) -> None:
+        """Runs a table's dispatches, with a barrier before each level but the first.
+
+        Args:
+            table: of this device.
+            push: the push constants of all of them.
+            grids: three numbers of workgroups for each dispatch.
+            pool: receives a timestamp behind each level, from the second of its places on.
+        """
+        native = self._context.native
+        if native is not None and pool is None:
+            table.record(native.call_all, self._buffer, push, grids)
+            self._bound = None
+            return
+        at = 0
+        for index, level in enumerate(table.levels):
+            if index:
+                self.barrier()
+            for pipeline, start, end in level:
+                self.dispatch(pipeline, push[start:end], *grids[at : at + 3])
+                at += 3
+            if pool is not None:
+                self.timestamp(pool, index + 1)
 
     def barrier(self) -> None:
         """What was recorded before is finished and visible before what is recorded after begins."""

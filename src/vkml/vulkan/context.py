@@ -19,9 +19,11 @@ from vkml.vulkan.features import enable_features
 from vkml.vulkan.info import DeviceInfo
 from vkml.vulkan.instance import get_instance
 from vkml.vulkan.loader import Functions, process_lock
-from vkml.vulkan.queues import Queue, choose_families
-from vkml.vulkan.structures import NULL, chain, ffi, structure, text
+from vkml.vulkan.queues import NativeCalls, Queue, choose_families
+from vkml.vulkan.structures import NULL, chain, ffi, handle_number, structure, text
 
+MOST_QUEUES = 4
+"""Queues that compute, which take turns: barriers in one do not hold up what another runs."""
 _SECONDS_AT_EXIT = 20.0
 """How long the end of the process waits for a device that was given up."""
 
@@ -34,7 +36,7 @@ class Context:
     be usable from a finalizer after those are gone.
     """
 
-    def __init__(self, info: DeviceInfo) -> None:
+    def __init__(self, info: DeviceInfo, native: NativeCalls | None = None) -> None:
         self.info = info
         self.title = str(info)
         fork_safety.require_usable(info)
@@ -44,12 +46,16 @@ class Context:
             raise DeviceError(f"{self.title} has no queue family that computes")
         indices = [families.compute] + ([families.transfer] if families.transfer is not None else [])
         features, extensions = enable_features(info.capabilities, info.extensions)
-        priority = ffi.new("float[1]", [1.0])
+        counts = [min(families.compute_queues, MOST_QUEUES)] + [1] * (len(indices) - 1)
+        priorities = ffi.new("float[]", [1.0] * MOST_QUEUES)
         queue_infos = [
             structure(
-                "VkDeviceQueueCreateInfo", queueFamilyIndex=index, queueCount=1, pQueuePriorities=priority
+                "VkDeviceQueueCreateInfo",
+                queueFamilyIndex=index,
+                queueCount=count,
+                pQueuePriorities=priorities,
             )
-            for index in indices
+            for index, count in zip(indices, counts, strict=True)
         ]
         create = structure(
             "VkDeviceCreateInfo",
@@ -82,9 +88,12 @@ class Context:
         if info.capabilities.device_fault:
             self.functions.fault_report = self._fault_report
         self.families = indices
-        queues = [self._queue(index, index == families.compute) for index in indices]
-        self.compute_queue = queues[0]
-        self.transfer_queue = queues[-1]
+        self.compute_queues = [self._queue(families.compute, number, True) for number in range(counts[0])]
+        self.compute_queue = self.compute_queues[0]
+        self._turns = itertools.count()
+        self.transfer_queue = (
+            self.compute_queue if families.transfer is None else self._queue(families.transfer, 0, False)
+        )
         """The compute queue, where there is no family that only copies."""
         self.has_names = instance.has_names
         # Re-entrant: a finalizer may release objects while this thread holds the lock.
@@ -93,6 +102,7 @@ class Context:
         self._owned: dict[int, Callable[[], None]] = {}
         self.is_closed = False
         self._why_given_up = ""
+        self.native = native
         self._process = os.getpid()
         renew_in_child(self._leave_to_parent)
 
@@ -168,7 +178,7 @@ class Context:
         """
         if not self.has_names or not label:
             return
-        number = handle if isinstance(handle, int) else int(ffi.cast("uintptr_t", handle))
+        number = handle_number(handle)
         self.functions.call(
             "vkSetDebugUtilsObjectNameEXT",
             self.handle,
@@ -182,10 +192,19 @@ class Context:
 
     def wait_idle(self) -> None:
         """Waits until the device has finished everything submitted to it."""
+        if self.native is not None:
+            words = [queue.word_address for queue in (*self.compute_queues, self.transfer_queue)]
+            words = list(dict.fromkeys(words))
+            handles = (self.functions.vkDeviceWaitIdle, self.handle)
+            function, argument = (handle_number(each) for each in handles)
+            block = ffi.new("uint64_t[]", [function, argument, 0, len(words), *words])
+            self.native.call_locked(handle_number(block))
+            if block[2]:
+                self.functions.fail("vkDeviceWaitIdle", int(ffi.cast("int32_t", block[2])))
+            return
         with contextlib.ExitStack() as stack:
-            for lock in {
-                id(queue.lock): queue.lock for queue in (self.compute_queue, self.transfer_queue)
-            }.values():
+            locks = {id(queue.lock): queue.lock for queue in (*self.compute_queues, self.transfer_queue)}
+            for lock in locks.values():
                 stack.enter_context(lock)
             self.functions.call("vkDeviceWaitIdle", self.handle)
 
@@ -240,9 +259,13 @@ class Context:
             fork_safety.note_closed(self.info.driver_id)
         destroyed("Device")
 
-    def _queue(self, family: int, is_compute: bool) -> Queue:
+    def next_queue(self) -> Queue:
+        """One of the queues that compute, in turns."""
+        return self.compute_queues[next(self._turns) % len(self.compute_queues)]
+
+    def _queue(self, family: int, number: int, is_compute: bool) -> Queue:
         out = ffi.new("VkQueue *")
-        self.functions.vkGetDeviceQueue(self.handle, family, 0, out)
+        self.functions.vkGetDeviceQueue(self.handle, family, number, out)
         return Queue(out[0], family, threading.Lock(), is_compute)
 
     def _fault_report(self) -> str:

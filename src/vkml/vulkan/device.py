@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from vkml.vulkan.commands import CommandBuffer, CommandRecorder
+from vkml.vulkan.commands import CommandBuffer, CommandRecorder, DispatchTable
 from vkml.vulkan.context import Context
 from vkml.vulkan.info import DeviceInfo
 from vkml.vulkan.memory import Allocator, Bytes, Memory, MemoryKind
 from vkml.vulkan.pipelines import Pipeline, Pipelines
 from vkml.vulkan.profiling import TimestampPool
+from vkml.vulkan.queues import NativeCalls, Queue
 from vkml.vulkan.submission import Submission, Timeline
 from vkml.vulkan.transfer import Transfers
 
@@ -28,6 +29,7 @@ class Device:
         info: from `devices()`.
         memory_limit: the share of the device's free memory that may be used.
         force_staging: behave as a device whose memory the host cannot write; to test that path.
+        native: calls of the driver without the interpreter, where there are such.
 
     Raises:
         DeviceError: the driver does not open it.
@@ -39,9 +41,15 @@ class Device:
         ...         memory = device.allocate(1024, MemoryKind.DEVICE, "weights")
     """
 
-    def __init__(self, info: DeviceInfo, memory_limit: float = 0.95, force_staging: bool = False) -> None:
+    def __init__(
+        self,
+        info: DeviceInfo,
+        memory_limit: float = 0.95,
+        force_staging: bool = False,
+        native: NativeCalls | None = None,
+    ) -> None:
         self.info = info
-        context = Context(info)
+        context = Context(info, native)
         self.context = context
         self._finalizer = weakref.finalize(self, context.close)
         try:
@@ -130,18 +138,32 @@ class Device:
         return self._pipelines.driver_cache.save()
 
     def recorder(
-        self, label: str = "", transfer: bool = False, again: CommandBuffer | None = None
+        self,
+        label: str = "",
+        transfer: bool = False,
+        again: CommandBuffer | None = None,
+        queue: Queue | None = None,
     ) -> CommandRecorder:
         """Starts recording a command buffer.
 
         Args:
             label: for debuggers.
             transfer: for the queue that only copies, where there is one.
+            queue: one of `Context.compute_queues`; None: the first.
             again: a command buffer of the same queue to record anew, which submissions of it then submit;
                 it must not be running.
         """
-        queue = self.context.transfer_queue if transfer else self.context.compute_queue
+        if transfer:
+            queue = self.context.transfer_queue
         return CommandRecorder(self.context, label, queue, again)
+
+    def dispatch_table(self, levels: Sequence[Sequence[tuple[Pipeline, int, int]]]) -> DispatchTable:
+        """Prepares dispatches for `CommandRecorder.dispatch_table`.
+
+        Args:
+            levels: of each dispatch its pipeline, and where its push constants begin and end in those of all.
+        """
+        return DispatchTable(self.context, levels)
 
     def submission(
         self,
@@ -158,7 +180,7 @@ class Device:
             waits: timelines to wait for before the first command.
             signals: timelines to signal after the last command.
             label: for debuggers.
-            time_limit: seconds after which `Submission.run` gives the device up.
+            time_limit: seconds after which `Submission.run` and `finish` give the device up.
         """
         return Submission(self.context, command_buffers, waits, signals, label, time_limit)
 

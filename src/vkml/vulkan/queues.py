@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from vkml.vulkan.loader import Functions
-from vkml.vulkan.structures import NULL, constants, ffi
+from vkml.vulkan.structures import NULL, constants, ffi, handle_number
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,39 @@ class Families:
     """A family that only copies, where there is one."""
     timestamp_bits: int
     """Valid bits of timestamps written on the compute family; 0 where it writes none."""
+    compute_queues: int = 1
+    """Queues of the compute family."""
+
+
+class NativeCalls(NamedTuple):
+    """Functions that call the driver's without the interpreter; see `vkml.cpu.native.calls`."""
+
+    submit: Callable[[int], None]
+    ask: Callable[[int], None]
+    run: Callable[[int], None]
+    call_all: Callable[[int], None]
+    call_locked: Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue; Vulkan wants submissions to it one at a time, so hold the lock."""
+    """A queue; Vulkan wants submissions to it one at a time.
+
+    Attributes:
+        lock: held by those who submit; where there are `NativeCalls`, these hold `word` instead.
+        word: an integer of 64 bits on a cache line of its own.
+    """
 
     handle: Any
     family: int
     lock: threading.Lock
     is_compute: bool
+    word: Any = field(default_factory=lambda: ffi.new("uint64_t[16]"), compare=False, repr=False)
+
+    @property
+    def word_address(self) -> int:
+        """Where the lock of `NativeCalls` is."""
+        return handle_number(self.word + 8)
 
 
 def choose_families(functions: Functions, physical_device: Any) -> Families | None:
@@ -47,4 +71,4 @@ def choose_families(functions: Functions, physical_device: Any) -> Families | No
     # Families for video also copy, some with restrictions: take one that does nothing else.
     others = ~(copies | constants.VK_QUEUE_SPARSE_BINDING_BIT)
     transfer = next((index for index, flags in there if flags & copies and not flags & others), None)
-    return Families(compute, transfer, families[compute].timestampValidBits)
+    return Families(compute, transfer, families[compute].timestampValidBits, families[compute].queueCount)

@@ -88,3 +88,8 @@ def _is_structure_pointer(value: Any) -> bool:
         return False
     kind = ffi.typeof(value)
     return bool(kind.kind == "pointer" and kind.item.kind == "struct" and kind.item.fields is not None)
+
+
+def handle_number(handle: Any) -> int:
+    """A handle, pointer or function as an integer."""
+    return handle if isinstance(handle, int) else int(ffi.cast("uintptr_t", handle))

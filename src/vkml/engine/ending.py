@@ -1,0 +1,40 @@
+"""Runs that are ended from outside: `RunOptions.terminate`, set while they go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vkml.errors import Fail
+
+
+class _OfThread(threading.local):
+    options: Any = None
+
+
+_of_thread = _OfThread()
+
+
+@contextmanager
+def with_options(options: Any) -> Iterator[None]:
+    """Has `require_going` look at these options while this thread is in the block."""
+    before = _of_thread.options
+    _of_thread.options = options
+    try:
+        require_going()
+        yield
+    finally:
+        _of_thread.options = before
+
+
+def require_going() -> None:
+    """To be called between the pieces of a run.
+
+    Raises:
+        Fail: this thread's run is to end.
+    """
+    options = _of_thread.options
+    if options is not None and options.terminate:
+        raise Fail("the run was ended by RunOptions.terminate")

@@ -1,0 +1,229 @@
+"""A plan's programs, with memory for one run at a time; where runs come together, a plan has several."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vkml.engine.cpu_bound import CpuBound
+from vkml.engine.device_array import DeviceArray, Value, on_host
+from vkml.engine.ending import require_going
+from vkml.engine.programs import Bound, Running, VulkanBound
+from vkml.engine.turns import Turn, is_owned
+from vkml.ir import TensorType
+from vkml.ir.size import Symbol, concrete
+
+Array = np.ndarray[Any, Any]
+RESIDENT_BYTES = 1 << 16
+"""Bytes from which on a value stays on its device for what reads it there later."""
+Targets = Mapping[str, DeviceArray]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a step took."""
+
+    device: str
+    nodes: str
+    """Labels of the nodes it computes."""
+    seconds: float
+
+
+@dataclass
+class _Submitted:
+    """A program at work on its device."""
+
+    program: VulkanBound
+    running: Running
+
+
+@dataclass(eq=False)
+class Flight(Turn):
+    """Programs that depend on each other, run as soon as what they read is there.
+
+    A program of a GPU is submitted and left to itself; meanwhile others are submitted, and the CPU's run.
+    What one GPU makes for a later program of its own stays there; the rest passes through the host.
+
+    Args:
+        programs: in an order in which they can run one by one.
+        types: of the values between them.
+    """
+
+    programs: list[Bound]
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._held: dict[str, DeviceArray] = {}
+        """What stays on a device from one program to another, from the last run."""
+        readers: dict[str, set[str]] = {}
+        for program in self.programs:
+            for name in program.inputs:
+                readers.setdefault(name, set()).add(program.device)
+        self._linked = [
+            [
+                name
+                for name in program.outputs
+                if isinstance(program, VulkanBound) and program.device in readers.get(name, ())
+            ]
+            for program in self.programs
+        ]
+        """Of each program, what another program on the same GPU reads."""
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether this very thread is in the middle of a run of it."""
+        return self.is_taken and is_owned(self.lock)
+
+    def another(self) -> Flight:
+        """The same programs once more, with memory of their own.
+
+        Raises:
+            OutOfMemory: there is too little.
+        """
+        made: list[Bound] = []
+        try:
+            for program in self.programs:
+                made.append(program.another())
+        except BaseException:
+            for program in made:
+                program.close()
+            raise
+        return Flight(made, self.types)
+
+    def run_only(self, feeds: Sequence[Value], bound: tuple[int, ...]) -> list[Value]:
+        """Runs the only program there is.
+
+        Args:
+            feeds: in the order of its inputs.
+            bound: values of the open sizes.
+        """
+        [program] = self.programs
+        if isinstance(program, CpuBound):
+            return list(program.run([on_host(value) for value in feeds], bound))
+        assert isinstance(program, VulkanBound)
+        return program.run(feeds, bound)
+
+    def run(
+        self,
+        values: dict[str, Value],
+        bound: tuple[int, ...],
+        known: Mapping[Symbol, int],
+        wanted: Collection[str],
+        targets: Targets,
+        profile: list[Timing] | None = None,
+    ) -> None:
+        """Runs all programs.
+
+        Args:
+            values: of the inputs; receives what the programs make.
+            bound: values of the open sizes, in the order of their symbols.
+            known: the same by symbol.
+            wanted: names of values that must outlive the next run.
+            targets: values to write outputs into.
+            profile: receives the time of every step; programs then run one by one.
+        """
+        waiting = list(zip(self.programs, self._linked, strict=True))
+        submitted: list[_Submitted] = []
+        try:
+            while waiting or submitted:
+                require_going()
+                at = self._next(waiting, values)
+                if at is None:
+                    self._finish(submitted[0], values, wanted)
+                    submitted.pop(0)
+                    continue
+                program, linked = waiting.pop(at)
+                given = [values[name] for name in program.inputs]
+                if isinstance(program, CpuBound):
+                    self._run_on_cpu(program, given, bound, values, profile)
+                    continue
+                assert isinstance(program, VulkanBound)
+                places = self._places(program, linked, known, targets)
+                submitted.append(_Submitted(program, program.start(given, bound, places)))
+                if profile is not None:
+                    self._finish(submitted.pop(), values, wanted)
+                    profile += timed_levels(program)
+        except BaseException:
+            for each in submitted:
+                each.program.settle(each.running)
+            raise
+
+    @staticmethod
+    def _next(waiting: Sequence[tuple[Bound, Any]], values: Mapping[str, Value]) -> int | None:
+        """Which of the programs has all that it reads, rather one of a GPU; None: all wait for others."""
+        ready = [
+            at for at, (program, _) in enumerate(waiting) if all(name in values for name in program.inputs)
+        ]
+        on_gpu = (at for at in ready if not isinstance(waiting[at][0], CpuBound))
+        return next(on_gpu, ready[0] if ready else None)
+
+    def _places(
+        self, program: VulkanBound, linked: Sequence[str], known: Mapping[Symbol, int], targets: Targets
+    ) -> list[DeviceArray | None] | None:
+        if not linked and not targets:
+            return None
+        held = {name: self._hold(program, name, known) for name in linked if name not in targets}
+        return [targets.get(name) or held.get(name) for name in program.outputs]
+
+    def _hold(self, program: VulkanBound, name: str, known: Mapping[Symbol, int]) -> DeviceArray | None:
+        """Memory for a value that stays on its device."""
+        type_ = self.types[name]
+        shape = tuple([concrete(dim, known) for dim in type_.dims])
+        found = self._held.get(name)
+        if found is None or found.shape != shape:
+            self._held.pop(name, None)
+            if int(np.prod(shape, dtype=np.int64)) * type_.dtype.storage.itemsize < RESIDENT_BYTES:
+                return None
+            found = self._held[name] = DeviceArray(program.on, type_.dtype, shape)
+        return found
+
+    @staticmethod
+    def _finish(submitted: _Submitted, values: dict[str, Value], wanted: Collection[str]) -> None:
+        program = submitted.program
+        made = program.finish(submitted.running)
+        for name, value in zip(program.outputs, made, strict=True):
+            is_view = name in wanted and isinstance(value, np.ndarray)
+            values[name] = value.copy() if is_view else value  # type: ignore[union-attr]
+
+    @staticmethod
+    def _run_on_cpu(
+        program: CpuBound,
+        given: Sequence[Value],
+        bound: tuple[int, ...],
+        values: dict[str, Value],
+        profile: list[Timing] | None,
+    ) -> None:
+        arrays = [on_host(value) for value in given]
+        made = timed(program, arrays, bound, profile) if profile is not None else program.run(arrays, bound)
+        values.update(zip(program.outputs, made, strict=True))
+
+    def close(self) -> None:
+        """Frees what the programs hold; nobody may be running them."""
+        for program in self.programs:
+            program.close()
+        self.programs.clear()
+        self._linked.clear()
+        self._held.clear()
+
+
+def timed(
+    program: CpuBound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing]
+) -> list[Array]:
+    """Runs a program of the CPU; `profile` receives the time of every step."""
+    steps: list[tuple[str, float]] = []
+    results = program.run(feeds, bound, steps)
+    profile += [Timing(program.device, label, seconds) for label, seconds in steps]
+    return results
+
+
+def timed_levels(program: VulkanBound) -> list[Timing]:
+    """The time of every level of a program that has run, from a second pass."""
+    timings = []
+    for level, nanoseconds in program.profile():
+        nodes = dict.fromkeys(node for dispatch in level for node in dispatch.nodes)
+        timings.append(Timing(program.device, ", ".join(nodes), nanoseconds * 1e-9))
+    return timings

@@ -1,0 +1,228 @@
+"""Loops whose trips are submitted together, against onnxruntime and NumPy, trip by trip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from tests.control_models import check, model
+from vkml.engine.trips import Trips
+from vkml.errors import IndexOutOfRange
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many trips were submitted together, one number a loop that ran so."""
+    counts: list[int] = []
+    run = Trips.run
+
+    def noting(self: Trips, *arguments: Any) -> Any:
+        counts.append(self._count)
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Trips, "run", noting)
+    return counts
+
+
+def loop(types: str, body: str, results: str, inputs: str = "") -> bytes:
+    """A loop of n trips over x (and more inputs of the graph), whose body is given."""
+    more = f", {inputs}" if inputs else ""
+    return model(
+        f"""
+        looping (int64 n, bool go, float[k, 4] x{more}) => ({results})
+        {{
+            {types} = Loop (n, go, x) <body = {body}>
+        }}"""
+    )
+
+
+def feeds(counts: tuple[int, ...], rows: tuple[int, ...] = (8,), **more: Any) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "n": np.array(count),
+            "go": np.array(True),
+            "x": rng.standard_normal((size, 4)).astype(np.float32),
+            **more,
+        }
+        for count in counts
+        for size in rows
+    ]
+
+
+COLLECTING = loop(
+    "last, all",
+    """body (int64 i, bool go_on, float[k, 4] before) => (bool same, float[k, 4] after, float[k, 4] seen)
+       {
+           same = Identity (go_on)
+           half = Constant <value = float {0.5}> ()
+           less = Mul (before, half)
+           after = Cos (less)
+           seen = Identity (after)
+       }""",
+    "float[k, 4] last, float[m, k, 4] all",
+)
+
+
+def test_carried_and_collected(vulkan_device_name: str, together: list[int]) -> None:
+    check(COLLECTING, feeds((1, 5, 300)), vulkan_device_name)
+    assert together == [1, 5, 300]
+
+
+def test_no_trip_at_all(vulkan_device_name: str, together: list[int]) -> None:
+    given = [*feeds((0,)), *({**feed, "go": np.array(False)} for feed in feeds((5,)))]
+    expected = [[feed["x"], np.zeros((0, 8, 4), np.float32)] for feed in given]
+    check(COLLECTING, given, vulkan_device_name, expected=expected)
+    assert together == []
+
+
+def test_open_sizes(vulkan_device_name: str, together: list[int]) -> None:
+    check(COLLECTING, feeds((3, 7), rows=(8, 9, 30, 8, 100)), vulkan_device_name)
+    assert together == [3] * 5 + [7] * 5
+
+
+def test_values_that_change_places_and_what_was_before(vulkan_device_name: str, together: list[int]) -> None:
+    """Fibonacci's numbers: a trip writes over nothing that it, or a later one, still reads."""
+    source = model(
+        """
+        fibonacci (int64 n, bool go, float[8, 4] x, float[8, 4] y) =>
+            (float[8, 4] first, float[8, 4] second, float[m, 8, 4] all, float[m, 8, 4] sums)
+        {
+            first, second, all, sums = Loop (n, go, x, y) <body =
+                body (int64 i, bool go_on, float[8, 4] a, float[8, 4] b) =>
+                    (bool same, float[8, 4] next_a, float[8, 4] sum, float[8, 4] old_a, float[8, 4] also)
+                {
+                    same = Identity (go_on)
+                    next_a = Identity (b)
+                    sum = Add (a, b)
+                    old_a = Identity (a)
+                    also = Identity (sum)
+                }>
+        }"""
+    )
+    ones = np.ones((8, 4), np.float32)
+    given = [{"n": np.array(n), "go": np.array(True), "x": ones, "y": 2 * ones} for n in (1, 2, 3, 20)]
+    check(source, given, vulkan_device_name)
+    assert together == [1, 2, 3, 20]
+
+
+def test_the_number_of_the_trip_and_what_is_captured(vulkan_device_name: str, together: list[int]) -> None:
+    source = loop(
+        "last, doubled, given",
+        """body (int64 i, bool go_on, float[k, 4] before) =>
+               (bool same, float[k, 4] after, float[k, 4] twice, float[4] unchanged)
+           {
+               same = Identity (go_on)
+               number = Cast <to = 1> (i)
+               moved = Add (before, number)
+               after = Mul (moved, scale)
+               twice = Add (after, after)
+               unchanged = Identity (scale)
+           }""",
+        "float[k, 4] last, float[m, k, 4] doubled, float[m, 4] given",
+        "float[4] scale",
+    )
+    scale = np.array([0.5, 1, -0.25, 2**-0.5], np.float32)
+    session = check(source, feeds((2, 40), scale=scale), vulkan_device_name)
+    [info] = [info for info in vkml.devices(True) if info.name == vulkan_device_name]
+    has_numbers = info.capabilities.int64  # else the trip's number is the CPU's
+    assert together == ([2, 40] if has_numbers else [])
+    feed = feeds((40,), scale=scale)[0]
+    before = session.run(None, feed)
+    changed = session.run(None, {**feed, "scale": -scale})  # by the same recording
+    again = session.run(None, feed)
+    assert not np.array_equal(before[0], changed[0])
+    for first, last in zip(before, again, strict=True):
+        np.testing.assert_array_equal(first, last)
+
+
+def test_a_carried_constant(vulkan_device_name: str, together: list[int]) -> None:
+    source = loop(
+        "last, all",
+        """body (int64 i, bool go_on, float[k, 4] before) => (bool yes, float[8, 4] fixed, float[k, 4] seen)
+           {
+               yes = Constant <value = bool {1}> ()
+               shape = Constant <value = int64[2] {8, 4}> ()
+               fixed = ConstantOfShape <value = float[1] {3.0}> (shape)
+               seen = Sin (before)
+           }""",
+        "float[8, 4] last, float[m, k, 4] all",
+    )
+    check(source, feeds((1, 2, 9)), vulkan_device_name)
+    assert together == [1, 2, 9]
+
+
+def test_collected_rows_that_are_no_multiple_of_16_bytes(
+    vulkan_device_name: str, together: list[int]
+) -> None:
+    source = loop(
+        "last, all",
+        """body (int64 i, bool go_on, float[k, 4] before) => (bool same, float[k, 4] after, float[3] sums)
+           {
+               same = Identity (go_on)
+               after = Sin (before)
+               axes = Constant <value = int64[2] {0, 1}> ()
+               whole = ReduceSum <keepdims = 0> (after, axes)
+               three = Constant <value = int64[1] {3}> ()
+               sums = Expand (whole, three)
+           }""",
+        "float[k, 4] last, float[m, 3] all",
+    )
+    check(source, feeds((1, 7)), vulkan_device_name)
+    assert together == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ("Less (largest, top)", "the body's own condition decides"),
+        ("Identity (go_on)", "what is carried grows"),
+    ],
+)
+def test_loops_that_must_go_trip_by_trip(
+    vulkan_device_name: str, together: list[int], condition: str, why: str
+) -> None:
+    after = "Concat <axis = 0> (before, less)" if "grows" in why else "Add (before, less)"
+    source = loop(
+        "last",
+        f"""body (int64 i, bool go_on, float[q, 4] before) => (bool more, float[r, 4] after)
+           {{
+               top = Constant <value = float {{50.0}}> ()
+               axes = Constant <value = int64[2] {{0, 1}}> ()
+               absolute = Abs (before)
+               largest = ReduceMax <keepdims = 0> (absolute, axes)
+               more = {condition}
+               less = Identity (before)
+               after = {after}
+           }}""",
+        "float[q2, 4] last",
+    )
+    check(source, feeds((3, 6)), vulkan_device_name)
+    assert together == []
+
+
+def test_an_index_that_is_outside_is_said(vulkan_device_name: str, together: list[int]) -> None:
+    source = loop(
+        "last",
+        """body (int64 i, bool go_on, float[k, 4] before) => (bool same, float[k, 4] after)
+           {
+               same = Identity (go_on)
+               chosen = Gather <axis = 0> (before, at)
+               after = Sin (chosen)
+           }""",
+        "float[k, 4] last",
+        "int64[8] at",
+    )
+    right, wrong = np.arange(8)[::-1].copy(), np.array([0, 1, 2, 3, 4, 5, 6, 9])
+    with vkml.InferenceSession(source, devices=vulkan_device_name) as session:
+        [feed] = feeds((20,), at=right)
+        wanted = session.run(None, feed)
+        with pytest.raises(IndexOutOfRange, match="lies outside"):
+            session.run(None, {**feed, "at": wrong})
+        np.testing.assert_array_equal(session.run(None, feed)[0], wanted[0])
+    assert together == [20] * 3
