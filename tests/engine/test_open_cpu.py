@@ -12,6 +12,8 @@ import pytest
 import vkml
 import vkml.lowering.cpu
 from benchmarks.models import gpt_with_past
+from tests.engine.open_graphs import EDGES, open_graph
+from tests.engine.open_graphs import check as check_open_graph
 from tests.engine.open_models import OPEN_MODELS
 from tests.engine.test_open_plans import dimensions, feed_of, open_plans
 from tests.passes.test_fuse import evaluate
@@ -26,9 +28,6 @@ Array = np.ndarray[Any, Any]
 
 if instruction_set() is None:
     pytest.skip("no machine code here", allow_module_level=True)
-
-EDGES = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65)
-"""Round the widths of vectors and tiles."""
 
 
 @pytest.fixture(params=list(InstructionSet), ids=lambda value: value.value)
@@ -63,72 +62,14 @@ def test_results_of_all_sizes(name: str, instructions: InstructionSet) -> None:
             assert open_plans(session), "no plan stayed open"
 
 
-def random_graph(random: np.random.Generator) -> Graph:
-    """Nodes of many kinds over values [a, b, 6], with reshapes and concatenations of open sizes."""
-    sketch = Sketch("random", 17)
-    values = [sketch.input("x", ("a", "b", 6)), sketch.input("y", ("a", "b", 6)), sketch.input("z", ("b", 1))]
-    whole = values[:2]
-
-    def pick() -> str:
-        return whole[int(random.integers(len(whole)))]
-
-    def constant(*numbers: int) -> str:
-        return sketch.constant(np.array(numbers, np.int64))
-
-    def one() -> str:
-        kind = int(random.integers(10))
-        x = pick()
-        if kind == 0:
-            return sketch.node("Add", x, sketch.node("Sigmoid", values[2]))
-        if kind == 1:
-            return sketch.node("Mul", x, sketch.node("Tanh", pick()))
-        if kind == 2:
-            weight = sketch.constant(random.standard_normal((6, 6)).astype(np.float32) / 3)
-            return sketch.node("MatMul", x, weight)
-        if kind == 3:
-            scores = sketch.node("MatMul", x, sketch.node("Transpose", pick(), perm=(0, 2, 1)))
-            return sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), pick())
-        if kind == 4:
-            mean = sketch.node("ReduceMean", x, axes=(int(random.integers(3)),), keepdims=1)
-            return sketch.node("Sub", x, mean)
-        if kind == 5:
-            joined = sketch.node("Concat", x, pick(), axis=1)
-            length = sketch.node("Shape", x)
-            end = sketch.node("Gather", length, constant(1), axis=0)
-            return sketch.node("Slice", joined, constant(0), end, constant(1))
-        if kind == 6:
-            flat = sketch.node("Reshape", sketch.node("Relu", x), constant(-1, 6))
-            turned = sketch.node("Transpose", flat, perm=(1, 0))
-            total = sketch.node("ReduceMax", turned, axes=(1,), keepdims=1)
-            return sketch.node(
-                "Div", x, sketch.node("Add", sketch.node("Reshape", total, constant(6)), unit())
-            )
-        if kind == 7:
-            turned = sketch.node("Transpose", x, perm=(1, 0, 2))
-            return sketch.node("Transpose", sketch.node("Abs", turned), perm=(1, 0, 2))
-        if kind == 8:
-            half = sketch.node("Cast", sketch.node("Cast", x, to=10), to=1)
-            return sketch.node("Where", sketch.node("Greater", half, pick()), half, pick())
-        norm = sketch.node("ReduceSumSquare", x, axes=(-1,), keepdims=1)
-        return sketch.node("Div", x, sketch.node("Sqrt", sketch.node("Add", norm, unit())))
-
-    def unit() -> str:
-        return sketch.constant(np.float32(1))
-
-    for _ in range(int(random.integers(3, 9))):
-        whole.append(one())
-    return sketch.finish(*whole[-2:])
-
-
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_random_graphs_of_all_sizes(seed: int, instructions: InstructionSet) -> None:
-    random = np.random.default_rng(seed)
-    graph = random_graph(random)
-    sizes = (1, *EDGES)
-    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
-        for turn in range(10):
-            numbers = {each: int(size) for each, size in zip("ab", random.choice(sizes, 2), strict=True)}
-            check(session, graph, feed_of(graph, numbers, turn), numbers)
+    check_open_graph(open_graph(seed), "cpu")
+
+
+def test_one_plan_is_enough_for_large_sizes() -> None:
+    counts = [len(check_open_graph(open_graph(seed), "cpu")) for seed in range(40, 64, 2)]
+    assert counts.count(1) >= len(counts) - 1, counts
 
 
 def test_nothing_is_made_after_the_tenth_length(
@@ -185,6 +126,25 @@ def test_recurrent_layers_of_open_sizes_are_machine_code(instructions: Instructi
             report = session.report(numbers)
             assert {step.variant for step in report.steps} <= {"avx2", "avx512"}
         assert open_plans(session)
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((8, "n"), (0,)), (("n", 3, "m"), (1,)), ((2, 5, "m", 3), (0, 1))]
+)
+def test_reductions_of_known_axes_over_open_ones_stay_open(
+    op: str, shape: tuple[int | str, ...], axes: tuple[int, ...], instructions: InstructionSet
+) -> None:
+    """The distance between what is reduced is open."""
+    sketch = Sketch("reduced", 17)
+    graph = sketch.finish(sketch.node(op, sketch.input("x", shape), axes=axes, keepdims=0))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for size in (9, 15, 33, 4, 7, 64):
+            numbers = {"n": size, "m": 2 * size + 1}
+            check(session, graph, feed_of(graph, numbers, size), numbers)
+        [plan] = open_plans(session)
+        assert plan.sizes is not None and not [guard for guard in plan.sizes.guards() if "==" in guard]
+        assert len(session._runner.plans.kept) == 2
 
 
 def test_reports_say_what_a_plan_of_open_sizes_runs() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 import vkml
 import vkml.onnx
+from tests.engine.open_graphs import check as check_open_graph
+from tests.engine.open_graphs import open_graph, open_plans
 from tests.passes.test_fuse import evaluate
 from tests.passes.test_open_sizes import MODELS
-from vkml.engine.plan import Plan
 from vkml.engine.programs import BINDINGS_KEPT, VulkanBound
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph
@@ -36,10 +37,6 @@ def dimensions(graph: Graph) -> list[str]:
     return sorted({dim for value in graph.inputs for dim in value.type.shape or () if isinstance(dim, str)})
 
 
-def open_plans(session: vkml.InferenceSession) -> list[Plan]:
-    return [plan for plan in session._runner.plans.kept.values() if plan.sizes is not None]
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_those_of_known_sizes(name: str, vulkan_device_name: str) -> None:
     graph = MODELS[name]()
@@ -59,6 +56,11 @@ def test_results_are_those_of_known_sizes(name: str, vulkan_device_name: str) ->
             for got, expected in zip(session.run(None, feed), reference.run(None, feed), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5, err_msg=str(numbers))
         assert open_plans(session), "no plan stayed open"
+
+
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_random_graphs_of_all_sizes(seed: int, vulkan_device_name: str) -> None:
+    check_open_graph(open_graph(seed), vulkan_device_name)
 
 
 def test_a_growing_past_makes_nothing_new(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import vkml
 import vkml.onnx
@@ -184,6 +185,27 @@ def test_what_cannot_run_where_it_is_assigned_to_is_said(gpus: list[str], caplog
         assert "Exp" in caplog.text
     with pytest.raises(vkml.NotImplemented, match="Exp"):
         vkml.InferenceSession(with_doubles(), devices=[*gpus, "cpu"], placement=places, strict=True)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_nodes_are_found_by_outputs_that_passes_rename(gpus: list[str], is_named: bool) -> None:
+    """The last node's output takes the name of the Identity behind it."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], name="[first]" if is_named else ""),
+        helper.make_node("Softmax", ["a"], ["b"], name="[last]*" if is_named else ""),
+        helper.make_node("Identity", ["b"], ["y"], name="end" if is_named else ""),
+    ]
+    x, y = (helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph(nodes, "renamed", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    places = {"a": gpus[0], "b": gpus[1], "y": gpus[0]}
+    data = model.SerializeToString()
+    with vkml.InferenceSession(data, devices=[*gpus, "cpu"], placement=places) as session:
+        where = {operator: step.device for step in session.report().steps for operator in step.operators}
+    assert where == {"Neg": gpus[0], "Softmax": gpus[1]}
 
 
 def test_memory_of_assigned_nodes_counts(gpus: list[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import vkml.ops  # noqa: F401  (fills the registry)
+from tests.conformance import suite as conformance
 from tests.fuzz.case import Case, Run
 from tests.fuzz.generate import random_case, random_runs
 from tests.fuzz.tensors import NATIVE, Array, random_tensor
@@ -121,45 +121,30 @@ def official() -> tuple[str, ...]:
 
 
 @functools.cache
-def _official() -> dict[str, object]:
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        found = {case.name: case for case in collect_testcases(None)}
+def _official() -> dict[str, conformance.Case]:
+    alone = {op for (_, op), spec in REGISTRY.items() if spec.stands_alone}
     return {
         name: case
-        for name, case in found.items()
-        if case.model.ByteSize() < 1 << 20
-        and all(value.type.HasField("tensor_type") for value in case.model.graph.input)
+        for name, case in conformance.suite().items()
+        if case.kind == "node"
+        and len(case.source_for_session()) < 1 << 20
+        and all(value.type.HasField("tensor_type") for value in case.model().graph.input)
         # The judge follows tensors from node to node; bodies and sequences have test_wrapped.py.
-        and not _standing_alone() & _operators(case.model)
+        and not alone & case.operators
     }
-
-
-def _standing_alone() -> set[str]:
-    return {op for (_, op), spec in REGISTRY.items() if spec.stands_alone}
-
-
-def _operators(model: ModelProto) -> set[str]:
-    """What a model and its functions use; bodies are of nodes that stand alone."""
-    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    return {node.op_type for node in nodes}
 
 
 def official_case(number: int) -> Case:
     """One of onnx's operator tests as it is."""
     found = _official()[official()[number]]
-    inputs = [value.name for value in found.model.graph.input]  # type: ignore[attr-defined]
-    arrays, _ = found.data_sets[0]  # type: ignore[attr-defined]
-    feed = {name: _plain(array) for name, array in zip(inputs, arrays, strict=False)}
-    data = found.model.SerializeToString(deterministic=True)  # type: ignore[attr-defined]
-    return Case(data, (feed,), random_runs(np.random.default_rng(number), 1), origin=f"onnx's {found.name}")  # type: ignore[attr-defined]
+    model = found.model()
+    arrays, _ = next(found.data_sets())
+    feed = {value.name: _plain(array) for value, array in zip(model.graph.input, arrays, strict=False)}
+    data = model.SerializeToString(deterministic=True)
+    return Case(data, (feed,), random_runs(np.random.default_rng(number), 1), origin=f"onnx's {found.name}")
 
 
 def _plain(array: object) -> Array:
-    if isinstance(array, TensorProto):
-        return numpy_helper.to_array(array)
     found = np.asarray(array)
     return found.astype(object) if found.dtype.kind in "US" else found
 

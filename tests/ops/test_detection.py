@@ -1,4 +1,4 @@
-"""NonMaxSuppression against the ONNX backend suite and onnxruntime."""
+"""NonMaxSuppression against onnxruntime."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 import vkml
-from tests.ops.backend_cases import check_backend_case, names_of
 from tests.ops.checking import build_model, check_operator, inferred_types, run_operator
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import TensorType, dtypes, static
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.mark.parametrize("name", names_of("NonMaxSuppression"))
-def test_backend_suite(name: str, device_name: str) -> None:
-    check_backend_case(name, device_name)
 
 
 def _inputs(seed: int, batch: int, classes: int, boxes: int, *, is_coarse: bool) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any
 
@@ -16,7 +15,6 @@ from vkml.ir import TensorType, dtypes, static
 
 LOOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-4}
 MODES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
-OPERATORS = {"Resize", "Upsample"}
 TARGETS = [(4, 6), (8, 12), (3, 11), (9, 4), (1, 1), (2, 13)]
 
 
@@ -69,29 +67,6 @@ def test_corners_align_by_the_length_that_a_policy_gives(policy: str) -> None:
     }  # fmt: skip
     inputs = [_image(1, 1, 4, 7), None, None, _sizes(3, 9)]
     check_operator("Resize", inputs, attributes, opset=19, against="onnx", **LOOSE)
-
-
-def test_official_cases(device_name: str) -> None:
-    """The cases of ONNX's own backend suite."""
-    for case in official_cases():
-        with vkml.InferenceSession(
-            case.model.SerializeToString(), devices=device_name, precision="highest"
-        ) as session:
-            for inputs, expected in case.data_sets:
-                names = [value.name for value in session.get_inputs()]
-                found = session.run(None, dict(zip(names, inputs, strict=True)))
-                np.testing.assert_allclose(found[0], expected[0], case.rtol, case.atol, err_msg=case.name)
-
-
-@functools.cache
-def official_cases() -> list[Any]:
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # making the cases overflows on purpose
-        from onnx.backend.test.case.node import collect_testcases
-
-        found = [case for case in collect_testcases() if case.model.graph.node[0].op_type in OPERATORS]
-    assert {case.model.graph.node[0].op_type for case in found} == OPERATORS
-    return found
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])

@@ -14,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 import vkml
 from tests.comparing import assert_close
 from tests.engine.test_open_plans import open_plans
-from tests.ops.backend_cases import check_backend_case, names_of
 from tests.ops.checking import build_model, check_operator, inferred_types, run_operator
 from tests.ops.recurrent_cases import RecurrentCase, random_case, recurrent_case
 from tests.vulkan_cases import Cases, Fixed
@@ -33,11 +32,6 @@ def _check(case: RecurrentCase, **how: Any) -> None:
 def test_random_layers_against_onnxruntime(op: str, seed: int) -> None:
     case = random_case(np.random.default_rng([seed, len(op)]), op, is_plain=True)
     _check(case, opset=14, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", names_of(*OPERATORS))
-def test_backend_suite(name: str, device_name: str) -> None:
-    check_backend_case(name, device_name)
 
 
 @pytest.mark.parametrize("op", OPERATORS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import TYPE_CHECKING
 
 from vkml.cpu.memory import amount
@@ -144,6 +146,29 @@ def _assigned(node: Node, placement: Placement) -> str | None:
 def matches(node: Node, pattern: str) -> bool:
     """Whether a node's name, or that of one of its outputs, is of a pattern."""
     return any(fnmatchcase(name, pattern) for name in (node.name, *node.outputs) if name)
+
+
+def by_node_names(
+    patterns: Sequence[tuple[str, str]], graph: Graph
+) -> tuple[tuple[tuple[str, str], ...], Graph]:
+    """Patterns that still hold when passes give nodes' outputs other names, as where an Identity goes.
+
+    Args:
+        patterns: of names of nodes or of their outputs, and the device of each.
+        graph: as the model states it.
+
+    Returns:
+        The names of nodes that patterns find by outputs, before the patterns themselves; and the graph, in
+        which nodes without names are called by their first outputs.
+    """
+    nodes = [node if node.name else replace(node, name=key_of(node)) for node in graph.nodes]
+    times = Counter(node.name for node in nodes)
+    found: dict[str, str] = {}
+    for node in nodes:
+        wanted = next(((p, device) for p, device in patterns if matches(node, p)), None)
+        if wanted is not None and times[node.name] == 1 and not fnmatchcase(node.name, wanted[0]):
+            found[escape(node.name)] = wanted[1]
+    return (*found.items(), *patterns), replace(graph, nodes=tuple(nodes))
 
 
 def _fitting(

@@ -21,7 +21,7 @@ from vkml.engine.feed import check_feed
 from vkml.engine.io_binding import IOBinding
 from vkml.engine.options import SessionOptions, byte_count, flag
 from vkml.engine.ort_value import OrtValue
-from vkml.engine.placement import Placement, Site, matches
+from vkml.engine.placement import Placement, Site, by_node_names, matches
 from vkml.engine.plan import Direct, Plan, PlanClosed, strict_error
 from vkml.engine.plan_cache import Setting, explained
 from vkml.engine.plan_report import report
@@ -119,7 +119,7 @@ class InferenceSession:
             with explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
                 loaded = load_graph(model)
-                assigned = _assignments(placement, loaded, choice)
+                assigned, loaded = _assignments(placement, loaded, choice)
                 self._warn_of_opset(loaded)
                 prepared = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
                 graph = settled_graph(prepared, copies=self._options.copy_model)
@@ -606,10 +606,10 @@ def _checked_options(options: SessionOptions | None) -> SessionOptions:
 
 def _assignments(
     placement: Mapping[str, str] | None, graph: Graph, choice: device_registry.Choice
-) -> tuple[tuple[str, str], ...]:
-    """The argument `placement`, checked."""
+) -> tuple[tuple[tuple[str, str], ...], Graph]:
+    """The argument `placement`, checked, and the graph with the names that it then goes by."""
     if placement is None:
-        return ()
+        return (), graph
     if not isinstance(placement, Mapping):
         raise InvalidArgument(f"placement maps patterns of nodes' names to devices, not {placement!r}")
     known = [*(info.name for info in choice.gpus), "cpu"]
@@ -620,7 +620,7 @@ def _assignments(
             )
         if not any(matches(node, str(pattern)) for node in graph.nodes):
             raise InvalidArgument(f"placement: no node and no output of a node has a name like {pattern!r}")
-    return tuple((str(pattern), device) for pattern, device in placement.items())
+    return by_node_names([(str(pattern), device) for pattern, device in placement.items()], graph)
 
 
 def _limits(given: Mapping[str, int | str] | None, choice: device_registry.Choice) -> dict[str, int]:

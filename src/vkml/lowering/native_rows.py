@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from vkml.cpu.native import rows, windows
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
 from vkml.ir import Constant, TensorType, dtypes
@@ -146,10 +144,10 @@ def _reduce_lanes(
     assert base is not None
     ending = build.ending(build.result(), arrange, lambda view: view.shape[-1] == 1 or view.strides[-1] == 1)
     sizes, steps = moved.shape[rank:], moved.strides[rank:]
-    places = np.zeros(1, np.int64)
+    places = [0]  # from the first; steps over open axes are open, too
     for size, step in zip(sizes, steps, strict=True):
-        places = (places[:, None] + np.arange(size) * step).reshape(-1)
-    epilogue = scaled(ending.epilogue, 1.0 / places.size) if name == "Mean" else ending.epilogue
+        places = [place + at * step for place in places for at in range(size)]
+    epilogue = scaled(ending.epilogue, 1.0 / len(places)) if name == "Mean" else ending.epilogue
     launch = build.launch(
         windows.windows,
         kind=kind,
@@ -157,7 +155,7 @@ def _reduce_lanes(
         height=base.shape[-3],
         width=base.shape[-2],
         columns=base.shape[-1],
-        taps=tuple(int(place) for place in places),
+        taps=tuple(places),
         a=base.strides[:-1],
         epilogue=epilogue,
         threads=build.threads,

@@ -1,0 +1,102 @@
+"""Runs a case in a session and compares what comes of it, with the suite's tolerances and stricter ones."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+import vkml
+from tests.conformance.suite import Case
+from tests.conformance.verdict import Verdict
+from vkml import vulkan
+from vkml.ir import dtypes
+
+Array = np.ndarray[Any, Any]
+
+
+def judge(case: Case, device: str) -> Verdict:
+    """Runs all data sets of a case on a device.
+
+    Args:
+        case: of the suite.
+        device: as `vkml.devices` names it.
+    """
+    said = len(vulkan.validation_messages()) if device != "cpu" else 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            devices = _run(case, device)
+    except Exception as error:
+        return Verdict(case.name, f"{type(error).__name__}: {_line(str(error))}")
+    messages = vulkan.validation_messages()[said:] if device != "cpu" else []
+    if messages:
+        return Verdict(case.name, f"validation: {_line(str(messages[0]))}", devices)
+    return Verdict(case.name, "", devices)
+
+
+def _run(case: Case, device: str) -> frozenset[str]:
+    """Asserts that the case passes; names of the devices that its programs run on."""
+    options = vkml.SessionOptions()
+    options.log_severity_level = 4
+    with vkml.InferenceSession(case.source_for_session(), options, devices=device) as session:
+        names = [value.name for value in session.get_inputs()]
+        ran = 0
+        for inputs, outputs in case.data_sets():
+            found = session.run(None, dict(zip(names, inputs, strict=True)))
+            assert len(found) == len(outputs), f"{len(found)} outputs, {len(outputs)} expected"
+            for at, (mine, theirs) in enumerate(zip(found, outputs, strict=True)):
+                compare(mine, theirs, case.rtol, case.atol, f"output {at}")
+            ran += 1
+        assert ran, "no data"
+        plans = session._runner.plans.alive
+        return frozenset(program.device for plan in plans for program in plan.programs)
+
+
+def compare(found: Any, expected: Any, rtol: float, atol: float, what: str = "") -> None:
+    """Asserts that a value is what is expected.
+
+    Args:
+        found: an array, a list, or None.
+        expected: the same; of floats that NumPy has, each within `atol + rtol * |expected|`. Integers, truth
+            values and texts have to be equal, and of types that NumPy lacks all bits.
+        rtol: relative to what is expected.
+        atol: absolute.
+        what: begins the message.
+    """
+    if isinstance(expected, list | tuple):
+        assert isinstance(found, list | tuple), f"{what} is no sequence"
+        assert len(found) == len(expected), f"{what} has {len(found)} elements, {len(expected)} expected"
+        for at, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            compare(mine, theirs, rtol, atol, f"{what}[{at}]")
+        return
+    if expected is None or found is None:
+        assert found is expected, f"{what} is {found!r}, {expected!r} expected"
+        return
+    assert isinstance(found, np.ndarray), f"{what} is {type(found).__name__}, an array is expected"
+    expected = np.asarray(expected)
+    assert found.shape == expected.shape, f"{what} has shape {found.shape}, {expected.shape} expected"
+    if expected.dtype.kind in "OUS":
+        assert _texts(found) == _texts(expected), f"{what} has other texts"
+        return
+    assert found.dtype == expected.dtype, f"{what} is {found.dtype}, {expected.dtype} expected"
+    if expected.dtype.kind in "fc" and dtypes.from_numpy(expected.dtype).is_native:
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=what)
+        return
+    is_same = _bits(found) == _bits(expected)
+    count = int(np.size(is_same) - np.count_nonzero(is_same))
+    assert not count, f"{what}: {count} of {expected.size} {expected.dtype} differ in their bits"
+
+
+def _bits(array: Array) -> Array:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).reshape(flat.size, -1) if flat.size else np.zeros((0, 1), np.uint8)
+
+
+def _texts(array: Array) -> list[str]:
+    return [each.decode() if isinstance(each, bytes) else str(each) for each in array.reshape(-1).tolist()]
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:300]
