@@ -19,7 +19,7 @@ from vkml.cpu.native.assembler import Assembler
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.sketch import Sketch
-from vkml.ir import Graph
+from vkml.ir import Graph, dtypes
 from vkml.onnx import save_graph
 
 Array = np.ndarray[Any, Any]
@@ -238,3 +238,48 @@ def test_memory_stays_flat_over_two_thousand_lengths() -> None:
     )
     # What the values themselves take is below a megabyte.
     assert float(made.stdout) < 5, made.stdout
+
+
+def halves(op: str) -> Graph:
+    """One operator with constants of float16 that are repeated along an open batch."""
+    sketch = Sketch(op, 21)
+    x = sketch.input("x", ("n", 6, 5), dtypes.FLOAT16)
+    random = np.random.default_rng(7)
+
+    def constant(*shape: int) -> str:
+        return sketch.constant(random.standard_normal(shape).astype(np.float16))
+
+    if op == "MatMul":
+        made = sketch.node("Add", sketch.node("MatMul", x, constant(5, 4)), constant(6, 4))
+    elif op == "LayerNormalization":
+        made = sketch.node(op, x, constant(5), constant(5))
+    else:
+        groups = {"num_groups": 2} if op == "GroupNormalization" else {}
+        made = sketch.node(op, x, constant(6), constant(6), **groups)
+    return sketch.finish(made)
+
+
+@pytest.mark.parametrize(
+    "op", ["InstanceNormalization", "GroupNormalization", "LayerNormalization", "MatMul"]
+)
+def test_constants_of_halves_are_repeated_for_any_size(op: str, instructions: InstructionSet) -> None:
+    """Not for the sizes that an earlier plan was made with."""
+    graph = halves(op)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for size in (2, 3, 4, 9, 40, 5):
+            feed = feed_of(graph, {"n": size}, size)
+            for made, wanted in zip(session.run(None, feed), evaluate(graph, feed), strict=True):
+                np.testing.assert_allclose(made, wanted, rtol=4e-3, atol=4e-3, err_msg=str(size))
+        assert len(open_plans(session)) == 1
+
+
+def test_a_constant_cut_to_an_open_size_is_packed_for_each(instructions: InstructionSet) -> None:
+    sketch = Sketch("cut", 21)
+    x = sketch.input("x", (20, "n"))
+    weight = sketch.constant(np.random.default_rng(7).standard_normal((40, 24)).astype(np.float32))
+    end = sketch.node("Shape", x, start=1)
+    part = sketch.node("Slice", weight, sketch.constant(np.array([0])), end)
+    graph = sketch.finish(sketch.node("MatMul", x, part))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for size in (2, 3, 4, 9, 40, 5):
+            check(session, graph, feed_of(graph, {"n": size}, size), size)
