@@ -401,6 +401,15 @@ def _draws_lots(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return training is not None and bool(training.any()) and (ratio is None or bool(ratio.any()))
 
 
+def _is_of_opset_1(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.version < 6
+
+
+def _scales_by_another_type(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    data, scale = inputs[:2]
+    return data is not None and scale is not None and data.dtype != scale.dtype
+
+
 def _has_endless_slope(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return not np.isfinite(node.attributes["alpha"])
 
@@ -569,6 +578,13 @@ FREEDOMS = (
     Freedom("MeanVarianceNormalization", _has_no_deviation, "onnxruntime divides by 0 without 1e-9", ORT),
     Freedom("ArgMax ArgMin", _reduces_nothing, "onnxruntime leaves 0 of an axis of no places", ORT),
     Freedom("Elu LeakyRelu Selu", _has_endless_slope, "onnx's evaluator multiplies it by 0 above, too", ONNX),
+    Freedom("Selu", _is_of_opset_1, "onnx's evaluator has the defaults of opset 6 in opset 1, too", ONNX),
+    Freedom(
+        "RMSNormalization",
+        _scales_by_another_type,
+        "the result is of the scale's type; onnx's evaluator gives the input's",
+        ONNX,
+    ),
     Freedom("Dropout", _draws_lots, "everyone's random numbers are their own"),
     Freedom(
         "Dropout", _is_large_mask, "onnxruntime's old masks are empty; too large for onnx to say so", ORT
