@@ -11,6 +11,7 @@ import pytest
 
 import vkml
 import vkml.lowering.cpu
+import vkml.lowering.native_step
 from benchmarks.models import gpt_with_past
 from tests.engine.open_models import OPEN_MODELS
 from tests.engine.test_open_plans import dimensions, feed_of, open_plans
@@ -283,3 +284,30 @@ def test_a_constant_cut_to_an_open_size_is_packed_for_each(instructions: Instruc
     with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
         for size in (2, 3, 4, 9, 40, 5):
             check(session, graph, feed_of(graph, {"n": size}, size), size)
+
+
+def test_results_that_shrink_as_a_size_grows_have_room(
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A computed kernel: the larger it is, the smaller is what it makes; a layout serves sizes up to 16."""
+    guards = []
+
+    def guarded(count: int) -> Array:
+        memory = np.zeros(count + (1 << 20), np.uint8)
+        start = -memory.ctypes.data % 64
+        guards.append(memory[start + count :])
+        guards[-1][:] = 0xA5
+        return memory[start : start + count]
+
+    monkeypatch.setattr(vkml.lowering.native_step, "_aligned", guarded)
+    sketch = Sketch("kernel", 21)
+    image = sketch.input("image", (2, 3, 19, 19))
+    kernel = sketch.input("kernel", (7, 3, "n", "n"))
+    x = sketch.node("Conv", image, kernel)
+    soft = sketch.node("Softmax", sketch.node("Relu", x), axis=-1)
+    graph = sketch.finish(sketch.node("Softmax", sketch.node("Mul", soft, x), axis=-2))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for size in (2, 14, 13, 7, 3, 5, 14, 2):
+            check(session, graph, feed_of(graph, {"n": size}, size), size)
+        assert open_plans(session)
+    assert guards and all((guard == 0xA5).all() for guard in guards)
