@@ -11,6 +11,7 @@ import pytest
 
 import vkml
 import vkml.lowering.cpu
+import vkml.lowering.native_step
 from benchmarks.models import gpt_with_past
 from tests.engine.open_graphs import EDGES, open_graph
 from tests.engine.open_graphs import check as check_open_graph
@@ -21,7 +22,7 @@ from vkml.cpu.native.assembler import Assembler
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.sketch import Sketch
-from vkml.ir import Graph
+from vkml.ir import Graph, dtypes
 from vkml.onnx import save_graph
 
 Array = np.ndarray[Any, Any]
@@ -198,3 +199,75 @@ def test_memory_stays_flat_over_two_thousand_lengths() -> None:
     )
     # What the values themselves take is below a megabyte.
     assert float(made.stdout) < 5, made.stdout
+
+
+def halves(op: str) -> Graph:
+    """One operator with constants of float16 that are repeated along an open batch."""
+    sketch = Sketch(op, 21)
+    x = sketch.input("x", ("n", 6, 5), dtypes.FLOAT16)
+    random = np.random.default_rng(7)
+
+    def constant(*shape: int) -> str:
+        return sketch.constant(random.standard_normal(shape).astype(np.float16))
+
+    if op == "MatMul":
+        made = sketch.node("Add", sketch.node("MatMul", x, constant(5, 4)), constant(6, 4))
+    elif op == "LayerNormalization":
+        made = sketch.node(op, x, constant(5), constant(5))
+    else:
+        groups = {"num_groups": 2} if op == "GroupNormalization" else {}
+        made = sketch.node(op, x, constant(6), constant(6), **groups)
+    return sketch.finish(made)
+
+
+@pytest.mark.parametrize(
+    "op", ["InstanceNormalization", "GroupNormalization", "LayerNormalization", "MatMul"]
+)
+def test_constants_of_halves_are_repeated_for_any_size(op: str, instructions: InstructionSet) -> None:
+    """Not for the sizes that an earlier plan was made with."""
+    graph = halves(op)
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for size in (2, 3, 4, 9, 40, 5):
+            feed = feed_of(graph, {"n": size}, size)
+            for made, wanted in zip(session.run(None, feed), evaluate(graph, feed), strict=True):
+                np.testing.assert_allclose(made, wanted, rtol=4e-3, atol=4e-3, err_msg=str(size))
+        assert len(open_plans(session)) == 1
+
+
+def test_a_constant_cut_to_an_open_size_is_packed_for_each(instructions: InstructionSet) -> None:
+    sketch = Sketch("cut", 21)
+    x = sketch.input("x", (20, "n"))
+    weight = sketch.constant(np.random.default_rng(7).standard_normal((40, 24)).astype(np.float32))
+    end = sketch.node("Shape", x, start=1)
+    part = sketch.node("Slice", weight, sketch.constant(np.array([0])), end)
+    graph = sketch.finish(sketch.node("MatMul", x, part))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for size in (2, 3, 4, 9, 40, 5):
+            check(session, graph, feed_of(graph, {"n": size}, size), size)
+
+
+def test_results_that_shrink_as_a_size_grows_have_room(
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A computed kernel: the larger it is, the smaller is what it makes; a layout serves sizes up to 16."""
+    guards = []
+
+    def guarded(count: int) -> Array:
+        memory = np.zeros(count + (1 << 20), np.uint8)
+        start = -memory.ctypes.data % 64
+        guards.append(memory[start + count :])
+        guards[-1][:] = 0xA5
+        return memory[start : start + count]
+
+    monkeypatch.setattr(vkml.lowering.native_step, "_aligned", guarded)
+    sketch = Sketch("kernel", 21)
+    image = sketch.input("image", (2, 3, 19, 19))
+    kernel = sketch.input("kernel", (7, 3, "n", "n"))
+    x = sketch.node("Conv", image, kernel)
+    soft = sketch.node("Softmax", sketch.node("Relu", x), axis=-1)
+    graph = sketch.finish(sketch.node("Softmax", sketch.node("Mul", soft, x), axis=-2))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        for size in (2, 14, 13, 7, 3, 5, 14, 2):
+            check(session, graph, feed_of(graph, {"n": size}, size), size)
+        assert open_plans(session)
+    assert guards and all((guard == 0xA5).all() for guard in guards)

@@ -171,7 +171,11 @@ class RandomDisturbance:
         with np.errstate(all="ignore"):
             whole = np.trunc(source.astype(np.float64))
             fits = (whole >= info.min) & (whole < float(info.max) + 1)
-        return np.where(fits, array, (info.min, info.max)[self.coin]).astype(array.dtype)
+        if self.turn % 3 == 0:  # what is left of a division may be anything then
+            anything: Any = self.rng.integers(info.min, info.max, array.shape, array.dtype, endpoint=True)
+        else:
+            anything = (info.min, info.max)[self.coin]
+        return np.where(fits, array, anything).astype(array.dtype)
 
     def _error(self, node: Node, inputs: list[Array | None], array: Array, number: int) -> Any:
         """Absolute error that an output may have; None for none."""
@@ -208,12 +212,12 @@ class RandomDisturbance:
         if op in EXPONENTIALS:
             gain = abs(node.attributes["alpha"] * node.attributes.get("gamma", 1.0))
             absolute *= gain if math.isfinite(gain) else 1.0
+        # A function that ends in subnormal numbers may end in zero before; bfloat16's are those of float32.
+        tiny = float(np.finfo(np.float32).tiny)
         if array.dtype != np.float32:
-            return scale * (
-                4 * unit + absolute * min(_epsilon(array.dtype) / _epsilon(np.dtype(np.float32)), 1)
-            )
-        # A function that ends in subnormal numbers may end in zero before.
-        absolute += float(np.finfo(np.float32).tiny)
+            absolute *= min(_epsilon(array.dtype) / _epsilon(np.dtype(np.float32)), 1)
+            return scale * (4 * unit + absolute + (tiny if array.dtype == HALVES[1] else 0))
+        absolute += tiny
         return scale * (units * unit + absolute + (0 if scale == 1 else 1e-7))
 
     def _either_zero(self, node: Node, inputs: list[Array | None], array: Array) -> Array:

@@ -151,5 +151,8 @@ LIMITS = (
 def limit_of(message: str, proto: ModelProto | None) -> str | None:
     """The reason of a refusal that is known; None where it is not."""
     node = _named_in(message, proto)
-    fitting = (limit for limit in LIMITS if re.search(limit.pattern, message) and limit.holds(node))
+    # Names may have lines.
+    fitting = (
+        limit for limit in LIMITS if re.search(limit.pattern, message, re.DOTALL) and limit.holds(node)
+    )
     return next((limit.reason for limit in fitting), None)

@@ -149,7 +149,9 @@ def random_tensor(rng: np.random.Generator, code: int, shape: Sequence[int], fil
         return np.asarray(rng.random(shape) < (0.7 if style == "true" else 0.5)).astype(dtype)
     if code in COMPLEX:
         parts = [random_tensor(rng, FLOAT, shape, fill) for _ in range(2)]
-        return (parts[0] + 1j * parts[1]).astype(dtype)
+        return np.asarray(parts[0] + 1j * parts[1]).astype(
+            dtype
+        )  # a sum of scalars is none of NumPy's arrays
     with np.errstate(all="ignore"):
         if is_float(code):
             return _floats(rng, shape, style, dtype)

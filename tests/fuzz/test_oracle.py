@@ -17,7 +17,7 @@ from tests.fuzz.driver import Finding
 from tests.fuzz.evaluation import Evaluation
 from tests.fuzz.limits import limit_of
 from tests.fuzz.oracle import judge
-from tests.fuzz.tensors import Array
+from tests.fuzz.tensors import Array, random_tensor
 from tests.fuzz.trusted import Onnxruntime, laid_open
 
 
@@ -243,6 +243,27 @@ def test_infinity_times_a_weight_of_zero_is_left_open() -> None:
         assert (difference(found, expected, sample) is None) == is_open
 
 
+def test_what_is_cast_beyond_its_type_is_open_after_a_division() -> None:
+    """The greatest and the least uint64 are both multiples of 3; what a device makes of 1e20 need not be."""
+    nodes = [node("Cast", ["x"], ["u"], to=TensorProto.UINT64), node("Mod", ["u", "three"], ["y"])]
+    expected, sample = sampled(model(nodes, {"three": np.uint64([3, 3, 3, 3])}), np.float32([1e20, 7, -1, 8]))
+    for left in range(3):
+        found = np.uint64([left, expected[1], left, expected[3]])
+        assert difference(found, expected, sample) is None
+    assert difference(np.uint64([3, 1, 0, 2]), expected, sample) is not None
+    assert difference(np.uint64([0, 2, 0, 2]), expected, sample) is not None
+
+
+def test_bfloat16_ends_in_subnormal_numbers_or_zero_before() -> None:
+    nodes = [node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16), node("Sigmoid", ["h"], ["y"])]
+    expected, sample = sampled(model(nodes), np.float32([-89.5, -80, 1, 2]))
+    found = expected.copy()
+    found[0] = 1.37e-39
+    assert difference(found, expected, sample) is None
+    found[0] = 1e-37
+    assert difference(found, expected, sample) is not None
+
+
 def test_a_pole_between_two_halves_is_left_open() -> None:
     nodes = [node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), node("Tan", ["h"], ["y"])]
     expected, sample = sampled(model(nodes), np.float32([np.pi / 2, 1, -np.pi / 2, 0.5]))
@@ -416,6 +437,28 @@ def test_limits_are_those_of_the_node_concerned() -> None:
     proto = model(pools)
     assert limit_of("MaxPool node 'down': a window of 2 is larger than spatial axis 0", proto)
     assert limit_of("MaxPool node 'up': a window of 2 is larger than spatial axis 0", proto) is None
+
+
+def test_limits_are_found_whatever_the_names_are() -> None:
+    message = "Constant node 'a\nb': the attribute 'axis' is not one of Constant's"
+    assert limit_of(message, model([node("Relu", ["x"], ["y"])]))
+
+
+def test_an_array_of_one_complex_number_is_an_array() -> None:
+    assert isinstance(random_tensor(np.random.default_rng(0), TensorProto.COMPLEX128, ()), np.ndarray)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_the_type_of_a_scale_is_that_of_a_normalised_result(kind: str) -> None:
+    """Which onnx's evaluator gets wrong."""
+    normalise = node("RMSNormalization", ["h", "s"], ["y"])
+    proto = model(
+        [node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16), normalise],
+        {"s": np.float32([1]).astype(kind)},
+    )
+    proto.opset_import[0].version = 23
+    verdict = judge(Case(proto.SerializeToString(), ({"x": X},), (Run(0),)), "cpu")
+    assert verdict.counts["operators compared"] == 2 and not verdict.findings, verdict.findings
 
 
 def test_findings_of_one_cause_have_one_signature() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import vkml
@@ -236,7 +237,20 @@ def test_tensor_scatter_errors() -> None:
         inferred_types("TensorScatter", [cache, _array(1, 2, 3)], opset=24)
 
 
-def test_texts_have_no_sum() -> None:
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
+def test_the_sum_of_texts_is_one_behind_the_other(op: str, device_name: str) -> None:
+    indices = np.array([1, 0, 1] if op == "ScatterElements" else [[1], [0], [1]])
+    texts, more = np.array(["a", "b"], object), np.array(["c", "", "é"], object)
+    model = build_model(op, [texts, indices, more], {"reduction": "add"}).SerializeToString()
+    feed = {"x0": texts, "x1": indices, "x2": more}
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert session.run(None, feed)[0].tolist() == ["a", "bcé"]
+    other = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    assert other.run(None, feed)[0].tolist() == ["a", "bcé"]
+
+
+@pytest.mark.parametrize("reduction", ["mul", "max"])
+def test_texts_have_no_other_reduction(reduction: str) -> None:
     texts = np.array(["a", "b"], object)
-    with pytest.raises(InvalidGraph, match="of type string have no 'add'"):
-        run_operator("ScatterND", [texts, np.array([[0]]), texts[:1]], {"reduction": "add"})
+    with pytest.raises(InvalidGraph, match=f"of type string have no {reduction!r}"):
+        run_operator("ScatterND", [texts, np.array([[0]]), texts[:1]], {"reduction": reduction})

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+import vkml
+from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import dtypes
 
@@ -58,6 +59,19 @@ def test_reflect_beyond_the_tensor_keeps_reflecting() -> None:
     np.testing.assert_array_equal(found, np.pad(x, (5, 4), mode="reflect"))
     single = run_operator("Pad", [x[:1], _list(2, 1)], {"mode": "reflect"})[0]
     np.testing.assert_array_equal(single, [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("pads", [(3, 0, -5, 0), (-6, 1, 3, -2), (0, -4, 0, 3), (4, -2, -8, 2)])
+def test_pad_takes_away_what_it_adds(pads: tuple[int, ...], device_name: str) -> None:
+    """As in onnxruntime: the constant alone is left, which onnx's text says nothing against."""
+    arrays = [_array(4, 2), _list(*pads), np.array(2.5, np.float32)]
+    check_operator("Pad", arrays, opset=13)
+    [expected] = run_operator("Pad", arrays, opset=13)
+    assert (expected == 2.5).all()
+    model = build_model("Pad", arrays, opset=13).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        [found] = session.run(None, {f"x{index}": array for index, array in enumerate(arrays)})
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_pad_errors() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
+from vkml.ir.size import Sizes
 from vkml.passes import specialise
 
 LARGE = np.full((1, 2, 2), 3e38, np.float32)
@@ -48,3 +50,18 @@ def test_folding_that_overflows_warns_nobody(
         warnings.simplefilter("error")
         folded = specialise(prepare(graph), {"x": (1,)})
     assert op not in [node.op for node in folded.nodes]
+
+
+@pytest.mark.parametrize("size", [3, 2**62, "open"])
+def test_an_input_of_which_only_the_type_matters_may_have_any_size(size: int | str) -> None:
+    """No array has 2^62 elements, and a size that is looked at stays open no longer."""
+    sketch = Sketch("like")
+    x = sketch.input("x", ("n",), dtypes.FLOAT16)
+    graph = sketch.finish(sketch.node("CastLike", sketch.constant(np.float32(1.5)), x))
+    sizes = Sizes()
+    with sizes.deciding():
+        shape = (sizes.symbol("n", 5) if isinstance(size, str) else size,)
+        folded = specialise(prepare(graph), {"x": shape})
+    assert {node.op for node in folded.nodes} <= {"Identity"}
+    assert 1.5 in [c.array.item() for c in folded.constants.values() if c.dtype == dtypes.FLOAT16]
+    assert not sizes.guards()

@@ -166,7 +166,7 @@ def refusal(target: Target, product: Product, a: View, b: View) -> str:
         return "not float32"
     if b.buffer.kind is not BufferKind.CONSTANT or constant is None:
         return "no constant weights"
-    if isinstance(product.k, Size) or isinstance(product.n, Size):
+    if any(isinstance(number, Size) for number in (product.k, product.n, b.offset, *b.strides[1:])):
         return "open sizes of the weights"
     if product.batch != 1 or a.strides[2] != 1 or b.is_reversed:
         return "batched or transposed operands"

@@ -127,18 +127,22 @@ class NativeBuilder(Builder):
         """A constant rearranged once for all plans, as a flat view of float32.
 
         Args:
-            view: any view of a constant.
+            view: any view of a constant. Its open sizes are taken for what they are at hand, which guards the
+                plan: an array has no others.
             key: names the arrangement.
             make: array of the view's shape → float32 array of any shape.
         """
         constant = view.buffer.constant
         assert constant is not None
-        place = f"native:{key}:{view.shape}:{view.strides}:{view.offset}"
+        # Symbols are those of one plan, and arrays are kept for all: the key holds numbers.
+        shape, steps = tuple(map(int, view.shape)), tuple(map(int, view.strides))
+        offset = int(view.offset)
+        place = f"native:{key}:{shape}:{steps}:{offset}"
 
         def change(whole: Array) -> Array:
             flat = np.ascontiguousarray(whole).reshape(-1)
-            strides = [stride * view.itemsize for stride in view.strides]
-            seen = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides, writeable=False)
+            strides = [step * view.itemsize for step in steps]
+            seen = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
             return owned(np.ascontiguousarray(make(seen.astype(np.float32, copy=False))).reshape(-1))
 
         whole = contiguous(view.buffer, constant.type)
@@ -150,8 +154,10 @@ class NativeBuilder(Builder):
             return view
         require_floats(view)
         if view.buffer.is_constant:
-            flat = self.materialised(view, "widened", lambda array: array)
-            return replace(flat, shape=view.shape, strides=contiguous_strides(view.shape))
+            # What is repeated is widened once; how often, other plans and other runs have otherwise.
+            dims = tuple(1 if not step else size for size, step in zip(view.shape, view.strides, strict=True))
+            flat = self.materialised(replace(view, shape=dims), "widened", lambda array: array)
+            return replace(flat, shape=dims, strides=contiguous_strides(dims)).expand(view.shape)
         order = sorted(range(len(view.shape)), key=lambda axis: -abs(view.strides[axis]))
         made = self.scratch(TensorType(dtypes.FLOAT32, tuple(view.shape[axis] for axis in order)))
         made = made.transpose([order.index(axis) for axis in range(len(order))])

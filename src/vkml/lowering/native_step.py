@@ -71,6 +71,8 @@ class _Layout:
     """Addresses of the buffers that open words point into, 0 for other words."""
     chunks: Array
     """Of each open launch."""
+    numbers: tuple[int, ...]
+    """What it was made for: those that count bytes may be as large."""
     recording: Recording | None = None
     """For all sizes, where no launch is written for the sizes at hand."""
 
@@ -231,6 +233,9 @@ class NativeStep:
             for buffer in map(_buffer_of, dispatch.arguments)
             if buffer.kind in (BufferKind.ACTIVATION, BufferKind.POSITIONS)
         }
+        counts = [*self._bytes.values(), *(scratch for _, scratch in self._estimates)]
+        self._limited = sorted({number.position for number in counts if number.position >= 0})
+        """Numbers that count bytes, for which a layout has so much room."""
         self._halo_bytes = [(b, number) for b, number in self._bytes.items() if b in self._fills]
         self._contents = [
             [numbers.add(element) for element in buffer.constant.array.reshape(-1)]
@@ -285,11 +290,17 @@ class NativeStep:
 
     def _layout(self, values: tuple[int, ...], numbers: tuple[int, ...]) -> _Layout:
         capacity = tuple(max(_LEAST_CAPACITY, 1 << (value - 1).bit_length()) for value in values)
-        found = self._layouts.get(capacity) or self._layouts.get(values)
-        if found is not None:
-            self._layouts.move_to_end(found.capacity)
-            return found
-        made = self._make_layout(capacity, self._compute(*capacity) if values else ())
+        # Where a size falls as another one grows, less than the capacity may need more than the capacity.
+        largest = numbers if not values else tuple(map(max, self._compute(*capacity), numbers))
+        for key in (capacity, values):
+            found = self._layouts.get(key)
+            if found is None:
+                continue
+            if all(numbers[position] <= found.numbers[position] for position in self._limited):
+                self._layouts.move_to_end(key)
+                return found
+            largest = tuple(map(max, largest, found.numbers))
+        made = self._make_layout(capacity, largest)
         if made is None:
             made = self._make_layout(values, numbers)
         if made is None:
@@ -332,6 +343,7 @@ class NativeStep:
             launches,
             np.array([0 if b is None else self._base(b, places) for _, b, _ in self._open], np.int64),
             np.array([len(launches[index].table) for _, index, _ in self._spans], np.int64),
+            numbers,
         )
 
     def _base(self, buffer: Buffer, places: dict[Buffer, int]) -> int:

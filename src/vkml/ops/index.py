@@ -222,6 +222,8 @@ def _check_reduction(node: Node, x: Known) -> None:
         raise InvalidGraph(
             f"{node.label}: reduction {reduction!r} is not one of none, {', '.join(REDUCTIONS)}"
         )
+    if x.dtype.kind == "s" and reduction == "add":
+        return  # texts are joined, as in onnxruntime and onnx's evaluator
     if x.dtype.kind == "s" or not (x.dtype.is_native or x.dtype == BFLOAT16):
         raise InvalidGraph(f"{node.label}: elements of type {x.dtype.name} have no {reduction!r}")
 

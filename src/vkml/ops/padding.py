@@ -62,6 +62,10 @@ def pad_geometry(
     mode = node.attributes["mode"]
     for axis, size in enumerate(x_shape):
         left = size + min(begins[axis], 0) + min(ends[axis], 0)
+        if mode == "constant" and left < 0 <= size + begins[axis] + ends[axis]:
+            # One end takes away more than there is, and the other adds it again: nothing but the constant.
+            begins[axis], ends[axis] = -size, size + begins[axis] + ends[axis]
+            continue
         adds = max(begins[axis], ends[axis]) > 0
         if left < 0 or (left == 0 and adds and mode != "constant"):
             raise ShapeError(

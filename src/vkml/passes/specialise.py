@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -123,11 +124,11 @@ def _fold(
         return {outputs[0]: Constant(types[outputs[0]].dtype, value.shape, value)}
     if not is_foldable(node):
         return None
-    values = [_value(given, at in operator.type_inputs) for at, given in enumerate(known)]
-    if any(value is None and given is not None for value, given in zip(values, known, strict=True)):
-        return None
     made = [types[name] for name in outputs]
     if not all(type_.is_static and not type_.is_open for type_ in made) or not folding.admits(made):
+        return None
+    values = [_value(given, at in operator.type_inputs) for at, given in enumerate(known)]
+    if any(value is None and given is not None for value, given in zip(values, known, strict=True)):
         return None
     arrays = _evaluated(node, known, values, made)
     if arrays is None:
@@ -149,10 +150,16 @@ def _evaluated(
 
 
 def _value(given: Known | None, only_type: bool) -> Array | None:
-    """An input's value; where only its type matters, an array of that type that takes no memory."""
+    """An input's value; where only its type matters, an array of that type that takes no memory.
+
+    It has the input's shape where that can be had. Shapes that are open, or larger than any array's, decide
+    nothing: the results' are known, and within what is folded.
+    """
     if given is None or given.value is not None or not only_type:
         return None if given is None else given.value
-    return np.broadcast_to(np.zeros((), given.dtype.storage), given.dims)
+    one = np.zeros((), given.dtype.storage)
+    is_possible = not given.type.is_open and given.type.host_bytes <= sys.maxsize
+    return np.broadcast_to(one, given.dims) if is_possible else one
 
 
 def _check_outputs(graph: Graph, types: Mapping[str, TensorType]) -> None:
