@@ -9,7 +9,7 @@ import pytest
 
 import vkml
 from tests.control_models import check, model
-from vkml.engine.trips import Trips
+from vkml.engine.trips import SteppedTrips, Trips
 from vkml.errors import IndexOutOfRange
 
 Array = np.ndarray[Any, Any]
@@ -27,6 +27,26 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Trips, "run", noting)
     return counts
+
+
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """How many trips there might have been at most of loops that decided it themselves on the device."""
+    limits: list[int | None] = []
+    run = SteppedTrips.run
+
+    def noting(self: SteppedTrips, most: int | None, *arguments: Any) -> Any:
+        limits.append(most)
+        return run(self, most, *arguments)
+
+    monkeypatch.setattr(SteppedTrips, "run", noting)
+    return limits
+
+
+def has(device_name: str, *capabilities: str) -> bool:
+    """Whether a device has all of these."""
+    [info] = [info for info in vkml.devices(True) if info.name == device_name]
+    return all(getattr(info.capabilities, name) for name in capabilities)
 
 
 def loop(types: str, body: str, results: str, inputs: str = "") -> bytes:
@@ -129,9 +149,7 @@ def test_the_number_of_the_trip_and_what_is_captured(vulkan_device_name: str, to
     )
     scale = np.array([0.5, 1, -0.25, 2**-0.5], np.float32)
     session = check(source, feeds((2, 40), scale=scale), vulkan_device_name)
-    [info] = [info for info in vkml.devices(True) if info.name == vulkan_device_name]
-    has_numbers = info.capabilities.int64  # else the trip's number is the CPU's
-    assert together == ([2, 40] if has_numbers else [])
+    assert together == ([2, 40] if has(vulkan_device_name, "int64") else [])  # else the number is the CPU's
     feed = feeds((40,), scale=scale)[0]
     before = session.run(None, feed)
     changed = session.run(None, {**feed, "scale": -scale})  # by the same recording
@@ -177,33 +195,68 @@ def test_collected_rows_that_are_no_multiple_of_16_bytes(
     assert together == [1, 7]
 
 
-@pytest.mark.parametrize(
-    ("condition", "why"),
-    [
-        ("Less (largest, top)", "the body's own condition decides"),
-        ("Identity (go_on)", "what is carried grows"),
-    ],
-)
-def test_loops_that_must_go_trip_by_trip(
-    vulkan_device_name: str, together: list[int], condition: str, why: str
+def doubling(more: str, after: str, inputs: str = "int64 n, bool go", outer: str = "n, go") -> bytes:
+    """A loop whose trips double x, or let it grow, as long as its largest element is below 50."""
+    return model(
+        f"""
+        looping ({inputs}, float[k, 4] x) => (float[q2, 4] last, float[q3, 4] first)
+        {{
+            last, first = Loop ({outer}, x, x) <body =
+                body (int64 i, bool go_on, float[q, 4] before, float[p, 4] old) =>
+                    (bool more, float[r, 4] after, float[s, 4] previous)
+                {{
+                    top = Constant <value = float {{50.0}}> ()
+                    axes = Constant <value = int64[2] {{0, 1}}> ()
+                    absolute = Abs (before)
+                    largest = ReduceMax <keepdims = 0> (absolute, axes)
+                    more = {more}
+                    less = Identity (before)
+                    after = {after}
+                    previous = Identity (before)
+                }}>
+        }}"""
+    )
+
+
+def test_the_device_says_whether_there_is_another_trip(
+    vulkan_device_name: str, stepped: list[int | None], together: list[int]
 ) -> None:
-    after = "Concat <axis = 0> (before, less)" if "grows" in why else "Add (before, less)"
+    """Carried values change places, one of them is what the other was before."""
+    source = doubling("Less (largest, top)", "Add (before, less)")
+    check(source, feeds((1, 3, 100), rows=(8, 9, 8)), vulkan_device_name)
+    stores_conditions = has(vulkan_device_name, "storage_8bit")
+    assert stepped == ([1] * 3 + [3] * 3 + [100] * 3 if stores_conditions else [])
+    assert together == []
+
+
+def test_a_loop_without_a_limit(vulkan_device_name: str, stepped: list[int | None]) -> None:
+    source = doubling("Less (largest, top)", "Add (before, less)", "bool go", ", go")
+    given = [{key: feed[key] for key in ("go", "x")} for feed in feeds((1, 1))]
+    check(source, given, vulkan_device_name)
+    assert stepped == ([None, None] if has(vulkan_device_name, "storage_8bit") else [])
+
+
+def test_the_number_of_a_trip_that_decides(vulkan_device_name: str, stepped: list[int | None]) -> None:
     source = loop(
         "last",
-        f"""body (int64 i, bool go_on, float[q, 4] before) => (bool more, float[r, 4] after)
-           {{
-               top = Constant <value = float {{50.0}}> ()
-               axes = Constant <value = int64[2] {{0, 1}}> ()
-               absolute = Abs (before)
-               largest = ReduceMax <keepdims = 0> (absolute, axes)
-               more = {condition}
-               less = Identity (before)
-               after = {after}
-           }}""",
-        "float[q2, 4] last",
+        """body (int64 i, bool go_on, float[k, 4] before) => (bool more, float[k, 4] after)
+           {
+               number = Cast <to = 1> (i)
+               after = Add (before, number)
+               five = Constant <value = float {5.0}> ()
+               more = Less (number, five)
+           }""",
+        "float[k, 4] last",
     )
-    check(source, feeds((3, 6)), vulkan_device_name)
-    assert together == []
+    check(source, feeds((3, 100)), vulkan_device_name)
+    assert stepped == ([3, 100] if has(vulkan_device_name, "int64", "storage_8bit") else [])
+
+
+def test_what_grows_goes_trip_by_trip(
+    vulkan_device_name: str, stepped: list[int | None], together: list[int]
+) -> None:
+    check(doubling("Identity (go_on)", "Concat <axis = 0> (before, less)"), feeds((3, 6)), vulkan_device_name)
+    assert (together, stepped) == ([], [])
 
 
 def test_an_index_that_is_outside_is_said(vulkan_device_name: str, together: list[int]) -> None:

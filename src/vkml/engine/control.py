@@ -19,6 +19,7 @@ from vkml.errors import Error, ModelError, OutOfMemory, RuntimeException
 from vkml.ir import Graph, GraphIndex, Known, Node, Operator, Value, ValueType, find, static
 from vkml.ir.dtypes import DType, from_numpy
 from vkml.ir.file_constant import owned
+from vkml.ir.lowering import CannotLower
 from vkml.ir.size import concrete
 from vkml.ir.types import UNKNOWN
 from vkml.ops.bodies import better_type, of_any_shape
@@ -176,7 +177,7 @@ class _Host:
         self._owner.count_trip()
         return self._bodies[body].run(inputs, self._captured[body])
 
-    def run_trips(self, body: str, count: int, carried: Sequence[Any]) -> Sequence[Any] | None:
+    def run_trips(self, body: str, count: int | None, carried: Sequence[Any]) -> Sequence[Any] | None:
         return self._bodies[body].run_trips(count, carried, self._captured[body])
 
     def captured(self, body: str) -> Mapping[str, Any]:
@@ -326,18 +327,22 @@ class Body:
                 self._latest[:] = [entry]
         return runner.run_plan(found, feeds, found.outputs, places=entry.places)
 
-    def run_trips(self, count: int, carried: Sequence[Any], captured: Sequence[Any]) -> Sequence[Any] | None:
-        """All trips of a loop at once; None, with nothing run, where its plan is not one program of a device,
-        where values change their types, or where the body decides whether to go on.
+    def run_trips(
+        self, count: int | None, carried: Sequence[Any], captured: Sequence[Any]
+    ) -> Sequence[Any] | None:
+        """Trips of a loop on a device; None, with nothing run, where its plan is not one program of a device,
+        or values change their types from trip to trip.
 
         Args:
-            count: of the trips, while the condition is true.
+            count: of the trips, as long as the condition is true; None: any number.
             carried: values before the first trip.
             captured: what the body captures.
         """
-        runner, condition = self.runner, self._sources[0]
-        goes_on = condition[0] == 1 or (condition[0] < 0 and bool(np.all(condition[1])))
-        if runner is None or runner.placement.device is None or runner.is_traced or not goes_on:
+        runner, (at, constant) = self.runner, self._sources[0]
+        is_endless = at == 1 or (at < 0 and bool(np.all(constant)))
+        if runner is None or runner.placement.device is None or runner.is_traced:
+            return None
+        if (at < 0 and not is_endless) or (is_endless and count is None):
             return None
         inputs = self.graph.inputs
         first = [np.zeros(_one(inputs[0]), np.int64), np.ones(_one(inputs[1]), np.bool_), *carried]
@@ -350,12 +355,14 @@ class Body:
         if plan is None or plan.outputs != self._wanted:
             return None
         wiring = self._wiring(plan, values)
-        if wiring is None or count * wiring.dispatches > MOST_DISPATCHES:
+        if wiring is None:
+            return None
+        if wiring.condition is None and (count is None or count * wiring.dispatches > MOST_DISPATCHES):
             return None
         given = {at: values[self._inputs + at] for at in wiring.captured_types}
         try:
             return plan.run_trips(feeds, count, wiring, carried, given)
-        except (OutOfMemory, PlanClosed):
+        except (CannotLower, OutOfMemory, PlanClosed):
             return None
 
     def _wiring(self, plan: Plan, values: Sequence[Any]) -> Wiring | None:
@@ -399,6 +406,14 @@ class Body:
             return types[first + each.at]
 
         reads = tuple([source(at_input[name], None) for name in program.inputs])
+        condition: Source | None = None
+        if self._sources[0][0] > 1:
+            condition = source(*self._sources[0])
+            others = [at for at, _ in self._sources[1:]]
+            if condition.kind != "made" or self._sources[0][0] in others:
+                return None
+            if len(self._sources) > self._inputs - 1:
+                return None  # what is collected has another place in each trip
         results = [source(at, constant) for at, constant in self._sources[1:]]
         carried, stacked = tuple(results[: self._inputs - 2]), tuple(results[self._inputs - 2 :])
         if [type_of(each) for each in carried] != [*types[2 : self._inputs]]:
@@ -408,6 +423,7 @@ class Body:
         needed = {each.at for each in (*reads, *carried, *stacked) if each.kind == "captured"}
         return Wiring(
             reads,
+            condition,
             carried,
             stacked,
             tuple(types[2 : self._inputs]),

@@ -191,22 +191,22 @@ class Plan:
     def run_trips(
         self,
         feeds: Sequence[Value],
-        count: int,
+        count: int | None,
         wiring: Wiring,
         carried: Sequence[Value],
         captured: Mapping[int, Value],
     ) -> list[Array]:
-        """Runs all trips of a loop whose body this is, where one program of a GPU is the whole plan.
+        """Runs trips of a loop whose body this is, where one program of a GPU is the whole plan.
 
         Args:
             feeds: of the first trip, for their shapes.
-            count: trips.
+            count: trips; the most, where they say themselves whether there is another.
             wiring: what becomes of values from trip to trip.
             carried: before the first trip.
             captured: by number.
 
         Returns:
-            See `Trips.run`.
+            See `VulkanBound.run_trips`.
         """
         bound = tuple(self.known([array.shape for array in feeds]).values())
         flight = self._idle()
@@ -216,7 +216,7 @@ class Plan:
             try:
                 [program] = flight.programs
                 assert isinstance(program, VulkanBound)
-                return program.trips(bound, count, wiring).run(carried, captured)
+                return program.run_trips(bound, wiring, count, carried, captured)
             finally:
                 flight.is_taken = False
 

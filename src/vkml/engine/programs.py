@@ -14,7 +14,7 @@ import numpy as np
 from vkml.engine.compilation import compile_kernels
 from vkml.engine.device_array import DeviceArray, Value
 from vkml.engine.launches import Launches
-from vkml.engine.trips import Trips, Wiring
+from vkml.engine.trips import SteppedTrips, Trips, Wiring
 from vkml.engine.turns import Turn
 from vkml.engine.weights import Lease, WeightStore
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
@@ -169,7 +169,8 @@ class VulkanBound:
         self._allocated: list[Memory] = []
         self._pipelines: list[Pipeline] = []
         self._bindings: OrderedDict[_Key, _Binding] = OrderedDict()
-        self._trips: OrderedDict[tuple[tuple[int, ...], int, Wiring], Trips] = OrderedDict()
+        self._trips: OrderedDict[tuple[tuple[int, ...], Wiring, int | None], Trips | SteppedTrips]
+        self._trips = OrderedDict()
         self._memories: _Memories | None = None
         self._latest: _Binding | None = None
         """Whose numbers kernels find in memory."""
@@ -404,26 +405,46 @@ class VulkanBound:
         outside = {view.buffer: places[name] for name, view in views.items()}
         self._record_levels(recorder, self._compute(*values), memories, outside)
 
-    def trips(self, values: tuple[int, ...], count: int, wiring: Wiring) -> Trips:
-        """So many trips of a loop of which this is the body, recorded; those asked for last are kept.
+    def run_trips(
+        self,
+        values: tuple[int, ...],
+        wiring: Wiring,
+        count: int | None,
+        carried: Sequence[Value],
+        captured: Mapping[int, Value],
+    ) -> list[Array]:
+        """Runs trips of a loop of which this is the body; recordings of the last ones are kept.
 
         Args:
             values: of the program's symbols.
-            count: trips.
             wiring: how values go from trip to trip; the same object for the same.
+            count: trips, or the most where they say themselves whether there is another; None: any number.
+            carried: values before the first trip.
+            captured: what the body captures, by number.
+
+        Returns:
+            See `Trips.run`.
 
         Raises:
+            CannotLower: see `SteppedTrips`.
             OutOfMemory: there is too little.
         """
         self.bind(values)
-        key = values, count, wiring
+        is_counted = wiring.condition is None
+        key = values, wiring, count if is_counted else None
         found = self._trips.pop(key, None)
         if found is None:
             while len(self._trips) >= TRIPS_KEPT:
                 self._trips.popitem(last=False)[1].free()
-            found = Trips(self, values, count, wiring)
+            if is_counted:
+                assert count is not None
+                found = Trips(self, values, wiring, count)
+            else:
+                found = SteppedTrips(self, values, wiring)
         self._trips[key] = found
-        return found
+        if isinstance(found, Trips):
+            return found.run(carried, captured)
+        return found.run(count, carried, captured)
 
     def write_sizes(self, values: tuple[int, ...]) -> None:
         """Writes the numbers that kernels read from memory, where sizes are open."""

@@ -1,4 +1,4 @@
-"""All trips of a loop at once, where their number is known: recorded one behind the other."""
+"""Loops on a device: all trips at once, where their number is known, else one behind the other."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray
+from vkml.engine.ending import require_going
 from vkml.errors import DeviceError
 from vkml.ir.dtypes import DType
+from vkml.ir.lowering import CannotLower
 from vkml.lowering.memory import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkml.engine.programs import VulkanBound
-    from vkml.vulkan import Memory, Submission
+    from vkml.vulkan import CommandBuffer, CommandRecorder, Memory, Submission
 
 Array = np.ndarray[Any, Any]
 MOST_DISPATCHES = 1 << 14
 """Dispatches of a recording; to record one takes 3 µs, and some hundred bytes."""
+_MOST_STATES = 16
+"""Arrangements of carried values that are recorded."""
 _CHUNK = 512
 """Dispatches of one submission: systems that show pictures end those that take seconds."""
 _Type = tuple[DType, tuple[int, ...]]
@@ -43,6 +47,7 @@ class Wiring:
 
     Attributes:
         inputs: of the program, in its order.
+        condition: of whether there is another trip; None: there always is.
         carried: what becomes of each carried value.
         stacked: what is collected over all trips.
         carried_types: element type and shape of each carried value, the same in all trips.
@@ -53,6 +58,7 @@ class Wiring:
     """
 
     inputs: tuple[Source, ...]
+    condition: Source | None
     carried: tuple[Source, ...]
     stacked: tuple[Source, ...]
     carried_types: tuple[_Type, ...]
@@ -82,42 +88,29 @@ class _Room:
         return at
 
 
-class Trips:
-    """So many trips of a loop whose body is one program, recorded.
+class _Loop:
+    """Memory and commands of a loop whose body is one program. To be used under the lock of its flight.
 
-    Values that are carried change places among ranges of its own memory, never one that the same trip reads;
-    what is collected is written where it stays. To be used under the lock of the program's flight.
+    Values that are carried change places among ranges of this memory, never one that the same trip reads.
 
     Args:
         bound: the program.
         values: of its open sizes.
-        count: trips, at least one.
         wiring: how values go from trip to trip.
-
-    Raises:
-        OutOfMemory: there is too little.
     """
 
-    def __init__(self, bound: VulkanBound, values: tuple[int, ...], count: int, wiring: Wiring) -> None:
-        self._bound, self._wiring, self._count, self._values = bound, wiring, count, values
+    def __init__(self, bound: VulkanBound, values: tuple[int, ...], wiring: Wiring) -> None:
+        self._bound, self._wiring, self._values = bound, wiring, values
         self._memories: list[Memory] = []
         self._submissions: list[Submission] = []
-        self._commands: list[Any] = []
-        room = _Room()
-        self._first = [room.take(_size(type_)) for type_ in wiring.carried_types]
+        self._commands: list[CommandBuffer] = []
+        self._room = room = _Room()
+        self._first = tuple([room.take(_size(type_)) for type_ in wiring.carried_types])
         self._captured = {at: room.take(_size(type_)) for at, type_ in wiring.captured_types.items()}
         self._constants = [room.take(array.nbytes) for array in wiring.constants]
         self._condition = room.take(8)
-        self._numbers = room.take(count * ALIGNMENT)
-        self._stacks = [room.take(count * self._stride(source)) for source in wiring.stacked]
         self._free: dict[int, list[int]] = {}
         """Ranges for values that are carried, by their size."""
-        self._plan(room)
-        try:
-            self._build(room, values)
-        except BaseException:
-            self.free()
-            raise
 
     def _type(self, source: Source) -> _Type:
         wiring = self._wiring
@@ -127,11 +120,147 @@ class Trips:
             return wiring.carried_types[source.at]
         return wiring.captured_types[source.at]
 
+    def _place(self, source: Source, number: int, state: Sequence[int], made: Mapping[int, int]) -> int:
+        """Where a value is in a trip whose number is at `number`."""
+        if source.kind == "made":
+            return made[source.at]
+        if source.kind == "number":
+            return number
+        if source.kind == "condition":
+            return self._condition
+        if source.kind == "carried":
+            return state[source.at]
+        return self._constants[source.at] if source.kind == "constant" else self._captured[source.at]
+
+    def _find_room(self, places: dict[int, int], state: Sequence[int]) -> None:
+        """Completes `places`, of what the program makes, by ranges that nothing of this trip lies in."""
+        taken = {*state, *places.values()}
+        for number, type_ in enumerate(self._wiring.made_types):
+            if number not in places:
+                size = _padded(_size(type_))
+                known = self._free.setdefault(size, [])
+                at = next((each for each in known if each not in taken), None)
+                if at is None:
+                    at = self._room.take(size)
+                    known.append(at)
+                places[number] = at
+                taken.add(at)
+
+    def _allocate(self, outside: int) -> None:
+        """Takes memory on the device for all that was planned, and `outside` bytes that the host reads."""
+        from vkml.vulkan import MemoryKind
+
+        bound = self._bound
+        for size, kind, label in (
+            (self._room.size, MemoryKind.DEVICE, "values of a loop"),
+            (max(outside, ALIGNMENT), MemoryKind.READBACK, "results of a loop"),
+        ):
+            self._memories.append(bound.on.allocate(size, kind, label, bound.memory_limit))
+        self._inside, self._outside = self._memories
+        for at, array in zip(self._constants, self._wiring.constants, strict=True):
+            bound.on.upload(self._inside, at, array)
+        bound.on.upload(self._inside, self._condition, np.ones(8, np.bool_))
+
+    def _record_trip(self, recorder: CommandRecorder, reads: Sequence[int], writes: Sequence[int]) -> None:
+        """Records a trip behind what was recorded before; negative places are in the host's memory."""
+        recorder.barrier()
+        bound = self._bound
+        inside, outside = self._inside.address, self._outside.address
+
+        def addresses(places: Sequence[int]) -> list[int]:
+            return [inside + at if at >= 0 else outside + ~at for at in places]
+
+        places = dict(zip(bound.inputs, addresses(reads), strict=True))
+        places |= zip(bound.outputs, addresses(writes), strict=True)
+        bound.record_levels(recorder, self._values, places)
+
+    def _submission(self, recorder: CommandRecorder) -> Submission:
+        commands = recorder.finish()
+        self._commands.append(commands)
+        made = self._bound.on.submission(commands, time_limit=self._bound.time_limit)
+        self._submissions.append(made)
+        return made
+
+    def _begin(self, carried: Sequence[Any], captured: Mapping[int, Any]) -> None:
+        for at, value in zip(self._first, carried, strict=True):
+            self._put(at, value)
+        for number, value in captured.items():
+            self._put(self._captured[number], value)
+        self._bound.write_sizes(self._values)
+
+    def _put(self, at: int, value: Any) -> None:
+        device = self._bound.on
+        if isinstance(value, DeviceArray) and value.device is device:
+            value.copy_into(self._inside, at)
+        else:
+            array = value.numpy() if isinstance(value, DeviceArray) else value
+            device.upload(self._inside, at, np.ascontiguousarray(array))
+
+    def _settle(self) -> None:
+        """After an interrupt: waits for what has been submitted."""
+        with contextlib.suppress(DeviceError):
+            for submission in self._submissions:
+                submission.wait(timeout_seconds=self._bound.time_limit)
+
+    def _carried_results(self, outside: Sequence[int]) -> list[Array]:
+        host = self._outside.host
+        assert host is not None
+        types = self._wiring.carried_types
+        return [
+            host[at : at + _size(type_)].view(type_[0].storage).reshape(type_[1]).copy()
+            for at, type_ in zip(outside, types, strict=True)
+        ]
+
+    def free(self) -> None:
+        """Frees commands and memory; nothing of it may be running."""
+        for submission in self._submissions:
+            submission.free()
+        for commands in self._commands:
+            commands.free()
+        for memory in self._memories:
+            memory.free()
+        self._submissions, self._commands, self._memories = [], [], []
+
+
+class Trips(_Loop):
+    """So many trips of a loop, recorded one behind the other; what they collect is written where it stays.
+
+    Args:
+        bound: the program.
+        values: of its open sizes.
+        wiring: how values go from trip to trip.
+        count: trips, at least one.
+
+    Raises:
+        OutOfMemory: there is too little.
+    """
+
+    def __init__(self, bound: VulkanBound, values: tuple[int, ...], wiring: Wiring, count: int) -> None:
+        super().__init__(bound, values, wiring)
+        self._count = count
+        self._numbers = self._room.take(count * ALIGNMENT)
+        self._stacks = [self._room.take(count * self._stride(source)) for source in wiring.stacked]
+        self._plan()
+        results = _Room()
+        sizes = [_size(type_) for type_ in wiring.carried_types]
+        sizes += [count * self._stride(source) for source in wiring.stacked]
+        starts = (*self._last, *self._stacks)
+        self._out = [(at, results.take(size), size) for at, size in zip(starts, sizes, strict=True)]
+        try:
+            self._allocate(results.size)
+            numbers = np.zeros((count, ALIGNMENT // 8), np.int64)
+            numbers[:, 0] = np.arange(count)
+            bound.on.upload(self._inside, self._numbers, numbers)
+            self._record()
+        except BaseException:
+            self.free()
+            raise
+
     def _stride(self, source: Source) -> int:
         """Bytes from trip to trip of what is collected: kernels may write sixteen at a time."""
         return -(-_size(self._type(source)) // 16) * 16
 
-    def _plan(self, room: _Room) -> None:
+    def _plan(self) -> None:
         """Says where each trip reads, writes and copies, and where carried values are at the end."""
         wiring = self._wiring
         state = list(self._first)
@@ -139,91 +268,37 @@ class Trips:
         self._writes: list[list[int]] = []
         self._copies: list[list[tuple[int, int, int]]] = []
         for trip in range(self._count):
-            self._reads.append([self._place(source, trip, state) for source in wiring.inputs])
-            places: dict[int, int] = {}
+            number = self._numbers + trip * ALIGNMENT
+            made: dict[int, int] = {}
+            self._reads.append([self._place(source, number, state, made) for source in wiring.inputs])
             copies = []
             for source, start in zip(wiring.stacked, self._stacks, strict=True):
                 at = start + trip * self._stride(source)
-                if source.kind == "made" and source.at not in places:
-                    places[source.at] = at
-                    continue
-                copies.append((source, at))
-            taken = {*state, *places.values()}
-            for number, type_ in enumerate(wiring.made_types):
-                if number not in places:
-                    places[number] = self._unused(_padded(_size(type_)), taken, room)
-                    taken.add(places[number])
-            self._writes.append([places[number] for number in range(len(wiring.made_types))])
+                if source.kind == "made" and source.at not in made:
+                    made[source.at] = at
+                else:
+                    copies.append((source, at))
+            self._find_room(made, state)
+            self._writes.append([made[output] for output in range(len(wiring.made_types))])
             self._copies.append(
                 [
-                    (
-                        places[s.at] if s.kind == "made" else self._place(s, trip, state),
-                        at,
-                        _size(self._type(s)),
-                    )
-                    for s, at in copies
+                    (self._place(source, number, state, made), at, _size(self._type(source)))
+                    for source, at in copies
                 ]
             )
-            state = [
-                places[source.at] if source.kind == "made" else self._place(source, trip, state)
-                for source in wiring.carried
-            ]
+            state = [self._place(source, number, state, made) for source in wiring.carried]
         self._last = state
 
-    def _place(self, source: Source, trip: int, state: Sequence[int]) -> int:
-        if source.kind == "number":
-            return self._numbers + trip * ALIGNMENT
-        if source.kind == "condition":
-            return self._condition
-        if source.kind == "carried":
-            return state[source.at]
-        return self._constants[source.at] if source.kind == "constant" else self._captured[source.at]
-
-    def _unused(self, size: int, taken: set[int], room: _Room) -> int:
-        known = self._free.setdefault(size, [])
-        for at in known:
-            if at not in taken:
-                return at
-        known.append(room.take(size))
-        return known[-1]
-
-    def _build(self, room: _Room, values: tuple[int, ...]) -> None:
-        from vkml.vulkan import MemoryKind
-
-        bound, wiring = self._bound, self._wiring
-        device = bound.on
-        self._inside = self._take(room.size, MemoryKind.DEVICE, "values of a loop")
-        results = _Room()
-        self._out = [
-            (at, results.take(size), size)
-            for at, size in [
-                *((at, _size(type_)) for at, type_ in zip(self._last, wiring.carried_types, strict=True)),
-                *(
-                    (at, self._count * self._stride(source))
-                    for at, source in zip(self._stacks, wiring.stacked, strict=True)
-                ),
-            ]
-        ]
-        self._outside = self._take(max(results.size, ALIGNMENT), MemoryKind.READBACK, "results of a loop")
-        for at, array in zip(self._constants, wiring.constants, strict=True):
-            device.upload(self._inside, at, array)
-        numbers = np.zeros((self._count, ALIGNMENT // 8), np.int64)
-        numbers[:, 0] = np.arange(self._count)
-        device.upload(self._inside, self._numbers, numbers)
-        device.upload(self._inside, self._condition, np.ones(8, np.bool_))
-        levels = max(1, len(bound.program.dispatches))
-        trips = max(1, _CHUNK // levels)
+    def _record(self) -> None:
+        bound = self._bound
+        trips = max(1, _CHUNK // max(1, self._wiring.dispatches))
         for first in range(0, self._count, trips):
             last = min(self._count, first + trips)
-            recorder = device.recorder("trips", queue=bound.queue)
+            recorder = bound.on.recorder("trips", queue=bound.queue)
             if not first:
                 bound.record_inputs(recorder)
             for trip in range(first, last):
-                recorder.barrier()
-                start = self._inside.address
-                places = dict(zip(bound.inputs, [start + at for at in self._reads[trip]], strict=True))
-                places |= zip(bound.outputs, [start + at for at in self._writes[trip]], strict=True)
-                bound.record_levels(recorder, values, places)
+                self._record_trip(recorder, self._reads[trip], self._writes[trip])
                 if self._copies[trip]:
                     recorder.barrier()
                 for source, target, size in self._copies[trip]:
@@ -235,14 +310,7 @@ class Trips:
                     if size:
                         recorder.copy(self._inside, at, self._outside, to, size)
                 recorder.barrier_to_host()
-            commands = recorder.finish()
-            self._commands.append(commands)
-            self._submissions.append(device.submission(commands, time_limit=bound.time_limit))
-
-    def _take(self, size: int, kind: Any, label: str) -> Memory:
-        made = self._bound.on.allocate(size, kind, label, self._bound.memory_limit)
-        self._memories.append(made)
-        return made
+            self._submission(recorder)
 
     def run(self, carried: Sequence[Any], captured: Mapping[int, Any]) -> list[Array]:
         """Runs all trips.
@@ -254,51 +322,120 @@ class Trips:
         Returns:
             Fresh arrays: the carried values behind the last trip, then what was collected, trip by trip.
         """
-        for at, value in zip(self._first, carried, strict=True):
-            self._put(at, value)
-        for number, value in captured.items():
-            self._put(self._captured[number], value)
-        self._bound.write_sizes(self._values)
+        self._begin(carried, captured)
         try:
             for submission in self._submissions:
                 submission.submit()
             self._submissions[-1].finish()
         except BaseException:
-            with contextlib.suppress(DeviceError):
-                for submission in self._submissions:
-                    submission.wait(timeout_seconds=self._bound.time_limit)
+            self._settle()
             raise
         self._bound.check()
-        return self._results()
-
-    def _put(self, at: int, value: Any) -> None:
-        device = self._bound.on
-        if isinstance(value, DeviceArray) and value.device is device:
-            value.copy_into(self._inside, at)
-        else:
-            array = value.numpy() if isinstance(value, DeviceArray) else value
-            device.upload(self._inside, at, np.ascontiguousarray(array))
-
-    def _results(self) -> list[Array]:
+        places = [at for _, at, _ in self._out]
+        found = self._carried_results(places[: len(self._first)])
         host = self._outside.host
         assert host is not None
-        found: list[Array] = []
-        types = [*self._wiring.carried_types, *map(self._type, self._wiring.stacked)]
-        for number, ((_, at, size), (dtype, shape)) in enumerate(zip(self._out, types, strict=True)):
-            part = host[at : at + size]
-            if number < len(self._first):
-                found.append(part.view(dtype.storage).reshape(shape).copy())
-                continue
-            rows = part.reshape(self._count, -1)[:, : _size((dtype, shape))]
-            found.append(np.ascontiguousarray(rows).view(dtype.storage).reshape(self._count, *shape))
+        for source, at in zip(self._wiring.stacked, places[len(self._first) :], strict=True):
+            dtype, shape = self._type(source)
+            part = host[at : at + self._count * self._stride(source)].reshape(self._count, -1)
+            rows = np.ascontiguousarray(part[:, : _size((dtype, shape))])
+            found.append(rows.view(dtype.storage).reshape(self._count, *shape))
         return found
 
-    def free(self) -> None:
-        """Frees commands and memory; nothing of it may be running."""
-        for submission in self._submissions:
-            submission.free()
-        for commands in self._commands:
-            commands.free()
-        for memory in self._memories:
-            memory.free()
-        self._submissions, self._commands, self._memories = [], [], []
+
+class SteppedTrips(_Loop):
+    """Trips of which each says whether there is another: a submission each, and one byte read by the host.
+
+    Carried values return to places where they have been after a few trips; each such state is recorded once.
+
+    Args:
+        bound: the program.
+        values: of its open sizes.
+        wiring: how values go from trip to trip; nothing is collected, and the program makes the condition.
+
+    Raises:
+        CannotLower: values go round without coming back to a place.
+        OutOfMemory: there is too little memory.
+    """
+
+    def __init__(self, bound: VulkanBound, values: tuple[int, ...], wiring: Wiring) -> None:
+        super().__init__(bound, values, wiring)
+        assert wiring.condition is not None
+        self._number = self._room.take(8)
+        results = _Room()
+        condition = results.take(8)
+        self._out = [results.take(_size(type_)) for type_ in wiring.carried_types]
+        self._plans: dict[tuple[int, ...], tuple[list[int], list[int], tuple[int, ...]]] = {}
+        """Of each state where a trip reads and writes, and the next state."""
+        state = self._first
+        while state not in self._plans:
+            if len(self._plans) == _MOST_STATES:
+                raise CannotLower("what a loop carries changes places without end")
+            made = {wiring.condition.at: ~condition}
+            reads = [self._place(source, self._number, state, made) for source in wiring.inputs]
+            self._find_room(made, state)
+            writes = [made[output] for output in range(len(wiring.made_types))]
+            following = tuple([self._place(source, self._number, state, made) for source in wiring.carried])
+            self._plans[state] = reads, writes, following
+            state = following
+        self._steps: dict[tuple[int, ...], Submission] = {}
+        self._ends: dict[tuple[int, ...], Submission] = {}
+        try:
+            self._allocate(results.size)
+            host = self._outside.host
+            assert host is not None
+            self._goes_on = memoryview(host.data)[condition : condition + 1]
+            for state in self._plans:
+                self._record(state)
+        except BaseException:
+            self.free()
+            raise
+
+    def _record(self, state: tuple[int, ...]) -> None:
+        device, queue = self._bound.on, self._bound.queue
+        reads, writes, _ = self._plans[state]
+        recorder = device.recorder("trip", queue=queue)
+        self._bound.record_inputs(recorder)
+        self._record_trip(recorder, reads, writes)
+        recorder.barrier_to_host()
+        self._steps[state] = self._submission(recorder)
+        recorder = device.recorder("results of a loop", queue=queue)
+        recorder.barrier()
+        for at, to, type_ in zip(state, self._out, self._wiring.carried_types, strict=True):
+            if _size(type_):
+                recorder.copy(self._inside, at, self._outside, to, _size(type_))
+        recorder.barrier_to_host()
+        self._ends[state] = self._submission(recorder)
+
+    def run(self, most: int | None, carried: Sequence[Any], captured: Mapping[int, Any]) -> list[Array]:
+        """Runs trips until one says that there is no other.
+
+        Args:
+            most: trips; None: any number.
+            carried: values before the first trip.
+            captured: by their number.
+
+        Returns:
+            Fresh arrays, the carried values behind the last trip.
+        """
+        self._begin(carried, captured)
+        reads_number = any(source.kind == "number" for source in self._wiring.inputs)
+        number = np.zeros(1, np.int64)
+        state, trip = self._first, 0
+        try:
+            while most is None or trip < most:
+                require_going()
+                if reads_number:
+                    number[0] = trip
+                    self._bound.on.upload(self._inside, self._number, number)
+                self._steps[state].run()
+                self._bound.check()
+                state = self._plans[state][2]
+                trip += 1
+                if not self._goes_on[0]:
+                    break
+            self._ends[state].run()
+        except BaseException:
+            self._settle()
+            raise
+        return self._carried_results(self._out)

@@ -29,12 +29,12 @@ class Host(Protocol):
         """Runs the body that is the attribute `body`; what it captures, the host knows."""
         ...
 
-    def run_trips(self, body: str, count: int, carried: Sequence[Any]) -> Sequence[Any] | None:
-        """All trips of a Loop whose number is known, at once; None where that cannot be, with nothing run.
+    def run_trips(self, body: str, count: int | None, carried: Sequence[Any]) -> Sequence[Any] | None:
+        """All trips of a Loop that has at least one; None where that cannot be, with nothing run.
 
         Args:
             body: the attribute.
-            count: trips, where the condition stays true.
+            count: trips, as long as the condition stays true; None: any number.
             carried: values before the first.
 
         Returns:
@@ -124,7 +124,7 @@ class _Reference:
     def run(self, body: str, inputs: Sequence[Any]) -> Sequence[Any]:
         return self._bodies[body](inputs)
 
-    def run_trips(self, body: str, count: int, carried: Sequence[Any]) -> Sequence[Any] | None:
+    def run_trips(self, body: str, count: int | None, carried: Sequence[Any]) -> Sequence[Any] | None:
         return None
 
     def captured(self, body: str) -> Mapping[str, Any]:
@@ -236,7 +236,7 @@ class Loop(ControlFlow):
         number_shape = stated_shape(body, 0)
         condition = np.ones(stated_shape(body, 1), np.bool_)
         carried: Sequence[Any] = inputs[2:]
-        if goes_on and limit is not None and limit > 0:
+        if goes_on and (limit is None or limit > 0):
             all_made = host.run_trips("body", limit, carried)
             if all_made is not None:
                 return list(all_made[: len(node.outputs)])
