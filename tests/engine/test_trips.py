@@ -229,6 +229,36 @@ def test_the_device_says_whether_there_is_another_trip(
     assert together == []
 
 
+@pytest.mark.parametrize("last", [3, 4])
+def test_a_trip_that_need_not_have_run_complains_to_nobody(
+    vulkan_device_name: str, stepped: list[int | None], last: int
+) -> None:
+    """Trip i reads row i of a table of four: there is a fifth, or none, and only the fifth is an error."""
+    source = loop(
+        "last",
+        """body (int64 i, bool go_on, float[k, 4] before) => (bool more, float[k, 4] after)
+           {
+               row = Gather <axis = 0> (table, i)
+               after = Add (before, row)
+               one = Constant <value = int64 {1}> ()
+               next = Add (i, one)
+               more = Less (next, top)
+           }""",
+        "float[k, 4] last",
+        "float[4, 4] table, int64 top",
+    )
+    table = np.arange(16, dtype=np.float32).reshape(4, 4)
+    [feed] = feeds((100,), table=table, top=np.array(4 if last == 3 else 5))
+    with vkml.InferenceSession(source, devices=vulkan_device_name) as session:
+        for _ in range(2):
+            if last == 3:
+                np.testing.assert_allclose(session.run(None, feed)[0], feed["x"] + table.sum(0), rtol=1e-6)
+            else:
+                with pytest.raises(IndexOutOfRange, match="lies outside"):
+                    session.run(None, feed)
+    assert stepped == ([100] * 2 if has(vulkan_device_name, "int64", "storage_8bit") else [])
+
+
 def test_a_loop_without_a_limit(vulkan_device_name: str, stepped: list[int | None]) -> None:
     source = doubling("Less (largest, top)", "Add (before, less)", "bool go", ", go")
     given = [{key: feed[key] for key in ("go", "x")} for feed in feeds((1, 1))]

@@ -603,6 +603,15 @@ class VulkanBound:
                 place[...] = numbers
             self._latest = binding
 
+    @property
+    def has_complaint(self) -> bool:
+        """Whether the kernels of the last run have something to say."""
+        return bool(self._status[0])
+
+    def forget_complaint(self) -> None:
+        """Has them have said nothing: of a run that nobody wanted."""
+        self._status[:] = 0
+
     def check(self) -> None:
         """Raises what the kernels of the last run have to say."""
         if self._status[0]:

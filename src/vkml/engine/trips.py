@@ -343,10 +343,23 @@ class Trips(_Loop):
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A recorded trip that begins with carried values in certain places."""
+
+    submission: Submission
+    number: int
+    """Where it finds its number, if it reads that."""
+    condition: int
+    """Where it leaves its condition for the host."""
+
+
 class SteppedTrips(_Loop):
     """Trips of which each says whether there is another: a submission each, and one byte read by the host.
 
-    Carried values return to places where they have been after a few trips; each such state is recorded once.
+    A trip is submitted before the one in front of it has said so; where there is no other, what it made is
+    looked at by nobody. Carried values return to places where they have been after a few trips; a trip from
+    each such state is recorded twice, for two of them may be under way.
 
     Args:
         bound: the program.
@@ -360,52 +373,57 @@ class SteppedTrips(_Loop):
 
     def __init__(self, bound: VulkanBound, values: tuple[int, ...], wiring: Wiring) -> None:
         super().__init__(bound, values, wiring)
-        assert wiring.condition is not None
-        self._number = self._room.take(8)
-        results = _Room()
-        condition = results.take(8)
-        self._out = [results.take(_size(type_)) for type_ in wiring.carried_types]
-        self._plans: dict[tuple[int, ...], tuple[list[int], list[int], tuple[int, ...]]] = {}
-        """Of each state where a trip reads and writes, and the next state."""
-        state = self._first
-        while state not in self._plans:
-            if len(self._plans) == _MOST_STATES:
-                raise CannotLower("what a loop carries changes places without end")
-            made = {wiring.condition.at: ~condition}
-            reads = [self._place(source, self._number, state, made) for source in wiring.inputs]
-            self._find_room(made, state)
-            writes = [made[output] for output in range(len(wiring.made_types))]
-            following = tuple([self._place(source, self._number, state, made) for source in wiring.carried])
-            self._plans[state] = reads, writes, following
-            state = following
-        self._steps: dict[tuple[int, ...], Submission] = {}
+        self._reads_number = any(source.kind == "number" for source in wiring.inputs)
+        self._steps: dict[tuple[int, ...], tuple[_Step, _Step]] = {}
+        self._next: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._ends: dict[tuple[int, ...], Submission] = {}
+        assert wiring.condition is not None
+        results = _Room()
+        numbers, conditions = (self._room.take(8), self._room.take(8)), (results.take(8), results.take(8))
+        self._out = [results.take(_size(type_)) for type_ in wiring.carried_types]
+        trips = []
+        state = self._first
+        while state not in self._next:
+            if len(self._next) == _MOST_STATES:
+                raise CannotLower("what a loop carries changes places without end")
+            made = {wiring.condition.at: -1}
+            self._find_room(made, state)
+            self._next[state] = tuple([self._place(each, 0, state, made) for each in wiring.carried])
+            for number, condition in zip(numbers, conditions, strict=True):
+                reads = [self._place(each, number, state, made) for each in wiring.inputs]
+                places = {**made, wiring.condition.at: ~condition}
+                writes = [places[output] for output in range(len(wiring.made_types))]
+                trips.append((state, number, condition, reads, writes))
+            state = self._next[state]
         try:
             self._allocate(results.size)
-            host = self._outside.host
-            assert host is not None
-            self._goes_on = memoryview(host.data)[condition : condition + 1]
-            for state in self._plans:
-                self._record(state)
+            steps = [
+                (state, _Step(self._recorded(reads, writes), number, condition))
+                for state, number, condition, reads, writes in trips
+            ]
+            self._steps = {
+                state: (one, other) for (state, one), (_, other) in zip(steps[::2], steps[1::2], strict=True)
+            }
+            self._ends = {state: self._recorded_end(state) for state in self._steps}
         except BaseException:
             self.free()
             raise
 
-    def _record(self, state: tuple[int, ...]) -> None:
-        device, queue = self._bound.on, self._bound.queue
-        reads, writes, _ = self._plans[state]
-        recorder = device.recorder("trip", queue=queue)
+    def _recorded(self, reads: Sequence[int], writes: Sequence[int]) -> Submission:
+        recorder = self._bound.on.recorder("trip", queue=self._bound.queue)
         self._bound.record_inputs(recorder)
         self._record_trip(recorder, reads, writes)
         recorder.barrier_to_host()
-        self._steps[state] = self._submission(recorder)
-        recorder = device.recorder("results of a loop", queue=queue)
+        return self._submission(recorder)
+
+    def _recorded_end(self, state: Sequence[int]) -> Submission:
+        recorder = self._bound.on.recorder("results of a loop", queue=self._bound.queue)
         recorder.barrier()
         for at, to, type_ in zip(state, self._out, self._wiring.carried_types, strict=True):
             if _size(type_):
                 recorder.copy(self._inside, at, self._outside, to, _size(type_))
         recorder.barrier_to_host()
-        self._ends[state] = self._submission(recorder)
+        return self._submission(recorder)
 
     def run(self, most: int | None, carried: Sequence[Any], captured: Mapping[int, Any]) -> list[Array]:
         """Runs trips until one says that there is no other.
@@ -418,24 +436,48 @@ class SteppedTrips(_Loop):
         Returns:
             Fresh arrays, the carried values behind the last trip.
         """
-        self._begin(carried, captured)
-        reads_number = any(source.kind == "number" for source in self._wiring.inputs)
-        number = np.zeros(1, np.int64)
-        state, trip = self._first, 0
         try:
-            while most is None or trip < most:
-                require_going()
-                if reads_number:
-                    number[0] = trip
-                    self._bound.on.upload(self._inside, self._number, number)
-                self._steps[state].run()
-                self._bound.check()
-                state = self._plans[state][2]
-                trip += 1
-                if not self._goes_on[0]:
-                    break
-            self._ends[state].run()
+            for is_ahead in (True, False):
+                self._begin(carried, captured)
+                state = self._run(most, is_ahead)
+                if state is not None:
+                    self._ends[state].run()
+                    return self._carried_results(self._out)
         except BaseException:
             self._settle()
             raise
-        return self._carried_results(self._out)
+        raise AssertionError("a trip that is not ahead of others says what is wrong")
+
+    def _run(self, most: int | None, is_ahead: bool) -> tuple[int, ...] | None:
+        """Where the carried values are at the end; None where a trip complained that need not have run."""
+        host = self._outside.host
+        assert host is not None
+        conditions = memoryview(host.data)
+        state, trip = self._first, 0
+        step = self._submit(state, trip)
+        while True:
+            require_going()
+            following, ahead = self._next[state], None
+            is_last = most is not None and trip + 1 >= most
+            if is_ahead and not is_last:
+                ahead = self._submit(following, trip + 1)
+            step.submission.finish()
+            if ahead is not None and self._bound.has_complaint:
+                ahead.submission.finish()
+                self._bound.forget_complaint()
+                return None
+            self._bound.check()
+            if is_last or not conditions[step.condition]:
+                if ahead is not None:
+                    ahead.submission.finish()
+                    self._bound.forget_complaint()
+                return following
+            state, trip = following, trip + 1
+            step = ahead or self._submit(state, trip)
+
+    def _submit(self, state: tuple[int, ...], trip: int) -> _Step:
+        step = self._steps[state][trip % 2]
+        if self._reads_number:
+            self._bound.on.upload(self._inside, step.number, np.array([trip], np.int64))
+        step.submission.submit()
+        return step
