@@ -13,7 +13,8 @@ from tests.engine.open_graphs import check as check_open_graph
 from tests.engine.open_graphs import open_graph, open_plans
 from tests.passes.test_fuse import evaluate
 from tests.passes.test_open_sizes import MODELS
-from vkml.engine.programs import BINDINGS_KEPT, VulkanBound
+from vkml.engine.programs import VulkanBound
+from vkml.engine.recorded import BINDINGS_KEPT
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph
 
@@ -67,13 +68,13 @@ def test_a_growing_past_makes_nothing_new(vulkan_device_name: str, monkeypatch: 
     """After the second length no kernel is compiled, no plan made; commands are kept of a few lengths."""
     graph = MODELS["gpt_with_past"]()
     made: list[int] = []
-    compiled = vkml.engine.programs.compile_kernels
+    compiled = vkml.engine.recorded.compile_kernels
 
     def counted(*args: Any, **rest: Any) -> Any:
         made.append(1)
         return compiled(*args, **rest)
 
-    monkeypatch.setattr(vkml.engine.programs, "compile_kernels", counted)
+    monkeypatch.setattr(vkml.engine.recorded, "compile_kernels", counted)
     data = vkml.onnx.save_graph(graph)
     with (
         vkml.InferenceSession(data, devices=vulkan_device_name) as session,

@@ -13,7 +13,8 @@ import pytest
 import vkml
 from vkml.engine import devices as device_registry
 from vkml.engine.prepare import prepare
-from vkml.engine.programs import DIRECT_OUTPUT_BYTES, VulkanBound
+from vkml.engine.programs import VulkanBound
+from vkml.engine.recorded import DIRECT_OUTPUT_BYTES
 from vkml.engine.sketch import Sketch
 from vkml.engine.turns import Turn
 from vkml.engine.weights import WeightStore

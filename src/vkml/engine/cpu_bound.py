@@ -12,7 +12,7 @@ import numpy as np
 
 from vkml.cpu.memory import amount, free_memory
 from vkml.cpu.pool import available_processors
-from vkml.engine.programs import BINDINGS_KEPT
+from vkml.engine.recorded import BINDINGS_KEPT
 from vkml.engine.turns import Turn
 from vkml.errors import OutOfMemory
 from vkml.ir import Node, TensorType
