@@ -158,7 +158,9 @@ class Plan:
         bound = tuple(known.values())
         flight = self._idle()
         with flight.lock:
-            self._require_turn(flight)
+            # No call between these: a signal handler would come in between, and might close the plan.
+            if flight.is_taken or self.is_closed:
+                raise self._refusal(flight)
             flight.is_taken = True
             try:
                 if self._is_direct and wanted == self.outputs and profile is None and places is None:
@@ -211,7 +213,9 @@ class Plan:
         bound = tuple(self.known([array.shape for array in feeds]).values())
         flight = self._idle()
         with flight.lock:
-            self._require_turn(flight)
+            # No call between these: a signal handler would come in between, and might close the plan.
+            if flight.is_taken or self.is_closed:
+                raise self._refusal(flight)
             flight.is_taken = True
             try:
                 [program] = flight.programs
@@ -228,11 +232,8 @@ class Plan:
         assert bound is not None, "the plan is for other shapes"
         return dict(zip(self.sizes.examples, bound, strict=True))
 
-    def _require_turn(self, flight: Flight) -> None:
-        if flight.is_taken:
-            raise Fail(_NESTED)
-        if self.is_closed:
-            raise PlanClosed("this plan has been closed")
+    def _refusal(self, flight: Flight) -> Exception:
+        return Fail(_NESTED) if flight.is_taken else PlanClosed("this plan has been closed")
 
     def _idle(self) -> Flight:
         """Programs that nobody runs, or those to wait for.

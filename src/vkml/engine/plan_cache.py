@@ -177,9 +177,10 @@ class PlanCache:
         """
         with self.lock:
             self.is_closed = True
+            # Before they are let go of: a run that this thread is in the middle of may hold no more than a part.
+            plans, planning = list(self.alive), list(self._planning.values())
             self._forget()
             self.kept.clear()
-            plans, planning = list(self.alive), list(self._planning.values())
         is_idle = True
         for turn in planning:
             with turn.lock:
