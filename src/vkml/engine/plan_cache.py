@@ -177,7 +177,7 @@ class PlanCache:
         """
         with self.lock:
             self.is_closed = True
-            # Before they are let go of: a run that this thread is in the middle of may hold no more than a part.
+            # Before they are let go of: what this thread is in the middle of may hold no more than a part.
             plans, planning = list(self.alive), list(self._planning.values())
             self._forget()
             self.kept.clear()
