@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,12 +176,12 @@ def test_memory_that_makes_pieces(gpus: list[str], count: int) -> None:
 # -- threads -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mlp", "nonzero"])
-def test_one_session_in_threads(gpus: list[str], name: str) -> None:
+@pytest.mark.parametrize(("name", "together"), [("mlp", 2), ("nonzero", 1)])
+def test_one_session_in_threads(gpus: list[str], name: str, together: int) -> None:
     """Every thread has inputs of its own, so that one's values in another's run are seen."""
     outputs = list(labels_of(source_of(name)).values())
     devices = [*gpus, "cpu"]
-    assigned = {output: devices[at // 2 % 3] for at, output in enumerate(outputs)}
+    assigned = {output: devices[at // together % 3] for at, output in enumerate(outputs)}
     model = DEVICE_MODELS[name]
     feeds = [model.feed(np.random.default_rng([thread, 3])) for thread in range(THREADS)]
     wanted = [reference(source_of(name), feed) for feed in feeds]
@@ -266,9 +266,49 @@ class PartFailed(Exception):
     """What a program is made to raise."""
 
 
+def make_fail(monkeypatch: pytest.MonkeyPatch, programs: Sequence[Any], failing: int, act: str) -> list[int]:
+    """Has one of a plan's programs raise when it is begun, or when what it made is fetched.
+
+    Args:
+        monkeypatch: of the test.
+        programs: of the plan.
+        failing: number of the one.
+        act: "start" or "finish"; what the CPU runs has one act for both.
+
+    Returns:
+        A list that receives the numbers of programs as they are begun.
+    """
+    begun: list[int] = []
+    for at, program in enumerate(programs):
+        begin = "run" if program.device == "cpu" else "start"
+        monkeypatch.setattr(program, begin, _noting(getattr(program, begin), begun, at))
+        if at == failing:
+            name = begin if act == "start" else "run" if program.device == "cpu" else act
+            monkeypatch.setattr(program, name, _failing(getattr(program, name), is_late=act == "finish"))
+    return begun
+
+
+def _noting(act: Any, begun: list[int], at: int) -> Any:
+    def instead(*given: Any, **more: Any) -> Any:
+        begun.append(at)
+        return act(*given, **more)
+
+    return instead
+
+
+def _failing(act: Any, *, is_late: bool) -> Any:
+    def instead(*given: Any, **more: Any) -> Any:
+        if is_late:
+            act(*given, **more)
+        raise PartFailed("this part failed")
+
+    return instead
+
+
+@pytest.mark.parametrize("act", ["start", "finish"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_program_that_raises_in_the_middle(
-    gpus: list[str], order: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    gpus: list[str], order: tuple[int, int, int], act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assigned, _ = placed(gpus, order)
     options: Mapping[str, Any] = {"devices": [*gpus, "cpu"], "placement": assigned, "precision": "highest"}
@@ -276,29 +316,56 @@ def test_a_program_that_raises_in_the_middle(
         assert is_right(session)
         [plan] = plans_of(session)
         assert len(plan.programs) == 3
-        ran: list[int] = []
-        for at, program in enumerate(plan.programs):
-            monkeypatch.setattr(program, "run", _noting(program.run, ran, at, fails=at == 1))
+        begun = make_fail(monkeypatch, plan.programs, 1, act)
         before = held(gpus)
         for _ in range(3):
-            ran.clear()
-            with pytest.raises(PartFailed, match="the middle part failed"):
+            begun.clear()
+            with pytest.raises(PartFailed, match="this part failed"):
                 session.run(None, parts_feed(1))
-            assert ran == [0, 1], "what came behind the failure ran all the same"
+            assert begun[0] == 0 and 2 not in begun, "what needs the part that failed was begun all the same"
         monkeypatch.undo()
         assert is_right(session)
         assert held(gpus) == before
     assert_usable(gpus)
 
 
-def _noting(run: Any, ran: list[int], at: int, *, fails: bool) -> Any:
-    def instead(*given: Any, **more: Any) -> Any:
-        ran.append(at)
-        if fails:
-            raise PartFailed("the middle part failed")
-        return run(*given, **more)
+@functools.cache
+def two_branches() -> bytes:
+    """Branches that do not need each other, and their sum."""
+    sketch, rng = Sketch("branches", 17), np.random.default_rng(8)
+    x = sketch.input("x", (4, 8))
+    left, right = (
+        sketch.node("MatMul", x, sketch.constant(whole(rng, 8, 8)), name=name) for name in ("left", "right")
+    )
+    return vkml.onnx.save_graph(sketch.finish(sketch.node("Add", left, right, name="sum")))
 
-    return instead
+
+@pytest.mark.parametrize("act", ["start", "finish"])
+@pytest.mark.parametrize(("left", "right"), [(0, 1), (1, 0), (0, 2), (2, 1)])
+def test_a_branch_that_raises_beside_another(
+    gpus: list[str], left: int, right: int, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other device is in the middle of is waited for, and later runs are right on both."""
+    devices = [*gpus, "cpu"]
+    places = {"left": devices[left], "right": devices[right], "*": "cpu"}
+    options: Mapping[str, Any] = {"devices": devices, "placement": places, "precision": "highest"}
+    feeds = [{"x": whole(np.random.default_rng(seed), 4, 8, most=5)} for seed in range(4)]
+    wanted = [reference(two_branches(), feed)[0] for feed in feeds]
+    with vkml.InferenceSession(two_branches(), **options) as session:
+        np.testing.assert_array_equal(session.run(None, feeds[0])[0], wanted[0])
+        [plan] = plans_of(session)
+        failing = next(at for at, p in enumerate(plan.programs) if p.device == devices[right])
+        before = held(gpus)
+        for feed, exact in zip(feeds, wanted, strict=True):
+            with monkeypatch.context() as context:
+                begun = make_fail(context, plan.programs, failing, act)
+                with pytest.raises(PartFailed, match="this part failed"):
+                    session.run(None, feed)
+                last = next(at for at, p in enumerate(plan.programs) if plan.outputs[0] in p.outputs)
+                assert last == failing or last not in begun
+            np.testing.assert_array_equal(session.run(None, feed)[0], exact)
+        assert held(gpus) == before
+    assert_usable(gpus)
 
 
 def test_a_failure_meets_one_run_of_many(gpus: list[str]) -> None:
