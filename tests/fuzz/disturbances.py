@@ -212,11 +212,12 @@ class RandomDisturbance:
         if op in EXPONENTIALS:
             gain = abs(node.attributes["alpha"] * node.attributes.get("gamma", 1.0))
             absolute *= gain if math.isfinite(gain) else 1.0
-        # A function that ends in subnormal numbers may end in zero before; bfloat16's are those of float32.
-        tiny = float(np.finfo(np.float32).tiny)
+        # A function that ends in numbers subnormal in the type it is computed in may end in zero before.
+        computed = np.float64 if array.dtype == np.float64 else np.float32
+        tiny = float(np.finfo(computed).tiny)
         if array.dtype != np.float32:
             absolute *= min(_epsilon(array.dtype) / _epsilon(np.dtype(np.float32)), 1)
-            return scale * (4 * unit + absolute + (tiny if array.dtype == HALVES[1] else 0))
+            return scale * (4 * unit + absolute + tiny)
         absolute += tiny
         return scale * (units * unit + absolute + (0 if scale == 1 else 1e-7))
 

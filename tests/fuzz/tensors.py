@@ -147,12 +147,11 @@ def random_tensor(rng: np.random.Generator, code: int, shape: Sequence[int], fil
         return (np.array(rows, np.int64).reshape(shape) + int(fill.low)).astype(dtype)
     if style == "true" or code == BOOL:
         return np.asarray(rng.random(shape) < (0.7 if style == "true" else 0.5)).astype(dtype)
-    if code in COMPLEX:
-        parts = [random_tensor(rng, FLOAT, shape, fill) for _ in range(2)]
-        return np.asarray(parts[0] + 1j * parts[1]).astype(
-            dtype
-        )  # a sum of scalars is none of NumPy's arrays
     with np.errstate(all="ignore"):
+        if code in COMPLEX:
+            parts = [random_tensor(rng, FLOAT, shape, fill) for _ in range(2)]
+            # An array also where it is one number: a sum of two of these is none.
+            return np.asarray(parts[0] + 1j * parts[1]).astype(dtype)
         if is_float(code):
             return _floats(rng, shape, style, dtype)
         return _integers(rng, shape, style, code, dtype)

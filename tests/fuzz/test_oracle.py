@@ -264,6 +264,14 @@ def test_bfloat16_ends_in_subnormal_numbers_or_zero_before() -> None:
     assert difference(found, expected, sample) is not None
 
 
+def test_doubles_end_in_subnormal_numbers_or_zero_before() -> None:
+    nodes = [node("Cast", ["x"], ["d"], to=TensorProto.DOUBLE), node("Sigmoid", ["d"], ["y"])]
+    expected, sample = sampled(model(nodes), np.float32([-719, -80, 1, 2]))
+    for least, is_allowed in ((4e-313, True), (0, True), (1e-306, False)):
+        found = np.where(np.arange(4) == 0, least, expected)
+        assert (difference(found, expected, sample) is None) == is_allowed
+
+
 def test_a_pole_between_two_halves_is_left_open() -> None:
     nodes = [node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), node("Tan", ["h"], ["y"])]
     expected, sample = sampled(model(nodes), np.float32([np.pi / 2, 1, -np.pi / 2, 0.5]))

@@ -197,6 +197,17 @@ def test_max_and_min_keep_nan() -> None:
         check_operator(op, [a, b], opset=13)
 
 
+def test_very_many_inputs_are_none_of_a_kernels(device_name: str) -> None:
+    """Slang would take more than 4 GiB for this one."""
+    sketch = Sketch("many")
+    names = [sketch.input(f"x{i}", (2,)) for i in range(3)]
+    model = save_graph(sketch.finish(sketch.node("Max", *(names[i % 3] for i in range(1000)))))
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        [found] = session.run(None, {name: np.float32([i, -i]) for i, name in enumerate(names)})
+        assert {step.device for step in session.report().steps} == {"cpu"}
+    assert found.tolist() == [2, 0]
+
+
 def test_sum_of_float16_rounds_once() -> None:
     many = [np.array([1], np.float16), *[np.array([2**-12], np.float16)] * 8]
     [found] = run_operator("Sum", many)

@@ -21,7 +21,7 @@ from vkml.ir import Graph, find
 from vkml.lowering.vulkan import Piece, lower
 from vkml.onnx import save_graph
 from vkml.passes import fuse, specialise
-from vkml.passes.fuse import MAX_LEAVES, MAX_NODES, MAX_OUTPUTS, members
+from vkml.passes.fuse import MAX_LEAVES, MAX_OPERATIONS, MAX_OUTPUTS, members
 
 UNARY = ("Relu", "Abs", "Neg", "Sigmoid", "Tanh", "Floor")
 BINARY = ("Add", "Sub", "Mul", "Max", "Min")
@@ -237,7 +237,8 @@ def over_the_limits(graph: Graph) -> list[str]:
         read = {name for part in tail for name in part.inputs}
         leaves = [value.name for value in body.inputs if value.name in read]
         counts = {"operands": (len(leaves), MAX_LEAVES), "results": (len(body.outputs), MAX_OUTPUTS)}
-        counts["nodes"] = (len(body.nodes), MAX_NODES)
+        operations = sum(max(1, len(part.inputs) - 1) for part in body.nodes)
+        counts["operations"] = (operations, MAX_OPERATIONS)
         found += [f"{node.label}: {count} {what}" for what, (count, most) in counts.items() if count > most]
     return found
 
@@ -317,11 +318,26 @@ def test_groups_have_no_more_nodes_than_a_kernel_takes(anchor: str) -> None:
     value = sketch.input("x", (3, 4))
     if anchor:
         value = sketch.node(anchor, value)
-    for index in range(3 * MAX_NODES):
+    for index in range(3 * MAX_OPERATIONS):
         value = sketch.node(UNARY[index % len(UNARY)], value)
     after = fused(sketch.finish(value), feed)
     assert over_the_limits(after) == []
     assert len(after.nodes) <= 4  # and they are filled
+
+
+@pytest.mark.parametrize("anchor", ["", "Softmax"])
+def test_nodes_of_many_inputs_count_as_many(anchor: str) -> None:
+    """A kernel of 30 Max of 50 inputs each would be one of 1470 operations."""
+    sketch = Sketch("many")
+    feed = {"x": np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)}
+    value = x = sketch.input("x", (3, 4))
+    if anchor:
+        value = sketch.node(anchor, value)
+    for _ in range(30):
+        value = sketch.node("Max", *[value, x] * 25)
+    after = fused(sketch.finish(value), feed)
+    assert over_the_limits(after) == []
+    assert len(after.nodes) >= 15
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -54,6 +54,10 @@ _recipes: dict[Hashable, _Recipe] = {}
 """By all that a launch depends on but for where its operands lie: graphs repeat themselves."""
 
 
+MOST_INPUTS = 128
+"""Of a node, the same one counted each time: Slang took 50 MiB for a Max of 100, 1 GiB for one of 400."""
+
+
 def pointwise(
     body: Graph,
     leaves: Sequence[View],
@@ -73,6 +77,9 @@ def pointwise(
         push_limit: bytes of push constants the device offers.
         max_groups: workgroups a grid dimension may have.
     """
+    for node in body.nodes:
+        if len(node.inputs) > MOST_INPUTS:
+            raise CannotLower(f"{node.op} of {len(node.inputs)} inputs is too much for one kernel's compiler")
     # NVIDIA's driver faults on offsets below a pointer: a reversed view is taken from its lowest element on.
     forwards = [view.forwards() for view in (*leaves, *outputs)]
     views = [view for view, _ in forwards]

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from vkml.ir import Graph, GraphIndex, Node, TensorType, Value, find
 from vkml.passes.order import AcyclicOrder
 
-MAX_NODES = 128
+MAX_OPERATIONS = 128
+"""A node counts once, one of many inputs for each but the first: compilers take time and memory by these."""
 MAX_LEAVES = 10
 """Operands besides the anchor's own: 128 bytes of push constants hold 16 addresses in all."""
 MAX_OUTPUTS = 3
@@ -31,6 +32,7 @@ class _Group:
     """Whether pointwise nodes may join."""
     leaves: set[str]
     """What is read from outside, but for the anchor's own operands and numbers."""
+    operations: int
 
 
 def fuse(
@@ -82,7 +84,7 @@ def _grow(
             candidates = []
         for at in sorted(candidates, key=lambda at: -groups[at].members[-1]):
             group = groups[at]
-            if not group.is_open or len(group.members) >= MAX_NODES:
+            if not group.is_open or group.operations + _operations(node) > MAX_OPERATIONS:
                 continue
             if (shape, device) != (group.shape, group.device):
                 continue
@@ -95,14 +97,20 @@ def _grow(
             if order.connect(sources.keys() - {at}, at):
                 chosen = at
                 group.members.append(i)
+                group.operations += _operations(node)
                 group.leaves |= outside
                 break
         if chosen is None:
             chosen = order.add(sources)
             is_open = is_pointwise or (find(node).is_anchor and _single_output(node))
-            groups.append(_Group([i], shape, device, is_open, leaves if is_pointwise else set()))
+            reads = leaves if is_pointwise else set()
+            groups.append(_Group([i], shape, device, is_open, reads, _operations(node)))
         group_of.update((name, chosen) for name in node.outputs if name)
     return [[nodes[i] for i in group.members] for group in groups]
+
+
+def _operations(node: Node) -> int:
+    return max(1, len(node.inputs) - 1)
 
 
 def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
