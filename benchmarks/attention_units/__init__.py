@@ -1,1 +1,1 @@
-"""Attention on matrix units, fp16 in and out, stand-alone: nothing of it is in vkml yet."""
+"""The engine's attention on matrix units by itself, its gradients, and models with and without it."""

@@ -21,27 +21,29 @@ from benchmarks.attention_units.check import (
     make_reference,
 )
 from benchmarks.attention_units.choose import candidates, choose, choose_backward
+from benchmarks.attention_units.fused import MODELS, Pair, measure_layer, measure_model
 from benchmarks.attention_units.launch import (
     Kernels,
-    attention_launch,
+    attention_dispatches,
+    attention_launches,
     backward_launches,
     compute,
     compute_gradients,
-    halve_launches,
-    make_float_operands,
     make_operands,
 )
 from benchmarks.attention_units.peers import MODES, torch_backward_times, torch_times
 from benchmarks.attention_units.problems import LARGE, SUITES, Problem
-from benchmarks.attention_units.variants import PUSH_BYTES, Variant, constants_of
-from benchmarks.fragments import fragments_of
 from benchmarks.launching import Burner, Launch, Timing, compile_all, time_chain
 from benchmarks.matrix_units.ceilings import measure_ceilings
 from benchmarks.matrix_units.choose import processors_of
 from benchmarks.matrix_units.statistics import statistics
 from benchmarks.report import machine
-from vkml.cli.output import console, show_table, table
+from vkml.cli.output import console, duration, show_table, table
+from vkml.engine.devices import fragments_of
 from vkml.errors import Error
+from vkml.ir.dtypes import FLOAT16
+from vkml.kernels.attention_variants import Variant
+from vkml.kernels.compiler import compile_slang
 from vkml.vulkan import Device, find_device
 
 
@@ -79,9 +81,9 @@ class MeasuredFloats:
 
     variant: str
     seconds: float
-    """Without the passes."""
+    """Without the pass."""
     halving_seconds: float
-    """Of the passes that bring keys and values to fp16, which a kernel before may save."""
+    """Of the pass that brings keys and values to fp16."""
     error: float
     is_right: bool
 
@@ -119,7 +121,8 @@ class Bench:
         data = make_data(LARGE, 0)
         operands = make_operands(self.device, LARGE, data.q, data.k, data.v)
         variant = choose(LARGE, self.fragments, self.processors)
-        return Burner(self.device, attention_launch(self.kernels, variant, operands), operands.free)
+        [launch] = attention_launches(self.kernels, variant, operands)
+        return Burner(self.device, launch, operands.free)
 
     def measure(
         self, problem: Problem, seed: int, *, is_sweep: bool, has_peers: bool, has_statistics: bool
@@ -133,7 +136,7 @@ class Bench:
             others = candidates(problem, self.device.info, self.processors)
             variants += [each for each in others if each != variants[0]]
         threads = os.cpu_count() or 1
-        compile_all([partial(self.kernels.attention, each, problem) for each in variants], threads)
+        compile_all([partial(attention_launches, self.kernels, each, operands) for each in variants], threads)
         found: dict[str, dict[str, int]] = {}
         if has_statistics:
             with ThreadPoolExecutor(threads) as pool:
@@ -145,7 +148,7 @@ class Bench:
         for variant in variants:
             try:
                 verdict = judge(data, reference, compute(self.kernels, variant, operands))
-                launch = attention_launch(self.kernels, variant, operands)
+                [launch] = attention_launches(self.kernels, variant, operands)
                 seconds = time_chain(self.device, partial(_always, launch), self.timing)
             except (Error, ValueError, RuntimeError) as error:
                 rows.append(Measured(variant.label, float("inf"), 1.0, False, str(error)[:200]))
@@ -188,22 +191,25 @@ class Bench:
     def measure_floats(self, problem: Problem, seed: int) -> MeasuredFloats:
         """Times the attention of fp32 tensors."""
         data = make_float_data(problem, seed)
-        operands = make_float_operands(self.device, problem, data.q, data.k, data.v)
-        variant = replace(choose(problem, self.fragments, self.processors), has_floats=True)
+        operands = make_operands(self.device, problem, data.q, data.k, data.v)
+        variant = choose(problem, self.fragments, self.processors, has_floats=True)
         verdict = judge(data, make_reference(data, seed), compute(self.kernels, variant, operands))
         if self.burner is not None:
             self.burner.burn(0.2)
-        launch = attention_launch(self.kernels, variant, operands)
-        halving = halve_launches(self.kernels, variant, operands)
-        seconds = time_chain(self.device, partial(_always, launch), self.timing)
-        halving_seconds = time_chain(self.device, lambda turn: halving, self.timing)
+        halving, launch = attention_launches(self.kernels, variant, operands)
+        seconds, halving_seconds = (
+            time_chain(self.device, partial(_always, each), self.timing) for each in (launch, halving)
+        )
         operands.free()
         return MeasuredFloats(variant.label, seconds, halving_seconds, verdict.error, verdict.is_right)
 
     def _statistics(self, problem: Problem, variant: Variant) -> dict[str, int]:
         try:
-            spirv = self.kernels.spirv(variant, problem)
-            return statistics(self.device, spirv, constants_of(problem), PUSH_BYTES)
+            dispatches, _ = attention_dispatches(self.kernels, variant, problem, FLOAT16)
+            kernel = dispatches[-1].kernel
+            spirv = compile_slang(kernel.source, kernel.label)
+            words = tuple(value & 0xFFFFFFFF for value in kernel.constants)
+            return statistics(self.device, spirv, words, kernel.push_bytes)
         except (Error, ValueError):
             return {}
 
@@ -277,6 +283,29 @@ def show_floats(row: Row) -> None:
     show_table(console(), out, f"{row.problem.label}, fp32")
 
 
+def show_fused(pairs: list[Pair], title: str) -> None:
+    """Prints times with and without the fused form."""
+    columns = ["fused", "separate", "separate ÷ fused", "difference"]
+    out = table("with and without", *columns, right=columns)
+    for each in pairs:
+        shown = (duration(each.fused), duration(each.separate), f"{each.separate / each.fused:.2f}")
+        out.add_row(each.label, *shown, f"{each.difference:.1e}" if each.difference else "")
+        for kernel in each.kernels:
+            out.add_row(f"  {kernel}", "", "", "", "")
+    show_table(console(), out, title)
+
+
+def measure_fused(options: argparse.Namespace) -> None:
+    """One layer of each problem of the models, then the models."""
+    pairs = [measure_layer(each, options.device, options.run_seconds) for each in SUITES["models"]]
+    show_fused(pairs, "one layer of attention, heads split and joined")
+    models = [measure_model(name, options.device, options.run_seconds) for name in MODELS]
+    show_fused(models, "whole models, host to host")
+    if options.json:
+        content = {"machine": machine(), "layers": [*map(asdict, pairs)], "models": [*map(asdict, models)]}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attention_units", description=__doc__)
     parser.add_argument("--device", default="vulkan:0")
@@ -289,7 +318,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.004, help="of one chain of launches")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--fused", action="store_true", help="only: layers and models with and without the fused form"
+    )
+    parser.add_argument("--run-seconds", type=float, default=2.0, help="of runs of each layer and model")
     options = parser.parse_args()
+    if options.fused:
+        measure_fused(options)
+        return
     with Device(find_device(options.device)) as device:
         bench = Bench(device, options.seconds)
         title = f"{device.info}: unit {bench.ceilings.operations / 1e12:.0f} TFLOP/s"

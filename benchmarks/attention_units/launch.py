@@ -5,30 +5,37 @@ from __future__ import annotations
 import math
 import os
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.attention_units.layout import FragmentLayouts, find_layouts
-from benchmarks.attention_units.problems import Problem
-from benchmarks.attention_units.variants import (
+from benchmarks.attention_units.gradients import (
     BACKWARD_PUSH_BYTES,
     DELTA_PUSH_BYTES,
-    HALVE_ELEMENTS,
-    HALVE_PUSH_BYTES,
-    PUSH_BYTES,
-    Variant,
-    attention_source,
     backward_source,
     constants_of,
     delta_source,
-    halve_source,
 )
-from benchmarks.fragments import Fragment
+from benchmarks.attention_units.problems import Problem
 from benchmarks.launching import POISON, Launch, run_once
+from vkml.engine.compilation import compile_kernels
+from vkml.engine.devices import target_of
+from vkml.engine.fragment_check import fragment_layouts
+from vkml.engine.launches import Launches
+from vkml.ir import Node, TensorType
+from vkml.ir.dtypes import FLOAT32, DType, from_numpy
+from vkml.kernels.attention import Attention, Causal, emit
+from vkml.kernels.attention_variants import Variant
 from vkml.kernels.compiler import compile_slang
+from vkml.kernels.fragment_layout import FragmentLayouts
+from vkml.kernels.packed_weights import Fragment
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.lowering.builder import Builder
+from vkml.lowering.numbers import Numbers
 from vkml.vulkan import Device, Memory, MemoryKind, Pipeline
 
 Halfs = npt.NDArray[np.float16]
@@ -44,22 +51,15 @@ class Kernels:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._layouts: dict[Fragment, FragmentLayouts | None] = {}
+        self.target = replace(target_of(device.info, "high"), fragment_layouts=self.layouts)
+        self._pipelines: list[Pipeline] = []
 
     def layouts(self, fragment: Fragment) -> FragmentLayouts | None:
-        if fragment not in self._layouts:
-            self._layouts[fragment] = find_layouts(self.device, fragment)
-        return self._layouts[fragment]
+        return fragment_layouts(self.device, fragment)
 
-    def attention(self, variant: Variant, problem: Problem, *, is_training: bool = False) -> Pipeline:
-        return self._pipeline(
-            self.spirv(variant, problem, is_training=is_training), PUSH_BYTES, variant, problem
-        )
-
-    def spirv(self, variant: Variant, problem: Problem, *, is_training: bool = False) -> bytes:
-        layouts = self.layouts(variant.fragment)
-        source = attention_source(variant, layouts, is_causal=problem.is_causal, is_training=is_training)
-        return _compile(source)
+    def compiled(self, dispatches: Sequence[Dispatch]) -> dict[int, Pipeline]:
+        """The engine's kernels by identity."""
+        return compile_kernels(self.device, [each.kernel for each in dispatches], self._pipelines)
 
     def backward(self, variant: Variant, problem: Problem, owner: str) -> Pipeline:
         spirv = self.backward_spirv(variant, problem, owner)
@@ -68,14 +68,6 @@ class Kernels:
     def backward_spirv(self, variant: Variant, problem: Problem, owner: str) -> bytes:
         layouts = self.layouts(variant.fragment)
         return _compile(backward_source(variant, layouts, owner, is_causal=problem.is_causal))
-
-    def halve(self, variant: Variant) -> Pipeline:
-        return self.device.pipeline(
-            _compile(halve_source()),
-            push_constant_bytes=HALVE_PUSH_BYTES,
-            subgroup_size=variant.fragment.lanes,
-            label="halve",
-        )
 
     def delta(self, variant: Variant, problem: Problem) -> Pipeline:
         return self._pipeline(_compile(delta_source(variant)), DELTA_PUSH_BYTES, variant, problem)
@@ -105,6 +97,7 @@ class Operands:
     v: Memory
     out: Memory
     """With guard zones."""
+    dtype: DType
     buffers: dict[str, Memory] = field(default_factory=dict)
     """Scratch memory, and what training needs, by their use."""
     outgrown: list[Memory] = field(default_factory=list)
@@ -138,67 +131,80 @@ class Operands:
             memory.free()
 
 
-def make_operands(device: Device, problem: Problem, q: Halfs, k: Halfs, v: Halfs) -> Operands:
+def make_operands(device: Device, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Operands:
     """Uploads a problem's tensors, shaped as the problem has them in memory."""
 
-    def uploaded(tensor: Halfs) -> Memory:
+    def uploaded(tensor: Tensor) -> Memory:
         memory = device.allocate(tensor.nbytes, MemoryKind.DEVICE, "operand")
         device.upload(memory, 0, np.ascontiguousarray(tensor))
         return memory
 
     out = device.allocate(q.nbytes + 2 * GUARD_BYTES, MemoryKind.DEVICE, "out")
-    return Operands(device, problem, uploaded(q), uploaded(k), uploaded(v), out)
+    return Operands(device, problem, uploaded(q), uploaded(k), uploaded(v), out, from_numpy(q.dtype))
 
 
-def make_float_operands(device: Device, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Operands:
-    """Uploads a problem's fp32 tensors, and their largest magnitudes as kernels before would leave them."""
-    # Nothing may read what is not converted first.
-    nans = [np.full(each.shape, np.nan, np.float16) for each in (q, k, v)]
-    operands = make_operands(device, problem, *nans)
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        device.upload(operands.buffer(f"{name} fp32", tensor.nbytes), 0, np.ascontiguousarray(tensor))
-    largest = np.array([np.abs(each).max(initial=0) for each in (q, k, v)], np.float32)
-    device.upload(operands.buffer("largest", 16), 0, largest)
-    operands.out.free()
-    operands.out = device.allocate(q.nbytes + 2 * GUARD_BYTES, MemoryKind.DEVICE, "out")
-    return operands
+def attention_dispatches(
+    kernels: Kernels, variant: Variant, problem: Problem, dtype: DType, *, is_training: bool = False
+) -> tuple[list[Dispatch], dict[Buffer, str]]:
+    """The engine's launches of a problem, and which of its operands their buffers are.
+
+    What is no operand is scratch memory, and called after its number.
+    """
+    build = Builder(kernels.target)
+    uses: dict[Buffer, str] = {}
+
+    def view(name: str, rows: int, heads: int) -> View:
+        type_ = TensorType(dtype, problem.shape(rows, heads))
+        made = Buffer(BufferKind.INPUT, type_.bytes, name)
+        uses[made] = name
+        seen = contiguous(made, type_)
+        return seen.transpose((0, 2, 1, 3)) if problem.are_rows_outside else seen
+
+    q, out = (view(name, problem.queries, problem.heads) for name in ("q", "out"))
+    k, v = (view(name, problem.keys, problem.kv_heads) for name in ("k", "v"))
+    logs = None
+    if is_training:
+        type_ = TensorType(FLOAT32, (problem.batch * problem.heads * problem.queries,))
+        logs = contiguous(Buffer(BufferKind.OUTPUT, type_.bytes, "logs"), type_)
+        uses[logs.buffer] = "logs"
+    causal = Causal(problem.causal_offset) if problem.is_causal else None
+    given = Attention(q, k, v, problem.scale, causal=causal, is_empty_zero=True, logs=logs)
+    build.set_destination("out", out)
+    with build.node(Node("Attention", (), ("out",), domain="vkml"), ["attention"], ["Attention"]):
+        emit(build, given, variant, out.type)
+    for number, buffer in enumerate(build.buffers):
+        uses[buffer] = f"scratch {number}"
+    return build.dispatches, uses
 
 
-def halve_launches(kernels: Kernels, variant: Variant, operands: Operands) -> list[Launch]:
-    """The launches that bring keys and values from fp32 to fp16."""
-    pipeline = kernels.halve(variant)
-
-    def launch(name: str, halfs: Memory, index: int) -> Launch:
-        words = halfs.size // 16
-        source = operands.buffers[f"{name} fp32"].address
-        largest = operands.buffers["largest"].address + 4 * index
-        push = struct.pack("<3QI4x", source, halfs.address, largest, words)
-        groups = -(-words * 8 // HALVE_ELEMENTS)
-        return lambda recorder: recorder.dispatch(pipeline, push, groups)
-
-    return [launch("k", operands.k, 1), launch("v", operands.v, 2)]
-
-
-def attention_launch(
+def attention_launches(
     kernels: Kernels, variant: Variant, operands: Operands, *, is_training: bool = False
-) -> Launch:
-    """The launch that computes a problem; training, it leaves each row's logarithm too."""
+) -> list[Launch]:
+    """The launches that compute a problem, in order; training, they leave each row's logarithm too.
+
+    Of fp32 tensors the first brings keys and values to fp16.
+    """
     problem = operands.problem
     _check_head(variant, problem)
-    pipeline = kernels.attention(variant, problem, is_training=is_training)
-    push = struct.pack(
-        "<7Qf4x",
-        operands.buffers["q fp32"].address if variant.has_floats else operands.q.address,
-        operands.k.address,
-        operands.v.address,
-        operands.out_address,
-        operands.scratch_address(variant.scratch_bytes(problem)),
-        operands.row_floats("logs").address if is_training else 0,
-        operands.buffers["largest"].address if variant.has_floats else 0,
-        problem.scale * math.log2(math.e),
+    dispatches, uses = attention_dispatches(
+        kernels, variant, problem, operands.dtype, is_training=is_training
     )
-    groups = _groups(variant, problem, problem.queries, problem.heads)
-    return lambda recorder: recorder.dispatch(pipeline, push, *groups)
+    pipelines = kernels.compiled(dispatches)
+    given = {"q": operands.q, "k": operands.k, "v": operands.v}
+    addresses = {}
+    for buffer, name in uses.items():
+        if name in given:
+            addresses[buffer] = given[name].address
+        elif name == "out":
+            addresses[buffer] = operands.out_address
+        else:
+            addresses[buffer] = operands.buffer(name, buffer.bytes).address
+    launches = Launches([[each] for each in dispatches], pipelines, Numbers())
+
+    def recorded(launch: tuple[Pipeline, bytes, int, int, int]) -> Launch:
+        return lambda recorder: recorder.dispatch(*launch)
+
+    return [recorded(each) for [each] in launches.levels(launches.placed(addresses), ())]
 
 
 def _check_head(variant: Variant, problem: Problem) -> None:
@@ -225,7 +231,7 @@ class Gradients:
 def backward_launches(
     kernels: Kernels, of_queries: Variant, of_keys: Variant, operands: Operands, d_out: Memory
 ) -> Gradients:
-    """The launches that compute a problem's gradients from `d_out`, after `attention_launch` in training.
+    """The launches that compute a problem's gradients from `d_out`, after `attention_launches` in training.
 
     They are left in the buffers "dq", "dk" and "dv", with guard zones like the result's.
     """
@@ -286,10 +292,9 @@ def compute(kernels: Kernels, variant: Variant, operands: Operands) -> Tensor:
     run_once(
         operands.device,
         lambda recorder: recorder.fill(operands.out, 0, operands.out.size, POISON),
-        *(halve_launches(kernels, variant, operands) if variant.has_floats else ()),
-        attention_launch(kernels, variant, operands),
+        *attention_launches(kernels, variant, operands),
     )
-    dtype = np.float32 if variant.has_floats else np.float16
+    dtype = np.float32 if operands.dtype == FLOAT32 else np.float16
     shape = problem.shape(problem.queries, problem.heads)
     return _download(operands, operands.out, variant.label, shape, dtype)
 
@@ -320,7 +325,7 @@ def compute_gradients(
     run_once(
         operands.device,
         poison,
-        attention_launch(kernels, forward, operands, is_training=True),
+        *attention_launches(kernels, forward, operands, is_training=True),
         launches.delta,
         launches.of_queries,
         launches.of_keys,

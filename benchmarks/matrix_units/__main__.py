@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fragments import Fragment, fragments_of
 from benchmarks.launching import Timing, compile_all
 from benchmarks.matrix_units.accuracy import KINDS, WAYS, measure_errors
 from benchmarks.matrix_units.ceilings import Ceilings, measure_ceilings
@@ -30,6 +29,8 @@ from benchmarks.matrix_units.peers import MODES, torch_times
 from benchmarks.matrix_units.problems import SUITES, Problem
 from benchmarks.report import machine
 from vkml.cli.output import console, show_table, table
+from vkml.engine.devices import fragments_of
+from vkml.kernels.packed_weights import Fragment
 from vkml.vulkan import Device, find_device
 
 

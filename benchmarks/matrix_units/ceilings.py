@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.fragments import Fragment
 from benchmarks.launching import Burner, Timing, time_chain
 from benchmarks.matrix_units.problems import Problem
 from benchmarks.matrix_units.variants import copy_source, padded, unit_source
 from vkml.kernels.compiler import compile_slang
+from vkml.kernels.packed_weights import Fragment
 from vkml.vulkan import Device, MemoryKind
 
 COPIED_BYTES = 256 << 20

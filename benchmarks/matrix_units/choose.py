@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from benchmarks.fragments import Fragment
 from benchmarks.matrix_units.launch import Plan
 from benchmarks.matrix_units.problems import Problem
 from benchmarks.matrix_units.variants import Variant
+from vkml.kernels.packed_weights import Fragment
 from vkml.vulkan import DeviceInfo
 
 SUMS_A_LANE = 128

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.fragments import Fragment
 from benchmarks.source_text import constants_text, defines_text, template
+from vkml.kernels.packed_weights import Fragment
 
 K_PADDING = 64
 """Packed operands hold zeros from K up to a multiple of this: what the longest step needs."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.fragments import Fragment, fragments_of
 from benchmarks.launching import POISON, run_once
 from benchmarks.matrix_units.accuracy import measure_errors
 from benchmarks.matrix_units.check import judge, make_data, make_reference, rounded, rows_of_a
@@ -24,6 +23,8 @@ from benchmarks.matrix_units.launch import (
 from benchmarks.matrix_units.problems import SUITES, Problem, convolution
 from benchmarks.matrix_units.variants import RELU, Variant, packed_halfs, product_source
 from vkml import vulkan
+from vkml.engine.devices import fragments_of
+from vkml.kernels.packed_weights import Fragment
 
 
 @pytest.fixture

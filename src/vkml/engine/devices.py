@@ -14,6 +14,7 @@ from vkml.errors import InvalidArgument, NoDevice
 from vkml.forks import renew_in_child
 
 if TYPE_CHECKING:
+    from vkml.kernels.fragment_layout import FragmentLayouts
     from vkml.kernels.packed_weights import Fragment
     from vkml.lowering.builder import Target
     from vkml.vulkan import Device, DeviceInfo
@@ -217,12 +218,19 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
     names = (f.name for f in fields(info.capabilities))
     flags = frozenset(name for name in names if getattr(info.capabilities, name) is True)
     limits = info.limits
-    fragment = _best_fragment(info)
+    fragments = fragments_of(info)
+    fragment = fragments[0] if fragments else None
+    alike = [each for each in fragments if each.k == fragments[0].k and each.n == 16]
 
     def holds_elements_once() -> bool:
         from vkml.engine.fragment_check import holds_elements_once
 
         return fragment is not None and holds_elements_once(open_device(info), fragment)
+
+    def fragment_layouts(fragment: Fragment) -> FragmentLayouts | None:
+        from vkml.engine.fragment_check import fragment_layouts
+
+        return fragment_layouts(open_device(info), fragment)
 
     return Target(
         flags,
@@ -234,12 +242,14 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
         processors=1 if info.is_software else 132,
         strict_fp32=precision == "highest",
         fragment=fragment,
+        wide_fragment=next((each for each in alike if each != fragment), None),
+        fragment_layouts=fragment_layouts,
         holds_elements_once=holds_elements_once,
     )
 
 
-def _best_fragment(info: DeviceInfo) -> Fragment | None:
-    """Of the matrix units' fp16 products with fp32 sums: the one with most k, then the smallest."""
+def fragments_of(info: DeviceInfo) -> list[Fragment]:
+    """Of the matrix units' fp16 products with fp32 sums; the best first: the most k, then the smallest."""
     from vkml.kernels.packed_weights import Fragment
 
     wanted = ("float16", "float16", "float32", "float32", "subgroup")
@@ -248,4 +258,4 @@ def _best_fragment(info: DeviceInfo) -> Fragment | None:
         for each in info.capabilities.cooperative_matrix
         if (each.a, each.b, each.c, each.result, each.scope) == wanted
     ]
-    return min(found, key=lambda each: (-each.k, each.m * each.n), default=None)
+    return sorted(found, key=lambda each: (-each.k, each.m * each.n))

@@ -81,7 +81,7 @@ def run_case(case: Case, device: str) -> CaseResult:
     try:
         # What falls back is part of the result; errors alone are logged.
         options = vkml.SessionOptions(log_severity_level=3)
-        with vkml.InferenceSession(model, options, devices=device, precision="highest") as session:
+        with vkml.InferenceSession(model, options, devices=device, precision=case.precision) as session:
             found = session.run(None, dict(feed))
             fallbacks = session.report().fallbacks
     except Error as problem:

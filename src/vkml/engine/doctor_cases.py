@@ -20,6 +20,8 @@ FLOAT32_TOLERANCE = 2e-5
 """Of fp32 sums over some hundred products, relative to the largest value."""
 FLOAT16_TOLERANCE = 4e-3
 """Of fp16 results of fp32 accumulation: a few units in the last of 11 bits."""
+HIGH_TOLERANCE = 4e-3
+"""Of precision high: operands of ten bits."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Case:
     family: str
     build: Callable[[np.random.Generator], tuple[Graph, Feed]]
     tolerance: float = FLOAT32_TOLERANCE
+    precision: str = "highest"
 
 
 def _values(generator: np.random.Generator, shape: Sequence[int], dtype: Any) -> Array:
@@ -104,14 +107,23 @@ def _gather(indices: Any, axis: int) -> Callable[[np.random.Generator], tuple[Gr
     return build
 
 
-def _attention(generator: np.random.Generator) -> tuple[Graph, Feed]:
-    """softmax(q·kᵀ/√d)·v as exporters write it."""
-    sketch = Sketch("attention")
-    feed = {name: _values(generator, (2, 3, 19, 16), np.float32) for name in ("q", "k", "v")}
-    q, k, v = (sketch.input(name, value.shape) for name, value in feed.items())
-    scores = sketch.node("MatMul", q, sketch.node("Transpose", k, perm=(0, 1, 3, 2)))
-    scaled = sketch.node("Div", scores, sketch.constant(np.float32(4)))
-    return sketch.finish(sketch.node("MatMul", sketch.node("Softmax", scaled, axis=-1), v)), feed
+def _attention(
+    *shape: int, dtype: Any = np.float32, has_mask: bool = False
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """softmax(q·kᵀ/√d)·v as exporters write it, with a padding mask or without."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch("attention")
+        feed = {name: _values(generator, shape, dtype) for name in ("q", "k", "v")}
+        q, k, v = (sketch.input(name, shape, dtypes.from_numpy(np.dtype(dtype))) for name in feed)
+        scores = sketch.node("MatMul", q, sketch.node("Transpose", k, perm=(0, 1, 3, 2)))
+        scores = sketch.node("Div", scores, sketch.constant(np.array(math.sqrt(shape[-1]), dtype)))
+        if has_mask:
+            seen = np.arange(shape[-2]) < shape[-2] - 5
+            scores = sketch.node("Add", scores, sketch.constant(np.where(seen, 0, -6e4).astype(dtype)))
+        return sketch.finish(sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), v)), feed
+
+    return build
 
 
 def _convolution_epilogue(generator: np.random.Generator) -> tuple[Graph, Feed]:
@@ -147,8 +159,10 @@ def _recurrent(
 def _all() -> Iterator[Case]:
     f16: dict[str, Any] = {"dtype": np.float16}
 
-    def case(family: str, name: str, build: Any, tolerance: float = FLOAT32_TOLERANCE) -> Case:
-        return Case(f"{family} {name}", family, build, tolerance)
+    def case(
+        family: str, name: str, build: Any, tolerance: float = FLOAT32_TOLERANCE, precision: str = "highest"
+    ) -> Case:
+        return Case(f"{family} {name}", family, build, tolerance, precision)
 
     yield case("elementwise", "fp32 add", _simple("Add", (3, 1001), (3, 1001)))
     yield case("elementwise", "fp32 exp", _simple("Exp", (777,)))
@@ -182,7 +196,11 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "batched", _simple("MatMul", (3, 2, 17, 9), (2, 9, 21)))
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
-    yield case("attention", "two heads", _attention)
+    yield case("attention", "two heads", _attention(2, 3, 19, 16))
+    high = HIGH_TOLERANCE, "high"
+    yield case("attention", "fp32, precision high", _attention(1, 2, 70, 64), *high)
+    yield case("attention", "fp32, precision high, masked", _attention(1, 2, 70, 40, has_mask=True), *high)
+    yield case("attention", "fp16, precision high", _attention(1, 2, 70, 64, **f16), *high)
     k3 = {"kernel_shape": (3, 3)}
     yield case(
         "convolution", "3×3", _weighted("Conv", (2, 5, 13, 11), (7, 5, 3, 3), 7, pads=(1, 1, 1, 1), **k3)

@@ -26,8 +26,9 @@ from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Sizes, Symbol, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
-from vkml.lowering.vulkan import Piece, lower
-from vkml.passes import fuse, remove_dead, simplify, specialise
+from vkml.lowering.vulkan import Piece, lower, refusals
+from vkml.passes import fuse, fuse_attention, remove_dead, simplify, specialise
+from vkml.passes.attention import Candidate
 from vkml.passes.bind_sizes import bind_sizes
 from vkml.passes.fuse import members
 
@@ -450,6 +451,7 @@ def _make_plan(
     if placement.strict and misplaced:
         raise strict_error(misplaced)
     if optimise:
+        graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
         graph = fuse(graph, lambda node: device_of[key_of(node)], _follows(graph, device_of))
         for node in graph.nodes:
             device_of[key_of(node)] = device_of[key_of(members(node)[0])]
@@ -485,6 +487,22 @@ def _stays_on_host(graph: Graph, placement: Placement) -> bool:
     """Whether all values are so small that to give them to a device would take longer than the work."""
     limit = placement.host_elements
     return bool(limit) and not placement.strict and all(t.elements <= limit for t in graph.types.values())
+
+
+def _accepted(
+    found: Sequence[Candidate], graph: Graph, placement: Placement, device_of: Mapping[str, str]
+) -> set[str]:
+    """The results of those attentions that one GPU runs, which has a kernel for them."""
+    accepted = set()
+    for site in placement.sites:
+        there = [
+            each.node
+            for each in found
+            if all(device_of[key_of(member)] == site.name for member in each.members)
+        ]
+        refused = refusals(there, graph.types, graph.constants, site.target)
+        accepted |= {key_of(node) for node in there} - refused.keys()
+    return accepted
 
 
 def _follows(graph: Graph, device_of: Mapping[str, str]) -> Callable[[Node, Node], bool] | None:

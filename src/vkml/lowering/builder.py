@@ -17,6 +17,7 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.recurrence import Cell
 from vkml.ir.windows import Windows
 from vkml.kernels import (
+    attention,
     conv,
     conv_transpose,
     gather,
@@ -34,6 +35,7 @@ from vkml.kernels import (
     scatter,
 )
 from vkml.kernels import pointwise as pointwise_kernels
+from vkml.kernels.fragment_layout import FragmentLayouts
 from vkml.kernels.packed_weights import Fragment, PackedWeights
 from vkml.kernels.pointwise import Epilogue
 from vkml.kernels.spec import Dispatch
@@ -62,6 +64,12 @@ class Target:
     """Whether products of float32 keep all of its bits: precision "highest"."""
     fragment: Fragment | None = None
     """What the device's matrix units multiply in one instruction: fp16, added up in fp32."""
+    wide_fragment: Fragment | None = None
+    """One of as much k and 16 columns, where the device has it beside `fragment`."""
+    fragment_layouts: Callable[[Fragment], FragmentLayouts | None] = field(
+        default=lambda fragment: None, compare=False
+    )
+    """Which elements of a fragment each lane holds, where that is a formula; asks the device."""
     holds_elements_once: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
 
@@ -383,6 +391,14 @@ class Builder:
             return matrix_units.launch(self, product, a, b)
         return gemm.matmul(self, replace(product, why_strict=why), a, b)
 
+    def attention(
+        self, q: View, k: View, v: View, *, causal: tuple[int, float, bool] | None, **how: Any
+    ) -> list[View]:
+        """softmax(scale · q kᵀ, masked) v; other arguments as the fields of `Attention`, and of `Causal`."""
+        known = None if causal is None else attention.Causal(*causal)
+        given = attention.Attention(q, k, v, causal=known, **how)
+        return attention.launch(self, given, self.result())
+
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
         """Convolution over windows of three spatial axes."""
         return conv.conv(self, x, weight, bias, self.result(), windows, group)
@@ -490,15 +506,23 @@ class Builder:
 
     # -- epilogues ------------------------------------------------------------------------------------------
 
-    def take_epilogue(self, type_: TensorType) -> tuple[Epilogue | None, list[View]]:
+    def take_epilogue(
+        self, type_: TensorType, order: Sequence[int] | None = None
+    ) -> tuple[Epilogue | None, list[View]]:
         """Called by a template for its last launch: the epilogue to apply and where the results go.
 
         Args:
             type_: of the template's own result, stored as it is when there is no epilogue.
+            order: of its axes, in which it had better lie in memory where nothing else is wanted.
         """
         taken, self._epilogue = self._epilogue, None
         if taken is None:
-            return None, [self.output(type_)]
+            if order is None or (self._result_names and self._result_names[0] in self._destinations):
+                return None, [self.output(type_)]
+            name = self._result_names[0] if self._result_names else ""
+            laid = replace(type_, shape=tuple(type_.dims[axis] for axis in order))
+            made = self.activation(laid, name).transpose([order.index(axis) for axis in range(len(order))])
+            return None, [made]
         if self._epilogue_names:
             self._result_names = self._epilogue_names
         return taken, [self.output(t, i) for i, t in enumerate(self._epilogue_types)]

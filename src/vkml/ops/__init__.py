@@ -14,6 +14,7 @@ FAMILIES = (
     "cumulative",
     "softmax",
     "dropout",
+    "attention",
     "matmul",
     "einsum",
     "conv",

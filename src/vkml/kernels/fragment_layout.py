@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.fragments import Fragment
-from benchmarks.launching import run_once
-from benchmarks.source_text import defines_text, template
-from vkml.kernels.compiler import compile_slang
-from vkml.vulkan import Device, MemoryKind
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import View
+from vkml.kernels.writer import KernelWriter, template
 
 Place = tuple[int, int]
 """Row and column."""
@@ -92,36 +90,34 @@ def layout_of(places: npt.NDArray[np.int64]) -> Layout | None:
     return found if all(found.place(lane, e) == at(e, lane) for lane, e in pairs) else None
 
 
-def find_layouts(device: Device, fragment: Fragment) -> FragmentLayouts | None:
-    """Asks the device; None where its layouts are no formulas of bits."""
-    m, n, k, lanes = fragment.m, fragment.n, fragment.k, fragment.lanes
-    numbers = np.arange(max(m * k, m * n))
-    halfs, floats, found = (
-        device.allocate(size, MemoryKind.DEVICE, "layout")
-        for size in (2 * numbers.size, 4 * numbers.size, 4 * (m * k + m * n))
-    )
-    device.upload(halfs, 0, numbers.astype(np.float16))
-    device.upload(floats, 0, numbers.astype(np.float32))
-    push = "struct Push { half* halfs; float* floats; float* found; };"
-    source = "\n".join(
-        [
-            defines_text({"FRAGMENT_M": m, "FRAGMENT_N": n, "FRAGMENT_K": k, "LANES": lanes}),
-            push,
-            "[[vk::push_constant]] ConstantBuffer<Push> push;",
-            template(__package__, "layout"),
-        ]
-    )
-    pipeline = device.pipeline(
-        compile_slang(source, "layout"), push_constant_bytes=24, subgroup_size=lanes, label="layout"
-    )
-    addresses = struct.pack("<3Q", halfs.address, floats.address, found.address)
-    run_once(device, lambda recorder: recorder.dispatch(pipeline, addresses, 1))
-    values = device.download(found).view(np.float32).astype(np.int64)
-    for memory in (halfs, floats, found):
-        memory.free()
+def layouts_of(found: npt.NDArray[np.int32], fragment: Fragment) -> FragmentLayouts | None:
+    """The layouts, from what the launch of `ask_layouts` wrote; None where they are no formulas of bits."""
 
-    def layout(part: npt.NDArray[np.int64], columns: int) -> Layout | None:
-        return layout_of(np.stack(np.divmod(part.reshape(-1, lanes), columns), axis=-1))
+    def layout(part: npt.NDArray[np.int32], columns: int) -> Layout | None:
+        numbers = part.reshape(-1, fragment.lanes).astype(np.int64)
+        return layout_of(np.stack(np.divmod(numbers, columns), axis=-1))
 
-    a, sums = layout(values[: m * k], k), layout(values[m * k :], n)
+    operands = fragment.m * fragment.k
+    a = layout(found[:operands], fragment.k)
+    sums = layout(found[operands : operands + fragment.m * fragment.n], fragment.n)
     return FragmentLayouts(a, sums) if a is not None and sums is not None else None
+
+
+def ask_layouts(result: View, fragment: Fragment, push_bytes: int) -> Dispatch:
+    """The launch that writes which element of the left operand, then of the sums, each lane holds as int32.
+
+    A lane that holds more elements than its share leaves some out, and a device whose lanes do has none of
+    the layouts that `layouts_of` finds.
+    """
+    writer = KernelWriter(push_bytes)
+    numbers = {
+        "FRAGMENT_M": fragment.m,
+        "FRAGMENT_N": fragment.n,
+        "FRAGMENT_K": fragment.k,
+        "LANES": fragment.lanes,
+        "FOUND": writer.write(result),
+    }
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text("\n".join(f"#define {name} {value}" for name, value in numbers.items()))
+    writer.text(template("fragment_layout"))
+    return writer.finish("fragment_layout", (1, 1, 1), subgroup_size=fragment.lanes)

@@ -1,0 +1,335 @@
+"""Launches of attention on matrix units: whether, in which variant, with which mask."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size, is_multiple, typical
+from vkml.kernels.attention_variants import (
+    OPERAND_ROWS,
+    WIDEST_HEAD,
+    Extent,
+    Variant,
+    choose,
+    defines,
+)
+from vkml.kernels.matrix_units import LEAST_FRAGMENT
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS
+from vkml.kernels.pointwise import emit_vector_store
+from vkml.kernels.views import View
+from vkml.kernels.writer import KernelWriter, load_expression, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.builder import Builder, Target
+
+FEWEST_QUERIES = 16
+"""Of fewer, products are bound by memory, and most of a fragment would stay empty."""
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Row r sees the keys up to r + `offset`."""
+
+    offset: int
+    fill: float = -math.inf
+    """What the scores of other keys are: so little, or so much less."""
+    adds: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(scale · q kᵀ, masked) v for every head; views are (batch, heads, rows, columns)."""
+
+    q: View
+    k: View
+    v: View
+    scale: float
+    """Positive."""
+    mask: View | None = None
+    """Truth values of (batch, heads, queries, keys), broadcast by strides."""
+    keeps: bool = True
+    """Whether a true one keeps its score; else a false one does."""
+    fill: float = -math.inf
+    """What a score becomes that is not kept."""
+    bias: View | None = None
+    """Floats that are added then, likewise."""
+    causal: Causal | None = None
+    """Instead of mask and bias."""
+    is_empty_zero: bool = False
+    """Whether a row that sees nothing becomes zeros, not NaN."""
+    logs: View | None = None
+    """Receives each row's logarithm (base 2) of its sum of exponentials, for gradients."""
+
+    @property
+    def has_floats(self) -> bool:
+        return self.q.dtype == dtypes.FLOAT32
+
+    @property
+    def has_mask(self) -> bool:
+        return self.mask is not None or self.bias is not None
+
+    @property
+    def group(self) -> int:
+        """Heads of queries that share one of keys and values."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def extent(self) -> Extent:
+        batch, heads, queries, head_size = (typical(size) for size in self.q.shape)
+        is_masked = self.has_mask or self.causal is not None
+        keys = typical(self.k.shape[2])
+        return Extent(batch, heads, queries, keys, head_size, is_masked, self.has_floats)
+
+
+forced: Variant | None = None
+"""For tests and tuning runs: the variant, wherever attention can be computed so at all."""
+
+
+def refusal(target: Target, given: Attention) -> str:
+    """Why an attention is not for matrix units, or an empty string."""
+    q, v = given.q, given.v
+    fragment = target.fragment
+    if target.strict_fp32 or fragment is None:
+        return "strict fp32" if target.strict_fp32 else "the device has no matrix units"
+    if q.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
+        return "neither float32 nor float16"
+    if forced is None and any(
+        size < least for size, least in zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
+    ):
+        return "the device's matrix units are small"
+    if not set(MATRIX_UNIT_NEEDS) <= target.capabilities:
+        return f"the device lacks {', '.join(sorted(set(MATRIX_UNIT_NEEDS) - target.capabilities))}"
+    head_size = q.shape[3]
+    if isinstance(head_size, Size) or isinstance(v.shape[3], Size) or v.shape[3] != head_size:
+        return "heads whose keys and values differ in size"
+    if head_size > WIDEST_HEAD or head_size < 1:
+        return f"heads of {head_size} columns"
+    if not given.has_floats and head_size % 8:
+        return f"float16 heads of {head_size} columns"
+    if given.causal is not None and (
+        given.has_mask or not (given.has_floats or given.causal.fill == -math.inf)
+    ):
+        return "a causal mask beside others"
+    if not (given.scale > 0 and math.isfinite(given.scale)):
+        return f"a scale of {given.scale}"
+    if forced is None and typical(q.shape[2]) < FEWEST_QUERIES:
+        return f"{typical(q.shape[2])} rows only"
+    if any(typical(size) > target.max_groups for size in q.shape[:2]):
+        return "more heads than a launch takes"
+    return "" if _variant(target, given) is not None else "no variant fits the device"
+
+
+def launch(build: Builder, given: Attention, result: TensorType) -> list[View]:
+    """Emits an attention; returns the views of its results, the first of a type whose axes may be fewer.
+
+    Raises:
+        CannotLower: it is not for this device's matrix units.
+    """
+    why = refusal(build.target, given)
+    if why:
+        raise CannotLower(f"no attention on matrix units: {why}")
+    variant = _variant(build.target, given)
+    assert variant is not None
+    return emit(build, given, variant, result)
+
+
+def emit(build: Builder, given: Attention, variant: Variant, result: TensorType) -> list[View]:
+    """Emits an attention by a variant; otherwise as `launch`."""
+    if given.has_floats:
+        k, v, statistics = _emit_operands(build, given, variant)
+        q = given.q if given.q.strides[3] == 1 else build.contiguous(given.q)
+    else:
+        statistics = None
+        q, k, v = (
+            view if _is_aligned(view, 8) else build.contiguous(view) for view in (given.q, given.k, given.v)
+        )
+    # Heads side by side: what follows mostly puts them there, and then has nothing to do.
+    epilogue, outputs = build.take_epilogue(result, (0, 2, 1, 3) if len(result.dims) == 4 else None)
+    writer = build.writer()
+    tiles = -(-q.shape[2] // variant.tile_rows)
+    pointers = {"Q_POINTER": writer.read(q), "K_POINTER": writer.read(k), "V_POINTER": writer.read(v)}
+    pointers["SCRATCH_POINTER"] = f"((uint4*){pointers['Q_POINTER']})"
+    if variant.held_in == "scratch":
+        words = q.shape[0] * q.shape[1] * tiles * (variant.tile_rows * variant.head // 2)
+        scratch = build.scratch(TensorType(dtypes.UINT32, (words,)))
+        pointers["SCRATCH_POINTER"] = f"((uint4*){writer.write(scratch, width=4)})"
+    if given.logs is not None:
+        pointers["LOGS_POINTER"] = writer.write(given.logs)
+    _sizes(writer, given)
+    for name, view in (("Q", q), ("K", k), ("V", v)):
+        _strides(writer, name, view)
+    values = _values(given, variant, build.target)
+    if statistics is not None:
+        pointers["STATISTICS_POINTER"] = writer.read(statistics, width=2)
+        for name, view in (("STRICT_K", given.k), ("STRICT_V", given.v)):
+            pointers[f"{name}_POINTER"] = writer.read(view)
+            _strides(writer, name, view)
+            writer.constant(view.strides[3], f"{name}_COLUMN")
+        values["IS_Q_ALIGNED"] = _bool(_is_aligned(q, 4))
+    writer.text("\n".join(f"#define {name} {value}" for name, value in (values | pointers).items()))
+    texts = ["attention_common", *(["attention_floats"] if given.has_floats else []), "attention"]
+    emit_vector_store(writer, (*q.shape[:3], given.v.shape[3]), outputs, epilogue)
+    if given.has_mask:
+        writer.text(_adjusted(writer, given))
+    writer.math()
+    writer.need(*MATRIX_UNIT_NEEDS)
+    for name in texts:
+        writer.text(template(name))
+    batch, heads = q.shape[:2]
+    build.emit(
+        writer.finish(
+            "attention",
+            (heads, tiles, batch) if given.causal is not None else (tiles, heads, batch),
+            variant=f"matrix units, {variant.label}",
+            reason=f"{batch} × {heads} heads of {q.shape[3]}, {q.shape[2]} queries, {k.shape[2]} keys: "
+            "fp16 products, fp32 sums, probabilities stay in registers",
+            subgroup_size=variant.fragment.lanes,
+        )
+    )
+    return outputs
+
+
+def _emit_operands(build: Builder, given: Attention, variant: Variant) -> tuple[View, View, View]:
+    """Emits the pass that brings keys and values to fp16; they, and what it tells of their tiles."""
+    batch, heads, keys, _ = given.k.shape
+    tiles = -(-keys // OPERAND_ROWS)
+    halves = build.scratch(TensorType(dtypes.FLOAT16, (2, batch, heads, tiles * OPERAND_ROWS, variant.head)))
+    statistics = build.scratch(TensorType(dtypes.INT32, (2 * batch * heads * tiles, 2)))
+    writer = build.writer()
+    pointers = {
+        "K_POINTER": writer.read(given.k),
+        "V_POINTER": writer.read(given.v),
+        "HALVES_POINTER": writer.write(halves),
+        "STATISTICS_POINTER": writer.write(statistics, width=2),
+    }
+    for name, size in zip(("BATCHES", "HEADS", "KEY_ROWS", "HEAD_SIZE"), given.k.shape, strict=True):
+        writer.constant(size, name)
+    values: dict[str, int | str] = {"HEAD": variant.head, "OPERAND_ROWS": OPERAND_ROWS}
+    for name, view in (("K", given.k), ("V", given.v)):
+        _strides(writer, name, view)
+        writer.constant(view.strides[3], f"{name}_COLUMN")
+        values[f"IS_{name}_ALIGNED"] = _bool(_is_aligned(view, 4))
+    across, rows = writer.grid(tiles * batch * heads, build.target.max_groups)
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text("\n".join(f"#define {name} {value}" for name, value in (values | pointers).items()))
+    writer.text(template("attention_operands"))
+    build.emit(
+        writer.finish(
+            "attention_operands",
+            (across, rows, 2),
+            variant=f"tiles of {OPERAND_ROWS} rows",
+            reason="keys and values in fp16 for matrix units",
+        )
+    )
+    shape = (batch, heads, keys, variant.head)
+    strides = halves.strides[1:]
+    k = View(halves.buffer, halves.dtype, shape, strides)
+    return k, View(halves.buffer, halves.dtype, shape, strides, halves.strides[0]), statistics
+
+
+def _variant(target: Target, given: Attention) -> Variant | None:
+    if forced is not None:
+        return forced
+    assert target.fragment is not None
+    fragments = [target.fragment, *([target.wide_fragment] if target.wide_fragment is not None else [])]
+    # One layout that is known stands for both: they differ in columns of sums.
+    layouts = target.fragment_layouts(target.fragment)
+    is_known = layouts is not None and layouts.moves(target.fragment.n) is not None
+    found = choose(
+        given.extent,
+        fragments,
+        target.processors,
+        target.shared_bytes,
+        min(512, target.max_invocations),
+        is_layout_known=is_known,
+    )
+    if found is not None and found.rows_in == "registers" and found.fragment != target.fragment:
+        wide = target.fragment_layouts(found.fragment)
+        if wide is None or wide.moves(found.fragment.n) is None:
+            return choose(
+                given.extent,
+                fragments[:1],
+                target.processors,
+                target.shared_bytes,
+                min(512, target.max_invocations),
+            )
+    return found
+
+
+def _sizes(writer: KernelWriter, given: Attention) -> None:
+    names = ("BATCHES", "HEADS", "QUERY_ROWS", "HEAD_SIZE")
+    for name, size in zip(names, given.q.shape, strict=True):
+        writer.constant(size, name)
+    writer.constant(given.k.shape[2], "KEY_ROWS")
+    writer.constant(given.group, "GROUP")
+    writer.constant(given.causal.offset if given.causal is not None else 0, "CAUSAL_OFFSET")
+
+
+def _strides(writer: KernelWriter, name: str, view: View) -> None:
+    for axis, stride in zip(("BATCH", "HEAD", "ROW"), view.strides, strict=False):
+        writer.constant(stride, f"{name}_{axis}")
+
+
+def _values(given: Attention, variant: Variant, target: Target) -> dict[str, int | str]:
+    layouts = target.fragment_layouts(variant.fragment) if variant.rows_in == "registers" else None
+    causal = given.causal
+    return defines(variant, layouts, has_floats=given.has_floats) | {
+        "ROWS_IN": variant.rows_in.upper(),
+        "STAGES": variant.stages,
+        "SLACK": f"{variant.slack}.0",
+        "SCORE_ROW": "((STEP + 4) / 4)",
+        "SCORES": "(SUBGROUPS * FRAGMENT_M * SCORE_ROW)" if variant.rows_in == "shared" else 0,
+        "TILES": "(2 * STAGES * TILE)",
+        "WORKING": "(TILES + SCORES + (HELD_IN == SHARED ? TILE_ROWS * ROW : 0))",
+        "TRAINING": int(given.logs is not None),
+        "FLOATS": int(given.has_floats),
+        "HAS_MASK": int(given.has_mask),
+        "CAUSAL": _bool(causal is not None),
+        "CAUSAL_ADDS": _bool(causal is not None and causal.adds),
+        "CAUSAL_FILL": _float(causal.fill if causal is not None else -math.inf),
+        "SCALE": _float(given.scale),
+        "EMPTY": _float(0.0 if given.is_empty_zero else math.nan),
+        "OPERAND_ROWS": OPERAND_ROWS,
+    }
+
+
+def _adjusted(writer: KernelWriter, given: Attention) -> str:
+    """The function that makes of a scaled score what the mask and the bias leave of it."""
+    coordinates = ("batch", "head", "row", "key")
+    # Rows and keys beyond the last are asked for, too.
+    lines = [
+        "float adjusted(int batch, int head, int row, int key, float score)",
+        "{",
+        "    row = min(row, QUERY_ROWS - 1);",
+        "    key = min(key, KEY_ROWS - 1);",
+    ]
+    for view, form in ((given.mask, "mask"), (given.bias, "bias")):
+        if view is None:
+            continue
+        element = load_expression(writer.read(view), writer.offset(coordinates, view.strides), view.dtype)
+        if form == "mask":
+            lines.append(f"    if ({'!' if given.keeps else ''}({element}))")
+            lines.append(f"        score = {_float(given.fill)};")
+        else:
+            lines.append(f"    score += {element};")
+    return "\n".join([*lines, "    return score;", "}"])
+
+
+def _is_aligned(view: View, elements: int) -> bool:
+    """Whether so many neighbours of a row may be read at once, from any row."""
+    numbers = (view.shape[3], *view.strides[:3], view.offset)
+    return view.strides[3] == 1 and all(is_multiple(number, elements) for number in numbers)
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _float(value: float) -> str:
+    """A number as Slang text that keeps all of its bits."""
+    return f"asfloat({struct.unpack('<I', struct.pack('<f', value))[0]:#x}u)"

@@ -1,0 +1,132 @@
+"""Scaled dot product attention as one node; a pass makes it of the nodes that exporters write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.errors import ShapeError
+from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32
+from vkml.ir.graph import Node
+from vkml.ir.lowering import CannotLower
+from vkml.ir.operator import OPTIONAL, Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
+from vkml.ops.matmul import MatMulGeometry, matmul_geometry
+from vkml.ops.pointwise import widened
+
+
+def attention_geometry(
+    node: Node, q: Sequence[int], k: Sequence[int], v: Sequence[int]
+) -> tuple[MatMulGeometry, MatMulGeometry]:
+    """Of the products of queries and keys, and of probabilities and values.
+
+    Raises:
+        ShapeError: shapes do not fit.
+    """
+    if min(len(q), len(k), len(v)) < 2:
+        raise ShapeError(
+            f"{node.label}: queries, keys and values must be matrices, their shapes are {list(q)}, {list(k)} "
+            f"and {list(v)}"
+        )
+    transposed = k if node.attributes["is_key_transposed"] else (*k[:-2], k[-1], k[-2])
+    scores = matmul_geometry(node, q, transposed)
+    return scores, matmul_geometry(node, scores.output, v)
+
+
+@operator("Attention")
+class Attention(Operator):
+    """softmax(scale · Q Kᵀ, masked) V.
+
+    Inputs: queries [..., m, d], keys [..., n, d] ([..., d, n] where `is_key_transposed`), values [..., n, e],
+    batches broadcasting; optionally a mask of truth values and a bias, which broadcast to the scores
+    [..., m, n]. A score is scaled, becomes `fill` where the mask is false (true, where `is_mask_hiding`), and
+    has the bias added. Where there is a `causal_offset`, row r keeps the scores of the keys up to r +
+    `causal_offset` only: others become `fill`, or with `is_fill_added` have it added.
+    """
+
+    domain = "vkml"
+    inputs = (3, 5)
+    attributes = {
+        "scale": 1.0,
+        "is_key_transposed": 0,
+        "is_mask_hiding": 0,
+        "is_fill_added": 0,
+        "fill": float("-inf"),
+        "causal_offset": OPTIONAL,
+    }
+    is_anchor = True
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        q, k, v = (required(node, inputs, index) for index in range(3))
+        require_dtype(node, q, (FLOAT16, FLOAT32), "the queries")
+        require_same_dtype(node, q, k, "the keys")
+        require_same_dtype(node, q, v, "the values")
+        scores, results = attention_geometry(node, q.dims, k.dims, v.dims)
+        for index, what, dtypes in ((3, "the mask", (BOOL,)), (4, "the bias", (FLOAT16, FLOAT32))):
+            given: Known | None = optional(inputs, index)
+            if given is None:
+                continue
+            require_dtype(node, given, dtypes, what)
+            pairs = zip(reversed(given.dims), reversed(scores.output), strict=False)
+            if given.rank > len(scores.output) or any(have not in (1, want) for have, want in pairs):
+                raise ShapeError(
+                    f"{node.label}: {what} of shape {list(given.dims)} does not broadcast to the scores' "
+                    f"{list(scores.output)}"
+                )
+        return [TensorType(q.dtype, results.output)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        q, k, v = (widened(present(inputs, index)) for index in range(3))
+        mask, bias = optional(inputs, 3), optional(inputs, 4)
+        attributes = node.attributes
+        if not attributes["is_key_transposed"]:
+            k = k.swapaxes(-1, -2)
+        with np.errstate(all="ignore"):
+            scores = np.matmul(q, k) * q.dtype.type(attributes["scale"])
+            fill = scores.dtype.type(attributes["fill"])
+            if attributes["causal_offset"] is not None:
+                mask = np.tri(scores.shape[-2], scores.shape[-1], attributes["causal_offset"], dtype=np.bool_)
+            if mask is not None:
+                keeps = ~mask if attributes["is_mask_hiding"] else mask
+                scores = np.where(keeps, scores, scores + fill if attributes["is_fill_added"] else fill)
+            if bias is not None:
+                scores = scores + bias.astype(scores.dtype)
+            scores = scores - scores.max(axis=-1, keepdims=True)
+            weights = np.exp(scores)
+            weights /= weights.sum(axis=-1, keepdims=True)
+            return [np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)]
+
+    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        q, k, v = inputs[:3]
+        mask, bias = optional(inputs, 3), optional(inputs, 4)
+        attributes = node.attributes
+        scores, results = attention_geometry(node, q.shape, k.shape, v.shape)
+        if attributes["is_key_transposed"]:
+            rank = len(k.shape)
+            k = k.transpose((*range(rank - 2), rank - 1, rank - 2))
+        if len(results.batch) > 2:
+            raise CannotLower(f"attention over {len(results.batch)} axes of batches")
+        batch = (1,) * (2 - len(results.batch)) + tuple(results.batch)
+
+        def heads(view: Any, rows: int, columns: int) -> Any:
+            """A view as (batch, heads, rows, columns), broadcast."""
+            return view.expand((*batch, rows, columns))
+
+        offset, fill = attributes["causal_offset"], attributes["fill"]
+        is_added = bool(attributes["is_fill_added"])
+        if offset is None and is_added:
+            raise CannotLower("attention with numbers added where a mask says so")
+        return build.attention(  # type: ignore[no-any-return]
+            heads(q, scores.m, scores.k),
+            heads(k, scores.n, scores.k),
+            heads(v, scores.n, results.n),
+            scale=attributes["scale"],
+            mask=None if mask is None else heads(mask, scores.m, scores.n),
+            keeps=not attributes["is_mask_hiding"],
+            fill=fill,
+            bias=None if bias is None else heads(bias, scores.m, scores.n),
+            causal=None if offset is None else (offset, fill, is_added),
+        )

@@ -1,0 +1,637 @@
+"""Attention on matrix units: as exact as TF32, masks, special values, edges, the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import vkml
+from vkml.engine import devices as device_registry
+from vkml.engine import fragment_check
+from vkml.engine.sketch import Sketch
+from vkml.ir import TensorType, dtypes
+from vkml.kernels import attention
+from vkml.kernels.attention import Attention, Causal
+from vkml.kernels.attention_variants import SHAPES, Extent, Variant, choose, defines, head_of, variant_of
+from vkml.kernels.fragment_layout import FragmentLayouts, Layout, layout_of
+from vkml.kernels.matrix_units import MATRIX_UNIT_NEEDS
+from vkml.kernels.packed_weights import Fragment
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.lowering.builder import Target
+from vkml.onnx import save_graph
+
+Array = npt.NDArray[Any]
+Doubles = npt.NDArray[np.float64]
+
+LARGE = -3.4028234663852886e38
+"""The least float32, which masks are made of."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A device with matrix units."""
+
+    name: str
+    fragment: Fragment
+
+
+@pytest.fixture
+def unit(vulkan_device_name: str) -> Unit:
+    from vkml import vulkan
+
+    target = device_registry.target_of(vulkan.find_device(vulkan_device_name, True))
+    if target.fragment is None:
+        pytest.skip("no fp16 matrix units on this device")
+    return Unit(vulkan_device_name, target.fragment)
+
+
+@pytest.fixture(autouse=True)
+def forced() -> Iterator[None]:
+    yield
+    attention.forced = None
+
+
+def force(unit: Unit, head: int = 16, **changes: Any) -> None:
+    """Two subgroups, small, because lavapipe compiles for seconds."""
+    base = Variant(unit.fragment, head, unit.fragment.m, unit.fragment.k, 2)
+    attention.forced = replace(base, **changes)
+    attention.forced.check()
+
+
+def normal(seed: int, *shape: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@dataclass
+class Problem:
+    """An attention: operands, and what becomes of scores."""
+
+    q: Array
+    k: Array
+    v: Array
+    scale: float = 0.2
+    mask: Array | None = None
+    fill: float = -np.inf
+    bias: Array | None = None
+    is_mask_hiding: bool = False
+    constants: tuple[str, ...] = ()
+    """Of mask and bias, those that are the model's."""
+
+    def model(self, sizes: dict[str, Sequence[Any]] | None = None) -> bytes:
+        """As exporters write it."""
+        sketch = Sketch("attention")
+        names: dict[str, str] = {}
+        for name in ("q", "k", "v", "mask", "bias"):
+            array = getattr(self, name)
+            if array is None:
+                continue
+            if name in self.constants:
+                names[name] = sketch.constant(array)
+            else:
+                shape = (sizes or {}).get(name, array.shape)
+                names[name] = sketch.input(name, shape, dtypes.from_numpy(array.dtype))
+        dtype, rank = self.q.dtype, self.k.ndim
+        order = (*range(rank - 2), rank - 1, rank - 2)
+        scores = sketch.node("MatMul", names["q"], sketch.node("Transpose", names["k"], perm=order))
+        scores = sketch.node("Mul", scores, sketch.constant(np.array(self.scale, dtype)))
+        if self.mask is not None:
+            parts = [scores, sketch.constant(np.array(self.fill, dtype))]
+            parts = parts[::-1] if self.is_mask_hiding else parts
+            scores = sketch.node("Where", names["mask"], *parts)
+        if self.bias is not None:
+            scores = sketch.node("Add", scores, names["bias"])
+        mixed = sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), names["v"])
+        return save_graph(sketch.finish(mixed))
+
+    @property
+    def feed(self) -> dict[str, Array]:
+        found = {name: getattr(self, name) for name in ("q", "k", "v", "mask", "bias")}
+        return {n: a for n, a in found.items() if a is not None and n not in self.constants}
+
+    def exact(self, rounded: Callable[[Array], Doubles] = lambda x: x.astype(np.float64)) -> Doubles:
+        """In float64, operands of products rounded."""
+        with np.errstate(all="ignore"):
+            scores = rounded(self.q) @ rounded(self.k).swapaxes(-1, -2) * float(self.q.dtype.type(self.scale))
+            if self.mask is not None:
+                keeps = ~self.mask if self.is_mask_hiding else self.mask
+                scores = np.where(keeps, scores, float(self.q.dtype.type(self.fill)))
+            if self.bias is not None:
+                scores = scores + self.bias.astype(np.float64)
+                scores = scores.astype(np.float32).astype(np.float64)  # -1e38 swallows what is added
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            weights /= weights.sum(axis=-1, keepdims=True)
+            return rounded(weights.astype(np.float32)) @ rounded(self.v)
+
+
+def tf32(x: Array) -> Doubles:
+    """Rounded to ten bits of mantissa."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    bits = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def run(
+    unit: Unit, model: bytes, *feeds: dict[str, Array], precision: str = "high", is_fused: bool = True
+) -> list[Array]:
+    """First outputs, with guard zones round everything; by the attention kernel, unless not `is_fused`."""
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(model, options, devices=unit.name, precision=precision) as session:
+        found = [session.run(None, feed)[0] for feed in feeds]
+        kernels = [step.kernel for step in session.report().steps]
+    assert ("attention" in kernels) == is_fused, kernels
+    return found
+
+
+def error(found: Array, exact: Doubles) -> float:
+    """Relative L2 error."""
+    difference = found.astype(np.float64) - exact
+    return float(np.linalg.norm(difference) / np.linalg.norm(exact))
+
+
+def worst(found: Array, exact: Doubles) -> float:
+    """The largest relative L2 error of a row."""
+    difference = np.linalg.norm(found.astype(np.float64) - exact, axis=-1)
+    return float((difference / np.linalg.norm(exact, axis=-1)).max())
+
+
+def check(unit: Unit, problem: Problem, allowance: float = 1.05) -> None:
+    """No worse than TF32 of the same operands, but for chance: the fewer the rows, the more of it."""
+    [found] = run(unit, problem.model(), problem.feed)
+    exact = problem.exact()
+    assert np.isfinite(found).all()
+    if problem.q.dtype == np.float16:
+        assert error(found, exact) < 5e-4  # probabilities and results rounded once each
+    else:
+        assert error(found, exact) <= allowance * error(problem.exact(tf32), exact)
+
+
+def operands(
+    queries: int, keys: int, head: int, *, batch: Sequence[int] = (2, 3), dtype: Any = np.float32
+) -> Problem:
+    q, k, v = (normal(seed, *batch, rows, head) for seed, rows in ((1, queries), (2, keys), (3, keys)))
+    q *= np.random.default_rng(4).choice(np.array([1, 4], np.float32), (*q.shape[:-1], 1))
+    return Problem(q.astype(dtype), k.astype(dtype), v.astype(dtype), head**-0.5)
+
+
+TYPES = (np.float32, np.float16)
+SIZES = {
+    "whole tiles": (32, 32, 16),
+    "edges": (37, 45, 16),
+    "more keys than one scale has": (19, 150, 16),
+    "small heads": (20, 33, 8),
+    "one key": (17, 1, 16),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_attention(unit: Unit, name: str, dtype: Any) -> None:
+    force(unit)
+    check(unit, operands(*SIZES[name], dtype=dtype))
+
+
+@pytest.mark.parametrize("changes", [{"stages": 2}, {"rows_in": "shared"}, {"held_in": "scratch"}], ids=str)
+@pytest.mark.parametrize("has_mask", [False, True], ids=["plain", "masked"])
+def test_ways(unit: Unit, changes: dict[str, Any], has_mask: bool) -> None:
+    force(unit, **changes)
+    problem = operands(37, 75, 16)
+    if has_mask:
+        problem.mask = np.random.default_rng(5).random((2, 1, 37, 75)) < 0.6
+        problem.bias = normal(6, 3, 1, 75)
+    check(unit, problem)
+
+
+@pytest.mark.parametrize("head", [32, 96])
+def test_wide_heads(unit: Unit, head: int) -> None:
+    force(unit, head)
+    check(unit, operands(18, 35, head - 8, batch=(1, 2)), 1.25)
+
+
+def test_heads_of_any_size_in_float32(unit: Unit) -> None:
+    force(unit)
+    check(unit, operands(18, 35, 13, batch=(1, 2)), 1.25)
+
+
+def test_batches_of_one_axis_or_none_and_broadcast_ones(unit: Unit) -> None:
+    force(unit)
+    check(unit, operands(20, 21, 16, batch=(3,)), 1.25)
+    check(unit, operands(20, 21, 16, batch=()), 1.25)
+    shared = operands(20, 21, 16)
+    shared.k, shared.v = shared.k[:1], shared.v[:, :1]
+    check(unit, shared, 1.25)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_heads_in_the_middle_are_read_and_left_there(unit: Unit, dtype: Any) -> None:
+    """Split by Reshape and Transpose and joined again: no kernel but attention's own runs."""
+    force(unit)
+    problem = operands(20, 20, 16, dtype=dtype)
+    sketch = Sketch("heads")
+    names = []
+    for name, order in (("q", (0, 2, 1, 3)), ("k", (0, 2, 3, 1)), ("v", (0, 2, 1, 3))):
+        x = sketch.input(name, (2, 20, 48), dtypes.from_numpy(np.dtype(dtype)))
+        split = sketch.node("Reshape", x, sketch.constant(np.array([2, 20, 3, 16], np.int64)))
+        names.append(sketch.node("Transpose", split, perm=order))
+    scores = sketch.node("MatMul", names[0], names[1])
+    scores = sketch.node("Div", scores, sketch.constant(np.array(1 / problem.scale, dtype)))
+    mixed = sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), names[2])
+    joined = sketch.node("Transpose", mixed, perm=(0, 2, 1, 3))
+    flat = sketch.node("Reshape", joined, sketch.constant(np.array([2, 20, 48], np.int64)))
+    model = save_graph(sketch.finish(sketch.node("Neg", flat)))
+    feed = {n: np.ascontiguousarray(a.swapaxes(1, 2)).reshape(2, 20, 48) for n, a in problem.feed.items()}
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(model, options, devices=unit.name) as session:
+        [found] = session.run(None, feed)
+        kernels = [step.kernel for step in session.report().steps]
+    expected = ["attention_operands"] if dtype == np.float32 else []
+    assert kernels[:-1] == [*expected, "attention"], kernels
+    exact = -problem.exact().swapaxes(1, 2).reshape(2, 20, 48)
+    assert error(found, exact) < 6e-4
+
+
+def causal(queries: int, keys: int, offset: int = 0) -> npt.NDArray[np.bool_]:
+    return np.tri(queries, keys, offset, dtype=np.bool_)
+
+
+def added(seen: npt.NDArray[np.bool_], fill: float) -> Array:
+    return np.where(seen, 0, fill).astype(np.float32)
+
+
+MASKS: dict[str, Callable[[Problem], dict[str, Any]]] = {
+    "padding, added": lambda p: {"bias": added(np.arange(45) < [[[[30]]], [[[45]]]], LARGE)},
+    "padding, -inf": lambda p: {"bias": added(np.arange(45) < [[[[30]]], [[[45]]]], -np.inf)},
+    "bias of heads": lambda p: {"bias": normal(7, 3, 37, 45)},
+    "rows": lambda p: {"bias": normal(7, 2, 1, 37, 1)},
+    "truth values": lambda p: {"mask": normal(8, 2, 1, 37, 45) > 0, "fill": LARGE},
+    "hiding truth values": lambda p: {"mask": normal(8, 45) > 0, "is_mask_hiding": True},
+    "fill of an ordinary size": lambda p: {"mask": normal(8, 37, 45) > 0, "fill": -1.5},
+    "mask and bias": lambda p: {
+        "mask": causal(37, 45),
+        "fill": -1e4,
+        "bias": added(np.arange(45) < [[[[30]]], [[[45]]]], -1e4),
+    },
+    "first keys hidden": lambda p: {"bias": added(np.arange(45) >= 33, -np.inf)},
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(unit: Unit, name: str) -> None:
+    force(unit)
+    problem = operands(37, 45, 16)
+    check(unit, replace(problem, **MASKS[name](problem)))
+
+
+def test_masks_of_float16(unit: Unit) -> None:
+    force(unit)
+    problem = operands(37, 45, 16, dtype=np.float16)
+    seen = np.arange(45) < np.array([30, 45]).reshape(2, 1, 1, 1)
+    check(unit, replace(problem, mask=seen, fill=-np.inf))
+    check(unit, replace(problem, bias=added(seen, -60000).astype(np.float16)))
+
+
+CAUSAL: dict[str, dict[str, Any]] = {
+    "added": {"bias": added(causal(40, 40), LARGE), "constants": ("bias",)},
+    "added, -1e9": {"bias": added(causal(40, 40), -1e9), "constants": ("bias",)},
+    "added, -inf, a past": {"bias": added(causal(40, 63, 23), -np.inf), "constants": ("bias",)},
+    "truth values": {"mask": causal(40, 40), "fill": LARGE, "constants": ("mask",)},
+    "hiding truth values": {"mask": ~causal(40, 40), "is_mask_hiding": True, "constants": ("mask",)},
+}
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_causal_masks_are_known_as_such(unit: Unit, name: str, stages: int) -> None:
+    force(unit, stages=stages)
+    changes = CAUSAL[name]
+    keys = changes[changes["constants"][0]].shape[-1]
+    problem = replace(operands(40, keys, 16), **changes)
+    from vkml.engine.prepare import prepare
+    from vkml.onnx import load_graph
+    from vkml.passes import fuse_attention, specialise
+
+    graph = specialise(prepare(load_graph(problem.model())), {n: a.shape for n, a in problem.feed.items()})
+    fused = fuse_attention(graph, lambda found: {each.node.outputs[0] for each in found})
+    [node] = [each for each in fused.nodes if each.op == "Attention"]
+    assert node.attributes["causal_offset"] == keys - 40
+    check(unit, problem)
+
+
+def test_scores_that_reach_what_hides_others_are_added_to_it(unit: Unit) -> None:
+    """Of -1e9, scores of -2e9 leave something: the mask is not simply the end of a row."""
+    force(unit)
+    problem = operands(20, 20, 16)
+    problem.q[0, 0, 3] *= np.float32(1e9)
+    problem = replace(problem, bias=added(causal(20, 20), -1e9), constants=("bias",))
+    [found] = run(unit, problem.model(), problem.feed)
+    [wanted] = run(unit, problem.model(), problem.feed, precision="highest", is_fused=False)
+    assert error(found, wanted.astype(np.float64)) < 1e-3
+    np.testing.assert_allclose(found[0, 0, 3], wanted[0, 0, 3], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(wanted[0, 0, 3], problem.v[0, 0, :4].mean(axis=0), atol=0.1)
+
+
+def special(found: Array, wanted: Array) -> None:
+    """The same NaN and infinities, and other numbers alike."""
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    infinite = np.isinf(wanted)
+    np.testing.assert_array_equal(np.isinf(found), infinite)
+    np.testing.assert_array_equal(found[infinite], wanted[infinite])
+    rest = np.isfinite(wanted)
+    np.testing.assert_allclose(found[rest], wanted[rest], rtol=5e-3, atol=2e-3 * np.abs(wanted[rest]).max())
+
+
+def both(unit: Unit, problem: Problem) -> tuple[Array, Array]:
+    """What the kernel makes of a problem, and what the separate kernels do."""
+    [found] = run(unit, problem.model(), problem.feed)
+    [wanted] = run(unit, problem.model(), problem.feed, precision="highest", is_fused=False)
+    return found, wanted
+
+
+@pytest.mark.parametrize("rows_in", ["registers", "shared"])
+@pytest.mark.parametrize("fill", [-np.inf, LARGE, -1e9])
+def test_rows_that_see_nothing(unit: Unit, fill: float, rows_in: str) -> None:
+    force(unit, rows_in=rows_in)
+    problem = operands(20, 33, 16, batch=(1, 2))
+    seen = normal(5, 20, 33) > -1
+    seen[4] = seen[11] = False
+    problem.q *= np.float32(0.1)
+    for changes in ({"mask": seen, "fill": fill}, {"bias": added(seen, fill)}):
+        found, wanted = both(unit, replace(problem, **changes))
+        assert np.isnan(wanted[:, :, [4, 11]]).all() == (fill == -np.inf)
+        special(found, wanted)
+
+
+SPECIAL: dict[str, Callable[[Problem], None]] = {
+    "infinity in a row": lambda p: p.q.__setitem__((0, 0, 3, 5), np.inf),
+    "NaN in a row": lambda p: p.q.__setitem__((0, 1, 3, 5), np.nan),
+    "infinities in a key": lambda p: p.k.__setitem__((0, 0, 7, slice(2, 4)), [np.inf, -np.inf]),
+    "an infinity in a key": lambda p: p.k.__setitem__((0, 1, 7, 3), -np.inf),
+    "NaN in a key": lambda p: p.k.__setitem__((0, 1, 7, 3), np.nan),
+    "an infinity in a value": lambda p: p.v.__setitem__((0, 1, 7, 3), np.inf),
+    "NaN in a value": lambda p: p.v.__setitem__((0, 0, 40, 3), np.nan),
+    "products that overflow": lambda p: p.q.__setitem__((0, 0, 3), 1e38),
+    "values near the end": lambda p: p.v.__imul__(np.float32(5e37)),
+    "a row of zeros": lambda p: p.q.__setitem__((0, 0, 2), 0),
+    "keys of zeros": lambda p: p.k.__setitem__((0, 1), 0),
+    "values of zeros": lambda p: p.v.__setitem__((0, 0), 0),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_infinities_and_nan_come_out_where_they_belong(unit: Unit, name: str) -> None:
+    force(unit)
+    problem = operands(20, 45, 16, batch=(1, 2))
+    SPECIAL[name](problem)
+    found, wanted = both(unit, problem)
+    special(found, wanted)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -np.inf])
+def test_special_masks(unit: Unit, value: float) -> None:
+    force(unit)
+    problem = operands(20, 45, 16, batch=(1, 2))
+    bias = np.zeros((20, 45), np.float32)
+    bias[3, 40] = value
+    special(*both(unit, replace(problem, bias=bias)))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_special_values_of_float16(unit: Unit, value: float) -> None:
+    force(unit)
+    for name in "qkv":
+        problem = operands(20, 45, 16, batch=(1, 2), dtype=np.float16)
+        problem.q *= np.float16(0.1)  # no probability is 0 in float16, which infinities would make NaN of
+        getattr(problem, name)[0, 1, 3, 5] = value
+        special(*both(unit, problem))
+
+
+SCALES = [
+    (1, 1, 1),
+    (1e-7, 1e7, 1e-12),
+    (1e5, 1e-5, 1e9),
+    (1e-30, 1e30, 1e-30),
+    (1e-42, 1e-42, 1),
+    (1e20, 1e-20, 1e37),
+]
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+def test_badly_scaled_tensors_are_as_exact_as_tf32(unit: Unit, scales: tuple[float, float, float]) -> None:
+    force(unit)
+    problem = operands(37, 45, 16)
+    for name, scale in zip("qkv", scales, strict=True):
+        setattr(problem, name, getattr(problem, name) * np.float32(scale))
+    check(unit, problem)
+
+
+RANGES: dict[str, Callable[[Problem], None]] = {
+    "rows of queries": lambda p: p.q.__imul__(powers(1, -20, 1, p.q.shape[:3])),
+    "keys": lambda p: p.k.__imul__(powers(2, -6, 1, p.k.shape[:3])),
+    "keys too far apart": lambda p: p.k.__imul__(powers(2, -12, 1, p.k.shape[:3])),
+    "values": lambda p: p.v.__imul__(powers(3, -6, 0, p.v.shape[:3])),
+    "values too far apart": lambda p: p.v.__imul__(powers(3, -12, 12, p.v.shape[:3])),
+    "columns of values": lambda p: p.v.__imul__(powers(4, -10, 10, (16,))[:, 0]),
+    "columns of queries and keys": lambda p: opposite(p, powers(4, -12, 12, (16,))[:, 0]),
+}
+
+
+def opposite(problem: Problem, columns: Array) -> None:
+    problem.q *= columns
+    problem.k /= columns
+
+
+def powers(seed: int, low: float, high: float, shape: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Random magnitudes, with one axis more."""
+    drawn = 10 ** np.random.default_rng(seed).uniform(low, high, (*shape, 1))
+    return drawn.astype(np.float32)
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_magnitudes_far_apart_are_as_exact_as_tf32(unit: Unit, name: str) -> None:
+    """Row by row, and column by column: small results beside large ones, too."""
+    force(unit)
+    problem = operands(20, 150, 16, batch=(1, 2))
+    RANGES[name](problem)
+    [found] = run(unit, problem.model(), problem.feed)
+    exact, of_tf32 = problem.exact(), problem.exact(tf32)
+    assert error(found, exact) <= 1.2 * error(of_tf32, exact)
+    assert worst(found, exact) <= 1.5 * worst(of_tf32, exact)
+    by_column = (
+        np.ascontiguousarray(np.moveaxis(each, -1, 0)).reshape(16, -1) for each in (found, exact, of_tf32)
+    )
+    mine, right, other = by_column
+    assert worst(mine, right) <= 1.5 * worst(other, right)
+
+
+def test_large_values_of_keys_that_weigh_nothing_do_no_harm(unit: Unit) -> None:
+    force(unit)
+    problem = operands(20, 45, 16)
+    problem.v[:, :, 30:] *= np.float32(1e12)
+    check(unit, replace(problem, bias=added(np.arange(45) < 30, -np.inf)))
+
+
+def test_one_plan_serves_all_lengths(unit: Unit) -> None:
+    force(unit)
+    lengths = [(9, 9), (16, 16), (33, 40), (20, 100), (40, 33)]
+    problems = [operands(queries, keys, 16, batch=(2, 2)) for queries, keys in lengths]
+    for problem in problems:
+        problem.bias = normal(5, 1, 1, 1, problem.k.shape[2])
+    sizes = {
+        "q": (2, 2, "queries", 16),
+        "k": (2, 2, "keys", 16),
+        "v": (2, 2, "keys", 16),
+        "bias": (1, 1, 1, "keys"),
+    }
+    model = problems[0].model(sizes)
+    for found, problem in zip(run(unit, model, *(p.feed for p in problems)), problems, strict=True):
+        exact = problem.exact()
+        assert error(found, exact) <= 1.25 * error(problem.exact(tf32), exact)
+
+
+def test_epilogues_and_results_repeat(unit: Unit) -> None:
+    force(unit)
+    problem = operands(20, 33, 16)
+    sketch = Sketch("epilogue")
+    q, k, v = (sketch.input(n, getattr(problem, n).shape) for n in "qkv")
+    scores = sketch.node("MatMul", q, sketch.node("Transpose", k, perm=(0, 1, 3, 2)))
+    scores = sketch.node("Mul", scores, sketch.constant(np.float32(problem.scale)))
+    mixed = sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), v)
+    total = sketch.node("Add", mixed, q)
+    half = sketch.node("Cast", sketch.node("Mul", total, sketch.constant(np.float32(0.5))), to=10)
+    model = save_graph(sketch.finish(total, half))
+    with vkml.InferenceSession(model, devices=unit.name) as session:
+        first, again = (session.run(None, problem.feed) for _ in range(2))
+        kernels = [step.kernel for step in session.report().steps]
+    assert kernels == ["attention_operands", "attention"]
+    assert error(first[0], problem.exact() + problem.q) < 5e-4
+    np.testing.assert_array_equal(first[1], (first[0] * np.float32(0.5)).astype(np.float16))
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True))
+
+
+def test_highest_is_strict_and_software_devices_are_left_alone(unit: Unit) -> None:
+    problem = operands(20, 33, 16)
+    run(unit, problem.model(), problem.feed, is_fused=min(unit.fragment.m, unit.fragment.k) >= 16)
+    force(unit)
+    [found] = run(unit, problem.model(), problem.feed, precision="highest", is_fused=False)
+    assert error(found, problem.exact()) < 1e-6
+
+
+# --- the rule -------------------------------------------------------------------------------------------
+
+MMA = Layout(((0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((0, 1), (8, 0)))
+"""Sums of 16 × 8: lanes in fours share a row and hold two of its columns, eight rows further two more."""
+OPERAND = Layout(MMA.lanes, ((0, 1), (8, 0), (0, 8)))
+FRAGMENTS = [Fragment(16, 8, 16, 32), Fragment(16, 16, 16, 32)]
+WIDE = Layout(MMA.lanes, ((0, 1), (8, 0), (0, 8)))
+LAYOUTS = {8: FragmentLayouts(OPERAND, MMA), 16: FragmentLayouts(OPERAND, WIDE)}
+GPU = Target(
+    frozenset(MATRIX_UNIT_NEEDS),
+    shared_bytes=49152,
+    max_invocations=1024,
+    subgroup_size=32,
+    processors=132,
+    strict_fp32=False,
+    fragment=FRAGMENTS[0],
+    wide_fragment=FRAGMENTS[1],
+    fragment_layouts=lambda fragment: LAYOUTS[fragment.n],
+)
+
+
+def given(
+    heads: int = 16, queries: int = 4096, keys: int = 4096, head: int = 128, dtype: Any = dtypes.FLOAT32
+) -> Attention:
+    def view(rows: int) -> View:
+        type_ = TensorType(dtype, (1, heads, rows, head))
+        return contiguous(Buffer(BufferKind.INPUT, type_.bytes, "x"), type_)
+
+    return Attention(view(queries), view(keys), view(keys), 0.1)
+
+
+def test_what_is_for_matrix_units() -> None:
+    assert attention.refusal(GPU, given()) == ""
+    assert attention.refusal(GPU, given(dtype=dtypes.FLOAT16)) == ""
+    unknown = replace(GPU, fragment_layouts=lambda fragment: None)
+    assert attention.refusal(unknown, given()) == ""  # scores go through shared memory
+    refused = {
+        "strict": (replace(GPU, strict_fp32=True), given()),
+        "no matrix units": (replace(GPU, fragment=None), given()),
+        "small": (replace(GPU, fragment=Fragment(8, 8, 8, 8)), given()),
+        "lacks": (replace(GPU, capabilities=frozenset()), given()),
+        "neither": (GPU, given(dtype=dtypes.FLOAT64)),
+        "columns": (GPU, given(head=264)),
+        "float16 heads": (GPU, given(head=60, dtype=dtypes.FLOAT16)),
+        "rows only": (GPU, given(queries=4)),
+        "no variant": (replace(GPU, shared_bytes=4096), given()),
+        "scale": (GPU, replace(given(), scale=-1.0)),
+        "beside others": (GPU, replace(given(), bias=given().q, causal=Causal(0))),
+        "differ": (GPU, replace(given(), v=given(head=64).v)),
+    }
+    for reason, (target, asked) in refused.items():
+        assert reason in attention.refusal(target, asked), reason
+
+
+@pytest.mark.parametrize("has_floats", [False, True])
+def test_every_shape_fits_a_gpu(has_floats: bool) -> None:
+    for head, shapes in SHAPES.items():
+        for shape in shapes:
+            variant = variant_of(shape, FRAGMENTS, head)
+            variant.check()
+            assert variant.shared_bytes(has_floats=has_floats) <= 48 << 10
+            assert defines(variant, LAYOUTS[variant.fragment.n])["HEAD"] == head
+    for head in range(1, 257):
+        chosen = choose(Extent(1, 4, 300, 300, head, has_floats=has_floats), FRAGMENTS, 132)
+        assert chosen is not None
+        assert chosen.head == head_of(head) >= head
+
+
+def test_rule_occupies_the_device() -> None:
+    large = Extent(1, 16, 4096, 4096, 128)
+
+    def rows(**changes: Any) -> tuple[int, int]:
+        found = choose(replace(large, **changes), FRAGMENTS, 132)
+        assert found is not None
+        return found.tile_rows, found.sub_rows
+
+    assert rows() == (256, 32)
+    assert rows(heads=1)[0] == 32
+    # Masks cost registers, which the variant for whole tiles has none left of.
+    assert rows(keys=4095)[1] == 16
+    assert rows(is_masked=True)[1] == 16
+
+
+def test_layout_is_found_from_places() -> None:
+    places = np.array([[MMA.place(lane, element) for lane in range(32)] for element in range(4)])
+    assert layout_of(places) == MMA
+    assert (MMA.slots, MMA.lane_masks) == (2, 3)
+    # Two elements that change places are no formula of bits any more.
+    places[[0, 1], 5] = places[[1, 0], 5]
+    assert layout_of(places) is None
+
+
+def test_operand_stays_in_its_lane_where_layouts_agree() -> None:
+    assert LAYOUTS[8].moves(8) == ((0, 1), (0, 2), (1, 0))
+    by_rows = Layout(((1, 0), (2, 0), (4, 0), (8, 0), (0, 8)), ((0, 1), (0, 2), (0, 4)))
+    assert FragmentLayouts(by_rows, MMA).moves(8) is None
+    with pytest.raises(ValueError, match="rows_in='shared'"):
+        defines(Variant(FRAGMENTS[0], 64), FragmentLayouts(by_rows, MMA))
+
+
+def test_a_device_says_where_the_elements_of_fragments_are(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vkml import vulkan
+
+    target = device_registry.target_of(vulkan.find_device(unit.name, True))
+    found = target.fragment_layouts(unit.fragment)
+    assert found is not None
+    for layout, columns in ((found.a, unit.fragment.k), (found.sums, unit.fragment.n)):
+        lanes, elements = 1 << len(layout.lanes), 1 << len(layout.elements)
+        places = {layout.place(lane, element) for lane in range(lanes) for element in range(elements)}
+        assert places == {(row, column) for row in range(unit.fragment.m) for column in range(columns)}
+    monkeypatch.setattr(fragment_check, "_layouts", {})
+    monkeypatch.setattr(fragment_check, "layouts_of", lambda found, fragment: None)
+    assert target.fragment_layouts(unit.fragment) is None
