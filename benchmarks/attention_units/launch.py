@@ -201,10 +201,12 @@ def attention_launches(
             addresses[buffer] = operands.buffer(name, buffer.bytes).address
     launches = Launches([[each] for each in dispatches], pipelines, Numbers())
 
-    def recorded(launch: tuple[Pipeline, bytes, int, int, int]) -> Launch:
-        return lambda recorder: recorder.dispatch(*launch)
+    push, grids = launches.numbers(launches.placed(addresses), ())
 
-    return [recorded(each) for [each] in launches.levels(launches.placed(addresses), ())]
+    def recorded(pipeline: Pipeline, start: int, end: int, at: int) -> Launch:
+        return lambda recorder: recorder.dispatch(pipeline, push[start:end], *grids[at : at + 3])
+
+    return [recorded(*launch, 3 * number) for number, [launch] in enumerate(launches.levels)]
 
 
 def _check_head(variant: Variant, problem: Problem) -> None:
