@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Value
+from vkml.engine.host_memory import LARGE_BYTES, copied, copy
 from vkml.engine.recorded import GUARD_WORD, Addresses, Binding, RecordedProgram
 from vkml.engine.trips import SteppedTrips, Trips, Wiring
 from vkml.engine.turns import Turn
@@ -186,17 +187,21 @@ class VulkanBound(RecordedProgram):
             targets = [None if t is None or t.device is not device else t for t in targets]
         binding = self.bind(values, self._outside(feeds, targets))
         for view, array in zip(binding.input_views, feeds, strict=True):
-            if type(array) is not DeviceArray:
+            if isinstance(array, DeviceArray):
+                continue
+            if array.nbytes < LARGE_BYTES:
                 view[...] = array
+            else:
+                copy(view, array)
         return Running(binding, targets)
 
     @staticmethod
     def _copies(running: Running) -> list[Value]:
         views = running.binding.output_views
         if running.targets is None:
-            return [view.copy() for view in views]
+            return [copied(view) for view in views]
         return [
-            view.copy() if target is None else target
+            copied(view) if target is None else target
             for view, target in zip(views, running.targets, strict=True)
         ]
 
@@ -265,6 +270,8 @@ class VulkanBound(RecordedProgram):
             (name, view, view.shape, view.dtype)
             for name, view in zip(self.inputs, binding.input_views, strict=True)
         )
+        if any(view.nbytes >= LARGE_BYTES for view in (*binding.input_views, *binding.output_views)):
+            return None  # 1 µs is nothing there
         outputs, run, count = binding.output_views, binding.submission.run, len(entries)
         status, context = memoryview(self._status.data), self._context
 
