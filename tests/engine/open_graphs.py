@@ -74,6 +74,8 @@ class Generator:
 
     def __init__(self, seed: int, least: int) -> None:
         self.rng = np.random.default_rng([seed, 13])
+        self.decides = least < LARGE
+        """Whether there are nodes of which a guard says what they do."""
         self.sketch = Sketch(f"open_{seed}", 17)
         most = max(int(self.rng.choice([9, 20, 33, 66])), 3 * least)
         edges = [size for size in EDGES if least <= size < most]
@@ -106,6 +108,9 @@ class Generator:
             if found is not None:
                 self.values.append(found)
                 made += 1
+        last = self._make_clamped(self.values[-1])
+        if last is not None:
+            self.values.append(last)
         outputs = list(dict.fromkeys(value.name for value in self.values[-3:]))
         return OpenGraph(self.sketch.finish(*outputs), self.bindings, self.inputs)
 
@@ -230,6 +235,17 @@ class Generator:
         if not self._fits(dims):
             return None
         return _Tensor(self.sketch.node("Slice", x.name, *given), dims)
+
+    def _make_clamped(self, x: _Tensor) -> _Tensor | None:
+        """The first or the last few rows, or all where there are not as many: which is decided by a guard."""
+        axis = self._axis(x)
+        if axis is None or not self.decides:
+            return None
+        found = sorted(set(x.dims[axis]))
+        few = found[len(found) // 2]  # there are fewer in some runs, and more in others
+        dims = self._replaced(x, axis, np.minimum(x.dims[axis], few).tolist())
+        ends = (0, few) if self.rng.integers(2) else (-few, 2**31 - 1)
+        return _Tensor(self.sketch.node("Slice", x.name, *map(self._vector, (*ends, axis))), dims)
 
     def _make_merge(self, x: _Tensor) -> _Tensor | None:
         """Size n m, by -1 or computed."""
