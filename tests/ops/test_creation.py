@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.checking import check_operator, inferred_types, run_operator
+import vkml
+from tests.ops.checking import build_model, check_operator, inferred_types, run_operator
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir import Constant, Node, TensorType, dtypes, find, static
 from vkml.ir.operator import normalise_attributes
@@ -75,8 +76,20 @@ def test_range(dtype: type, start: int, limit: int, delta: int) -> None:
 
 
 def test_range_of_fractions() -> None:
-    for values in ((0.0, 1.0, 0.1), (1.0, 0.0, -0.3), (0.1, 0.7, 0.2)):
+    many = ((0.0, 1.0, 0.1), (1.0, 0.0, -0.3), (0.1, 0.7, 0.2), (0.0, 1e-30, 1e30))
+    # Floats of which the differences are not: rounded to float32, they are a whole number of steps.
+    inexact = ((-2e-9, 1.0, 0.25), (2e-9, 1.0, 0.25))
+    for values in (*many, *inexact):
         check_operator("Range", [np.array(value, np.float32) for value in values], opset=11, rtol=1e-6)
+
+
+@pytest.mark.parametrize("values", [(1, 1, -np.inf), (1, 3, np.inf), (3, 1, np.inf), (1, 3, -np.inf)])
+def test_a_range_of_infinite_steps_is_empty(values: tuple[float, ...], device_name: str) -> None:
+    arrays = [np.array(value, np.float32) for value in values]
+    check_operator("Range", arrays, opset=11)
+    model = build_model("Range", arrays, opset=11).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        assert session.run(None, {f"x{i}": array for i, array in enumerate(arrays)})[0].shape == (0,)
 
 
 @pytest.mark.parametrize("stash", [None, 1, 11])
@@ -98,8 +111,12 @@ def test_stash_types_of_range() -> None:
         ((0, 5, 0), np.int64),
         ((0, np.inf, 1), np.float32),
         ((0, np.nan, 1), np.float32),
+        ((0, 1, np.nan), np.float32),
+        ((-np.inf, 0, -1), np.float32),
+        ((0, np.inf, np.inf), np.float32),
         ((0, 1, 1e-30), np.float32),
         ((-3e38, 3e38, 1), np.float32),
+        ((-3e38, 3e38, 1e38), np.float32),
         ((0, 1, 0), np.float32),
     ],
 )

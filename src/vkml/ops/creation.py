@@ -147,16 +147,20 @@ class ConstantOfShape(Operator):
 def range_count(node: Node, start: Any, limit: Any, delta: Any) -> int:
     """How many elements Range makes; the arguments are NumPy scalars of one type.
 
+    That is ONNX's formula, of which the difference is taken in float64, as in onnxruntime: an infinite step
+    makes none. Ends whose difference overflows their type are too far apart: what lies between would, too.
+
     Raises:
-        ShapeError: The step is zero, or an argument is not finite.
+        ShapeError: The step is zero or NaN, or an end is not finite.
     """
     if isinstance(start, np.floating):
-        if not all(map(math.isfinite, (float(start), float(limit), float(delta)))) or delta == 0:
+        first, last, step = float(start), float(limit), float(delta)
+        if not (math.isfinite(first) and math.isfinite(last)) or step == 0 or math.isnan(step):
             raise ShapeError(
-                f"{node.label}: start {start}, limit {limit} and delta {delta} must be finite, delta not 0"
+                f"{node.label}: start {start} and limit {limit} must be finite, delta {delta} a number, not 0"
             )
         with np.errstate(over="ignore"):
-            ratio = float(limit - start) / float(delta)
+            ratio = (last - first) / step if np.isfinite(limit - start) else math.inf
         return max(math.ceil(ratio), 0) if math.isfinite(ratio) else 2**63
     start, limit, delta = plain(start), plain(limit), plain(delta)
     if delta == 0:
