@@ -201,10 +201,13 @@ def attention_launches(
             addresses[buffer] = operands.buffer(name, buffer.bytes).address
     launches = Launches([[each] for each in dispatches], pipelines, Numbers())
 
-    def recorded(launch: tuple[Pipeline, bytes, int, int, int]) -> Launch:
-        return lambda recorder: recorder.dispatch(*launch)
+    push, grids = launches.numbers(launches.placed(addresses), ())
 
-    return [recorded(each) for [each] in launches.levels(launches.placed(addresses), ())]
+    def recorded(number: int, pipeline: Pipeline, start: int, end: int) -> Launch:
+        x, y, z = grids[3 * number : 3 * number + 3]
+        return lambda recorder: recorder.dispatch(pipeline, push[start:end], x, y, z)
+
+    return [recorded(number, *launch) for number, [launch] in enumerate(launches.levels)]
 
 
 def _check_head(variant: Variant, problem: Problem) -> None:
