@@ -203,10 +203,11 @@ def attention_launches(
 
     push, grids = launches.numbers(launches.placed(addresses), ())
 
-    def recorded(pipeline: Pipeline, start: int, end: int, at: int) -> Launch:
-        return lambda recorder: recorder.dispatch(pipeline, push[start:end], *grids[at : at + 3])
+    def recorded(number: int, pipeline: Pipeline, start: int, end: int) -> Launch:
+        x, y, z = grids[3 * number : 3 * number + 3]
+        return lambda recorder: recorder.dispatch(pipeline, push[start:end], x, y, z)
 
-    return [recorded(*launch, 3 * number) for number, [launch] in enumerate(launches.levels)]
+    return [recorded(number, *launch) for number, [launch] in enumerate(launches.levels)]
 
 
 def _check_head(variant: Variant, problem: Problem) -> None:

@@ -492,6 +492,61 @@ def test_one_plan_serves_all_lengths(unit: Unit) -> None:
         assert error(found, exact) <= 1.25 * error(problem.exact(tf32), exact)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_operands_that_run_backwards_and_results_in_the_middle_of_others(unit: Unit, dtype: Any) -> None:
+    """Known when kernels are made only, after the kernel was asked for."""
+    force(unit)
+    problem = operands(20, 21, 16, dtype=dtype)
+    problem.bias = normal(5, 20, 21).astype(dtype)
+    sketch = Sketch("backwards")
+    names = []
+    for name, axis in (("q", 2), ("k", 2), ("v", 3), ("bias", 1)):
+        array = getattr(problem, name)
+        x = sketch.input(name, array.shape, dtypes.from_numpy(array.dtype))
+        bounds = [sketch.constant(np.array([n], np.int64)) for n in (-1, -(1 << 40), axis, -1)]
+        names.append(sketch.node("Slice", x, *bounds))
+        setattr(problem, name, np.flip(array, axis))
+    q, k, v, bias = names
+    scores = sketch.node("MatMul", q, sketch.node("Transpose", k, perm=(0, 1, 3, 2)))
+    scores = sketch.node("Add", sketch.node("Mul", scores, sketch.constant(np.array(0.25, dtype))), bias)
+    mixed = sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), v)
+    model = save_graph(sketch.finish(sketch.node("Concat", q, mixed, q, axis=3)))
+    flipped = {"q": 2, "k": 2, "v": 3, "bias": 1}
+    feed = {
+        name: np.ascontiguousarray(np.flip(getattr(problem, name), axis)) for name, axis in flipped.items()
+    }
+    [found] = run(unit, model, feed)
+    assert error(found[..., 16:32], problem.exact()) < 1e-3
+    np.testing.assert_array_equal(found[..., 32:], problem.q)
+
+
+def test_float16_between_words(unit: Unit) -> None:
+    """Operands that begin at an odd place of a longer vector."""
+    force(unit)
+    problem = operands(20, 21, 16, batch=(1, 2), dtype=np.float16)
+    sketch = Sketch("odd")
+    names, feed = [], {}
+    for name in "qkv":
+        array = getattr(problem, name)
+        feed[name] = np.concatenate([np.zeros(3, np.float16), array.reshape(-1)])
+        x = sketch.input(name, feed[name].shape, dtypes.FLOAT16)
+        bounds = [sketch.constant(np.array([n], np.int64)) for n in (3, 1 << 40)]
+        part = sketch.node("Slice", x, *bounds)
+        names.append(sketch.node("Reshape", part, sketch.constant(np.array(array.shape, np.int64))))
+    scores = sketch.node("MatMul", names[0], sketch.node("Transpose", names[1], perm=(0, 1, 3, 2)))
+    scores = sketch.node("Mul", scores, sketch.constant(np.float16(0.25)))
+    mixed = sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), names[2])
+    [found] = run(unit, save_graph(sketch.finish(mixed)), feed)
+    assert error(found, problem.exact()) < 1e-3
+
+
+def test_no_keys_at_all(unit: Unit) -> None:
+    force(unit)
+    problem = operands(20, 0, 16)
+    [found] = run(unit, problem.model(), problem.feed, is_fused=False)
+    np.testing.assert_array_equal(found, np.zeros((2, 3, 20, 16), np.float32))
+
+
 def test_epilogues_and_results_repeat(unit: Unit) -> None:
     force(unit)
     problem = operands(20, 33, 16)

@@ -451,7 +451,8 @@ def _make_plan(
     if placement.strict and misplaced:
         raise strict_error(misplaced)
     if optimise:
-        graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
+        if any(site.target.has_units for site in placement.sites):
+            graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
         graph = fuse(graph, lambda node: device_of[key_of(node)], _follows(graph, device_of))
         for node in graph.nodes:
             device_of[key_of(node)] = device_of[key_of(members(node)[0])]

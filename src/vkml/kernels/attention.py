@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
@@ -117,6 +117,8 @@ def refusal(target: Target, given: Attention) -> str:
         return "a causal mask beside others"
     if not (given.scale > 0 and math.isfinite(given.scale)):
         return f"a scale of {given.scale}"
+    if given.k.shape[2] == 0:
+        return "no keys"
     if forced is None and typical(q.shape[2]) < FEWEST_QUERIES:
         return f"{typical(q.shape[2])} rows only"
     if any(typical(size) > target.max_groups for size in q.shape[:2]):
@@ -140,13 +142,17 @@ def launch(build: Builder, given: Attention, result: TensorType) -> list[View]:
 
 def emit(build: Builder, given: Attention, variant: Variant, result: TensorType) -> list[View]:
     """Emits an attention by a variant; otherwise as `launch`."""
+    # Views that run backwards are known only now: they must not be refused any more.
+    q, k, v = (_forwards(build, view) for view in (given.q, given.k, given.v))
+    mask, bias = (None if view is None else _forwards(build, view) for view in (given.mask, given.bias))
+    given = replace(given, q=q, k=k, v=v, mask=mask, bias=bias)
     if given.has_floats:
         k, v, statistics = _emit_operands(build, given, variant)
         q = given.q if given.q.strides[3] == 1 else build.contiguous(given.q)
     else:
         statistics = None
         q, k, v = (
-            view if _is_aligned(view, 8) else build.contiguous(view) for view in (given.q, given.k, given.v)
+            view if _is_aligned(view, 8) else _copied(build, view) for view in (given.q, given.k, given.v)
         )
     # Heads side by side: what follows mostly puts them there, and then has nothing to do.
     epilogue, outputs = build.take_epilogue(result, (0, 2, 1, 3) if len(result.dims) == 4 else None)
@@ -192,6 +198,17 @@ def emit(build: Builder, given: Attention, variant: Variant, result: TensorType)
         )
     )
     return outputs
+
+
+def _forwards(build: Builder, view: View) -> View:
+    return build.contiguous(view) if view.is_reversed else view
+
+
+def _copied(build: Builder, view: View) -> View:
+    """Also what is contiguous, but begins somewhere between words."""
+    made = build.scratch(view.type)
+    build.copy(view, made)
+    return made
 
 
 def _emit_operands(build: Builder, given: Attention, variant: Variant) -> tuple[View, View, View]:

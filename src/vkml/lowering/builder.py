@@ -73,6 +73,11 @@ class Target:
     holds_elements_once: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
 
+    @property
+    def has_units(self) -> bool:
+        """Whether there are matrix units, and precision allows them."""
+        return self.fragment is not None and not self.strict_fp32
+
 
 class Builder:
     """Collects the dispatches of one device's part of a graph.
