@@ -16,7 +16,7 @@ from vkml.lowering.vulkan import Piece, refusals
 
 if TYPE_CHECKING:
     from vkml.engine.weights import WeightStore
-    from vkml.lowering.builder import Target
+    from vkml.lowering.target import Target
     from vkml.vulkan import Device
 
 CPU = "cpu"

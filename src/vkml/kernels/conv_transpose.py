@@ -11,14 +11,14 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 Triple = tuple[int, int, int]
 WORKGROUP = 128
 
 
 def conv_transpose(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     weight: View,
     bias: View | None,

@@ -15,8 +15,8 @@ from vkml.kernels.views import BufferKind, View
 from vkml.lowering.native_builder import NativeBuilder
 from vkml.lowering.native_layout import Border, Layouts
 from vkml.lowering.native_step import NativeStep
+from vkml.lowering.nodes import place_concatenations, view_of
 from vkml.lowering.schedule import schedule
-from vkml.lowering.vulkan import lower_one, place_concatenations, view_of
 from vkml.passes.fuse import members
 
 
@@ -73,11 +73,13 @@ def compile_native(
     for position, node in enumerate(nodes):
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
         try:
-            made = lower_one(build, node, given, [types[name] for name in node.outputs if name])
+            made = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
         except (CannotLower, TooOpen, struct.error) as reason:
             # struct.error: a stride or size that no instruction can state.
             raise Refused(position, str(reason)) from reason
-        views.update((name, view) for name, view in zip(node.outputs, made, strict=False) if name)
+        views.update(
+            (name, view) for name, view in zip(node.outputs, made, strict=False) if name and view is not None
+        )
     for name, target in results.items():
         if views[name] is target:
             continue

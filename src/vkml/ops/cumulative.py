@@ -54,7 +54,7 @@ class Cumulative(Operator):
         return [np.asarray(np.flip(result, axis) if node.attributes["reverse"] else result, order="C")]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, axis = inputs[0], int(inputs[1].buffer.constant.array.reshape(-1)[0])
+        x, axis = inputs[0], int(build.contents(inputs[1]).reshape(-1)[0])
         return build.scan(  # type: ignore[no-any-return]
             x,
             normalise_axis(node, axis, len(x.shape)),

@@ -340,7 +340,7 @@ class Resize(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x = inputs[0]
-        given = [None if view is None else view.buffer.constant.array for view in inputs[1:]]
+        given = [None if view is None else build.contents(view) for view in inputs[1:]]
         roi, scales, sizes = (*given, None, None, None)[:3]
         geometry = resize_geometry(node, x.shape, roi, scales, sizes)
         if geometry.extrapolation is not None or (geometry.mode != "nearest" and not x.dtype.is_float):

@@ -150,17 +150,18 @@ class Pad(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x = inputs[0]
-        pads, _, axes = (*(_stated(view) for view in inputs[1:]), None, None)[:3]
+        pads, _, axes = (*(_stated(build, view) for view in inputs[1:]), None, None)[:3]
         geometry = pad_geometry(node, x.shape, pads or (), axes)
         fill = inputs[2] if len(inputs) > 2 else None
         return _lower_pad(build, x, geometry, node.attributes["mode"], fill)
 
 
-def _stated(view: Any) -> tuple[int, ...] | None:
+def _stated(build: Any, view: Any) -> tuple[int, ...] | None:
     """The integers of a constant input of a lowering; None where it is absent or computed."""
-    if view is None or view.buffer.constant is None or not view.dtype.is_integer:
+    if view is None or not view.dtype.is_integer:
         return None
-    return integers(view.buffer.constant.array)
+    stated = build.contents(view)
+    return None if stated is None else integers(stated)
 
 
 def _lower_pad(build: Any, x: Any, geometry: PadGeometry, mode: str, fill: Any) -> Sequence[Any]:
@@ -252,7 +253,7 @@ class Tile(Operator):
         return [contiguous(np.broadcast_to(x.reshape(split), spread)).reshape(whole)]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, repeats = inputs[0], integers(inputs[1].buffer.constant.array)
+        x, repeats = inputs[0], integers(build.contents(inputs[1]))
         made = build.output(build.result())
         # Every axis as (repeats, size), the repeats steps of 0 through the input.
         split = tuple(part for size in x.shape for part in (1, size))
@@ -303,6 +304,6 @@ class CenterCropPad(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x = inputs[0]
-        shape = integers(inputs[1].buffer.constant.array)
+        shape = integers(build.contents(inputs[1]))
         begins, ends = center_crop_pad_geometry(node, x.shape, shape)
         return _lower_pad(build, x, PadGeometry(begins, ends, build.result().dims), "constant", None)

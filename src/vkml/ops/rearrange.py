@@ -139,10 +139,10 @@ class Trilu(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x, k = inputs[0], optional(inputs, 1)
-        if k is not None and k.buffer.constant is None:
+        if k is not None and build.contents(k) is None:
             return None
         rows, columns = x.shape[-2:]
-        stated = 0 if k is None else int(k.buffer.constant.array.reshape(()))
+        stated = 0 if k is None else int(build.contents(k).reshape(()))
         diagonal = max(min(stated, columns), -rows)
         # An element stays where its column lies right (or left) of its row's place on the diagonal.
         edges = np.arange(rows, dtype=np.int32).reshape(-1, 1) + np.int32(diagonal)

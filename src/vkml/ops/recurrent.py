@@ -300,8 +300,7 @@ class _Recurrent(Operator):
             joined[:, apart] = pairs[:, 0, apart]
             return joined.astype(array.dtype)
 
-        whole = given.buffer.constant
-        if whole is not None and given.is_contiguous and given.elements == whole.array.size:
+        if build.is_whole_constant(given):
             bias = build.prepared(given, f"recurrent bias {shape} {apart}", both)
         else:
             pairs = build.reshape(given, shape)

@@ -99,7 +99,7 @@ class Reduction(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         data = inputs[0]
-        stated = None if len(inputs) < 2 or inputs[1] is None else integers(inputs[1].buffer.constant.array)
+        stated = None if len(inputs) < 2 or inputs[1] is None else integers(build.contents(inputs[1]))
         axes = reduction_axes(node, len(data.shape), stated)
         if 0 in data.shape or (self.name in ("ReduceLogSum", "ReduceLogSumExp") and data.dtype.is_integer):
             return None

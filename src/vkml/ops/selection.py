@@ -67,7 +67,7 @@ class OneHot(Operator):
         indices, depth, values = inputs
         rank = len(indices.shape) + 1
         axis = normalise_axis(node, node.attributes["axis"], rank)
-        size = int(depth.buffer.constant.array.reshape(()))
+        size = int(build.contents(depth).reshape(()))
         found = build.reshape(indices, (*indices.shape[:axis], 1, *indices.shape[axis:]))
         # Beyond 32 bits no index is one of a class: clamped, so that it does not wrap onto one.
         places = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (rank - axis - 1))

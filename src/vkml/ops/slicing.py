@@ -131,7 +131,7 @@ class Split(Operator):
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
         x = inputs[0]
-        lengths = None if len(inputs) < 2 or inputs[1] is None else integers(inputs[1].buffer.constant.array)
+        lengths = None if len(inputs) < 2 or inputs[1] is None else integers(build.contents(inputs[1]))
         axis, parts = split_geometry(node, x.shape, lengths)
         made, start = [], 0
         for part in parts:
@@ -230,7 +230,7 @@ class Slice(Operator):
         ]
 
     def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        given = [None if view is None else integers(view.buffer.constant.array) for view in inputs[1:]]
+        given = [None if view is None else integers(build.contents(view)) for view in inputs[1:]]
         starts, ends, axes, steps = (*given, None, None)[:4]
         geometry = slice_geometry(node, inputs[0].shape, starts or (), ends or (), axes, steps)
         cut = inputs[0].slice(geometry.starts, geometry.steps, geometry.sizes)
