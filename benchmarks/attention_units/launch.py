@@ -207,7 +207,7 @@ def attention_launches(
 
     push, grids = launches.numbers(launches.placed(addresses), ())
     return [
-        recorded((pipeline, push[start:end], *grids[3 * at : 3 * at + 3]))
+        recorded((pipeline, push[start:end], grids[3 * at], grids[3 * at + 1], grids[3 * at + 2]))
         for at, [(pipeline, start, end)] in enumerate(launches.levels)
     ]
 

@@ -128,13 +128,29 @@ class Node:
         None where that takes more than a look at the attributes: some are tensors, or bodies of control flow.
         """
         try:
-            attributes = attribute_form(self.attributes)
+            attributes = self.attribute_form
             hash(attributes)
         except (KeyError, TypeError):
             return None
         numbers: dict[str, int] = {}
         inputs = [name and numbers.setdefault(name, len(numbers)) for name in self.inputs]
         return self.op, self.domain, attributes, *inputs, *[bool(name) for name in self.outputs]
+
+    @lazy
+    def attribute_form(self) -> Hashable:
+        """Equal for attributes with which an operator does the same, bodies of groups and tensors included.
+
+        Raises:
+            TypeError: there is a tensor of more than a few numbers among them, or a body of control flow.
+        """
+        if not self.attributes:
+            return ()
+        return tuple([(key, _form(value)) for key, value in self.attributes.items()])
+
+    @lazy
+    def key(self) -> str:
+        """What tells it from other nodes of its graph: its first output."""
+        return next(name for name in self.outputs if name)
 
     @lazy
     def reads(self) -> tuple[str, ...]:
@@ -192,7 +208,7 @@ class Graph:
             numbers[name] = len(numbers)
             parts.append(_contents(constant))
         for node in self.nodes:
-            parts += (node.op, node.domain, attribute_form(node.attributes))
+            parts += (node.op, node.domain, node.attribute_form)
             parts += [numbers[name] for name in node.inputs]
             for name in node.outputs:
                 if name:
@@ -243,15 +259,6 @@ def attribute_key(attributes: Mapping[str, Any]) -> Hashable:
 
 _MOST_NUMBERS = 64
 """Elements of constants that are part of a form."""
-
-
-def attribute_form(attributes: Mapping[str, Any]) -> Hashable:
-    """As `attribute_key`, for attributes of all graphs: bodies of groups and small tensors by what they are.
-
-    Raises:
-        TypeError: there is a larger tensor among them, or bodies of control flow.
-    """
-    return tuple([(key, _form(value)) for key, value in attributes.items()]) if attributes else ()
 
 
 def _form(value: Any) -> Hashable:

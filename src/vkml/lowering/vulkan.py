@@ -113,7 +113,7 @@ def refusals(
                 if form is not None:
                     tried[form] = reason
         if reason is not None:
-            found[next(name for name in node.outputs if name)] = reason
+            found[node.key] = reason
     return found
 
 
