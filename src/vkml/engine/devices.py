@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import threading
@@ -209,8 +210,10 @@ def close_devices() -> None:
         _open.clear()
 
 
+@functools.lru_cache(maxsize=32)
 def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
-    """What lowering needs to know of a device, and of the precision wanted."""
+    """What lowering needs to know of a device, and of the precision wanted; sessions share it, and with it
+    the lowerings that are kept for it."""
     from dataclasses import fields
 
     from vkml.lowering.target import Target

@@ -24,11 +24,12 @@ class Constant:
     array: np.ndarray[Any, Any]
     """Of `shape`, in the dtype's storage type."""
 
-    @property
+    @lazy
     def type(self) -> TensorType:
+        """Element type and shape."""
         return TensorType(self.dtype, self.shape)
 
-    @property
+    @lazy
     def is_open(self) -> bool:
         """Whether there are sizes among its elements that planning leaves open (`vkml.ir.size`)."""
         return self.array.dtype == object and self.dtype != STRING
@@ -265,6 +266,8 @@ def _form(value: Any) -> Hashable:
     if isinstance(value, float):
         return value.hex()
     if isinstance(value, tuple | list):
+        if {*map(type, value)} == {int}:
+            return int, *value
         return tuple([_form(item) for item in value])
     if isinstance(value, Graph):
         return value.form

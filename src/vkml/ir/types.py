@@ -107,11 +107,11 @@ class TensorType(ValueType):
         assert self.shape is not None, self
         return len(self.shape)
 
-    @property
+    @lazy
     def elements(self) -> int:
         return math.prod(self.dims)
 
-    @property
+    @lazy
     def bytes(self) -> int:
         """What it takes in files and on devices."""
         return self.dtype.bytes_for(self.elements)

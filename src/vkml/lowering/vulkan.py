@@ -96,6 +96,7 @@ def refusals(
     Nodes are lowered to find out, on throw-away buffers; what they come to is kept for `lower`.
     """
     build = VulkanBuilder(target)
+    views: dict[Hashable, View] = {}
     tried: dict[Hashable, str | None] = {}
     """With open sizes, for which nothing is kept longer."""
     found = {}
@@ -106,8 +107,7 @@ def refusals(
             if form is not None and form in tried:
                 reason = tried[form]
             else:
-                views: dict[str, View] = {}
-                given = [_probe_view(name, types, constants, views, build) for name in node.inputs]
+                given = [_probe_view(node, name, types, constants, views, build) for name in node.inputs]
                 build.error_labels.clear()
                 reason = build.refusal(node, given, [types[name] for name in node.outputs if name])
                 if form is not None:
@@ -144,18 +144,23 @@ def _refused_value(node: Node, types: Mapping[str, TensorType], target: Target) 
 
 
 def _probe_view(
+    node: Node,
     name: str,
     types: Mapping[str, TensorType],
     constants: Mapping[str, Constant],
-    views: dict[str, View],
+    views: dict[Hashable, View],
     build: VulkanBuilder,
 ) -> View | None:
+    """A view of an input; `views` has those of nodes before, of values by type and place among the inputs."""
     if not name:
         return None
-    if name not in views:
-        constant = constants.get(name)
-        if constant is not None:
-            views[name] = build.constant(constant, name)
-        else:
-            views[name] = build.buffer(BufferKind.INPUT, types[name], name)
-    return views[name]
+    constant = constants.get(name)
+    key = id(constant) if constant is not None else (types[name], node.inputs.index(name))
+    found = views.get(key)
+    if found is None:
+        found = views[key] = (
+            build.buffer(BufferKind.INPUT, types[name], name)
+            if constant is None
+            else build.constant(constant, name)
+        )
+    return found
