@@ -20,7 +20,7 @@ from vkml.kernels.views import BufferKind, View
 from vkml.lowering import kept
 from vkml.lowering.builder import Builder
 from vkml.lowering.native_builder import NativeBuilder
-from vkml.lowering.native_layout import Layouts
+from vkml.lowering.native_layout import Border, Layouts
 from vkml.lowering.target import Target
 from vkml.lowering.vulkan_builder import VulkanBuilder
 
@@ -242,3 +242,41 @@ def test_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         type_ = TensorType(dtypes.FLOAT32, (size, 2))
         build.lower(softmax("x"), (softmax("x"),), values(build, "x", type_=type_), [type_])
         assert len(build._kept) <= 3
+
+
+IMAGE = TensorType(dtypes.FLOAT32, (1, 16, 8, 8))
+ROUND = Border(1, 1, 1, 1)
+
+
+def native(layouts: Layouts) -> NativeBuilder:
+    from vkml.cpu.native.executable import InstructionSet
+
+    return NativeBuilder(InstructionSet.AVX2, 1, layouts)
+
+
+def test_values_lie_as_is_wished_for_them() -> None:
+    build = native(Layouts(frozenset({"last", "bordered"}), {"bordered": ROUND}))
+    for name in ("first", "last", "bordered", "last"):
+        node = Node("Relu", ("x",), (name,), {})
+        [made] = build.lower(node, (node,), values(build, "x", type_=IMAGE), [IMAGE])
+        assert made is not None
+        assert (made.strides[1] == 1) == (name != "first")
+        assert (made.buffer in build.bordered) == (name == "bordered")
+
+
+def test_a_border_is_relied_on_only_where_there_is_one() -> None:
+    """The same strides, but nobody writes zeros round the image: it has to be copied."""
+    build = native(Layouts())
+    weight = np.ones((16, 16, 3, 3), np.float32)
+    attributes = {"kernel_shape": (3, 3), "pads": (1,) * 4, "group": 1, "auto_pad": "NOTSET"}
+    node = Node("Conv", ("x", "w"), ("y",), {**attributes, "strides": None, "dilations": None})
+    launches = []
+    for is_bordered in (True, False, True):
+        image = build.channels_last(IMAGE, "x", ROUND)
+        if not is_bordered:
+            del build.bordered[image.buffer]
+        mark = len(build.launches)
+        operands = [image, build.constant(Constant(dtypes.FLOAT32, weight.shape, weight), "w")]
+        build.lower(node, (node,), operands, [IMAGE])
+        launches.append(len(build.launches) - mark)
+    assert launches == [1, 2, 1]
