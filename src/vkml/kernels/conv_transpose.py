@@ -13,7 +13,6 @@ from vkml.kernels.writer import compute_type, load_expression, multiply_add, tem
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
-Triple = tuple[int, int, int]
 WORKGROUP = 128
 
 
@@ -24,9 +23,9 @@ def conv_transpose(
     bias: View | None,
     result: TensorType,
     *,
-    strides: Triple,
-    pads: Triple,
-    dilations: Triple,
+    strides: tuple[int, ...],
+    pads: tuple[int, ...],
+    dilations: tuple[int, ...],
     group: int,
 ) -> list[View]:
     """The gradient of a convolution with respect to its input.

@@ -12,7 +12,7 @@ import numpy as np
 
 from vkml.ir import Constant, DType, Graph, Node, TensorType, dtypes, find
 from vkml.ir.file_constant import settled
-from vkml.ir.lowering import CannotLower
+from vkml.ir.lowering import CannotLower, all_given
 from vkml.ir.size import is_deciding
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
@@ -378,13 +378,14 @@ class Builder(Templates, Generic[D]):
             raise CannotLower(f"{node.op} has no {self.makes}")
         return lowered
 
-    def fused(self, body: Graph, inputs: Sequence[View]) -> list[View]:
+    def fused(self, body: Graph, inputs: Sequence[View | None]) -> list[View]:
         """Lowers a fused group: a pointwise body as one kernel, an anchor with the rest as its epilogue."""
-        views = {value.name: view for value, view in zip(body.inputs, inputs, strict=True)}
+        operands = all_given(inputs)
+        views = {value.name: view for value, view in zip(body.inputs, operands, strict=True)}
         anchor = body.nodes[0]
         if find(anchor).is_pointwise:
             outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
-            self.pointwise(body, list(inputs), outputs, label=body.name)
+            self.pointwise(body, operands, outputs, label=body.name)
             return outputs
         mark = self.mark()
         try:

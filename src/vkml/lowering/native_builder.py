@@ -17,7 +17,7 @@ from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.open_pointwise import open_pointwise
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.file_constant import owned
-from vkml.ir.lowering import CannotLower
+from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.size import examples, is_deciding
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
@@ -446,7 +446,7 @@ class NativeBuilder(Builder[NativeDispatch]):
             self.copy(made, target)
         return [target]
 
-    def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
+    def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
         """Nearest neighbours that repeat every element a whole number of times: a copy."""
         if self._epilogue is not None:
             raise CannotLower("Resize takes no epilogue")

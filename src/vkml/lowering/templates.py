@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from vkml.ir.lowering import CannotLower
+from vkml.ir import DType
+from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.recurrence import Cell
 from vkml.ir.windows import Windows
 from vkml.kernels.views import View
@@ -39,7 +40,17 @@ class Templates:
         """Convolution over windows of three spatial axes."""
         raise self._lacks("a convolution")
 
-    def conv_transpose(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
+    def conv_transpose(
+        self,
+        x: View,
+        weight: View,
+        bias: View | None,
+        *,
+        strides: tuple[int, ...],
+        pads: tuple[int, ...],
+        dilations: tuple[int, ...],
+        group: int,
+    ) -> list[View]:
         """A transposed convolution."""
         raise self._lacks("a transposed convolution")
 
@@ -111,13 +122,29 @@ class Templates:
         """Slices replaced, or added to, by tuples of indices."""
         raise self._lacks("scattering by tuples")
 
-    def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
+    def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
         """Sums of a few neighbours along each axis, by tables of places and weights."""
         raise self._lacks("resizing")
 
-    def recurrence(self, cells: Sequence[Cell], inputs: View, weights: View, **how: Any) -> list[View | None]:
-        """A recurrent layer's results; other arguments as the fields of `RecurrentLayer`."""
-        return self.recurrent_layer(RecurrentLayer(cells, inputs, weights, **how))
+    def recurrence(
+        self,
+        cells: Sequence[Cell],
+        inputs: View,
+        weights: View,
+        *,
+        vectors: Sequence[View],
+        lengths: View | None,
+        initial: Sequence[View | None],
+        is_reversed: Sequence[bool],
+        dtype: DType,
+        is_batch_first: bool,
+        wanted: Sequence[bool],
+    ) -> list[View | None]:
+        """A recurrent layer's results."""
+        layer = RecurrentLayer(
+            cells, inputs, weights, vectors, lengths, initial, is_reversed, dtype, is_batch_first, wanted
+        )
+        return self.recurrent_layer(layer)
 
     def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
         """A recurrent layer's results."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from vkml.ir import Constant, DType, Graph, TensorType, dtypes
-from vkml.ir.lowering import CannotLower
+from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
 from vkml.kernels import (
@@ -240,8 +239,28 @@ class VulkanBuilder(Builder[Dispatch]):
     def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
         return scatter.scatter_tuples(self, x, indices, updates, reduction, self.result())
 
-    def conv_transpose(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
-        return conv_transpose.conv_transpose(self, x, weight, bias, self.result(), **geometry)
+    def conv_transpose(
+        self,
+        x: View,
+        weight: View,
+        bias: View | None,
+        *,
+        strides: tuple[int, ...],
+        pads: tuple[int, ...],
+        dilations: tuple[int, ...],
+        group: int,
+    ) -> list[View]:
+        return conv_transpose.conv_transpose(
+            self,
+            x,
+            weight,
+            bias,
+            self.result(),
+            strides=strides,
+            pads=pads,
+            dilations=dilations,
+            group=group,
+        )
 
     def gather(self, data: View, indices: View, axis: int) -> list[View]:
         return gather.gather(self, data, indices, axis, self.result())
@@ -249,7 +268,7 @@ class VulkanBuilder(Builder[Dispatch]):
     def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
         return recurrent.recurrent_layer(self, layer)
 
-    def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
+    def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
         return resize.resize(self, x, self.result(), tables)
 
 
