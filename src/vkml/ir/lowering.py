@@ -169,6 +169,35 @@ class Lowering(Protocol[V]):
         """Batched product of (batch, m, k) and (batch, k, n)."""
         ...
 
+    def attention(
+        self,
+        q: V,
+        k: V,
+        v: V,
+        *,
+        scale: float,
+        mask: V | None,
+        keeps: bool,
+        fill: float,
+        bias: V | None,
+        causal: tuple[int, float, bool] | None,
+    ) -> list[V]:
+        """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns).
+
+        Args:
+            q: queries.
+            k: keys.
+            v: values.
+            scale: of the products.
+            mask: truth values of (batch, heads, queries, keys).
+            keeps: whether a true one keeps its score; else a false one does.
+            fill: what a score becomes that is not kept.
+            bias: floats that are added then.
+            causal: the offset of the last key that the first row sees; what the scores of other keys are, or
+                are added; and whether they are added.
+        """
+        ...
+
     def conv(self, x: V, weight: V, bias: V | None, windows: Windows, *, group: int) -> list[V]:
         """Convolution over windows of three spatial axes."""
         ...

@@ -31,9 +31,19 @@ class Templates:
         raise self._lacks("a product")
 
     def attention(
-        self, q: View, k: View, v: View, *, causal: tuple[int, float, bool] | None, **how: Any
+        self,
+        q: View,
+        k: View,
+        v: View,
+        *,
+        scale: float,
+        mask: View | None,
+        keeps: bool,
+        fill: float,
+        bias: View | None,
+        causal: tuple[int, float, bool] | None,
     ) -> list[View]:
-        """softmax(scale · q kᵀ, masked) v; other arguments as the fields of `Attention`, and of `Causal`."""
+        """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns)."""
         raise self._lacks("attention in one step")
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:

@@ -156,10 +156,20 @@ class VulkanBuilder(Builder[Dispatch]):
         return gemm.matmul(self, replace(product, why_strict=why), a, b)
 
     def attention(
-        self, q: View, k: View, v: View, *, causal: tuple[int, float, bool] | None, **how: Any
+        self,
+        q: View,
+        k: View,
+        v: View,
+        *,
+        scale: float,
+        mask: View | None,
+        keeps: bool,
+        fill: float,
+        bias: View | None,
+        causal: tuple[int, float, bool] | None,
     ) -> list[View]:
         known = None if causal is None else attention.Causal(*causal)
-        given = attention.Attention(q, k, v, causal=known, **how)
+        given = attention.Attention(q, k, v, scale, mask, keeps, fill, bias, known)
         return attention.launch(self, given, self.result())
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
