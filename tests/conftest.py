@@ -66,6 +66,14 @@ def vulkan_device_names() -> tuple[str, ...]:
     return tuple(name for name, _ in vulkan_devices())
 
 
+@pytest.fixture(autouse=True)
+def lowerings_of_its_own() -> None:
+    """A test lowers what it plans itself: some change what lowering goes by."""
+    from vkml.lowering.kept import forget_lowerings
+
+    forget_lowerings()
+
+
 # --- the end of a run ---------------------------------------------------------------------------------------
 
 

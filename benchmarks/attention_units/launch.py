@@ -34,8 +34,8 @@ from vkml.kernels.fragment_layout import FragmentLayouts
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering.builder import Builder
 from vkml.lowering.numbers import Numbers
+from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.vulkan import Device, Memory, MemoryKind, Pipeline
 
 Halfs = npt.NDArray[np.float16]
@@ -150,7 +150,7 @@ def attention_dispatches(
 
     What is no operand is scratch memory, and called after its number.
     """
-    build = Builder(kernels.target)
+    build = VulkanBuilder(kernels.target)
     uses: dict[Buffer, str] = {}
 
     def view(name: str, rows: int, heads: int) -> View:
@@ -170,11 +170,12 @@ def attention_dispatches(
     causal = Causal(problem.causal_offset) if problem.is_causal else None
     given = Attention(q, k, v, problem.scale, causal=causal, is_empty_zero=True, logs=logs)
     build.set_destination("out", out)
-    with build.node(Node("Attention", (), ("out",), domain="vkml"), ["attention"], ["Attention"]):
+    node = Node("Attention", (), ("out",), name="attention", domain="vkml")
+    with build.node(node, [node]):
         emit(build, given, variant, out.type)
     for number, buffer in enumerate(build.buffers):
         uses[buffer] = f"scratch {number}"
-    return build.dispatches, uses
+    return build.launches, uses
 
 
 def attention_launches(

@@ -22,7 +22,7 @@ from vkml.kernels.fragment_layout import FragmentLayouts, Layout, layout_of
 from vkml.kernels.matrix_units import MATRIX_UNIT_NEEDS
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering.builder import Target
+from vkml.lowering.target import Target
 from vkml.onnx import save_graph
 
 Array = npt.NDArray[Any]

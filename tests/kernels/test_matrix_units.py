@@ -22,7 +22,8 @@ from vkml.kernels.matrix_units import Choice, Tile
 from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering.builder import Builder, Target
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 
 Floats = npt.NDArray[np.float32]
@@ -288,7 +289,7 @@ def operands(
 
 def test_what_is_for_matrix_units() -> None:
     product, a, b = operands()
-    assert matrix_units.refusal(GPU, product, a, b) == ""
+    assert matrix_units.refusal(VulkanBuilder(GPU), product, a, b) == ""
     refused = {
         "strict": (replace(GPU, strict_fp32=True), a, b),
         "no matrix units": (replace(GPU, fragment=None), a, b),
@@ -299,18 +300,18 @@ def test_what_is_for_matrix_units() -> None:
         "transposed": (GPU, replace(a, strides=(0, 1, 256)), b),
     }
     for reason, (target, left, right) in refused.items():
-        assert reason in matrix_units.refusal(target, product, left, right)
-    assert "too small" in matrix_units.refusal(GPU, *operands(16, 64, 64))
-    assert "sums of more" in matrix_units.refusal(GPU, *operands(16, 70000, 64))
+        assert reason in matrix_units.refusal(VulkanBuilder(target), product, left, right)
+    assert "too small" in matrix_units.refusal(VulkanBuilder(GPU), *operands(16, 64, 64))
+    assert "sums of more" in matrix_units.refusal(VulkanBuilder(GPU), *operands(16, 70000, 64))
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, 1e-9], ids=str)
 def test_weights_that_scales_do_not_suit_are_strict(value: float) -> None:
     weights = normal(1, 1024, 512)
     weights[7] = value
-    assert "weights" in matrix_units.refusal(GPU, *operands(weights=weights))
+    assert "weights" in matrix_units.refusal(VulkanBuilder(GPU), *operands(weights=weights))
     weights[7] = 1e-3
-    assert not matrix_units.refusal(GPU, *operands(weights=weights))
+    assert not matrix_units.refusal(VulkanBuilder(GPU), *operands(weights=weights))
 
 
 def test_every_tile_fits_a_gpu_and_the_rule_takes_wide_ones_for_large_products() -> None:
@@ -332,7 +333,9 @@ def test_packed_weights_are_made_once_and_keep_no_original_alive() -> None:
     assert GPU.fragment is not None
     _, _, b = operands(weights=normal(1, 1024, 512))
     matrix = View(b.buffer, b.dtype, b.shape[1:], b.strides[1:])
-    first, second = (Builder(GPU).packed_weights(matrix, GPU.fragment).buffer.constant for _ in range(2))
+    first, second = (
+        VulkanBuilder(GPU).packed_weights(matrix, GPU.fragment).buffer.constant for _ in range(2)
+    )
     assert first is second
     original = weakref.ref(b.buffer.constant)
     del b, matrix, first, second

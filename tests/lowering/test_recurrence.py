@@ -16,16 +16,18 @@ from vkml.cpu.native.executable import InstructionSet
 from vkml.ir import Constant, Node, TensorType, dtypes, find
 from vkml.ir.operator import normalise_attributes
 from vkml.kernels.views import BufferKind
-from vkml.lowering.builder import Builder, Target
+from vkml.lowering.builder import Builder
 from vkml.lowering.native_builder import NativeBuilder
 from vkml.lowering.native_layout import Layouts
 from vkml.lowering.schedule import schedule
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
 
 STEPS = 7
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def _lowered(build: Builder, op: str, hidden: int, **attributes: Any) -> list[Any]:
+def _lowered(build: Builder[Any], op: str, hidden: int, **attributes: Any) -> list[Any]:
     """The launches of a layer of constant weights and one sequence."""
     outputs = ("y", "h", "c") if op == "LSTM" else ("y", "h")
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
@@ -40,10 +42,9 @@ def _lowered(build: Builder, op: str, hidden: int, **attributes: Any) -> list[An
     views += [build.constant(Constant(dtypes.FLOAT32, array.shape, array), "weight") for array in weights]
     types = [TensorType(dtypes.FLOAT32, (STEPS, directions, 1, hidden))]
     types += [TensorType(dtypes.FLOAT32, (directions, 1, hidden))] * (len(outputs) - 1)
-    with build.node(node, [node.label], [op]):
-        made = build.lower_node(node, views, types)
-    assert [view.shape for view in made] == [type_.dims for type_ in types]
-    return list(getattr(build, "launches", None) or build.dispatches)
+    made = build.lower(node, [node], views, types)
+    assert [view and view.shape for view in made] == [type_.dims for type_ in types]
+    return list(build.launches)
 
 
 def _steps(launches: Sequence[Any]) -> list[Any]:
@@ -67,7 +68,7 @@ def _check_order(launches: Sequence[Any], count: int) -> None:
 @pytest.mark.parametrize(("op", "stages"), [("LSTM", 1), ("GRU", 2), ("RNN", 1)])
 def test_a_dispatch_a_stage_of_each_step(op: str, stages: int) -> None:
     with patch("vkml.kernels.recurrent.forced", False):
-        build = Builder(Target(frozenset()))
+        build = VulkanBuilder(Target(frozenset()))
         launches = _lowered(build, op, 12, direction="bidirectional")
     _check_order(launches, STEPS * stages)
     assert len({step.kernel for step in _steps(launches)}) == stages
@@ -75,12 +76,12 @@ def test_a_dispatch_a_stage_of_each_step(op: str, stages: int) -> None:
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 def test_small_layers_are_one_dispatch(op: str) -> None:
-    launches = _lowered(Builder(Target(frozenset())), op, 12, direction="bidirectional")
+    launches = _lowered(VulkanBuilder(Target(frozenset())), op, 12, direction="bidirectional")
     _check_order(launches, 1)
 
 
 def test_large_layers_are_a_dispatch_a_step() -> None:
-    assert len(_steps(_lowered(Builder(Target(frozenset())), "LSTM", 300))) == STEPS
+    assert len(_steps(_lowered(VulkanBuilder(Target(frozenset())), "LSTM", 300))) == STEPS
 
 
 @pytest.mark.parametrize(("op", "stages"), [("LSTM", 1), ("GRU", 2), ("RNN", 1)])

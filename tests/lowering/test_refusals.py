@@ -5,7 +5,7 @@ from __future__ import annotations
 import vkml.ops  # noqa: F401  the registry
 from vkml.ir import Node, TensorType, dtypes
 from vkml.ir.size import Sizes
-from vkml.lowering.builder import Target
+from vkml.lowering.target import Target
 from vkml.lowering.vulkan import refusals
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import threading
@@ -16,7 +17,7 @@ from vkml.forks import renew_in_child
 if TYPE_CHECKING:
     from vkml.kernels.fragment_layout import FragmentLayouts
     from vkml.kernels.packed_weights import Fragment
-    from vkml.lowering.builder import Target
+    from vkml.lowering.target import Target
     from vkml.vulkan import Device, DeviceInfo
 
 VULKAN_PROVIDER = "VulkanExecutionProvider"
@@ -209,11 +210,13 @@ def close_devices() -> None:
         _open.clear()
 
 
+@functools.lru_cache(maxsize=32)
 def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
-    """What lowering needs to know of a device, and of the precision wanted."""
+    """What lowering needs to know of a device, and of the precision wanted; sessions share it, and with it
+    the lowerings that are kept for it."""
     from dataclasses import fields
 
-    from vkml.lowering.builder import Target
+    from vkml.lowering.target import Target
 
     names = (f.name for f in fields(info.capabilities))
     flags = frozenset(name for name in names if getattr(info.capabilities, name) is True)

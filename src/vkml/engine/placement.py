@@ -16,7 +16,7 @@ from vkml.lowering.vulkan import Piece, refusals
 
 if TYPE_CHECKING:
     from vkml.engine.weights import WeightStore
-    from vkml.lowering.builder import Target
+    from vkml.lowering.target import Target
     from vkml.vulkan import Device
 
 CPU = "cpu"
@@ -100,7 +100,7 @@ def place(graph: Graph, placement: Placement) -> Places:
         )
     names = [site.name for site in placement.sites]
     for node in graph.nodes:
-        key = key_of(node)
+        key = node.key
         device = wanted[key]
         if device != CPU:
             first = names.index(device)
@@ -117,14 +117,14 @@ def place(graph: Graph, placement: Placement) -> Places:
 
 def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str]:
     """First output of each node → the device that it is to run on."""
-    wanted = {key_of(node): _assigned(node, placement) for node in graph.nodes}
-    rest = [node for node in graph.nodes if not wanted[key_of(node)]]
+    wanted = {node.key: _assigned(node, placement) for node in graph.nodes}
+    rest = [node for node in graph.nodes if not wanted[node.key]]
     for site in placement.sites:
         count = len(rest)
         is_last = site is placement.sites[-1] and not placement.takes_cpu
         if site.limit is not None and not is_last:
             count = _fitting(graph, site.name, wanted, rest, site.limit)
-        wanted.update((key_of(node), site.name) for node in rest[:count])
+        wanted.update((node.key, site.name) for node in rest[:count])
         if rest[count:]:
             places.reasons.append(
                 f"{count} of {len(rest)} nodes run on {site.name}: the weights and values of more than "
@@ -132,7 +132,7 @@ def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str
                 f"{rest[count].label}"
             )
         rest = rest[count:]
-    wanted.update((key_of(node), CPU) for node in rest)
+    wanted.update((node.key, CPU) for node in rest)
     return wanted  # type: ignore[return-value]
 
 
@@ -161,7 +161,7 @@ def by_node_names(
         The names of nodes that patterns find by outputs, before the patterns themselves; and the graph, in
         which nodes without names are called by their first outputs.
     """
-    nodes = [node if node.name else replace(node, name=key_of(node)) for node in graph.nodes]
+    nodes = [node if node.name else replace(node, name=node.key) for node in graph.nodes]
     times = Counter(node.name for node in nodes)
     found: dict[str, str] = {}
     for node in nodes:
@@ -179,8 +179,8 @@ def _fitting(
     low, high = 0, len(nodes)
     while low < high:
         middle = (low + high + 1) // 2
-        keys = there.union(map(key_of, nodes[:middle]))
-        if _bytes(graph, [node for node in graph.nodes if key_of(node) in keys]) <= limit:
+        keys = there.union(node.key for node in nodes[:middle])
+        if _bytes(graph, [node for node in graph.nodes if node.key in keys]) <= limit:
             low = middle
         else:
             high = middle - 1
@@ -193,11 +193,6 @@ def _bytes(graph: Graph, nodes: Sequence[Node]) -> int:
     types, constants = graph.types, graph.constants
     given = [constants[name].type if name in constants else types[name] for name in read]
     return sum(type_.bytes for type_ in given if type_.is_static) + peak_bytes(nodes, types, kept)
-
-
-def key_of(node: Node) -> str:
-    """What tells a node from others: its first output."""
-    return next(name for name in node.outputs if name)
 
 
 def cut(graph: Graph, device_of: Mapping[str, str]) -> list[tuple[str, Piece]]:
@@ -214,7 +209,7 @@ def cut(graph: Graph, device_of: Mapping[str, str]) -> list[tuple[str, Piece]]:
     home: dict[str, str] = {}
     pieces: dict[tuple[int, str], list[Node]] = {}
     for node in graph.nodes:
-        device = device_of[key_of(node)]
+        device = device_of[node.key]
         stage = 0
         for name in node.reads:
             if name in stage_of:

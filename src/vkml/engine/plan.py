@@ -17,7 +17,7 @@ from vkml.cpu.native.executable import instruction_set
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Timing
-from vkml.engine.placement import Placement, cut, key_of, place
+from vkml.engine.placement import Placement, cut, place
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.errors import DeviceError, EngineError, Fail, OutOfMemory
 from vkml.forks import renew_in_child
@@ -453,9 +453,9 @@ def _make_plan(
     if optimise:
         if any(site.target.has_units for site in placement.sites):
             graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
-        graph = fuse(graph, lambda node: device_of[key_of(node)], _follows(graph, device_of))
+        graph = fuse(graph, lambda node: device_of[node.key], _follows(graph, device_of))
         for node in graph.nodes:
-            device_of[key_of(node)] = device_of[key_of(members(node)[0])]
+            device_of[node.key] = device_of[members(node)[0].key]
     pieces = cut(graph, device_of)
     programs: list[Bound] = []
     try:
@@ -497,12 +497,10 @@ def _accepted(
     accepted = set()
     for site in placement.sites:
         there = [
-            each.node
-            for each in found
-            if all(device_of[key_of(member)] == site.name for member in each.members)
+            each.node for each in found if all(device_of[member.key] == site.name for member in each.members)
         ]
         refused = refusals(there, graph.types, graph.constants, site.target)
-        accepted |= {key_of(node) for node in there} - refused.keys()
+        accepted |= {node.key for node in there} - refused.keys()
     return accepted
 
 
@@ -513,7 +511,7 @@ def _follows(graph: Graph, device_of: Mapping[str, str]) -> Callable[[Node, Node
     from vkml.lowering.native_body import fits_epilogue  # not for sessions on a GPU: 50 ms
 
     def follows(anchor: Node, node: Node) -> bool:
-        if device_of[key_of(anchor)] != "cpu":
+        if device_of[anchor.key] != "cpu":
             return True
         return fits_epilogue(node, graph.types, graph.constants)
 
@@ -581,7 +579,7 @@ def _bind_cpu(
 
 def _numpy_nodes(program: CpuProgram) -> set[str]:
     """First results of the nodes that NumPy runs."""
-    return {key_of(part) for node, form in program.forms if form.variant == "numpy" for part in members(node)}
+    return {part.key for node, form in program.forms if form.variant == "numpy" for part in members(node)}
 
 
 def _has_subgraph(node: Node) -> bool:

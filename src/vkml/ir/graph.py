@@ -24,11 +24,12 @@ class Constant:
     array: np.ndarray[Any, Any]
     """Of `shape`, in the dtype's storage type."""
 
-    @property
+    @lazy
     def type(self) -> TensorType:
+        """Element type and shape."""
         return TensorType(self.dtype, self.shape)
 
-    @property
+    @lazy
     def is_open(self) -> bool:
         """Whether there are sizes among its elements that planning leaves open (`vkml.ir.size`)."""
         return self.array.dtype == object and self.dtype != STRING
@@ -122,6 +123,37 @@ class Node:
         return self.inputs + self.captures if self.attributes and self.subgraphs else self.inputs
 
     @lazy
+    def form(self) -> Hashable | None:
+        """Equal for nodes with which an operator does the same, whatever their values are called.
+
+        None where that takes more than a look at the attributes: some are tensors, or bodies of control flow.
+        """
+        try:
+            attributes = self.attribute_form
+            hash(attributes)
+        except (KeyError, TypeError):
+            return None
+        numbers: dict[str, int] = {}
+        inputs = [name and numbers.setdefault(name, len(numbers)) for name in self.inputs]
+        return self.op, self.domain, attributes, *inputs, *[bool(name) for name in self.outputs]
+
+    @lazy
+    def attribute_form(self) -> Hashable:
+        """Equal for attributes with which an operator does the same, bodies of groups and tensors included.
+
+        Raises:
+            TypeError: there is a tensor of more than a few numbers among them, or a body of control flow.
+        """
+        if not self.attributes:
+            return ()
+        return tuple([(key, _form(value)) for key, value in self.attributes.items()])
+
+    @lazy
+    def key(self) -> str:
+        """What tells it from other nodes of its graph: its first output."""
+        return next(name for name in self.outputs if name)
+
+    @lazy
     def reads(self) -> tuple[str, ...]:
         """All values it needs: its inputs that are there, then what its subgraphs capture."""
         present = self.inputs if "" not in self.inputs else tuple(name for name in self.inputs if name)
@@ -162,6 +194,30 @@ class Graph:
     """Bytes that results folded to constants may still take; None: as many as its constants allow."""
 
     @lazy
+    def form(self) -> Hashable:
+        """Equal for bodies of groups that compute the same, whatever their values are called.
+
+        Raises:
+            TypeError: as an attribute of a node, or a constant, there is more than a few numbers.
+        """
+        numbers: dict[str, int] = {"": -1}
+        parts: list[Hashable] = [self.name]
+        for value in self.inputs:
+            numbers[value.name] = len(numbers)
+            parts.append(value.type)
+        for name, constant in self.constants.items():
+            numbers[name] = len(numbers)
+            parts.append(_contents(constant))
+        for node in self.nodes:
+            parts += (node.op, node.domain, node.attribute_form)
+            parts += [numbers[name] for name in node.inputs]
+            for name in node.outputs:
+                if name:
+                    numbers[name] = len(numbers)
+                parts.append(self.types.get(name))
+        return *parts, *[(numbers[value.name], value.type) for value in self.outputs]
+
+    @lazy
     def captures(self) -> tuple[str, ...]:
         """Values from outside that it reads, as bodies do: nothing of its own gives them."""
         known = set(self.constants)
@@ -200,6 +256,28 @@ def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
 def attribute_key(attributes: Mapping[str, Any]) -> Hashable:
     """Equal for attributes with which an operator does the same."""
     return tuple((key, _bits(value)) for key, value in attributes.items())
+
+
+_MOST_NUMBERS = 64
+"""Elements of constants that are part of a form."""
+
+
+def _form(value: Any) -> Hashable:
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, tuple | list):
+        if {*map(type, value)} == {int}:
+            return int, *value
+        return tuple([_form(item) for item in value])
+    if isinstance(value, Graph):
+        return value.form
+    return _contents(value) if isinstance(value, Constant) else (type(value), value)
+
+
+def _contents(constant: Constant) -> Hashable:
+    if constant.array.size > _MOST_NUMBERS or constant.array.dtype == object:
+        raise TypeError("a large tensor is not compared")
+    return constant.dtype, constant.shape, constant.array.tobytes()
 
 
 def _bits(value: Any) -> Hashable:

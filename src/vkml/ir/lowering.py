@@ -1,7 +1,319 @@
-"""What lowering an operator may end in besides results."""
+"""What lowering an operator may ask of a back end, and what it may end in besides results."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from vkml.ir.dtypes import DType
+from vkml.ir.types import TensorType
+from vkml.ir.windows import Windows
+
+if TYPE_CHECKING:
+    from vkml.ir.graph import Constant, Graph
+    from vkml.ir.recurrence import Cell
+
+Array = np.ndarray[Any, Any]
+Self = TypeVar("Self", bound="Operand")
+Table = tuple[Array, Array]
+"""Of a resized axis: places [size, taps] in the input and their weights."""
 
 
 class CannotLower(Exception):
     """A node has no form on this device; the text is the reason that the user will read."""
+
+
+class Operand(Protocol):
+    """A value as lowering sees it: a strided window on memory that is planned later."""
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def type(self) -> TensorType: ...
+
+    @property
+    def is_reversed(self) -> bool: ...
+
+    def reshape(self: Self, shape: Sequence[int]) -> Self | None:
+        """The same elements in another shape; None where strides cannot say it."""
+        ...
+
+    def transpose(self: Self, order: Sequence[int]) -> Self:
+        """The same elements, the axes in another order."""
+        ...
+
+    def expand(self: Self, shape: Sequence[int]) -> Self:
+        """Broadcast to a shape, which must be reachable by NumPy's rules."""
+        ...
+
+    def slice(self: Self, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int]) -> Self:
+        """Part of the elements, so many along each axis."""
+        ...
+
+
+V = TypeVar("V", bound=Operand)
+"""What a back end calls its views; to operators all are alike."""
+
+
+class BodyWriter(Protocol):
+    """Writes a pointwise body: each call applies an operator to named scalars and names the result."""
+
+    def __call__(self, op: str, *operands: str, **attributes: object) -> str: ...
+
+    def constant(self, value: float, like: str) -> str:
+        """A number in the type of the operand `like`."""
+        ...
+
+    def cast(self, operand: str, dtype: DType) -> str:
+        """The operand converted."""
+        ...
+
+
+class Lowering(Protocol[V]):
+    """What an operator's ``lower`` may ask of a builder, whatever its back end.
+
+    Templates launch kernels and return views of their results, of the type `result` unless they say
+    otherwise. One that a back end lacks raises `CannotLower`, whose text names the back end.
+    """
+
+    # values
+
+    def result(self, index: int = 0) -> TensorType:
+        """Type of the node's output `index`."""
+        ...
+
+    def output(self, type_: TensorType, index: int = 0) -> V:
+        """Where the node's output `index` goes."""
+        ...
+
+    def scratch(self, type_: TensorType) -> V:
+        """Memory between two launches of the node."""
+        ...
+
+    def constant(self, constant: Constant, name: str) -> V:
+        """A constant as an operand."""
+        ...
+
+    def contents(self, view: V) -> Array | None:
+        """The array of the whole constant that a view is of; None for values that are not known.
+
+        What lowering goes by has to be asked for here, for lowerings are kept for nodes like this one.
+        """
+        ...
+
+    def is_whole_constant(self, view: V) -> bool:
+        """Whether a view is all of a constant, in order."""
+        ...
+
+    def prepared(self, view: V, key: str, change: Callable[[Array], Array], dtype: DType | None = None) -> V:
+        """A whole constant in another layout, made once; `key` names the change, which refers to no view."""
+        ...
+
+    def positions(self, count: int) -> V:
+        """0, 1, 2, … as int32."""
+        ...
+
+    def reshape(self, view: V, shape: Sequence[int]) -> V:
+        """The elements in another shape, copied where strides cannot say it."""
+        ...
+
+    def contiguous(self, view: V) -> V:
+        """The view itself where it is row-major, otherwise a copy that is."""
+        ...
+
+    # the frame of launches
+
+    def step(self, result: TensorType) -> AbstractContextManager[None]:
+        """Inside, templates make an intermediate `result` in scratch memory, without the epilogue."""
+        ...
+
+    def before_epilogue(
+        self,
+        result: TensorType,
+        *,
+        scale: float = 1.0,
+        addend: V | None = None,
+        addend_scale: float = 1.0,
+    ) -> None:
+        """Makes the next template's results ``scale * result + addend_scale * addend``."""
+        ...
+
+    def copy(self, source: V, target: V) -> None:
+        """Copies elements between views of the same shape and type."""
+        ...
+
+    def compute(
+        self, write: Callable[..., str], leaves: Sequence[V], output: V, *, label: str = "pointwise"
+    ) -> V:
+        """Runs a pointwise body that `write` makes of a `BodyWriter` and the leaves' names; the output."""
+        ...
+
+    def fused(self, body: Graph, inputs: Sequence[V | None]) -> list[V]:
+        """A group of nodes: a pointwise body as one kernel, an anchor with the rest as its epilogue."""
+        ...
+
+    def concat(self, parts: Sequence[V], axis: int) -> list[V]:
+        """Parts laid end to end."""
+        ...
+
+    # templates
+
+    def matmul(self, a: V, b: V) -> list[V]:
+        """Batched product of (batch, m, k) and (batch, k, n)."""
+        ...
+
+    def attention(
+        self,
+        q: V,
+        k: V,
+        v: V,
+        *,
+        scale: float,
+        mask: V | None,
+        keeps: bool,
+        fill: float,
+        bias: V | None,
+        causal: tuple[int, float, bool] | None,
+    ) -> list[V]:
+        """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns).
+
+        Args:
+            q: queries.
+            k: keys.
+            v: values.
+            scale: of the products.
+            mask: truth values of (batch, heads, queries, keys).
+            keeps: whether a true one keeps its score; else a false one does.
+            fill: what a score becomes that is not kept.
+            bias: floats that are added then.
+            causal: the offset of the last key that the first row sees; what the scores of other keys are, or
+                are added; and whether they are added.
+        """
+        ...
+
+    def conv(self, x: V, weight: V, bias: V | None, windows: Windows, *, group: int) -> list[V]:
+        """Convolution over windows of three spatial axes."""
+        ...
+
+    def conv_transpose(
+        self,
+        x: V,
+        weight: V,
+        bias: V | None,
+        *,
+        strides: tuple[int, ...],
+        pads: tuple[int, ...],
+        dilations: tuple[int, ...],
+        group: int,
+    ) -> list[V]:
+        """Transposed convolution over three spatial axes; `pads` at their beginnings."""
+        ...
+
+    def pool(self, x: V, how: str | float, windows: Windows, *, counts_padding: bool = False) -> list[V]:
+        """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
+        ...
+
+    def reduce(self, name: str, x: V, axes: Sequence[int]) -> list[V]:
+        """A reduction, by the name of its operator without ``Reduce``."""
+        ...
+
+    def norm(self, x: V, axes: Sequence[int], p: float) -> list[V]:
+        """The p-norm over axes."""
+        ...
+
+    def arg_reduce(self, x: V, axis: int, *, is_max: bool, takes_last: bool) -> list[V]:
+        """Where along an axis the greatest or smallest element lies."""
+        ...
+
+    def scan(self, x: V, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool) -> list[V]:
+        """Running totals along an axis."""
+        ...
+
+    def softmax(self, x: V, axes: int, *, is_logarithm: bool) -> list[V]:
+        """Softmax, or its logarithm, over the last axes."""
+        ...
+
+    def softmax_along(self, x: V, order: Sequence[int], *, is_logarithm: bool) -> list[V]:
+        """Softmax along the axis that `order` puts last; the result is a transposed view."""
+        ...
+
+    def standardise_along(self, x: V, order: Sequence[int], axes: int) -> list[V]:
+        """Mean 0 and deviation 1 over the `axes` axes that `order` puts last; a transposed view."""
+        ...
+
+    def normalise(
+        self, x: V, axes: int, epsilon: float, scale: V | None, bias: V | None, *, is_centred: bool
+    ) -> list[V]:
+        """Layer (or root-mean-square) normalisation over the last `axes` dimensions."""
+        ...
+
+    def pad(self, x: V, begins: Sequence[int], mode: str, fill: V | None) -> list[V]:
+        """A tensor with something round it."""
+        ...
+
+    def gather(self, data: V, indices: V, axis: int) -> list[V]:
+        """Slices along an axis."""
+        ...
+
+    def gather_elements(self, data: V, indices: V, axis: int) -> list[V]:
+        """Single elements along an axis."""
+        ...
+
+    def gather_tuples(self, data: V, indices: V, batch_axes: int) -> list[V]:
+        """Slices by tuples of indices."""
+        ...
+
+    def scatter_elements(self, x: V, indices: V, updates: V, axis: int, reduction: str) -> list[V]:
+        """Single elements replaced, or joined with what is there."""
+        ...
+
+    def scatter_tuples(self, x: V, indices: V, updates: V, reduction: str) -> list[V]:
+        """Slices by tuples of indices replaced, or joined with what is there."""
+        ...
+
+    def resize(self, x: V, tables: Sequence[Table | None]) -> list[V]:
+        """Sums of a few neighbours along each axis, by tables; None where an axis stays as it is."""
+        ...
+
+    def recurrence(
+        self,
+        cells: Sequence[Cell],
+        inputs: V,
+        weights: V,
+        *,
+        vectors: Sequence[V],
+        lengths: V | None,
+        initial: Sequence[V | None],
+        is_reversed: Sequence[bool],
+        dtype: DType,
+        is_batch_first: bool,
+        wanted: Sequence[bool],
+    ) -> list[V | None]:
+        """A recurrent layer's results; see `vkml.lowering.recurrence.RecurrentLayer`."""
+        ...
+
+
+def given(inputs: Sequence[V | None], index: int) -> V:
+    """The operand at an index, which every node of the operator has."""
+    found = inputs[index]
+    assert found is not None
+    return found
+
+
+def all_given(inputs: Sequence[V | None]) -> list[V]:
+    """The operands, of an operator none of whose inputs may be absent."""
+    return [given(inputs, index) for index in range(len(inputs))]
+
+
+def known(build: Lowering[V], view: V) -> Array:
+    """The array of a view of a constant, as which planning has seen it."""
+    found = build.contents(view)
+    assert found is not None
+    return found

@@ -12,6 +12,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir.dtypes import DType
 from vkml.ir.graph import Constant, Graph, Node
+from vkml.ir.lowering import Lowering, V
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType, ValueType
 from vkml.ir.windows import Windows
@@ -182,10 +183,20 @@ class Operator:
         """Whether a node makes an image that lies channels-last of one that does, at no cost."""
         return self.is_pointwise
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        """Emits the operator's Vulkan kernels through the builder (see `vkml.lowering.builder`).
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        """Asks a builder for the kernels that a node becomes.
 
-        Returns None where this node has no Vulkan form; the node then runs on the CPU.
+        Args:
+            build: of any back end.
+            node: normalised.
+            inputs: a view of each input, None where it is absent.
+
+        Returns:
+            A view of each output. None where the operator has no such form for this node; it then runs on
+            the CPU, by `evaluate`.
+
+        Raises:
+            CannotLower: why this back end has no form of the node.
         """
         return None
 

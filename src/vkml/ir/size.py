@@ -603,11 +603,15 @@ def match(shapes):
 
 def is_multiple(value: int | Size, of: int) -> bool:
     """Whether a size is a multiple of a number, whatever the symbols are; this decides nothing."""
+    if type(value) is int:
+        return value % of == 0
     return all(factor % of == 0 for _, factor in _terms(value))
 
 
 def is_same(first: int | Size, second: int | Size) -> bool:
     """Whether two sizes are equal, whatever the symbols are; this decides nothing."""
+    if type(first) is type(second) is int:
+        return first == second
     return _terms(first) == _terms(second)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph
 from vkml.ir.dtypes import UNDEFINED, DType
+from vkml.ir.lazy import lazy
 from vkml.ir.size import Size, plain
 
 Dim = int | str | None
@@ -80,17 +81,17 @@ class TensorType(ValueType):
     def is_unknown(self) -> bool:
         return self.dtype == UNDEFINED
 
-    @property
+    @lazy
     def is_static(self) -> bool:
         """Whether the sizes can be computed with: they are numbers, or expressions of open ones."""
         if self.shape is None:
             return False
-        for dim in self.shape:  # noqa: SIM110  asked of every value some ten times; all() takes thrice as long
+        for dim in self.shape:  # noqa: SIM110  all() takes thrice as long
             if not isinstance(dim, int | Size):
                 return False
         return True
 
-    @property
+    @lazy
     def is_open(self) -> bool:
         """Whether a size is an expression of sizes that planning leaves open."""
         return self.shape is not None and any(isinstance(dim, Size) for dim in self.shape)
@@ -106,11 +107,11 @@ class TensorType(ValueType):
         assert self.shape is not None, self
         return len(self.shape)
 
-    @property
+    @lazy
     def elements(self) -> int:
         return math.prod(self.dims)
 
-    @property
+    @lazy
     def bytes(self) -> int:
         """What it takes in files and on devices."""
         return self.dtype.bytes_for(self.elements)

@@ -25,7 +25,8 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, load_expression, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder, Target
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 FEWEST_QUERIES = 16
 """Of fewer, products are bound by memory, and most of a fragment would stay empty."""
@@ -126,7 +127,7 @@ def refusal(target: Target, given: Attention) -> str:
     return "" if _variant(target, given) is not None else "no variant fits the device"
 
 
-def launch(build: Builder, given: Attention, result: TensorType) -> list[View]:
+def launch(build: VulkanBuilder, given: Attention, result: TensorType) -> list[View]:
     """Emits an attention; returns the views of its results, the first of a type whose axes may be fewer.
 
     Raises:
@@ -140,7 +141,7 @@ def launch(build: Builder, given: Attention, result: TensorType) -> list[View]:
     return emit(build, given, variant, result)
 
 
-def emit(build: Builder, given: Attention, variant: Variant, result: TensorType) -> list[View]:
+def emit(build: VulkanBuilder, given: Attention, variant: Variant, result: TensorType) -> list[View]:
     """Emits an attention by a variant; otherwise as `launch`."""
     # Views that run backwards are known only now: they must not be refused any more.
     q, k, v = (_forwards(build, view) for view in (given.q, given.k, given.v))
@@ -200,18 +201,18 @@ def emit(build: Builder, given: Attention, variant: Variant, result: TensorType)
     return outputs
 
 
-def _forwards(build: Builder, view: View) -> View:
+def _forwards(build: VulkanBuilder, view: View) -> View:
     return build.contiguous(view) if view.is_reversed else view
 
 
-def _copied(build: Builder, view: View) -> View:
+def _copied(build: VulkanBuilder, view: View) -> View:
     """Also what is contiguous, but begins somewhere between words."""
     made = build.scratch(view.type)
     build.copy(view, made)
     return made
 
 
-def _emit_operands(build: Builder, given: Attention, variant: Variant) -> tuple[View, View, View]:
+def _emit_operands(build: VulkanBuilder, given: Attention, variant: Variant) -> tuple[View, View, View]:
     """Emits the pass that brings keys and values to fp16; they, and what it tells of their tiles."""
     batch, heads, keys, _ = given.k.shape
     tiles = -(-keys // OPERAND_ROWS)

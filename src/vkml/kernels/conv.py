@@ -15,11 +15,11 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
 def conv(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     weight: View,
     bias: View | None,
@@ -92,7 +92,9 @@ def _taps_first(weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(moved).reshape(weight.shape)
 
 
-def _add_bias(build: Builder, bias: View | None, space: tuple[int, int, int], result: TensorType) -> None:
+def _add_bias(
+    build: VulkanBuilder, bias: View | None, space: tuple[int, int, int], result: TensorType
+) -> None:
     if bias is not None:
         addend = View(bias.buffer, bias.dtype, space, (0, bias.strides[0], 0), bias.offset)
         build.before_epilogue(result, addend=addend)
@@ -211,7 +213,7 @@ def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major:
 
 
 def _depthwise(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     weight: View,
     bias: View | None,

@@ -11,22 +11,21 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
-Triple = tuple[int, int, int]
 WORKGROUP = 128
 
 
 def conv_transpose(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     weight: View,
     bias: View | None,
     result: TensorType,
     *,
-    strides: Triple,
-    pads: Triple,
-    dilations: Triple,
+    strides: tuple[int, ...],
+    pads: tuple[int, ...],
+    dilations: tuple[int, ...],
     group: int,
 ) -> list[View]:
     """The gradient of a convolution with respect to its input.

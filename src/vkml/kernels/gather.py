@@ -12,12 +12,12 @@ from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import KernelWriter, storage_type
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
 
 
-def index_reader(build: Builder, writer: KernelWriter, indices: View) -> None:
+def index_reader(build: VulkanBuilder, writer: KernelWriter, indices: View) -> None:
     """Adds ``int read_index(int at)`` and ``int checked(int pick, int size)`` for indices from the data.
 
     `checked` counts negative indices from the end; for one outside the axis it reports the node through the
@@ -55,7 +55,7 @@ def index_reader(build: Builder, writer: KernelWriter, indices: View) -> None:
     )
 
 
-def gather(build: Builder, data: View, indices: View, axis: int, result: TensorType) -> list[View]:
+def gather(build: VulkanBuilder, data: View, indices: View, axis: int, result: TensorType) -> list[View]:
     """``result[o, i, n] = data[o, indices[i], n]`` with `axis` between o and n.
 
     Indices count from the end where negative. One outside the axis is reported through the status word and

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
-from vkml.kernels.pointwise import Epilogue, emit_store
+from vkml.kernels.epilogue import Epilogue
+from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder, Target
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Product:
     """Why it is not computed on matrix units, for people."""
 
 
-def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[View]:
+def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
     tile, splits = choose(build.target, product)
     epilogue, outputs = build.take_epilogue(product.result)
@@ -184,7 +186,7 @@ def launch(build: Builder, product: Product, a: Operand, b: Operand) -> list[Vie
 
 
 def add_partials(
-    build: Builder,
+    build: VulkanBuilder,
     product: Product,
     partials: View,
     splits: int,
@@ -346,7 +348,7 @@ def matrix_product(a: View, b: View, result: TensorType) -> Product:
     return Product(batch, m, n, k, accumulator, result, (batch, m, n), "batch, m, n", "matmul")
 
 
-def matmul(build: Builder, product: Product, a: View, b: View) -> list[View]:
+def matmul(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]:
     """Emits a tiled matrix product."""
     return launch(
         build,

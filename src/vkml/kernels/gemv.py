@@ -13,7 +13,7 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 MAX_ROWS = 4
 """Products of more rows are tiled: their matrix is no longer read once for each result."""
@@ -28,7 +28,7 @@ def fits(a: View, b: View) -> bool:
     return typical(b.shape[1] * b.shape[2]) >= 4096 and (b.strides[2] == 1 or b.strides[1] == 1)
 
 
-def gemv(build: Builder, product: Product, a: View, b: View) -> list[View]:
+def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
     along_n = b.strides[2] == 1 and typical(product.n) >= 8
     if not along_n and b.strides[1] != 1:
@@ -110,7 +110,7 @@ def _lanes(k: int) -> int:
     return lanes
 
 
-def _splits(build: Builder, groups: int, k: int, step: int) -> int:
+def _splits(build: VulkanBuilder, groups: int, k: int, step: int) -> int:
     """Ranges of k: about eight workgroups of 256 a processor keep memory busy; at least 8 steps a lane."""
     if build.target.processors == 1:
         return 1

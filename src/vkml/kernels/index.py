@@ -13,12 +13,14 @@ from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import KernelWriter
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
 
 
-def gather_elements(build: Builder, data: View, indices: View, axis: int, result: TensorType) -> list[View]:
+def gather_elements(
+    build: VulkanBuilder, data: View, indices: View, axis: int, result: TensorType
+) -> list[View]:
     """``result[i, j, k] = data[i, indices[i, j, k], k]`` for `axis` 1; on the other axes data may be larger.
 
     An index outside the axis is reported through the status word and reads element 0 instead.
@@ -41,7 +43,7 @@ def gather_elements(build: Builder, data: View, indices: View, axis: int, result
 
 
 def gather_tuples(
-    build: Builder, data: View, indices: View, batch_axes: int, result: TensorType
+    build: VulkanBuilder, data: View, indices: View, batch_axes: int, result: TensorType
 ) -> list[View]:
     """``result[b, t, n] = data[b, *indices[b, t], n]``: each tuple picks a slice.
 
@@ -90,7 +92,7 @@ def decompose(writer: KernelWriter, shape: tuple[int, ...], flat: str) -> tuple[
 
 
 def launch(
-    build: Builder, writer: KernelWriter, label: str, total: int, lines: list[str], variant: str = ""
+    build: VulkanBuilder, writer: KernelWriter, label: str, total: int, lines: list[str], variant: str = ""
 ) -> None:
     """Emits a kernel of one thread an `item` below `total`."""
     if not total:

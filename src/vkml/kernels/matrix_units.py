@@ -19,11 +19,12 @@ from vkml.kernels.packed_weights import (
     fragments_of,
 )
 from vkml.kernels.pointwise import emit_vector_store
-from vkml.kernels.views import BufferKind, View
+from vkml.kernels.views import View
 from vkml.kernels.writer import template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder, Target
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 LEAST_FRAGMENT = (16, 8, 16)
 """Smaller units than this have not been found to be faster than ordinary arithmetic."""
@@ -149,22 +150,22 @@ forced: Choice | None = None
 """For tests and tuning runs: what `choose` returns wherever a product can be computed so at all."""
 
 
-def refusal(target: Target, product: Product, a: View, b: View) -> str:
+def refusal(build: VulkanBuilder, product: Product, a: View, b: View) -> str:
     """Why a product is not for matrix units, or an empty string.
 
     Args:
-        target: the device.
+        build: for a device.
         product: its sizes.
         a: (1, m, k) or (batch, m, k).
         b: (batch, k, n).
     """
+    target = build.target
     fragment = target.fragment
     if target.strict_fp32 or fragment is None:
         return "strict fp32" if target.strict_fp32 else "the device has no matrix units"
-    constant = b.buffer.constant
     if a.dtype != dtypes.FLOAT32:
         return "not float32"
-    if b.buffer.kind is not BufferKind.CONSTANT or constant is None:
+    if not b.buffer.is_constant:
         return "no constant weights"
     if any(isinstance(number, Size) for number in (product.k, product.n, b.offset, *b.strides[1:])):
         return "open sizes of the weights"
@@ -185,10 +186,16 @@ def refusal(target: Target, product: Product, a: View, b: View) -> str:
         return "too small a product"
     if not target.holds_elements_once():
         return "the device's fragments hold elements more than once"
-    return "" if are_scalable(constant, _matrix(b)) else "weights that one scale a column does not suit"
+    suits = build.ask(_matrix(b), _is_scalable)
+    return "" if suits else "weights that one scale a column does not suit"
 
 
-def launch(build: Builder, product: Product, a: View, b: View) -> list[View]:
+def _is_scalable(matrix: View) -> bool:
+    constant = matrix.buffer.constant
+    return constant is not None and are_scalable(constant, matrix)
+
+
+def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]:
     """Emits a product that `refusal` has nothing against; returns the views of its results."""
     fragment = build.target.fragment
     assert fragment is not None
@@ -263,7 +270,7 @@ def launch(build: Builder, product: Product, a: View, b: View) -> list[View]:
     return outputs
 
 
-def emit_row_exponents(build: Builder, a: View, fragment: Fragment) -> View:
+def emit_row_exponents(build: VulkanBuilder, a: View, fragment: Fragment) -> View:
     """Emits the pass that finds the scale of each row of (1, m, k); returns the exponents."""
     _, m, k = a.shape
     exponents = build.scratch(TensorType(dtypes.INT32, (m,)))

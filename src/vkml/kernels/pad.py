@@ -12,13 +12,13 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import storage_type
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
 
 
 def pad(
-    build: Builder, x: View, begins: Sequence[int], mode: str, fill: View | None, result: TensorType
+    build: VulkanBuilder, x: View, begins: Sequence[int], mode: str, fill: View | None, result: TensorType
 ) -> list[View]:
     """Adds elements round a tensor.
 

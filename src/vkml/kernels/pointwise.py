@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from vkml.ir import Graph, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.size import Size, is_deciding, is_multiple
+from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import View, collapse
@@ -23,18 +24,6 @@ from vkml.kernels.writer import (
 )
 
 WORKGROUP = 256
-
-
-@dataclass(frozen=True, eq=False)
-class Epilogue:
-    """Pointwise nodes applied to a template's result before it is stored.
-
-    `body` takes the template's result as its input named `result`, every other input from `leaves`.
-    """
-
-    body: Graph
-    result: str
-    leaves: Mapping[str, View]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
 
@@ -45,7 +45,7 @@ def norm(p: float, dtype: DType) -> PoolFunction:
 
 
 def pool(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     result: TensorType,
     windows: Windows,

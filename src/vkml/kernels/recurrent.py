@@ -24,7 +24,8 @@ from vkml.kernels.writer import (
 from vkml.lowering.recurrence import RecurrentLayer, RecurrentMemory, recurrent_memory
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder, Target
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 RESIDENT_BYTES = 256 * 1024
 """Of one direction's weights, up to which a workgroup reads them anew at each step and does all steps: a
@@ -98,7 +99,7 @@ def choose(target: Target, layer: RecurrentLayer) -> Shape:
         rows -= 1
 
 
-def recurrent_layer(build: Builder, layer: RecurrentLayer) -> list[View | None]:
+def recurrent_layer(build: VulkanBuilder, layer: RecurrentLayer) -> list[View | None]:
     """Emits a layer's dispatches; its results."""
     shape = choose(build.target, layer)
     steps = layer.inputs.shape[0]
@@ -147,7 +148,7 @@ class _Kernel:
 
     def __init__(
         self,
-        build: Builder,
+        build: VulkanBuilder,
         layer: RecurrentLayer,
         memory: RecurrentMemory,
         shape: Shape,

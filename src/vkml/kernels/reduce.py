@@ -16,7 +16,7 @@ from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import NEEDS, KernelWriter, compute_type, load_expression, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ def extreme(dtype: DType, *, lowest: bool) -> str:
     return literal(-(1 << (dtype.bits - 1)) if lowest else (1 << (dtype.bits - 1)) - 1, dtype)
 
 
-def reduce(build: Builder, x: View, axes: Sequence[int], how: Reduction, result: TensorType) -> list[View]:
+def reduce(
+    build: VulkanBuilder, x: View, axes: Sequence[int], how: Reduction, result: TensorType
+) -> list[View]:
     """Reduces `axes` of `x`; `result` has the remaining elements in order.
 
     A single pass where there are enough results to fill the device, otherwise the rows are cut into ranges
@@ -122,7 +124,7 @@ def _accumulator(dtype: DType) -> DType:
     return dtype
 
 
-def _splits(build: Builder, outputs: int, length: int) -> int:
+def _splits(build: VulkanBuilder, outputs: int, length: int) -> int:
     if isinstance(outputs, Size) or isinstance(length, Size):
         return 1
     wanted = build.target.processors * 4
@@ -132,7 +134,7 @@ def _splits(build: Builder, outputs: int, length: int) -> int:
 
 
 def _pass(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     kept: list[int],
     axes: list[int],
@@ -181,7 +183,7 @@ def _pass(
 
 
 def _rows(
-    build: Builder,
+    build: VulkanBuilder,
     writer: KernelWriter,
     x: View,
     kept: list[int],
@@ -209,7 +211,7 @@ def _rows(
 
 
 def arg_reduce(
-    build: Builder, x: View, axis: int, result: TensorType, *, is_max: bool, takes_last: bool
+    build: VulkanBuilder, x: View, axis: int, result: TensorType, *, is_max: bool, takes_last: bool
 ) -> list[View]:
     """The place along `axis` of the greatest or least element; NaN beats every number.
 

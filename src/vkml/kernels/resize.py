@@ -14,13 +14,13 @@ from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
 
 
 def resize(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     result: TensorType,
     tables: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None],
@@ -97,5 +97,5 @@ def resize(
     return outputs
 
 
-def _table(build: Builder, array: np.ndarray[Any, Any], name: str) -> View:
+def _table(build: VulkanBuilder, array: np.ndarray[Any, Any], name: str) -> View:
     return build.constant(Constant(dtypes.from_numpy(array.dtype), array.shape, array), name)

@@ -15,7 +15,7 @@ from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import KernelWriter, load_expression, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ RMS_NORM = RowFunction("rms_norm", _ROOT_MEAN_SQUARE, "x * scale")
 
 
 def row_function(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     axes: int,
     how: RowFunction,
@@ -201,7 +201,7 @@ def _element_function(writer: KernelWriter, name: str, view: View, lead: int) ->
     writer.text(f"float {name}(int row, int column) {{ return {element}; }}")
 
 
-def _threads(build: Builder, length: int) -> tuple[int, int]:
+def _threads(build: VulkanBuilder, length: int) -> tuple[int, int]:
     """Threads a row and rows a workgroup: about four elements a thread, workgroups of at least a subgroup."""
     limit = min(256, build.target.max_invocations)
     threads = 1

@@ -13,11 +13,11 @@ from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import compute_type, load_expression, store_expression, template
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
 def scan(
-    build: Builder,
+    build: VulkanBuilder,
     x: View,
     axis: int,
     result: TensorType,

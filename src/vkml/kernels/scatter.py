@@ -19,13 +19,13 @@ from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import KernelWriter, load_expression, store_expression
 
 if TYPE_CHECKING:
-    from vkml.lowering.builder import Builder
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 _COMBINE = {"add": "{a} + {b}", "mul": "{a} * {b}", "max": "maximum({a}, {b})", "min": "minimum({a}, {b})"}
 
 
 def scatter_elements(
-    build: Builder, x: View, indices: View, updates: View, axis: int, reduction: str, result: TensorType
+    build: VulkanBuilder, x: View, indices: View, updates: View, axis: int, reduction: str, result: TensorType
 ) -> list[View]:
     """``result = x; result[i, indices[i, j, k], k] = updates[i, j, k]`` for `axis` 1.
 
@@ -58,7 +58,7 @@ def scatter_elements(
 
 
 def scatter_tuples(
-    build: Builder, x: View, indices: View, updates: View, reduction: str, result: TensorType
+    build: VulkanBuilder, x: View, indices: View, updates: View, reduction: str, result: TensorType
 ) -> list[View]:
     """``result = x; result[*indices[t], n] = updates[t, n]``: each tuple picks a slice.
 
@@ -94,7 +94,7 @@ def scatter_tuples(
 
 
 def _begin(
-    build: Builder, x: View, indices: View, reduction: str, result: TensorType
+    build: VulkanBuilder, x: View, indices: View, reduction: str, result: TensorType
 ) -> tuple[View, KernelWriter, str]:
     """Copies the tensor; returns the copy and the writer of the second launch, which changes it."""
     if reduction != "none" and x.dtype in (dtypes.FLOAT16, dtypes.BOOL):

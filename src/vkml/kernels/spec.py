@@ -4,16 +4,54 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vkml.ir.lazy import lazy
 from vkml.ir.size import Size
+from vkml.kernels.pointwise_math import math_used_by
 from vkml.kernels.views import Buffer, View
 
 
 @dataclass(frozen=True)
+class KernelText:
+    """What a kernel's source is put together from, which is done when the kernel is compiled or looked up."""
+
+    constants: tuple[str, ...]
+    """Names of the specialization constants."""
+    fields: tuple[tuple[str, str], ...]
+    """Types and names of the push constants."""
+    definitions: tuple[str, ...]
+    """Macros."""
+    parts: tuple[str, ...]
+    """The rest, in order."""
+    uses_math: bool
+    """Whether functions of pointwise_math.slang are called by name."""
+
+    def joined(self) -> str:
+        """The complete source."""
+        constants = [
+            f"[[vk::constant_id({i})]] const int {name} = 1;" for i, name in enumerate(self.constants)
+        ]
+        return "\n".join(
+            [
+                *constants,
+                "struct Push",
+                "{",
+                *[f"    {type_} {name};" for type_, name in self.fields],
+                "};",
+                "[[vk::push_constant]] ConstantBuffer<Push> push;",
+                *self.definitions,
+                *([math_used_by("\n".join(self.parts))] if self.uses_math else []),
+                *self.parts,
+                "",
+            ]
+        )
+
+
+@dataclass(frozen=True)
 class KernelSpec:
-    """A kernel before compilation: complete Slang source, specialization constants, needs of the device."""
+    """A kernel before compilation: Slang source, specialization constants, needs of the device."""
 
     label: str
-    source: str
+    text: KernelText
     constants: tuple[int, ...]
     push_bytes: int
     needs: frozenset[str] = frozenset()
@@ -23,6 +61,11 @@ class KernelSpec:
     reason: str = ""
     subgroup_size: int | None = None
     """Lanes that the kernel counts on; None: it works with any."""
+
+    @lazy
+    def source(self) -> str:
+        """Complete Slang source."""
+        return self.text.joined()
 
 
 @dataclass(frozen=True, eq=False)

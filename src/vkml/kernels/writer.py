@@ -9,8 +9,7 @@ from vkml.errors import NotImplemented
 from vkml.ir import DType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, Terms
-from vkml.kernels.pointwise_math import math_used_by
-from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.kernels.spec import Dispatch, KernelSpec, KernelText
 from vkml.kernels.views import Buffer, View
 
 STORAGE = {
@@ -260,28 +259,16 @@ class KernelWriter:
             )
         if any(count > 65535 * 65535 or count < 1 for count in groups if not isinstance(count, Size)):
             raise NotImplemented(f"{label}: {groups} workgroups cannot be launched")
-        fields = [f"    {type_}* {name};" for type_, name in self._pointers]
-        fields += [f"    {type_} {name};" for type_, name in self._words]
-        constants = [
-            f"[[vk::constant_id({i})]] const int {name} = 1;" for i, name in enumerate(self._constant_names)
-        ]
-        source = "\n".join(
-            [
-                *constants,
-                "struct Push",
-                "{",
-                *fields,
-                "};",
-                "[[vk::push_constant]] ConstantBuffer<Push> push;",
-                *self._definitions,
-                *([math_used_by("\n".join(self._text))] if self._uses_math else []),
-                *self._text,
-                "",
-            ]
+        text = KernelText(
+            tuple(self._constant_names),
+            (*[(f"{type_}*", name) for type_, name in self._pointers], *self._words),
+            tuple(self._definitions),
+            tuple(self._text),
+            self._uses_math,
         )
         kernel = KernelSpec(
             label,
-            source,
+            text,
             tuple(self._constant_values),
             push_bytes,
             frozenset(self._needs),

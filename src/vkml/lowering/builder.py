@@ -1,102 +1,63 @@
-"""The builder: turns operators' lowerings into dispatches over planned buffers."""
+"""What the builders of all back ends share: views, destinations, epilogues, lowerings that are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find, unused, value_names
+from vkml.ir import Constant, DType, Graph, Node, TensorType, dtypes, find
 from vkml.ir.file_constant import settled
-from vkml.ir.graph import attribute_key
-from vkml.ir.lowering import CannotLower
-from vkml.ir.recurrence import Cell
-from vkml.ir.windows import Windows
-from vkml.kernels import (
-    attention,
-    conv,
-    conv_transpose,
-    gather,
-    gemm,
-    gemv,
-    index,
-    matrix_units,
-    pad,
-    pool,
-    recurrent,
-    reduce,
-    resize,
-    rows,
-    scan,
-    scatter,
-)
-from vkml.kernels import pointwise as pointwise_kernels
-from vkml.kernels.fragment_layout import FragmentLayouts
-from vkml.kernels.packed_weights import Fragment, PackedWeights
-from vkml.kernels.pointwise import Epilogue
-from vkml.kernels.spec import Dispatch
+from vkml.ir.lowering import CannotLower, all_given
+from vkml.ir.size import is_deciding
+from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.kernels.writer import KernelWriter, storage_type
+from vkml.lowering.bodies import body_graph, identity, tail_of
 from vkml.lowering.body import Body
-from vkml.lowering.recurrence import RecurrentLayer
+from vkml.lowering.epilogues import begun_with
+from vkml.lowering.kept import Trace, keep, kept_for
+from vkml.lowering.templates import Templates
 
+Array = np.ndarray[Any, Any]
+Mark = tuple[int, int, tuple[int, int]]
 # Constants in other layouts, for as long as the constants they were made from are alive.
 _prepared: weakref.WeakKeyDictionary[Constant, dict[str, Constant]] = weakref.WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class Target:
-    """What lowering needs to know of a device."""
-
-    capabilities: frozenset[str]
-    push_bytes: int = 128
-    shared_bytes: int = 16384
-    max_invocations: int = 256
-    subgroup_size: int = 4
-    max_groups: int = 65535
-    processors: int = 1
-    """Workgroups of 256 threads that run at once, roughly: what split-K aims to fill."""
-    strict_fp32: bool = True
-    """Whether products of float32 keep all of its bits: precision "highest"."""
-    fragment: Fragment | None = None
-    """What the device's matrix units multiply in one instruction: fp16, added up in fp32."""
-    wide_fragment: Fragment | None = None
-    """One of as much k and 16 columns, where the device has it beside `fragment`."""
-    fragment_layouts: Callable[[Fragment], FragmentLayouts | None] = field(
-        default=lambda fragment: None, compare=False
-    )
-    """Which elements of a fragment each lane holds, where that is a formula; asks the device."""
-    holds_elements_once: Callable[[], bool] = field(default=lambda: True, compare=False)
-    """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
-
-    @property
-    def has_units(self) -> bool:
-        """Whether there are matrix units, and precision allows them."""
-        return self.fragment is not None and not self.strict_fp32
+def prepared_forms(constant: Constant) -> dict[str, Constant]:
+    """A constant in other layouts, by what they are called."""
+    return _prepared.setdefault(constant, {})
 
 
-class Builder:
-    """Collects the dispatches of one device's part of a graph.
+_QUESTION_BYTES = 1024
+"""Contents up to here may be what a kept lowering goes by."""
+
+D = TypeVar("D")
+
+
+class Builder(Templates, Generic[D]):
+    """Collects the launches of one device's part of a graph; a back end adds its templates.
 
     An operator's ``lower`` gets views of its inputs and returns views of its outputs; it asks for results
     with `output` and launches kernels through the template methods. Views that are mere index arithmetic
     (transpose, slice, …) are returned without any launch.
+
+    Args:
+        setting: all that lowering depends on besides the node and its operands.
     """
 
-    makes: ClassVar[str] = "Vulkan kernel"
-    """What it makes of nodes, for the reasons that users read."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.dispatches: list[Dispatch] = []
+    def __init__(self, setting: Hashable) -> None:
+        self.launches: list[D] = []
         self.buffers: list[Buffer] = []
         self.status = Buffer(BufferKind.STATUS, 16, "status")
         self.uses_status = False
         self.error_labels: list[str] = []
+        self._kept = kept_for(setting)
+        self._trace: Trace | None = None
         self._destinations: dict[str, View] = {}
         self._labels: tuple[str, ...] = ()
         self._operators: tuple[str, ...] = ()
@@ -105,7 +66,6 @@ class Builder:
         self._epilogue_types: tuple[TensorType, ...] = ()
         self._epilogue_names: tuple[str, ...] = ()
         self._types: tuple[TensorType, ...] = ()
-        self._row_exponents: dict[Hashable, View] = {}
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -116,64 +76,108 @@ class Builder:
         self.require_storage(type_.dtype)
         made = Buffer(kind, type_.bytes, name, constant)
         self.buffers.append(made)
+        if self._trace is not None:
+            size = made.bytes
+
+            def again(build: Builder[D], buffers: list[Buffer]) -> None:
+                buffer = Buffer(kind, size, "", constant)
+                build.buffers.append(buffer)
+                buffers.append(buffer)
+
+            self._trace.add_buffer(made, again)
         return contiguous(made, type_)
 
     def require_storage(self, dtype: DType) -> None:
         """Refuses types that the device does not keep."""
-        storage_type(dtype)
+        raise NotImplementedError
 
     def constant(self, constant: Constant, name: str) -> View:
+        """A constant as an operand."""
         kind = BufferKind.SIZES if constant.is_open else BufferKind.CONSTANT
         return self.buffer(kind, constant.type, name, constant)
 
+    def is_whole_constant(self, view: View) -> bool:
+        """Whether a view is all of a constant, in order."""
+        constant = view.buffer.constant
+        return constant is not None and view.is_contiguous and view.elements == constant.type.elements
+
+    def contents(self, view: View) -> Array | None:
+        """The array of the whole constant that a view is of, by which lowering goes; None for other values.
+
+        What is asked for here is part of what makes a lowering fit another node.
+        """
+        constant = view.buffer.constant
+        if constant is None:
+            return None
+        trace = self._trace
+        if trace is not None and view.buffer not in trace.made:
+            if constant.type.host_bytes > _QUESTION_BYTES or constant.is_open:
+                trace.is_lasting = False
+            else:
+                self.ask(view, _contents)
+        return constant.array
+
+    def ask(self, view: View, question: Callable[[View], Hashable]) -> Hashable:
+        """The answer to a question about the contents of a constant, by which lowering goes.
+
+        Args:
+            view: of a constant.
+            question: is asked again of nodes that are alike but for their constants.
+        """
+        answer = question(view)
+        trace = self._trace
+        if trace is not None and view.buffer not in trace.made:
+            if trace.slots.get(view.buffer, len(trace.slots)) >= trace.operands:
+                trace.is_lasting = False  # made of an operand: it is not there yet when the question is asked
+            trace.questions.append((trace.place(view), question, answer))
+        return answer
+
     def prepared(
-        self,
-        view: View,
-        key: str,
-        change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]],
-        dtype: DType | None = None,
+        self, view: View, key: str, change: Callable[[Array], Array], dtype: DType | None = None
     ) -> View:
         """A constant in another layout, made once however many plans ask for it.
 
         Args:
             view: the whole of a constant.
             key: names the change.
-            change: array → array.
+            change: array → array; it refers to no value of a model.
             dtype: of what is made; None: the constant's.
         """
         constant = view.buffer.constant
         assert constant is not None
-        changed = _prepared.get(constant, {}).get(key)
+        forms = prepared_forms(constant)
+        changed = forms.get(key)
         if changed is None:
             array = change(constant.array.reshape(view.shape))
             changed = settled(Constant(dtype or constant.dtype, array.shape, array))
-            _prepared.setdefault(constant, {})[key] = changed
-        return self.constant(changed, f"{view.buffer.name}:{key}")
+            forms[key] = changed
+        return self._derived(view, changed, lambda build, seen: build.prepared(seen, key, change, dtype))
 
-    def packed_weights(self, weights: View, fragment: Fragment) -> View:
-        """A constant's weights (k, n) as matrix units want them, packed once for all plans."""
-        constant = weights.buffer.constant
-        assert constant is not None
-        key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment}"
-        packed = _prepared.get(constant, {}).get(key)
-        if packed is None:
-            packed = PackedWeights(constant, weights, fragment, self.target.push_bytes)
-            _prepared.setdefault(constant, {})[key] = packed
-        return self.buffer(BufferKind.CONSTANT, packed.type, f"{weights.buffer.name}:packed", packed)
+    def _derived(self, view: View, constant: Constant, again: Callable[[Any, View], View]) -> View:
+        """A constant that is made of another one, as a value; `again` makes it of another view."""
+        trace, self._trace = self._trace, None
+        try:
+            name = f"{view.buffer.name}:changed"
+            made = self.buffer(BufferKind.CONSTANT, constant.type, name, constant)
+        finally:
+            self._trace = trace
+        self._note(view, made, again)
+        return made
 
-    def row_exponents(self, rows: View, fragment: Fragment) -> View:
-        """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
-        key = rows.buffer, rows.shape, rows.strides, rows.offset
-        found = self._row_exponents.get(key)
-        if found is None:
-            found = self._row_exponents[key] = matrix_units.emit_row_exponents(self, rows, fragment)
-        return found
+    def _note(self, given: View, made: View, again: Callable[[Any, View], View]) -> None:
+        """Has the trace make a value of another one once more."""
+        trace = self._trace
+        if trace is not None:
+            placed = trace.place(given)
+            trace.slots[made.buffer] = len(trace.slots)
+            trace.steps.append(lambda build, buffers: buffers.append(again(build, placed.on(buffers)).buffer))
 
     def set_destination(self, name: str, view: View) -> None:
         """States where the value `name` has to end up (a graph output, a part of a Concat)."""
         self._destinations[name] = view
 
     def has_destination(self, name: str) -> bool:
+        """Whether it is stated where the value `name` has to end up."""
         return name in self._destinations
 
     def forget_destinations(self, names: Sequence[str]) -> bool:
@@ -192,7 +196,7 @@ class Builder:
         return self.activation(type_, name)
 
     def activation(self, type_: TensorType, name: str = "") -> View:
-        """Fresh memory for a value between dispatches, laid out as suits its name."""
+        """Fresh memory for a value between launches, laid out as suits its name."""
         return self.buffer(BufferKind.ACTIVATION, type_, name)
 
     def result(self, index: int = 0) -> TensorType:
@@ -200,7 +204,7 @@ class Builder:
         return self._types[index]
 
     def scratch(self, type_: TensorType) -> View:
-        """Memory between two dispatches of one node."""
+        """Memory between two launches of one node."""
         return self.buffer(BufferKind.ACTIVATION, type_)
 
     @contextlib.contextmanager
@@ -216,50 +220,243 @@ class Builder:
                 saved
             )
 
+    # -- nodes ----------------------------------------------------------------------------------------------
+
+    def lower(
+        self,
+        node: Node,
+        parts: Sequence[Node],
+        inputs: Sequence[View | None],
+        types: Sequence[TensorType],
+    ) -> Sequence[View | None]:
+        """Lowers a node, or adds what a node like it was lowered to.
+
+        Args:
+            node: normalised, or a group.
+            parts: the nodes that it stands for.
+            inputs: a view of each input, None where it is absent.
+            types: of the outputs that are there.
+
+        Raises:
+            CannotLower: why it has no form here.
+        """
+        with self.node(node, parts):
+            if is_deciding() or node.form is None:
+                return self._lower(node, inputs, types)
+            form, buffers = self._form(node, inputs, types)
+            for trace in self._kept.get(form, ()):
+                if trace.holds(self, buffers):
+                    return self._replay(trace, node, buffers)
+            return self._traced(form, buffers, node, inputs, types)
+
     @contextlib.contextmanager
-    def node(self, node: Node, labels: Sequence[str], operators: Sequence[str]) -> Iterator[None]:
-        """Names what the dispatches inside compute, and where results go."""
-        self._labels, self._operators, self._result_names = tuple(labels), tuple(operators), node.outputs
+    def node(self, node: Node, parts: Sequence[Node]) -> Iterator[None]:
+        """Names what the launches inside compute, and where results go."""
+        self._labels = tuple([part.label for part in parts])
+        self._operators = tuple([part.op for part in parts])
+        self._result_names = node.outputs
         try:
             yield
         finally:
-            self._labels, self._operators, self._result_names = (), (), ()
+            self._labels = self._operators = self._result_names = ()
+
+    def _replay(self, trace: Trace, node: Node, buffers: list[Buffer]) -> Sequence[View | None]:
+        if trace.refusal is not None:
+            raise CannotLower(trace.refusal)
+        if trace.forgets_destinations:
+            self.forget_destinations(node.outputs)
+        return trace.replay(self, buffers)
+
+    def _traced(
+        self,
+        form: Hashable,
+        buffers: Sequence[Buffer],
+        node: Node,
+        inputs: Sequence[View | None],
+        types: Sequence[TensorType],
+    ) -> Sequence[View | None]:
+        """Lowers a node by its operator and keeps what it came to."""
+        self._trace = trace = Trace({buffer: slot for slot, buffer in enumerate(buffers)}, len(buffers))
+        try:
+            results = self._lower(node, inputs, types)
+            trace.finish(results)
+        except CannotLower as reason:
+            trace.refusal = str(reason)
+            keep(self._kept, form, trace)
+            raise
+        finally:
+            self._trace = None
+        keep(self._kept, form, trace)
+        return results
+
+    def refusal(self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]) -> str | None:
+        """Why a node has no form here; None where it has, which then is kept for `lower`."""
+        if not is_deciding() and node.form is not None:
+            form, buffers = self._form(node, inputs, types)
+            for trace in self._kept.get(form, ()):
+                if trace.holds(self, buffers):
+                    return trace.refusal
+        try:
+            self.lower(node, (node,), inputs, types)
+        except CannotLower as reason:
+            return str(reason)
+        return None
+
+    def _form(
+        self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
+    ) -> tuple[Hashable, list[Buffer]]:
+        """All that lowering a node depends on but for contents of constants, and the buffers of operands."""
+        slots: dict[Buffer, int] = {self.status: 0}
+        operands: list[Hashable] = [
+            view if view is None else self._lie(view, slots.setdefault(view.buffer, len(slots)))
+            for view in inputs
+        ]
+        for name in node.outputs:
+            view = self._destinations.get(name)
+            if view is not None:
+                operands.append(self._lie(view, slots.setdefault(view.buffer, len(slots))))
+            operands.append(self._wish(name))
+        kinds = [(type_.dtype, type_.shape) for type_ in types]
+        return (node.form, len(inputs), *operands, *kinds), list(slots)
+
+    def _lie(self, view: View, slot: int) -> Hashable:
+        """How a view lies on the buffer of a number."""
+        buffer = view.buffer
+        whole = None if buffer.constant is None else (buffer.constant.dtype, buffer.constant.shape)
+        return slot, view.dtype, view.shape, view.strides, view.offset, whole, self._surroundings(buffer)
+
+    def _wish(self, name: str) -> Hashable:
+        """How a value is to lie that has no destination."""
+        return None
+
+    def _surroundings(self, buffer: Buffer) -> Hashable:
+        """What templates know of a buffer besides the views that they are given."""
+        return None
+
+    def _lower(
+        self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
+    ) -> Sequence[View | None]:
+        """Lowers a node by its operator."""
+        mark = self.mark()
+        try:
+            return self._lowered(node, inputs, types)
+        except CannotLower:
+            # A strided destination may be what the kernel could not write to.
+            if not self.forget_destinations(node.outputs):
+                raise
+            self.rewind(mark)
+            if self._trace is not None:
+                self._trace.forgets_destinations = True
+            self._result_names = node.outputs  # a template may have been stopped in the middle of a step
+            return self._lowered(node, inputs, types)
+
+    def _lowered(
+        self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
+    ) -> Sequence[View | None]:
+        operator = find(node)
+        self._types = tuple(types)
+        if types and not any(type_.elements for type_ in types):
+            given = iter(types)
+            return [
+                self.output(next(given) if name else _NOTHING, index)
+                for index, name in enumerate(node.outputs)
+            ]
+        if operator.is_pointwise and len([name for name in node.outputs if name]) == 1:
+            present = [view for view in inputs if view is not None]
+            body = body_graph(node, [None if v is None else v.type for v in inputs], types)
+            unique = {n: v for n, v in zip([n for n in node.inputs if n], present, strict=True)}
+            outputs = [self.output(types[0])]
+            self.pointwise(body, list(unique.values()), outputs, label=node.op)
+            return outputs
+        return self._by_operator(node, inputs)
+
+    def _by_operator(self, node: Node, inputs: Sequence[View | None]) -> Sequence[View | None]:
+        # Tables that are made of attributes and constants may overflow like any other numbers.
+        with np.errstate(all="ignore"):
+            lowered: Sequence[View | None] | None = find(node).lower(self, node, inputs)
+        if lowered is None:
+            raise CannotLower(f"{node.op} has no {self.makes}")
+        return lowered
+
+    def fused(self, body: Graph, inputs: Sequence[View | None]) -> list[View]:
+        """Lowers a fused group: a pointwise body as one kernel, an anchor with the rest as its epilogue."""
+        operands = all_given(inputs)
+        views = {value.name: view for value, view in zip(body.inputs, operands, strict=True)}
+        anchor = body.nodes[0]
+        if find(anchor).is_pointwise:
+            outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
+            self.pointwise(body, operands, outputs, label=body.name)
+            return outputs
+        mark = self.mark()
+        try:
+            return self._with_epilogue(body, anchor, views)
+        except CannotLower:
+            self.rewind(mark)
+            return self._without_epilogue(body, anchor, views)
+
+    def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
+        result = anchor.outputs[0]
+        tail = tail_of(body)
+        shape = body.types[result].dims
+        leaves = {v.name: views[v.name].expand(shape) for v in tail.inputs if v.name != result}
+        names, self._result_names = self._result_names, ()
+        self._epilogue = Epilogue(tail, result, leaves)
+        self._epilogue_types, self._epilogue_names = tuple(v.tensor for v in body.outputs), names
+        self._types = (body.types[result],)
+        try:
+            lowered = self._by_operator(anchor, [views[name] if name else None for name in anchor.inputs])
+            if self._epilogue is not None:
+                raise CannotLower(f"{anchor.op} took no epilogue")
+        finally:
+            self._epilogue, self._epilogue_types, self._epilogue_names = None, (), ()
+            self._result_names = names
+        return [view for view in lowered if view is not None]
+
+    def _without_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
+        names, self._result_names = self._result_names, ()
+        self._types = (body.types[anchor.outputs[0]],)
+        lowered = self._by_operator(anchor, [views[name] if name else None for name in anchor.inputs])
+        self._result_names = names
+        tail = tail_of(body)
+        outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
+        made = lowered[0]
+        assert made is not None
+        available = {**views, anchor.outputs[0]: made}
+        self.pointwise(tail, [available[value.name] for value in tail.inputs], outputs, label=tail.name)
+        return outputs
 
     # -- launching ------------------------------------------------------------------------------------------
 
-    def emit(self, dispatch: Dispatch) -> None:
-        """Enters a finished launch; `CannotLower` where the device lacks what the kernel needs."""
-        missing = dispatch.kernel.needs - self.target.capabilities
-        if missing:
-            raise CannotLower(f"{dispatch.kernel.label} needs {', '.join(sorted(missing))}")
-        for view in dispatch.reads:
-            if view.buffer.kind is BufferKind.OUTPUT:
-                view.buffer.host_only = False
-        if not all(view.elements for view in dispatch.writes):
-            return
-        self.dispatches.append(replace(dispatch, nodes=self._labels, operators=self._operators))
-
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> Mark:
         """Where the program stands, for `rewind`."""
-        return len(self.dispatches), len(self.buffers)
+        trace = self._trace
+        return len(self.launches), len(self.buffers), (0, 0) if trace is None else trace.mark()
 
-    def rewind(self, mark: tuple[int, int]) -> None:
+    def rewind(self, mark: Mark) -> None:
         """Takes back what was added since `mark`."""
-        del self.dispatches[mark[0] :], self.buffers[mark[1] :]
-        self._row_exponents.clear()  # what is in it may be gone
+        del self.launches[mark[0] :], self.buffers[mark[1] :]
+        if self._trace is not None:
+            self._trace.rewind(mark[2])
 
-    def writer(self) -> KernelWriter:
-        return KernelWriter(self.target.push_bytes)
+    @property
+    def next_code(self) -> int:
+        """What `error_code` gives next."""
+        return len(self.error_labels) + 1
 
     def error_code(self) -> int:
         """Registers the current node as one that may report a bad index; the code its kernel writes."""
+        trace = self._trace
+        if trace is not None:
+            if trace.first_code is None:
+                trace.first_code = self.next_code
+            trace.steps.append(lambda build, buffers: build.add_error_label())
+        return self.add_error_label()
+
+    def add_error_label(self) -> int:
+        """Enters the current node's labels into the table of those that report; their code."""
         self.uses_status = True
         self.error_labels.append(", ".join(self._labels))
         return len(self.error_labels)
-
-    def copy(self, source: View, target: View) -> None:
-        """Copies elements between views of the same shape and type."""
-        self.pointwise(_identity(source.type), [source], [target], label="copy")
 
     def contiguous(self, view: View) -> View:
         """The view itself where it is row-major, otherwise a copy that is."""
@@ -277,30 +474,15 @@ class Builder:
             assert seen is not None
         return seen
 
+    def copy(self, source: View, target: View) -> None:
+        """Copies elements between views of the same shape and type."""
+        self.pointwise(identity(source.type), [source], [target], label="copy")
+
     def pointwise(
         self, body: Graph, leaves: Sequence[View], outputs: Sequence[View], *, label: str = "pointwise"
     ) -> None:
         """Runs a body of pointwise nodes; leaves are broadcast to the outputs' shape."""
-        space = outputs[0].shape
-        if not outputs[0].elements:
-            return
-        self.emit(
-            pointwise_kernels.pointwise(
-                body,
-                [leaf.expand(space) for leaf in leaves],
-                outputs,
-                label=label,
-                push_limit=self.target.push_bytes,
-                max_groups=self.target.max_groups,
-            )
-        )
-
-    def positions(self, count: int) -> View:
-        """0, 1, 2, … as int32."""
-        one = self.constant(Constant(dtypes.INT32, (), np.ones((), np.int32)), "one")
-        with self.step(TensorType(dtypes.INT32, (count,))):
-            [made] = self.scan(one.expand((count,)), 0, is_product=False, is_exclusive=True, is_reverse=False)
-        return made
+        raise NotImplementedError
 
     def compute(
         self, write: Callable[..., str], leaves: Sequence[View], output: View, *, label: str = "pointwise"
@@ -310,187 +492,6 @@ class Builder:
         result = write(body, *(body.input(leaf.dtype) for leaf in leaves))
         self.pointwise(body.finish(result), leaves, [output], label=label)
         return output
-
-    def fused(self, body: Graph, inputs: Sequence[View]) -> list[View]:
-        """Lowers a fused group: a pointwise body as one kernel, an anchor with the rest as its epilogue."""
-        views = {value.name: view for value, view in zip(body.inputs, inputs, strict=True)}
-        anchor = body.nodes[0]
-        if find(anchor).is_pointwise:
-            outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
-            self.pointwise(body, list(inputs), outputs, label=body.name)
-            return outputs
-        mark = self.mark()
-        try:
-            return self._with_epilogue(body, anchor, views)
-        except CannotLower:
-            self.rewind(mark)
-            return self._without_epilogue(body, anchor, views)
-
-    def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
-        result = anchor.outputs[0]
-        tail = _tail(body)
-        shape = body.types[result].dims
-        leaves = {v.name: views[v.name].expand(shape) for v in tail.inputs if v.name != result}
-        names, self._result_names = self._result_names, ()
-        self._epilogue = Epilogue(tail, result, leaves)
-        self._epilogue_types, self._epilogue_names = tuple(v.tensor for v in body.outputs), names
-        self._types = (body.types[result],)
-        try:
-            lowered = self._lower_node(anchor, [views[name] if name else None for name in anchor.inputs])
-            if self._epilogue is not None:
-                raise CannotLower(f"{anchor.op} took no epilogue")
-        finally:
-            self._epilogue, self._epilogue_types, self._epilogue_names = None, (), ()
-            self._result_names = names
-        return list(lowered)
-
-    def _without_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
-        names, self._result_names = self._result_names, ()
-        self._types = (body.types[anchor.outputs[0]],)
-        lowered = self._lower_node(anchor, [views[name] if name else None for name in anchor.inputs])
-        self._result_names = names
-        tail = _tail(body)
-        outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
-        available = {**views, anchor.outputs[0]: lowered[0]}
-        self.pointwise(tail, [available[value.name] for value in tail.inputs], outputs, label=tail.name)
-        return outputs
-
-    def lower_node(
-        self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
-    ) -> Sequence[View]:
-        """Lowers any node; `CannotLower` says why it has no Vulkan form."""
-        operator = find(node)
-        self._types = tuple(types)
-        if types and not any(type_.elements for type_ in types):
-            given = iter(types)
-            return [
-                self.output(next(given) if name else _NOTHING, index)
-                for index, name in enumerate(node.outputs)
-            ]
-        if operator.is_pointwise and len([name for name in node.outputs if name]) == 1:
-            present = [view for view in inputs if view is not None]
-            body = body_graph(node, [None if v is None else v.type for v in inputs], types)
-            unique = {n: v for n, v in zip([n for n in node.inputs if n], present, strict=True)}
-            outputs = [self.output(types[0])]
-            self.pointwise(body, list(unique.values()), outputs, label=node.op)
-            return outputs
-        return self._lower_node(node, inputs)
-
-    def _lower_node(self, node: Node, inputs: Sequence[View | None]) -> Sequence[View]:
-        # Tables that are made of attributes and constants may overflow like any other numbers.
-        with np.errstate(all="ignore"):
-            lowered: Sequence[View] | None = find(node).lower(self, node, inputs)
-        if lowered is None:
-            raise CannotLower(f"{node.op} has no {self.makes}")
-        return lowered
-
-    # -- templates: one line each, the work is in vkml.kernels ----------------------------------------------
-
-    def matmul(self, a: View, b: View) -> list[View]:
-        """Batched product of (batch, m, k) and (batch, k, n)."""
-        product = gemm.matrix_product(a, b, self.result())
-        if gemv.fits(a, b):
-            return gemv.gemv(self, product, a, b)
-        why = matrix_units.refusal(self.target, product, a, b)
-        if not why:
-            return matrix_units.launch(self, product, a, b)
-        return gemm.matmul(self, replace(product, why_strict=why), a, b)
-
-    def attention(
-        self, q: View, k: View, v: View, *, causal: tuple[int, float, bool] | None, **how: Any
-    ) -> list[View]:
-        """softmax(scale · q kᵀ, masked) v; other arguments as the fields of `Attention`, and of `Causal`."""
-        known = None if causal is None else attention.Causal(*causal)
-        given = attention.Attention(q, k, v, causal=known, **how)
-        return attention.launch(self, given, self.result())
-
-    def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
-        """Convolution over windows of three spatial axes."""
-        return conv.conv(self, x, weight, bias, self.result(), windows, group)
-
-    def pool(
-        self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
-    ) -> list[View]:
-        """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
-        if isinstance(how, str):
-            function = {"max": pool.MAX, "average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
-        else:
-            function = pool.norm(how, x.dtype)
-        return pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
-
-    def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
-        return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())
-
-    def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
-        return reduce.reduce(self, x, axes, reduce.norm(p, x.dtype), self.result())
-
-    def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
-        return reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)
-
-    def scan(self, x: View, axis: int, **variant: bool) -> list[View]:
-        """Running totals; see `vkml.kernels.scan`."""
-        return scan.scan(self, x, axis, self.result(), **variant)
-
-    def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
-        how = rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX
-        return rows.row_function(self, x, axes, how, self.result())
-
-    def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
-        """Softmax along the axis that `order` puts last; the result is a transposed view."""
-        return self._rows_along(x, order, 1, rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX)
-
-    def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
-        """Mean 0 and deviation 1 over the `axes` axes that `order` puts last; a transposed view."""
-        return self._rows_along(x, order, axes, rows.STANDARDISE)
-
-    def _rows_along(self, x: View, order: Sequence[int], axes: int, how: rows.RowFunction) -> list[View]:
-        if self._epilogue is not None:
-            raise CannotLower(f"{how.label} along inner axes takes no epilogue")
-        moved = x.transpose(order)
-        result = replace(self.result(), shape=moved.shape)
-        with self.step(result):
-            [made] = rows.row_function(self, moved, axes, how, result)
-        return [made.transpose([order.index(axis) for axis in range(len(order))])]
-
-    def normalise(
-        self, x: View, axes: int, epsilon: float, scale: View | None, bias: View | None, *, is_centred: bool
-    ) -> list[View]:
-        """Layer (or root-mean-square) normalisation over the last `axes` dimensions."""
-        how = rows.LAYER_NORM if is_centred else rows.RMS_NORM
-        return rows.row_function(self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias)
-
-    def pad(self, x: View, begins: Sequence[int], mode: str, fill: View | None) -> list[View]:
-        return pad.pad(self, x, begins, mode, fill, self.result())
-
-    def gather_elements(self, data: View, indices: View, axis: int) -> list[View]:
-        return index.gather_elements(self, data, indices, axis, self.result())
-
-    def gather_tuples(self, data: View, indices: View, batch_axes: int) -> list[View]:
-        return index.gather_tuples(self, data, indices, batch_axes, self.result())
-
-    def scatter_elements(
-        self, x: View, indices: View, updates: View, axis: int, reduction: str
-    ) -> list[View]:
-        return scatter.scatter_elements(self, x, indices, updates, axis, reduction, self.result())
-
-    def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
-        return scatter.scatter_tuples(self, x, indices, updates, reduction, self.result())
-
-    def conv_transpose(self, x: View, weight: View, bias: View | None, **geometry: Any) -> list[View]:
-        return conv_transpose.conv_transpose(self, x, weight, bias, self.result(), **geometry)
-
-    def gather(self, data: View, indices: View, axis: int) -> list[View]:
-        return gather.gather(self, data, indices, axis, self.result())
-
-    def recurrence(self, cells: Sequence[Cell], inputs: View, weights: View, **how: Any) -> list[View | None]:
-        """A recurrent layer's results; other arguments as the fields of `RecurrentLayer`."""
-        return self.recurrent_layer(RecurrentLayer(cells, inputs, weights, **how))
-
-    def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
-        return recurrent.recurrent_layer(self, layer)
-
-    def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
-        return resize.resize(self, x, self.result(), tables)
 
     def concat(self, parts: Sequence[View], axis: int) -> list[View]:
         """Joins parts; those that were written in place already (see `set_destination`) cost nothing."""
@@ -540,106 +541,18 @@ class Builder:
         addend: View | None = None,
         addend_scale: float = 1.0,
     ) -> None:
-        """Makes the epilogue start with ``scale * result + addend_scale * addend``.
-
-        Args:
-            result: type of the template's own result.
-            scale: factor of the template's result.
-            addend: over the template's index space or the result's shape: a bias.
-            addend_scale: factor of the addend.
-        """
-        nodes: list[Node] = []
-        constants: dict[str, Constant] = {}
-        types: dict[str, TensorType] = {}
-        leaves: dict[str, View] = {}
+        """Makes the epilogue start with ``scale * result + addend_scale * addend``; see `begun_with`."""
         old = self._epilogue
-        taken = value_names(old.body) if old is not None else set()
-
-        def named(wanted: str) -> str:
-            name = unused(wanted, taken)
-            taken.add(name)
-            return name
-
-        def scaled(name: str, factor: float) -> str:
-            if factor == 1.0:
-                return name
-            number, product = named(f"{name}~factor"), named(f"{name}~scaled")
-            constants[number] = Constant(result.dtype, (), np.full((), factor, result.dtype.storage))
-            nodes.append(Node("Mul", (name, number), (product,)))
-            types[product] = result
-            return product
-
-        source = named("~product")
-        inputs = [Value(source, result)]
-        value = scaled(source, scale)
-        if addend is not None and addend_scale != 0.0:
-            operand, total = named("~addend"), named("~sum")
-            inputs.append(Value(operand, addend.type))
-            leaves[operand] = addend
-            nodes.append(Node("Add", (value, scaled(operand, addend_scale)), (total,)))
-            types[total] = result
-            value = total
-        if not nodes:
-            return
-        if old is None:
-            body = Graph(tuple(inputs), (Value(value, result),), tuple(nodes), constants, types)
-            self._epilogue, self._epilogue_types = Epilogue(body, source, leaves), (result,)
-            return
-        last = nodes[-1]
-        nodes[-1] = replace(last, outputs=(old.result,))
-        body = replace(
-            old.body,
-            inputs=(*inputs, *(value for value in old.body.inputs if value.name != old.result)),
-            nodes=(*nodes, *old.body.nodes),
-            constants={**old.body.constants, **constants},
-            types={**old.body.types, **types, old.result: result},
-        )
-        self._epilogue = Epilogue(body, source, {**leaves, **old.leaves})
+        self._epilogue = begun_with(old, result, scale, addend, addend_scale)
+        if old is None and self._epilogue is not None:
+            self._epilogue_types = (result,)
 
 
 _NOTHING = TensorType(dtypes.FLOAT32, (0,))
 """Stands in for absent outputs."""
 
 
-def _identity(type_: TensorType) -> Graph:
-    value = Value("x", type_)
-    return Graph((value,), (value,), (), {})
-
-
-def _tail(body: Graph) -> Graph:
-    """A fused body without its anchor; the anchor's result becomes an input."""
-    anchor = body.nodes[0]
-    result = Value(anchor.outputs[0], body.types[anchor.outputs[0]])
-    used = {name for node in body.nodes[1:] for name in node.reads}
-    leaves = tuple(value for value in body.inputs if value.name in used)
-    return replace(body, inputs=(result, *leaves), nodes=body.nodes[1:])
-
-
-_BODIES_KEPT = 1024
-_bodies: dict[Hashable, Graph] = {}
-
-
-def body_graph(node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> Graph:
-    """A body of one pointwise node, the same one for equal nodes.
-
-    Its inputs, and their names in it, are the distinct inputs that are there, in order.
-    """
-    numbers: dict[str, int] = {}
-    present = [(name, type_) for name, type_ in zip(node.inputs, inputs, strict=True) if name and type_]
-    for name, _ in present:
-        numbers.setdefault(name, len(numbers))
-    places = tuple(numbers.get(name) for name in node.inputs)
-    result = next(type_ for name, type_ in zip(node.outputs, outputs, strict=False) if name)
-    types = tuple(type_ for _, type_ in present)
-    key = (node.op, node.domain, attribute_key(node.attributes), places, types, result)
-    body = _bodies.get(key)
-    if body is None:
-        names = tuple("" if place is None else f"x{place}" for place in places)
-        given = {f"x{numbers[name]}": type_ for name, type_ in present}
-        made = replace(node, inputs=names, outputs=("y",), name="")
-        values = tuple(Value(name, type_) for name, type_ in given.items())
-        body = Graph(values, (Value("y", result),), (made,), {}, {"y": result})
-        if len(_bodies) >= _BODIES_KEPT:
-            _bodies.clear()
-        _bodies[key] = body
-    return body
+def _contents(view: View) -> Hashable:
+    constant = view.buffer.constant
+    assert constant is not None
+    return constant.type, np.ascontiguousarray(constant.array).tobytes()

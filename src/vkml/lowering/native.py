@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from vkml.cpu.memory import MemoryBudget
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.pool import WorkerPool
 from vkml.ir import Constant, Node, TensorType, find
 from vkml.ir.lowering import CannotLower
-from vkml.ir.size import Symbol, TooOpen
+from vkml.ir.size import Symbol, TooOpen, is_deciding
 from vkml.kernels.views import BufferKind, View
 from vkml.lowering.native_builder import NativeBuilder
 from vkml.lowering.native_layout import Border, Layouts
 from vkml.lowering.native_step import NativeStep
+from vkml.lowering.nodes import place_concatenations, view_of
 from vkml.lowering.schedule import schedule
-from vkml.lowering.vulkan import lower_one, place_concatenations, view_of
 from vkml.passes.fuse import members
+
+_FORMS_KEPT = 4096
+_borders: dict[Hashable, Border] = {}
+"""What nodes of a form want round their first input."""
 
 
 class Refused(Exception):
@@ -73,11 +77,13 @@ def compile_native(
     for position, node in enumerate(nodes):
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
         try:
-            made = lower_one(build, node, given, [types[name] for name in node.outputs if name])
+            made = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
         except (CannotLower, TooOpen, struct.error) as reason:
             # struct.error: a stride or size that no instruction can state.
             raise Refused(position, str(reason)) from reason
-        views.update((name, view) for name, view in zip(node.outputs, made, strict=False) if name)
+        views.update(
+            (name, view) for name, view in zip(node.outputs, made, strict=False) if name and view is not None
+        )
     for name, target in results.items():
         if views[name] is target:
             continue
@@ -122,10 +128,16 @@ def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, Ten
     x = types.get(node.inputs[0])
     if x is None or not x.is_static or len(x.dims) not in (3, 4):
         return
-    operator = find(node)
-    windows = operator.windows(node, [types.get(name) for name in node.inputs])
-    if windows is None:
-        return
-    wanted = Border.reached_by(windows, operator.halo_fill)
+    given = [types.get(name) for name in node.inputs]
+    form = None if node.form is None or is_deciding() else (node.form, *given)
+    wanted = _borders.get(form) if form else None
+    if wanted is None:
+        operator = find(node)
+        windows = operator.windows(node, given)
+        wanted = Border() if windows is None else Border.reached_by(windows, operator.halo_fill)
+        if form:
+            if len(_borders) >= _FORMS_KEPT:
+                _borders.clear()
+            _borders[form] = wanted
     name = node.inputs[0]
     borders[name] = borders.get(name, Border()).joined(wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vkml.cpu.native.conversions import conversion
@@ -74,9 +74,31 @@ def pointwise_refusal(
     return None
 
 
+_FORMS_KEPT = 4096
+_fits: dict[Hashable, bool] = {}
+"""Whether nodes of a form fit an epilogue; sizes do not matter."""
+
+
 def fits_epilogue(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> bool:
     """Whether a pointwise node may follow a product or the like, which is done in 32-bit lanes."""
-    body = _body(node, types, constants)
+    operands: list[Hashable] = [types[node.outputs[0]].dtype]
+    for name in node.inputs:
+        constant = constants.get(name)
+        is_number = constant is not None and constant.type.elements == 1
+        operands.append(constant.array.tobytes() if constant is not None and is_number else is_number)
+        operands.append(name and types[name].dtype)
+    form = node.form and (node.form, *operands)
+    found = _fits.get(form) if form else None
+    if found is None:
+        found = _has_fitting_lanes(_body(node, types, constants))
+        if form:
+            if len(_fits) >= _FORMS_KEPT:
+                _fits.clear()
+            _fits[form] = found
+    return found
+
+
+def _has_fitting_lanes(body: Graph) -> bool:
     if any(value.tensor.dtype.bits > 32 for value in (*body.inputs, *body.outputs)):
         return False
     try:

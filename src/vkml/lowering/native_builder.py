@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,15 +15,16 @@ from vkml.cpu.native.expression import IDENTITY, Epilogue, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
 from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.open_pointwise import open_pointwise
-from vkml.ir import DType, Graph, Node, TensorType, Value, dtypes, find
+from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.file_constant import owned
-from vkml.ir.lowering import CannotLower
+from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.size import examples, is_deciding
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
 from vkml.lowering import native_images, native_products, native_recurrent, native_rows
-from vkml.lowering.builder import Builder, Target
+from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
+from vkml.lowering.kept import Placed, Step
 from vkml.lowering.native_body import expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
 from vkml.lowering.native_layout import (
@@ -66,8 +67,8 @@ _OPEN_FORMS: Mapping[Callable[..., Launch], Callable[..., OpenLaunch | None]] = 
 """What makes a launch for known sizes → what makes one for any; None where it cannot."""
 
 
-class NativeBuilder(Builder):
-    """Collects launches of machine code; otherwise as `Builder`.
+class NativeBuilder(Builder[NativeDispatch]):
+    """Collects launches of machine code.
 
     Args:
         instructions: the set that code may use.
@@ -81,9 +82,8 @@ class NativeBuilder(Builder):
     def __init__(
         self, instructions: InstructionSet, threads: int, layouts: Layouts, is_strict: bool = False
     ) -> None:
-        super().__init__(Target(frozenset()))
+        super().__init__((instructions, threads, is_strict))
         self.instructions, self.threads, self.layouts = instructions, threads, layouts
-        self.launches: list[NativeDispatch] = []
         self.bordered: dict[Buffer, Bordered] = {}
         self.is_strict = is_strict
         self.makes_channels_last = False
@@ -115,6 +115,14 @@ class NativeBuilder(Builder):
         view = inside.transpose((0, 3, 1, 2))
         if not border.is_empty:
             self.bordered[whole.buffer] = Bordered(view, border)
+            if self._trace is not None:
+                placed = self._trace.place(view)
+
+                def again(build: NativeBuilder, buffers: list[Buffer]) -> None:
+                    inside = placed.on(buffers)
+                    build.bordered[inside.buffer] = Bordered(inside, border)
+
+                self._trace.steps.append(again)
         if len(spatial) == 1:
             return replace(
                 view,
@@ -138,10 +146,10 @@ class NativeBuilder(Builder):
         shape, steps = tuple(map(int, view.shape)), tuple(map(int, view.strides))
         offset = int(view.offset)
         place = f"native:{key}:{shape}:{steps}:{offset}"
+        strides = [step * view.itemsize for step in steps]
 
-        def change(whole: Array) -> Array:
+        def change(whole: Array) -> Array:  # refers to no view: it may be kept for longer than the plan
             flat = np.ascontiguousarray(whole).reshape(-1)
-            strides = [step * view.itemsize for step in steps]
             seen = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
             return owned(np.ascontiguousarray(make(seen.astype(np.float32, copy=False))).reshape(-1))
 
@@ -184,34 +192,56 @@ class NativeBuilder(Builder):
         deferred.launch(examples())  # to be refused now what is refused
         return deferred
 
-    def enter(self, launch: AnyLaunch, reads: Sequence[Argument], writes: Sequence[Argument]) -> None:
-        """Adds a launch whose operands are `reads`, then `writes`."""
-        seen = [argument for argument in reads if isinstance(argument, View)]
-        made = [argument for argument in writes if isinstance(argument, View)]
+    def enter(
+        self,
+        launch: AnyLaunch,
+        reads: Sequence[Argument],
+        writes: Sequence[Argument],
+        first: View | None = None,
+    ) -> None:
+        """Adds a launch whose operands are `reads`, then `writes`.
+
+        Args:
+            launch: of a kernel.
+            reads: what it reads.
+            writes: what it writes.
+            first: the operand that the kernel is given for the first of `reads`, in the same buffer.
+        """
+        seen = tuple([argument for argument in reads if isinstance(argument, View)])
+        made = tuple([argument for argument in writes if isinstance(argument, View)])
         if not all(view.elements for view in made) or (isinstance(launch, Launch) and not len(launch.table)):
             return
-        self.launches.append(
-            NativeDispatch(launch, (*reads, *writes), tuple(seen), tuple(made), self._labels, self._operators)
+        self.enter_any(launch, (reads[0] if first is None else first, *reads[1:], *writes), seen, made)
+
+    def enter_any(
+        self,
+        launch: AnyLaunch,
+        operands: Sequence[Argument],
+        reads: Sequence[View],
+        writes: Sequence[View],
+    ) -> None:
+        """Adds a launch whose operands stand in any order."""
+        dispatch = NativeDispatch(
+            launch, tuple(operands), tuple(reads), tuple(writes), self._labels, self._operators
         )
+        self.launches.append(dispatch)
+        if self._trace is not None:
+            self._trace.steps.append(_again(dispatch, self._trace.place))
 
-    def enter_any(self, launch: AnyLaunch, operands: Sequence[View], writes: Sequence[View]) -> None:
-        """Adds a launch whose operands may be both read and written, in any order."""
-        self.launches.append(
-            NativeDispatch(
-                launch, tuple(operands), tuple(operands), tuple(writes), self._labels, self._operators
-            )
-        )
-
-    def mark(self) -> tuple[int, int]:
-        """Where the program stands, for `rewind`."""
-        return len(self.launches), len(self.buffers)
-
-    def rewind(self, mark: tuple[int, int]) -> None:
-        """Takes back what was added since `mark`."""
-        del self.launches[mark[0] :]
+    def rewind(self, mark: Mark) -> None:
         for view_buffer in self.buffers[mark[1] :]:
             self.bordered.pop(view_buffer, None)
-        del self.buffers[mark[1] :]
+        super().rewind(mark)
+
+    def _wish(self, name: str) -> Hashable:
+        return name in self.layouts.channels_last, self.layouts.borders.get(name)
+
+    def _surroundings(self, buffer: Buffer) -> Hashable:
+        held = self.bordered.get(buffer)
+        if held is None:
+            return None
+        inside = held.inside
+        return held.border, inside.shape, inside.strides, inside.offset
 
     def positions(self, count: int) -> View:
         return self.buffer(BufferKind.POSITIONS, TensorType(dtypes.INT32, (count,)))
@@ -240,7 +270,7 @@ class NativeBuilder(Builder):
         if len(body.outputs) == len(leaves) == 1 and all(find(node).is_identity(node) for node in body.nodes):
             self.copy(leaves[0], outputs[0])
             return
-        body, leaves = _with_numbers(body, leaves)
+        body, leaves = self._with_numbers(body, leaves)
         expression = expression_of(body)
         operands = len(leaves) + len(outputs)
         try:
@@ -260,6 +290,23 @@ class NativeBuilder(Builder):
             self._halves(body, leaves, outputs)
             return
         self.enter(launch, leaves, outputs)
+
+    def _with_numbers(self, body: Graph, leaves: Sequence[View]) -> tuple[Graph, Sequence[View]]:
+        """Leaves that are one known number as constants of the body, where fused bodies have them."""
+        numbers: dict[str, Constant] = {}
+        kept: list[tuple[Value, View]] = []
+        for value, leaf in zip(body.inputs, leaves, strict=True):
+            constant = leaf.buffer.constant
+            if constant is not None and leaf.buffer.is_constant and constant.type.elements == 1:
+                self.contents(leaf)  # the number is part of the code
+                numbers[value.name] = constant
+            else:
+                kept.append((value, leaf))
+        if not numbers or not kept:
+            return body, leaves
+        inputs = tuple(value for value, _ in kept)
+        made = replace(body, inputs=inputs, constants={**body.constants, **numbers})
+        return made, [leaf for _, leaf in kept]
 
     def _halves(self, body: Graph, leaves: Sequence[View], outputs: Sequence[View]) -> None:
         """A body as two, where too many values are needed at the same time; what lies between is stored."""
@@ -338,9 +385,11 @@ class NativeBuilder(Builder):
         self.copy(view, made)
         return made
 
-    def finish(self, launch: AnyLaunch, reads: Sequence[Argument], ending: Ending) -> list[View]:
+    def finish(
+        self, launch: AnyLaunch, reads: Sequence[Argument], ending: Ending, first: View | None = None
+    ) -> list[View]:
         """Adds a template's last launch, whose operands are `reads`, leaves, targets; its results."""
-        self.enter(launch, [*reads, *ending.leaves], ending.targets)
+        self.enter(launch, [*reads, *ending.leaves], ending.targets, first)
         for made, target in ending.copies:
             self.copy(made, target)
         return list(ending.outputs)
@@ -397,7 +446,7 @@ class NativeBuilder(Builder):
             self.copy(made, target)
         return [target]
 
-    def resize(self, x: View, tables: Sequence[Any]) -> list[View]:
+    def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
         """Nearest neighbours that repeat every element a whole number of times: a copy."""
         if self._epilogue is not None:
             raise CannotLower("Resize takes no epilogue")
@@ -423,14 +472,35 @@ class NativeBuilder(Builder):
         )
         return [target]
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> list[View]:
-        raise CannotLower("no machine code does this")
 
-    norm = arg_reduce = scan = pad = gather_elements = gather_tuples = _refuse
-    scatter_elements = scatter_tuples = conv_transpose = softmax_along = standardise_along = _refuse
+def _again(dispatch: NativeDispatch, place: Callable[[View], Placed]) -> Step:
+    """Enters the same launch over numbered buffers."""
+    known: dict[int, int] = {}
+    placed: list[Placed] = []
 
-    def emit(self, dispatch: Any) -> None:
-        raise CannotLower(f"{dispatch.kernel.label} has no machine code")
+    def number(argument: Argument) -> int:
+        if isinstance(argument, Buffer):
+            assert argument.kind is BufferKind.STATUS
+            return -1
+        at = known.setdefault(id(argument), len(placed))
+        if at == len(placed):
+            placed.append(place(argument))
+        return at
+
+    operands = tuple(map(number, dispatch.arguments))
+    reads, writes = tuple(map(number, dispatch.reads)), tuple(map(number, dispatch.writes))
+    launch, views = dispatch.launch, tuple(placed)
+
+    def step(build: NativeBuilder, buffers: list[Buffer]) -> None:
+        made = [view.on(buffers) for view in views]
+        build.enter_any(
+            launch,
+            [made[at] if at >= 0 else build.status for at in operands],
+            [made[at] for at in reads],
+            [made[at] for at in writes],
+        )
+
+    return step
 
 
 def _lane_type(dtype: DType) -> DType:
@@ -460,20 +530,3 @@ def _part(body: Graph, nodes: Sequence[Node], results: Sequence[str], views: Col
         {name: types[name] for name in made},
         name=body.name,
     )
-
-
-def _with_numbers(body: Graph, leaves: Sequence[View]) -> tuple[Graph, Sequence[View]]:
-    """Leaves that are one known number as constants of the body, where fused bodies have them."""
-    pairs = list(zip(body.inputs, leaves, strict=True))
-    numbers = {
-        value.name: leaf.buffer.constant
-        for value, leaf in pairs
-        if leaf.buffer.kind is BufferKind.CONSTANT
-        and leaf.buffer.constant is not None
-        and leaf.buffer.constant.array.size == 1
-    }
-    kept = [(value, leaf) for value, leaf in pairs if value.name not in numbers]
-    if not numbers or not kept:
-        return body, leaves
-    inputs = tuple(value for value, _ in kept)
-    return replace(body, inputs=inputs, constants={**body.constants, **numbers}), [leaf for _, leaf in kept]

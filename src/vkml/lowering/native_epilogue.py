@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vkml.cpu.native.expression import Access, Epilogue, Expression, Step
-from vkml.kernels.pointwise import Epilogue as BodyEpilogue
+from vkml.kernels.epilogue import Epilogue as BodyEpilogue
 from vkml.kernels.views import View
 from vkml.lowering.native_body import expression_of
 

@@ -64,13 +64,13 @@ def conv(
     taps, walks = _taps(image, planar), _steps(image, planar)
     if not weight.buffer.is_constant:
         raise CannotLower("convolutions with computed weights have no machine code")
-    per_group = filters // group
+    per_group, instructions = filters // group, build.instructions
     if group == x.shape[1] == filters and group > 1 and step_c == 1:
         packed = build.materialised(
             weight,
             f"depthwise{build.instructions.value}",
             lambda array: depthwise.pack_depthwise(
-                build.instructions, array.reshape(filters, 1, kernel_y, kernel_x)
+                instructions, array.reshape(filters, 1, kernel_y, kernel_x)
             ),
         )
         launch = build.launch(
@@ -175,10 +175,11 @@ def _winograd(
 ) -> list[View]:
     images, filters, *spatial = build.result().dims
     filters, channels = weight.shape[:2]
+    instructions = build.instructions
     packed = build.materialised(
         weight,
         f"{arrangement.key}{build.instructions.value}",
-        lambda array: winograd.pack(build.instructions, array.reshape(filters, channels, 3, 3), arrangement),
+        lambda array: winograd.pack(instructions, array.reshape(filters, channels, 3, 3), arrangement),
     )
     launch = build.launch(
         winograd.winograd,
@@ -292,12 +293,7 @@ def _finish_padded(
     build: NativeBuilder, launch: AnyLaunch, image: View, start: View, others: Sequence[View], ending: Ending
 ) -> list[View]:
     """As `NativeBuilder.finish`, for a first operand whose window begins in the border of `image`."""
-    mark = len(build.launches)
-    made = build.finish(launch, [image, *others], ending)
-    if len(build.launches) > mark:
-        dispatch = build.launches[mark]
-        build.launches[mark] = replace(dispatch, arguments=(start, *dispatch.arguments[1:]))
-    return made
+    return build.finish(launch, [image, *others], ending, first=start)
 
 
 def _stretches(taps: int, tap_bytes: int) -> int:

@@ -70,7 +70,7 @@ def _enter(build: NativeBuilder, layer: RecurrentLayer, memory: RecurrentMemory)
         if parts == 1:
             written |= {0, 1}
         views = operands.at(first)
-        build.enter_any(launch, views, [views[number] for number in sorted(written)])
+        build.enter_any(launch, views, views, [views[number] for number in sorted(written)])
 
 
 class _Operands:

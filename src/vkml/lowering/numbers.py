@@ -24,13 +24,17 @@ class Numbers:
     """Collects integers and sizes; equal sizes are computed once."""
 
     def __init__(self) -> None:
+        self._known: dict[int, Number] = {}
         self._positions: dict[Terms, int] = {}
         self._sizes: list[Size] = []
 
     def add(self, value: int | Size) -> Number:
         """An integer or a size among the numbers."""
         if not isinstance(value, Size):
-            return Number(int(value))
+            known = self._known.get(value)
+            if known is None:
+                known = self._known[value] = Number(int(value))
+            return known
         position = self._positions.setdefault(value.terms, len(self._sizes))
         if position == len(self._sizes):
             self._sizes.append(value)

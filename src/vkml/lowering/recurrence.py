@@ -100,7 +100,7 @@ class RecurrentMemory:
             for direction, cell in enumerate(layer.cells)
         ]
 
-    def finish(self, build: Builder) -> list[View | None]:
+    def finish(self, build: Builder[Any]) -> list[View | None]:
         """The results, once all steps are done."""
         for made, target in self.copies:
             _convert(build, made, target)
@@ -108,7 +108,7 @@ class RecurrentMemory:
 
 
 def recurrent_memory(
-    build: Builder, layer: RecurrentLayer, *, alternations: int, stores: Sequence[DType]
+    build: Builder[Any], layer: RecurrentLayer, *, alternations: int, stores: Sequence[DType]
 ) -> RecurrentMemory:
     """Memory for a layer, its initial states written.
 
@@ -172,7 +172,7 @@ def _only(view: View, axis: int, at: int) -> View:
     return view.slice(starts, [1] * len(shape), shape)
 
 
-def _begin(build: Builder, layer: RecurrentLayer, target: View, given: View | None) -> None:
+def _begin(build: Builder[Any], layer: RecurrentLayer, target: View, given: View | None) -> None:
     """Writes a state as it is before the first step; zeros for sequences of no steps, as in onnxruntime."""
     if given is None:
         zero = np.zeros((), target.dtype.storage)
@@ -191,7 +191,7 @@ def _begin(build: Builder, layer: RecurrentLayer, target: View, given: View | No
         build.compute(write, [given, lengths], target, label="initial_state")
 
 
-def _convert(build: Builder, source: View, target: View) -> None:
+def _convert(build: Builder[Any], source: View, target: View) -> None:
     """Copies elements, rounded where the types differ."""
     if source.dtype == target.dtype:
         build.copy(source, target)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vkml.ir import Constant, GraphIndex, Node, TensorType, dtypes, find
-from vkml.ir.graph import attribute_key
-from vkml.ir.lowering import CannotLower
-from vkml.ir.size import Sizes
+from vkml.ir import Constant, Node, TensorType, dtypes
+from vkml.ir.size import Sizes, is_deciding
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS
-from vkml.lowering.builder import Builder, Target
 from vkml.lowering.memory import plan_memory
+from vkml.lowering.nodes import place_concatenations, view_of
 from vkml.lowering.plan import VulkanProgram
 from vkml.lowering.schedule import schedule
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.passes.fuse import members
 
 MAX_ELEMENTS = 2**31 - 1
@@ -47,7 +47,7 @@ def lower(
     Raises:
         CannotLower: a node has no Vulkan form on this target (ask `refusals` before).
     """
-    build = Builder(target)
+    build = VulkanBuilder(target)
     views: dict[str, View] = {}
     inputs = {name: build.buffer(BufferKind.INPUT, types[name], name) for name in piece.inputs}
     views.update(inputs)
@@ -58,13 +58,17 @@ def lower(
     shared: dict[int, View] = {}
     for node in piece.nodes:
         given = [view_of(name, views, constants, build, shared) for name in node.inputs]
-        results = lower_one(build, node, given, [types[name] for name in node.outputs if name])
-        views.update((name, view) for name, view in zip(node.outputs, results, strict=False) if name)
+        results = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
+        views.update(
+            (name, view)
+            for name, view in zip(node.outputs, results, strict=False)
+            if name and view is not None
+        )
     for name, target_view in outputs.items():
         made = view_of(name, views, constants, build, shared)
         if made is not None and made is not target_view:
             build.copy(made, target_view)
-    levels = schedule(build.dispatches)
+    levels = schedule(build.launches)
     # With open sizes there is no telling yet how much memory is needed.
     offsets, arena = plan_memory(levels, guard_bytes) if sizes is None else ({}, 0)
     return VulkanProgram(
@@ -81,101 +85,44 @@ def lower(
     )
 
 
-def lower_one(
-    build: Builder, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
-) -> Sequence[View]:
-    parts = members(node)
-    with build.node(node, [part.label for part in parts], [part.op for part in parts]):
-        mark = build.mark()
-        try:
-            return build.lower_node(node, inputs, types)
-        except CannotLower:
-            # A strided destination may be what the kernel could not write to.
-            if not build.forget_destinations(node.outputs):
-                raise
-            build.rewind(mark)
-            return build.lower_node(node, inputs, types)
-
-
-def view_of(
-    name: str,
-    views: dict[str, View],
-    constants: Mapping[str, Constant],
-    build: Builder,
-    shared: dict[int, View],
-) -> View | None:
-    if not name:
-        return None
-    found = views.get(name)
-    if found is None:
-        constant = constants[name]
-        found = shared.get(id(constant))
-        if found is None:
-            found = shared[id(constant)] = build.constant(constant, name)
-        views[name] = found
-    return found
-
-
-def place_concatenations(
-    build: Builder, nodes: Sequence[Node], types: Mapping[str, TensorType], outputs: Mapping[str, View]
-) -> None:
-    """Lets values that are laid end to end be written where they will stand in the result."""
-    index = GraphIndex(nodes)
-    for node in nodes:
-        name = node.outputs[0] if node.outputs else ""
-        axis = find(node).concatenation_axis(node, types[name].rank) if name else None
-        if axis is None:
-            continue
-        whole = outputs.get(name)
-        if whole is None:
-            whole = build.activation(types[name], name)
-            build.set_destination(name, whole)
-        start = 0
-        for part in node.inputs:
-            view = slice_along(whole, axis, start, types[part].dims[axis])
-            start += types[part].dims[axis]
-            if index.position(part) is not None and not build.has_destination(part):
-                build.set_destination(part, view)
-
-
-def slice_along(view: View, axis: int, start: int, size: int) -> View:
-    """The part [start, start + size) of one axis."""
-    starts = [start if a == axis else 0 for a in range(len(view.shape))]
-    shape = [size if a == axis else d for a, d in enumerate(view.shape)]
-    return view.slice(starts, [1] * len(shape), shape)
-
-
 def refusals(
     nodes: Sequence[Node],
     types: Mapping[str, TensorType],
     constants: Mapping[str, Constant],
     target: Target,
 ) -> dict[str, str]:
-    """First output of each node that cannot run on the target → why."""
+    """First output of each node that cannot run on the target → why.
+
+    Nodes are lowered to find out, on throw-away buffers; what they come to is kept for `lower`.
+    """
+    build = VulkanBuilder(target)
+    views: dict[Hashable, View] = {}
     tried: dict[Hashable, str | None] = {}
+    """With open sizes, for which nothing is kept longer."""
     found = {}
     for node in nodes:
         reason = _refused_value(node, types, target)
         if reason is None:
-            form = _form(node, types, constants)
-            if form not in tried:
-                tried[form] = _try_lowering(node, types, constants, target)
-            reason = tried[form]
+            form = _open_form(node, types, constants) if is_deciding() else None
+            if form is not None and form in tried:
+                reason = tried[form]
+            else:
+                given = [_probe_view(node, name, types, constants, views, build) for name in node.inputs]
+                build.error_labels.clear()
+                reason = build.refusal(node, given, [types[name] for name in node.outputs if name])
+                if form is not None:
+                    tried[form] = reason
         if reason is not None:
-            found[next(name for name in node.outputs if name)] = reason
+            found[node.key] = reason
     return found
 
 
-def _form(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]) -> Hashable:
-    """All of a node that decides whether it can be lowered: equal nodes are tried once."""
-    reads_values = not find(node).is_pointwise
-    places: dict[str, int] = {}
-    inputs = [
-        name and (places.setdefault(name, at), types[name], reads_values and id(constants.get(name)))
-        for at, name in enumerate(node.inputs)
-    ]
-    outputs = [name and types[name] for name in node.outputs]
-    return node.op, node.domain, attribute_key(node.attributes), tuple(inputs), tuple(outputs)
+def _open_form(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]
+) -> Hashable | None:
+    """All that decides within one plan whether a node can be lowered: equal nodes are tried once."""
+    inputs = [name and (types[name], id(constants.get(name))) for name in node.inputs]
+    return node.form and (node.form, *inputs, *[name and types[name] for name in node.outputs])
 
 
 def _refused_value(node: Node, types: Mapping[str, TensorType], target: Target) -> str | None:
@@ -196,37 +143,24 @@ def _refused_value(node: Node, types: Mapping[str, TensorType], target: Target) 
     return None
 
 
-def _try_lowering(
-    node: Node,
-    types: Mapping[str, TensorType],
-    constants: Mapping[str, Constant],
-    target: Target,
-) -> str | None:
-    """Why a node cannot be lowered: that is tried on throw-away buffers."""
-    build = Builder(target)
-    try:
-        views: dict[str, View] = {}
-        given = [_probe_view(name, types, constants, views, build) for name in node.inputs]
-        with build.node(node, [node.label], [node.op]):
-            build.lower_node(node, given, [types[name] for name in node.outputs if name])
-    except CannotLower as reason:
-        return str(reason)
-    return None
-
-
 def _probe_view(
+    node: Node,
     name: str,
     types: Mapping[str, TensorType],
     constants: Mapping[str, Constant],
-    views: dict[str, View],
-    build: Builder,
+    views: dict[Hashable, View],
+    build: VulkanBuilder,
 ) -> View | None:
+    """A view of an input; `views` has those of nodes before, of values by type and place among the inputs."""
     if not name:
         return None
-    if name not in views:
-        constant = constants.get(name)
-        if constant is not None:
-            views[name] = build.constant(constant, name)
-        else:
-            views[name] = build.buffer(BufferKind.INPUT, types[name], name)
-    return views[name]
+    constant = constants.get(name)
+    key = id(constant) if constant is not None else (types[name], node.inputs.index(name))
+    found = views.get(key)
+    if found is None:
+        found = views[key] = (
+            build.buffer(BufferKind.INPUT, types[name], name)
+            if constant is None
+            else build.constant(constant, name)
+        )
+    return found

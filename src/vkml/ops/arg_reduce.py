@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import INT64, NUMBERS
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
@@ -51,9 +51,10 @@ class ArgReduction(Operator):
             found = find(line, axis)
         return [np.asarray(found, np.int64).reshape(shape)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0].reshape((1,)) if not inputs[0].shape else inputs[0]
-        return build.arg_reduce(  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        x = x if x.shape else build.reshape(x, (1,))
+        return build.arg_reduce(
             x,
             normalise_axis(node, node.attributes["axis"], len(x.shape)),
             is_max=self.name == "ArgMax",

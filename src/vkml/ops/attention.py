@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32
 from vkml.ir.graph import Node
-from vkml.ir.lowering import CannotLower
+from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
@@ -99,8 +98,8 @@ class Attention(Operator):
             weights /= weights.sum(axis=-1, keepdims=True)
             return [np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        q, k, v = inputs[:3]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        q, k, v = (given(inputs, index) for index in range(3))
         mask, bias = optional(inputs, 3), optional(inputs, 4)
         attributes = node.attributes
         scores, results = attention_geometry(node, q.shape, k.shape, v.shape)
@@ -111,7 +110,7 @@ class Attention(Operator):
             raise CannotLower(f"attention over {len(results.batch)} axes of batches")
         batch = (1,) * (2 - len(results.batch)) + tuple(results.batch)
 
-        def heads(view: Any, rows: int, columns: int) -> Any:
+        def heads(view: V, rows: int, columns: int) -> V:
             """A view as (batch, heads, rows, columns), broadcast."""
             return view.expand((*batch, rows, columns))
 
@@ -119,7 +118,7 @@ class Attention(Operator):
         is_added = bool(attributes["is_fill_added"])
         if offset is None and is_added:
             raise CannotLower("attention with numbers added where a mask says so")
-        return build.attention(  # type: ignore[no-any-return]
+        return build.attention(
             heads(q, scores.m, scores.k),
             heads(k, scores.n, scores.k),
             heads(v, scores.n, results.n),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import dtypes, scalar
 from vkml.ir.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
@@ -160,10 +160,13 @@ class CastLike(_Conversion):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         return [convert(node, present(inputs, 0), dtypes.from_numpy(present(inputs, 1).dtype))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         output = build.result()
         return [
             build.compute(
-                lambda body, x: body.cast(x, output.dtype), [inputs[0]], build.output(output), label="cast"
+                lambda body, x: body.cast(x, output.dtype),
+                [given(inputs, 0)],
+                build.output(output),
+                label="cast",
             )
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def required(node: Node, inputs: Sequence[Known | None], index: int) -> Known:
     return found
 
 
-def optional(inputs: Sequence[Any], index: int) -> Any:
+def optional(inputs: Sequence[_T | None], index: int) -> _T | None:
     """Input `index`, or None where the node does not have it."""
     return inputs[index] if index < len(inputs) else None
 

@@ -12,6 +12,7 @@ import numpy as np
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT8, INT32, UINT8
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ir.windows import Windows
@@ -214,16 +215,16 @@ class Conv(Operator):
         result = with_bias(convolve(widened(x), widened(weight), geometry), optional(inputs, 2))
         return [result.astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, weight = inputs[:2]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, weight = given(inputs, 0), given(inputs, 1)
         geometry = conv_geometry(node, x.shape, weight.shape)
         if len(geometry.kernel) > 3:
             return None
         windows = geometry.over(3)
-        return build.conv(  # type: ignore[no-any-return]
+        return build.conv(
             build.reshape(x, (*x.shape[:2], *windows.spatial)),
-            build.contiguous(weight.reshape((*weight.shape[:2], *windows.kernel))),
-            inputs[2] if len(inputs) > 2 else None,
+            build.contiguous(build.reshape(weight, (*weight.shape[:2], *windows.kernel))),
+            optional(inputs, 2),
             windows,
             group=geometry.group,
         )

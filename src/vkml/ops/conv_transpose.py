@@ -12,6 +12,7 @@ import numpy as np
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import FLOATS
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
@@ -136,14 +137,14 @@ class ConvTranspose(Operator):
         result = _transpose_convolve(x, weight, geometry)
         return [with_bias(result, optional(inputs, 2)).astype(present(inputs, 0).dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, weight = inputs[:2]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, weight = given(inputs, 0), given(inputs, 1)
         geometry = conv_transpose_geometry(node, x.shape, weight.shape)
         missing = 3 - len(geometry.kernel)
         if missing < 0:
             return None
         ones = (1,) * missing
-        return build.conv_transpose(  # type: ignore[no-any-return]
+        return build.conv_transpose(
             build.reshape(x, (*x.shape[:2], *ones, *x.shape[2:])),
             build.reshape(weight, (*weight.shape[:2], *ones, *weight.shape[2:])),
             optional(inputs, 2),

@@ -24,6 +24,7 @@ from vkml.ir.dtypes import (
 )
 from vkml.ir.graph import Constant as ConstantValue
 from vkml.ir.graph import Node
+from vkml.ir.lowering import BodyWriter, Lowering, V, all_given
 from vkml.ir.operator import (
     FLOAT,
     INT,
@@ -139,8 +140,8 @@ class ConstantOfShape(Operator):
         fill = fill_value(node).array
         return [np.full(integers(present(inputs, 0)), fill.reshape(()), dtype=fill.dtype)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        one = build.constant(fill_value(node), "fill").reshape(())
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        one = build.reshape(build.constant(fill_value(node), "fill"), ())
         return [one.expand(build.result().dims)]
 
 
@@ -202,13 +203,13 @@ class Range(Operator):
             made = wide.type(start) + np.arange(count, dtype=wide) * wide.type(delta)
         return [made.astype(dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        start, _, delta = (view.reshape(()) for view in inputs)
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        start, _, delta = (build.reshape(view, ()) for view in all_given(inputs))
         result = build.result()
         wide = FLOAT32 if result.dtype == FLOAT16 else result.dtype
         steps = build.positions(result.dims[0])
 
-        def write(body: Any, step: str, start: str, delta: str) -> str:
+        def write(body: BodyWriter, step: str, start: str, delta: str) -> str:
             return str(body("Add", start, body("Mul", body.cast(step, wide), delta)))
 
         return [build.compute(write, [steps, start, delta], build.output(result), label="range")]

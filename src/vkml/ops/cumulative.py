@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT32, INT64, UINT32, UINT64, from_numpy
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given, known
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
@@ -53,9 +53,9 @@ class Cumulative(Operator):
             result[tuple(first)] = neutral
         return [np.asarray(np.flip(result, axis) if node.attributes["reverse"] else result, order="C")]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, axis = inputs[0], int(inputs[1].buffer.constant.array.reshape(-1)[0])
-        return build.scan(  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, axis = given(inputs, 0), int(known(build, given(inputs, 1)).reshape(-1)[0])
+        return build.scan(
             x,
             normalise_axis(node, axis, len(x.shape)),
             is_product=self.name == "CumProd",

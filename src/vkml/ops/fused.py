@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from vkml.ir import MANY, REQUIRED, Graph, Known, Node, Operator, TensorType, find, operator
+from vkml.ir.lowering import Lowering, V
 from vkml.ir.operator import GRAPH, Array
 
 
@@ -32,8 +32,8 @@ class Fused(Operator):
             values.update(zip(member.outputs, results, strict=False))
         return [values[value.name] for value in body.outputs]  # type: ignore[misc]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return build.fused(node.attributes["body"], inputs)  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return build.fused(node.attributes["body"], inputs)
 
 
 @operator("Native")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT64, NUMBERS
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import FLOAT, INTS, Array, AttributeType, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
@@ -338,10 +338,10 @@ class Resize(Operator):
         roi, scales, sizes = (optional(inputs, index) for index in (1, 2, 3))
         return [resample(x, resize_geometry(node, x.shape, roi, scales, sizes))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
-        given = [None if view is None else view.buffer.constant.array for view in inputs[1:]]
-        roi, scales, sizes = (*given, None, None, None)[:3]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        stated = [None if view is None else build.contents(view) for view in inputs[1:]]
+        roi, scales, sizes = (*stated, None, None, None)[:3]
         geometry = resize_geometry(node, x.shape, roi, scales, sizes)
         if geometry.extrapolation is not None or (geometry.mode != "nearest" and not x.dtype.is_float):
             return None
@@ -354,7 +354,7 @@ class Resize(Operator):
                 tables.append((places, np.ones(places.shape, np.float32)))
             else:
                 tables.append(axis_taps(geometry, axis))
-        return build.resize(x, tables)  # type: ignore[no-any-return]
+        return build.resize(x, tables)
 
 
 def _from_opset_10(node: Node) -> Node:

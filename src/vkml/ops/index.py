@@ -12,6 +12,7 @@ import numpy as np
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 from vkml.ir.dtypes import BFLOAT16, INT32, INT64
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, all_given, given
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
@@ -80,9 +81,9 @@ class Gather(Operator):
         # A single text comes as a Python string, of which NumPy would make a type of its own.
         return [np.asarray(x.take(checked_indices(node, indices, x.shape[axis], axis), axis=axis), x.dtype)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        axis, _ = gather_geometry(node, inputs[0].shape, inputs[1].shape)
-        return build.gather(inputs[0], inputs[1], axis)  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        axis, _ = gather_geometry(node, given(inputs, 0).shape, given(inputs, 1).shape)
+        return build.gather(given(inputs, 0), given(inputs, 1), axis)
 
 
 def _along_axis(node: Node, x: Sequence[int], indices: Sequence[int]) -> int:
@@ -125,9 +126,9 @@ class GatherElements(Operator):
         found = checked_indices(node, indices, x.shape[axis], axis)
         return [x[_coordinates(indices.shape, axis, found)]]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        axis = normalise_axis(node, node.attributes["axis"], len(inputs[0].shape))
-        return build.gather_elements(inputs[0], inputs[1], axis)  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        axis = normalise_axis(node, node.attributes["axis"], len(given(inputs, 0).shape))
+        return build.gather_elements(given(inputs, 0), given(inputs, 1), axis)
 
 
 @dataclass(frozen=True)
@@ -207,8 +208,8 @@ class GatherND(Operator):
             return [np.broadcast_to(x, geometry.output).copy()]
         return [np.broadcast_to(x[(*spread, *places)], geometry.output).astype(x.dtype)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return build.gather_tuples(inputs[0], inputs[1], node.attributes["batch_dims"])  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return build.gather_tuples(given(inputs, 0), given(inputs, 1), node.attributes["batch_dims"])
 
 
 REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -269,9 +270,10 @@ class ScatterElements(Operator):
         found = checked_indices(node, indices, x.shape[axis], axis)
         return [_scatter(x, _coordinates(indices.shape, axis, found), updates, node.attributes["reduction"])]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        axis = normalise_axis(node, node.attributes["axis"], len(inputs[0].shape))
-        return build.scatter_elements(*inputs, axis, node.attributes["reduction"])  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        axis = normalise_axis(node, node.attributes["axis"], len(given(inputs, 0).shape))
+        x, indices, updates = all_given(inputs)
+        return build.scatter_elements(x, indices, updates, axis, node.attributes["reduction"])
 
 
 @operator()
@@ -317,8 +319,9 @@ class ScatterND(Operator):
         rows = contiguous(x).reshape(math.prod(geometry.indexed), *geometry.slice_shape)
         return [_scatter(rows, (flat,), updates, node.attributes["reduction"]).reshape(x.shape)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return build.scatter_tuples(*inputs, node.attributes["reduction"])  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, indices, updates = all_given(inputs)
+        return build.scatter_tuples(x, indices, updates, node.attributes["reduction"])
 
 
 @operator()

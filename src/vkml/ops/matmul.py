@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from vkml.ir.dtypes import (
     DType,
 )
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, all_given, given
 from vkml.ir.operator import INT, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
@@ -96,22 +96,22 @@ class MatMul(Operator):
         a, b = present(inputs, 0), present(inputs, 1)
         return [np.asarray(np.matmul(widened(a), widened(b))).astype(a.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        a, b = inputs
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        a, b = all_given(inputs)
         geometry = matmul_geometry(node, a.shape, b.shape)
-        left, right = a.reshape((1, *a.shape)) if len(a.shape) == 1 else a, b
+        left, right = build.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a, b
         if len(b.shape) == 1:
-            right = b.reshape((*b.shape, 1))
+            right = build.reshape(b, (*b.shape, 1))
         if math.prod(geometry.batch_b) == 1:
             # One right operand for all: the batch is more rows.
             rows = math.prod(geometry.batch) * geometry.m
-            return build.matmul(  # type: ignore[no-any-return]
+            return build.matmul(
                 build.reshape(left, (1, rows, geometry.k)), build.reshape(right, (1, geometry.k, geometry.n))
             )
         batch = math.prod(geometry.batch)
         left = left.expand((*geometry.batch, geometry.m, geometry.k))
         right = right.expand((*geometry.batch, geometry.k, geometry.n))
-        return build.matmul(  # type: ignore[no-any-return]
+        return build.matmul(
             build.reshape(left, (batch, geometry.m, geometry.k)),
             build.reshape(right, (batch, geometry.k, geometry.n)),
         )
@@ -185,9 +185,9 @@ class Gemm(Operator):
             product = product + (addend if beta == 1.0 else (addend * beta).astype(product.dtype))
         return [product.astype(a.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        a, b = inputs[:2]
-        c = inputs[2] if len(inputs) > 2 else None
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        a, b = given(inputs, 0), given(inputs, 1)
+        c = optional(inputs, 2)
         if not (a.dtype.is_float or node.attributes["alpha"] == node.attributes["beta"] == 1.0):
             return None
         left = a.transpose((1, 0)) if node.attributes["transA"] else a
@@ -200,7 +200,7 @@ class Gemm(Operator):
             addend=addend,
             addend_scale=node.attributes["beta"],
         )
-        return build.matmul(left.reshape((1, *left.shape)), right.reshape((1, *right.shape)))  # type: ignore[no-any-return]
+        return build.matmul(build.reshape(left, (1, *left.shape)), build.reshape(right, (1, *right.shape)))
 
 
 def _require_lanes(node: Node, zero: Known, operand: Known, inner: int, what: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType
 from vkml.ir.graph import Node
+from vkml.ir.lowering import BodyWriter, Lowering, V, all_given, given
 from vkml.ir.operator import INT, INTS, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ir.windows import Windows
@@ -39,9 +39,9 @@ def per_channel(vector: Array, rank: int) -> Array:
     return widened(vector).reshape(-1, *(1,) * (rank - 2))
 
 
-def _channel_view(view: Any, rank: int) -> Any:
+def _channel_view(build: Lowering[V], view: V, rank: int) -> V:
     """A vector's view shaped to meet axis 1 of a tensor of `rank` axes."""
-    return view.reshape((view.shape[0], *(1,) * (rank - 2)))
+    return build.reshape(view, (view.shape[0], *(1,) * (rank - 2)))
 
 
 def _check_vector(node: Node, found: Known, length: int, what: str) -> None:
@@ -124,13 +124,15 @@ class BatchNormalization(Operator):
             result = wide * per_channel(factor, rank) + per_channel(offset, rank)
         return [result.astype(x.dtype, copy=False), *running][: len(node.outputs)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
-        if node.attributes["training_mode"] or FLOAT64 in {view.dtype for view in inputs} != {FLOAT64}:
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        if node.attributes["training_mode"] or FLOAT64 in {view.dtype for view in all_given(inputs)} != {
+            FLOAT64
+        }:
             return None
-        vectors = [_channel_view(view, len(x.shape)) for view in inputs[1:]]
+        vectors = [_channel_view(build, view, len(x.shape)) for view in all_given(inputs)[1:]]
 
-        def write(body: Any, x: str, scale: str, bias: str, mean: str, variance: str) -> str:
+        def write(body: BodyWriter, x: str, scale: str, bias: str, mean: str, variance: str) -> str:
             deviation = body(
                 "Sqrt", body("Add", variance, body.constant(node.attributes["epsilon"], variance))
             )
@@ -188,11 +190,13 @@ class InstanceNormalization(Operator):
         result = normal * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
         return [result.astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
-        scale, bias = (_channel_view(view, len(x.shape)).expand(x.shape) for view in inputs[1:])
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        scale, bias = (
+            _channel_view(build, view, len(x.shape)).expand(x.shape) for view in all_given(inputs)[1:]
+        )
         epsilon = node.attributes["epsilon"]
-        return build.normalise(x, len(x.shape) - 2, epsilon, scale, bias, is_centred=True)  # type: ignore[no-any-return]
+        return build.normalise(x, len(x.shape) - 2, epsilon, scale, bias, is_centred=True)
 
 
 @operator()
@@ -237,18 +241,18 @@ class GroupNormalization(Operator):
         result = normal * per_channel(factors[0], x.ndim) + per_channel(factors[1], x.ndim)
         return [result.astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, groups = inputs[0], int(node.attributes["num_groups"])
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, groups = given(inputs, 0), int(node.attributes["num_groups"])
         batch, channels = x.shape[:2]
         per_group = channels // groups
         grouped = build.reshape(x, (batch, groups, per_group, math.prod(x.shape[2:])))
         factors = []
-        for view in inputs[1:]:
+        for view in all_given(inputs)[1:]:
             is_per_channel = view.shape[0] == channels
-            lanes = view.reshape((groups, per_group, 1) if is_per_channel else (groups, 1, 1))
+            lanes = build.reshape(view, (groups, per_group, 1) if is_per_channel else (groups, 1, 1))
             factors.append(lanes.expand(grouped.shape))
         epsilon = node.attributes["epsilon"]
-        return build.normalise(grouped, 2, epsilon, factors[0], factors[1], is_centred=True)  # type: ignore[no-any-return]
+        return build.normalise(grouped, 2, epsilon, factors[0], factors[1], is_centred=True)
 
 
 @dataclass(frozen=True)
@@ -315,7 +319,7 @@ class LayerNormalization(Operator):
         made = [result.astype(x.dtype, copy=False), mean.astype(stash), inverse.astype(stash)]
         return made[: len(node.outputs)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         if len([name for name in node.outputs if name]) > 1:
             return None
         return _lower_rows(build, node, inputs, is_centred=True)
@@ -346,15 +350,16 @@ class RMSNormalization(Operator):
             result = wide / np.sqrt(square + wide.dtype.type(node.attributes["epsilon"])) * widened(scale)
         return [result.astype(scale.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return _lower_rows(build, node, inputs, is_centred=False)
 
 
-def _lower_rows(build: Any, node: Node, inputs: Sequence[Any], *, is_centred: bool) -> Sequence[Any]:
-    x, scale = inputs[:2]
-    bias = inputs[2] if len(inputs) > 2 and inputs[2] is not None else None
+def _lower_rows(
+    build: Lowering[V], node: Node, inputs: Sequence[V | None], *, is_centred: bool
+) -> Sequence[V | None]:
+    x, scale, bias = given(inputs, 0), given(inputs, 1), optional(inputs, 2)
     axes = len(x.shape) - row_geometry(node, x.shape).axis
-    return build.normalise(  # type: ignore[no-any-return]
+    return build.normalise(
         x,
         axes,
         node.attributes["epsilon"],
@@ -392,8 +397,8 @@ class LRN(Operator):
         base = node.attributes["bias"] + node.attributes["alpha"] / size * total
         return [(wide / base ** node.attributes["beta"]).astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, size = inputs[0], int(node.attributes["size"])
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, size = given(inputs, 0), int(node.attributes["size"])
         wide = _wide(x.dtype)
         # The channels as the first spatial axis of a pool.
         volume = build.reshape(x, (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]), 1))
@@ -403,12 +408,16 @@ class LRN(Operator):
             windows = Windows(spatial, (size, 1, 1), ones, ones, before, after, spatial)
             [total] = build.pool(volume, "squares", windows)
 
-        def write(body: Any, x: str, total: str) -> str:
+        def write(body: BodyWriter, x: str, total: str) -> str:
             share = body.constant(node.attributes["alpha"] / size, total)
             base = body("Add", body("Mul", total, share), body.constant(node.attributes["bias"], total))
             return str(body("Div", x, body("Pow", base, body.constant(node.attributes["beta"], base))))
 
-        return [build.compute(write, [x, total.reshape(x.shape)], build.output(build.result()), label="lrn")]
+        return [
+            build.compute(
+                write, [x, build.reshape(total, x.shape)], build.output(build.result()), label="lrn"
+            )
+        ]
 
 
 @operator()
@@ -435,14 +444,14 @@ class LpNormalization(Operator):
         result = np.divide(wide, norm, out=np.zeros_like(wide), where=norm != 0)
         return [result.astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
         axis = normalise_axis(node, node.attributes["axis"], len(x.shape))
         kept = tuple(1 if a == axis else size for a, size in enumerate(x.shape))
         with build.step(static(_wide(x.dtype), kept)):
             [norm] = build.norm(x, (axis,), float(node.attributes["p"]))
 
-        def write(body: Any, x: str, norm: str) -> str:
+        def write(body: BodyWriter, x: str, norm: str) -> str:
             zero = body.constant(0, norm)
             return str(body("Where", body("Equal", norm, zero), zero, body("Div", x, norm)))
 
@@ -472,8 +481,8 @@ class MeanVarianceNormalization(Operator):
             result = centred / (deviation + wide.dtype.type(1e-9))
         return [result.astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
         axes = normalise_axes(node, node.attributes["axes"], len(x.shape))
         order = [a for a in range(len(x.shape)) if a not in axes] + sorted(axes)
-        return build.standardise_along(x, order, len(axes))  # type: ignore[no-any-return]
+        return build.standardise_along(x, order, len(axes))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
 from vkml.ir.graph import Constant, Node
+from vkml.ir.lowering import CannotLower, Lowering, V, given, known
 from vkml.ir.operator import FLOAT, INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
@@ -148,22 +148,25 @@ class Pad(Operator):
         value = _zero(x.dtype) if fill is None else fill.reshape(())
         return [_pad_with(x, geometry, value)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
-        pads, _, axes = (*(_stated(view) for view in inputs[1:]), None, None)[:3]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        pads, _, axes = (*(_stated(build, view) for view in inputs[1:]), None, None)[:3]
         geometry = pad_geometry(node, x.shape, pads or (), axes)
-        fill = inputs[2] if len(inputs) > 2 else None
+        fill = optional(inputs, 2)
         return _lower_pad(build, x, geometry, node.attributes["mode"], fill)
 
 
-def _stated(view: Any) -> tuple[int, ...] | None:
+def _stated(build: Lowering[V], view: V | None) -> tuple[int, ...] | None:
     """The integers of a constant input of a lowering; None where it is absent or computed."""
-    if view is None or view.buffer.constant is None or not view.dtype.is_integer:
+    if view is None or not view.dtype.is_integer:
         return None
-    return integers(view.buffer.constant.array)
+    stated = build.contents(view)
+    return None if stated is None else integers(stated)
 
 
-def _lower_pad(build: Any, x: Any, geometry: PadGeometry, mode: str, fill: Any) -> Sequence[Any]:
+def _lower_pad(
+    build: Lowering[V], x: V, geometry: PadGeometry, mode: str, fill: V | None
+) -> Sequence[V | None]:
     cropped = x.slice(
         [max(-begin, 0) for begin in geometry.begins],
         [1] * len(x.shape),
@@ -172,7 +175,7 @@ def _lower_pad(build: Any, x: Any, geometry: PadGeometry, mode: str, fill: Any) 
             for size, b, e in zip(x.shape, geometry.begins, geometry.ends, strict=True)
         ],
     )
-    return build.pad(cropped, [max(b, 0) for b in geometry.begins], mode, fill)  # type: ignore[no-any-return]
+    return build.pad(cropped, [max(b, 0) for b in geometry.begins], mode, fill)
 
 
 def _pad_with(x: Array, geometry: PadGeometry, value: object) -> Array:
@@ -251,13 +254,16 @@ class Tile(Operator):
         spread = tuple(part for pair in zip(repeats, x.shape, strict=True) for part in pair)
         return [contiguous(np.broadcast_to(x.reshape(split), spread)).reshape(whole)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, repeats = inputs[0], integers(inputs[1].buffer.constant.array)
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, repeats = given(inputs, 0), integers(known(build, given(inputs, 1)))
         made = build.output(build.result())
         # Every axis as (repeats, size), the repeats steps of 0 through the input.
         split = tuple(part for size in x.shape for part in (1, size))
         spread = tuple(part for pair in zip(repeats, x.shape, strict=True) for part in pair)
-        build.copy(build.reshape(x, split).expand(spread), made.reshape(spread))
+        target = made.reshape(spread)
+        if target is None:
+            raise CannotLower("Tile cannot write into these strides")
+        build.copy(build.reshape(x, split).expand(spread), target)
         return [made]
 
 
@@ -301,8 +307,8 @@ class CenterCropPad(Operator):
         output = tuple(b + n + e for b, n, e in zip(begins, x.shape, ends, strict=True))
         return [_pad_with(x, PadGeometry(begins, ends, output), _zero(x.dtype))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
-        shape = integers(inputs[1].buffer.constant.array)
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        shape = integers(known(build, given(inputs, 1)))
         begins, ends = center_crop_pad_geometry(node, x.shape, shape)
         return _lower_pad(build, x, PadGeometry(begins, ends, build.result().dims), "constant", None)

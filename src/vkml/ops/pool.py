@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT8, INT64, UINT8
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ir.windows import Windows
@@ -154,10 +154,10 @@ class MaxPool(_Pool):
             np.maximum(best, view, out=best)
         return [best.astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         if len(node.outputs) > 1 and node.outputs[1]:
             return None
-        return _lower_pool(build, node, inputs[0], "max")
+        return _lower_pool(build, node, given(inputs, 0), "max")
 
 
 def _max_with_indices(padded: Array, geometry: PoolGeometry, column_major: bool) -> list[Array]:
@@ -217,16 +217,16 @@ class AveragePool(_Pool):
         with np.errstate(invalid="ignore"):
             return [(total / counts.astype(total.dtype)).astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return _lower_pool(build, node, inputs[0], "average")
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return _lower_pool(build, node, given(inputs, 0), "average")
 
 
-def _lower_pool(build: Any, node: Node, x: Any, how: str | float) -> Sequence[Any] | None:
+def _lower_pool(build: Lowering[V], node: Node, x: V, how: str | float) -> Sequence[V | None] | None:
     geometry = pool_geometry(node, x.shape)
     if len(geometry.kernel) > 3:
         return None
     windows = geometry.over(3)
-    return build.pool(  # type: ignore[no-any-return]
+    return build.pool(
         build.reshape(x, (*x.shape[:2], *windows.spatial)),
         how,
         windows,
@@ -266,8 +266,8 @@ class LpPool(_Pool):
         total = _sum_windows(pad_for_windows(powers, geometry, 0), geometry)
         return [(total ** (1 / p)).astype(x.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return _lower_pool(build, node, inputs[0], float(node.attributes["p"]))
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return _lower_pool(build, node, given(inputs, 0), float(node.attributes["p"]))
 
 
 def _integer_p(node: Node) -> Node:
@@ -310,8 +310,8 @@ class GlobalAveragePool(_GlobalPool):
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(x.sum(axis=axes, keepdims=True) / np.asarray(count, dtype=x.dtype))
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return build.reduce("Mean", inputs[0], range(2, len(inputs[0].shape)))  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return build.reduce("Mean", given(inputs, 0), range(2, len(given(inputs, 0).shape)))
 
 
 @operator()
@@ -321,8 +321,8 @@ class GlobalMaxPool(_GlobalPool):
     def reduce(self, node: Node, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(x.max(axis=axes, keepdims=True, initial=_lowest(x.dtype)))
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return build.reduce("Max", inputs[0], range(2, len(inputs[0].shape)))  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return build.reduce("Max", given(inputs, 0), range(2, len(given(inputs, 0).shape)))
 
 
 @operator()
@@ -343,5 +343,6 @@ class GlobalLpPool(_GlobalPool):
         p = node.attributes["p"]
         return np.asarray((np.abs(x) ** p).sum(axis=axes, keepdims=True) ** (1 / p))
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return build.norm(inputs[0], range(2, len(inputs[0].shape)), float(node.attributes["p"]))  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        return build.norm(x, range(2, len(x.shape)), float(node.attributes["p"]))

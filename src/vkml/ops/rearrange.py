@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT32, INT64
 from vkml.ir.graph import Constant, Node
+from vkml.ir.lowering import BodyWriter, Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
@@ -59,8 +59,8 @@ class DepthToSpace(Operator):
             blocks = x.reshape(batch, depth, block, block, height, width).transpose(0, 1, 4, 2, 5, 3)
         return [contiguous(blocks).reshape(batch, depth, height * block, width * block)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, block = inputs[0], int(node.attributes["blocksize"])
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, block = given(inputs, 0), int(node.attributes["blocksize"])
         batch, channels, height, width = x.shape
         depth = channels // block**2
         if node.attributes["mode"] == "DCR":
@@ -95,8 +95,8 @@ class SpaceToDepth(Operator):
         blocks = x.reshape(batch, channels, rows, block, columns, block).transpose(_blocks_order(node))
         return [contiguous(blocks).reshape(batch, channels * block**2, rows, columns)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, block = inputs[0], int(node.attributes["blocksize"])
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, block = given(inputs, 0), int(node.attributes["blocksize"])
         batch, channels, height, width = x.shape
         split = (batch, channels, height // block, block, width // block, block)
         return [build.reshape(build.reshape(x, split).transpose(_blocks_order(node)), build.result().dims)]
@@ -137,19 +137,20 @@ class Trilu(Operator):
         keep = distance >= diagonal if node.attributes["upper"] else distance <= diagonal
         return [np.where(keep, x, np.zeros((), dtype=x.dtype))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, k = inputs[0], optional(inputs, 1)
-        if k is not None and k.buffer.constant is None:
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, k = given(inputs, 0), optional(inputs, 1)
+        found = None if k is None else build.contents(k)
+        if k is not None and found is None:
             return None
         rows, columns = x.shape[-2:]
-        stated = 0 if k is None else int(k.buffer.constant.array.reshape(()))
+        stated = 0 if found is None else int(found.reshape(()))
         diagonal = max(min(stated, columns), -rows)
         # An element stays where its column lies right (or left) of its row's place on the diagonal.
         edges = np.arange(rows, dtype=np.int32).reshape(-1, 1) + np.int32(diagonal)
         places = np.arange(columns, dtype=np.int32)
         comparison = "GreaterOrEqual" if node.attributes["upper"] else "LessOrEqual"
 
-        def write(body: Any, x: str, place: str, edge: str) -> str:
+        def write(body: BodyWriter, x: str, place: str, edge: str) -> str:
             return str(body("Where", body(comparison, place, edge), x, body.constant(0, x)))
 
         tables = [

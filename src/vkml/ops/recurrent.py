@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32
+from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32, DType
 from vkml.ir.graph import Node
-from vkml.ir.lowering import CannotLower
+from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import FLOAT, INT, STRINGS, Array, Operator, operator
 from vkml.ir.operator import FLOATS as FLOATS_ATTRIBUTE
 from vkml.ir.recurrence import Cell, StageWriter
@@ -236,8 +236,8 @@ class _Recurrent(Operator):
 
     # -- lowering -------------------------------------------------------------------------------------------
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x, weights, recurrent = inputs[:3]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, weights, recurrent = (given(inputs, index) for index in range(3))
         sizes = self.geometry(node, x.shape, recurrent.shape)
         if not sizes.inputs:
             raise CannotLower("a product over nothing")
@@ -253,7 +253,7 @@ class _Recurrent(Operator):
         bias, vectors = self._biases(build, node, optional(inputs, 3), sizes)
         if peepholes is not None:
             vectors += _parts(build, peepholes, sizes, 3)
-        return build.recurrence(  # type: ignore[no-any-return]
+        return build.recurrence(
             cells,
             self._input_product(build, x.transpose(order), weights, bias, sizes, dtype),
             build.reshape(recurrent, (*gates, sizes.hidden)),
@@ -270,8 +270,8 @@ class _Recurrent(Operator):
         )
 
     def _input_product(
-        self, build: Any, x: Any, weights: Any, bias: Any | None, sizes: RecurrentGeometry, dtype: Any
-    ) -> Any:
+        self, build: Lowering[V], x: V, weights: V, bias: V | None, sizes: RecurrentGeometry, dtype: DType
+    ) -> V:
         """[steps, batch, directions, gates, hidden]: what all inputs add to the gates, in one product."""
         rows, columns = sizes.steps * sizes.batch, sizes.directions * self.gates * sizes.hidden
         result = TensorType(dtype, (1, rows, columns))
@@ -281,13 +281,13 @@ class _Recurrent(Operator):
         right = build.reshape(weights, (1, columns, sizes.inputs)).transpose((0, 2, 1))
         with build.step(result):
             if bias is not None:
-                build.before_epilogue(result, addend=bias.reshape((1, 1, columns)).expand(result.dims))
+                build.before_epilogue(result, addend=build.reshape(bias, (1, 1, columns)).expand(result.dims))
             [made] = build.matmul(build.reshape(x, (1, rows, sizes.inputs)), right)
         return build.reshape(made, shape)
 
     def _biases(
-        self, build: Any, node: Node, given: Any | None, sizes: RecurrentGeometry
-    ) -> tuple[Any, list[Any]]:
+        self, build: Lowering[V], node: Node, given: V | None, sizes: RecurrentGeometry
+    ) -> tuple[V | None, list[V]]:
         """The bias of the input's product, contiguous, and vectors that the cell adds itself."""
         if given is None:
             return None, []
@@ -300,8 +300,7 @@ class _Recurrent(Operator):
             joined[:, apart] = pairs[:, 0, apart]
             return joined.astype(array.dtype)
 
-        whole = given.buffer.constant
-        if whole is not None and given.is_contiguous and given.elements == whole.array.size:
+        if build.is_whole_constant(given):
             bias = build.prepared(given, f"recurrent bias {shape} {apart}", both)
         else:
             pairs = build.reshape(given, shape)
@@ -310,11 +309,12 @@ class _Recurrent(Operator):
                 at = (sizes.directions, 1, 1, sizes.hidden)
                 first, second = (pairs.slice((0, which, gate, 0), (1, 1, 1, 1), at) for which in (0, 1))
                 target = bias.slice((0, gate, 0), (1, 1, 1), (sizes.directions, 1, sizes.hidden))
-                target = target.reshape(at)
+                place = target.reshape(at)
+                assert place is not None  # of memory that is contiguous
                 if gate in apart:
-                    build.copy(first, target)
+                    build.copy(first, place)
                 else:
-                    build.compute(lambda body, a, b: body("Add", a, b), [first, second], target)
+                    build.compute(lambda body, a, b: body("Add", a, b), [first, second], place)
         own = _parts(
             build,
             build.reshape(given, (sizes.directions, 2 * self.gates * sizes.hidden)),
@@ -334,7 +334,7 @@ class _Recurrent(Operator):
         raise NotImplementedError(self.name)
 
 
-def _parts(build: Any, view: Any, sizes: RecurrentGeometry, count: int) -> list[Any]:
+def _parts(build: Lowering[V], view: V, sizes: RecurrentGeometry, count: int) -> list[V]:
     """[directions, count * hidden] as so many vectors [directions, hidden]."""
     whole = build.reshape(view, (sizes.directions, count, sizes.hidden))
     return [

@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, FLOATS, INT8, INT32, INT64, UINT8, UINT32, UINT64, DType
 from vkml.ir.graph import Node
+from vkml.ir.lowering import BodyWriter, Lowering, V, given, known
 from vkml.ir.operator import INTS, Array, Operator, register
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
@@ -97,15 +98,15 @@ class Reduction(Operator):
             value = np.asarray(self.compute(widened(data), axes))
             return [value.astype(data.dtype, copy=False).reshape(shape)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        data = inputs[0]
-        stated = None if len(inputs) < 2 or inputs[1] is None else integers(inputs[1].buffer.constant.array)
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        data = given(inputs, 0)
+        stated = None if len(inputs) < 2 or inputs[1] is None else integers(known(build, given(inputs, 1)))
         axes = reduction_axes(node, len(data.shape), stated)
         if 0 in data.shape or (self.name in ("ReduceLogSum", "ReduceLogSumExp") and data.dtype.is_integer):
             return None
         if self.name == "ReduceLogSumExp":
             return [_lower_log_sum_exp(build, data, axes)]
-        return build.reduce(self.name.removeprefix("Reduce"), data, axes)  # type: ignore[no-any-return]
+        return build.reduce(self.name.removeprefix("Reduce"), data, axes)
 
 
 def total(x: Array, axes: Axes) -> Array:
@@ -166,12 +167,12 @@ def log_sum_exp(x: Array, axes: Axes) -> Any:
     return np.log(total(np.exp(x - shift), axes)) + shift
 
 
-def _lower_log_sum_exp(build: Any, x: Any, axes: Axes) -> Any:
+def _lower_log_sum_exp(build: Lowering[V], x: V, axes: Axes) -> V:
     """As `log_sum_exp`, in four launches."""
     wide = FLOAT32 if x.dtype == FLOAT16 else x.dtype
     kept = TensorType(wide, reduced_shape(x.shape, axes, True))
 
-    def shift(body: Any, peak: str) -> str:
+    def shift(body: BodyWriter, peak: str) -> str:
         is_infinite = body("Or", body("IsInf", peak), body("IsNaN", peak))
         return str(body("Where", is_infinite, body.constant(0, peak), peak))
 
@@ -188,7 +189,7 @@ def _lower_log_sum_exp(build: Any, x: Any, axes: Axes) -> Any:
     output = build.output(build.result())
     return build.compute(
         lambda body, total, peak: body("Add", body("Log", total), shift(body, peak)),
-        [total.reshape(output.shape), peak.reshape(output.shape)],
+        [build.reshape(total, output.shape), build.reshape(peak, output.shape)],
         output,
         label="log_sum_exp",
     )

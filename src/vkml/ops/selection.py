@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import BOOL, INT32, INT64, NUMBERS
 from vkml.ir.graph import Constant, Node
+from vkml.ir.lowering import BodyWriter, Lowering, V, all_given, known
 from vkml.ir.operator import INT, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
@@ -63,18 +63,18 @@ class OneHot(Operator):
         hot = np.where(found < 0, found + size, found) == classes
         return [np.where(hot, values[1], values[0]).astype(values.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        indices, depth, values = inputs
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        indices, depth, values = all_given(inputs)
         rank = len(indices.shape) + 1
         axis = normalise_axis(node, node.attributes["axis"], rank)
-        size = int(depth.buffer.constant.array.reshape(()))
+        size = int(known(build, depth).reshape(()))
         found = build.reshape(indices, (*indices.shape[:axis], 1, *indices.shape[axis:]))
         # Beyond 32 bits no index is one of a class: clamped, so that it does not wrap onto one.
         places = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (rank - axis - 1))
         classes = build.constant(Constant(INT32, places.shape, places), "classes")
-        off, on = (values.slice([i], [1], [1]).reshape(()) for i in (0, 1))
+        off, on = (build.reshape(values.slice([i], [1], [1]), ()) for i in (0, 1))
 
-        def write(body: Any, index: str, place: str, off: str, on: str) -> str:
+        def write(body: BodyWriter, index: str, place: str, off: str, on: str) -> str:
             bound = 2**30 if indices.dtype.bits > 16 else None
             if bound is not None:
                 low = body.constant(-bound if indices.dtype.kind != "u" else 0, index)

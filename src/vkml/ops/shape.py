@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INT, INTS, Array, Operator, operator
 from vkml.ir.size import array_of
 from vkml.ir.types import Known, TensorType, static
@@ -137,8 +137,8 @@ class Reshape(Operator):
         x = present(inputs, 0)
         return [contiguous(x).reshape(reshape_geometry(node, x.shape, integers(present(inputs, 1))))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return [build.reshape(inputs[0], build.result().dims)]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return [build.reshape(given(inputs, 0), build.result().dims)]
 
 
 def flatten_geometry(node: Node, x_shape: Sequence[int]) -> tuple[int, int]:
@@ -164,8 +164,8 @@ class Flatten(Operator):
         x = present(inputs, 0)
         return [contiguous(x).reshape(flatten_geometry(node, x.shape))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return [build.reshape(inputs[0], build.result().dims)]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return [build.reshape(given(inputs, 0), build.result().dims)]
 
 
 def squeeze_geometry(node: Node, x_shape: Sequence[int], axes: Sequence[int] | None) -> tuple[int, ...]:
@@ -213,8 +213,8 @@ class Squeeze(Operator):
             contiguous(x).reshape(squeeze_geometry(node, x.shape, None if axes is None else integers(axes)))
         ]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return [build.reshape(inputs[0], build.result().dims)]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return [build.reshape(given(inputs, 0), build.result().dims)]
 
 
 def unsqueeze_geometry(node: Node, x_shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
@@ -249,8 +249,8 @@ class Unsqueeze(Operator):
         x = present(inputs, 0)
         return [contiguous(x).reshape(unsqueeze_geometry(node, x.shape, integers(present(inputs, 1))))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return [build.reshape(inputs[0], build.result().dims)]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return [build.reshape(given(inputs, 0), build.result().dims)]
 
 
 def permutation(node: Node, rank: int) -> tuple[int, ...]:
@@ -283,8 +283,8 @@ class Transpose(Operator):
         x = present(inputs, 0)
         return [contiguous(x.transpose(permutation(node, x.ndim)))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return [inputs[0].transpose(permutation(node, len(inputs[0].shape)))]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return [given(inputs, 0).transpose(permutation(node, len(given(inputs, 0).shape)))]
 
 
 def expand_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
@@ -317,5 +317,5 @@ class Expand(Operator):
         x = present(inputs, 0)
         return [contiguous(np.broadcast_to(x, expand_geometry(node, x.shape, integers(present(inputs, 1)))))]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return [inputs[0].expand(build.result().dims)]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return [given(inputs, 0).expand(build.result().dims)]

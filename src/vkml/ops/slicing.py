@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, all_given, given, known
 from vkml.ir.operator import INT, INTS, MANY, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
@@ -76,8 +76,9 @@ class Concat(Operator):
         axis, _ = concat_geometry(node, [part.shape for part in parts])
         return [np.concatenate(parts, axis=axis)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        return build.concat(inputs, concat_geometry(node, [part.shape for part in inputs])[0])  # type: ignore[no-any-return]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        parts = all_given(inputs)
+        return build.concat(parts, concat_geometry(node, [part.shape for part in parts])[0])
 
 
 def split_geometry(
@@ -129,9 +130,9 @@ class Split(Operator):
         axis, parts = split_geometry(node, x.shape, array_values(inputs, 1)[0])
         return [contiguous(part) for part in np.split(x, np.cumsum(parts)[:-1], axis=axis)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
-        lengths = None if len(inputs) < 2 or inputs[1] is None else integers(inputs[1].buffer.constant.array)
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
+        lengths = None if len(inputs) < 2 or inputs[1] is None else integers(known(build, given(inputs, 1)))
         axis, parts = split_geometry(node, x.shape, lengths)
         made, start = [], 0
         for part in parts:
@@ -229,11 +230,11 @@ class Slice(Operator):
             contiguous(x[slices_of(slice_geometry(node, x.shape, starts or (), ends or (), axes, steps))])
         ]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        given = [None if view is None else integers(view.buffer.constant.array) for view in inputs[1:]]
-        starts, ends, axes, steps = (*given, None, None)[:4]
-        geometry = slice_geometry(node, inputs[0].shape, starts or (), ends or (), axes, steps)
-        cut = inputs[0].slice(geometry.starts, geometry.steps, geometry.sizes)
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        stated = [None if view is None else integers(known(build, view)) for view in inputs[1:]]
+        starts, ends, axes, steps = (*stated, None, None)[:4]
+        geometry = slice_geometry(node, given(inputs, 0).shape, starts or (), ends or (), axes, steps)
+        cut = given(inputs, 0).slice(geometry.starts, geometry.steps, geometry.sizes)
         if not cut.is_reversed:
             return [cut]
         # Pointwise kernels alone read backwards.

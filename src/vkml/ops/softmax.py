@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32
 from vkml.ir.graph import Constant, Node
+from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
@@ -65,17 +65,17 @@ class Softmax(Operator):
         with np.errstate(all="ignore"):
             return [compute(widened(data).reshape(shape)).reshape(data.shape).astype(data.dtype, copy=False)]
 
-    def lower(self, build: Any, node: Node, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        x = inputs[0]
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x = given(inputs, 0)
         rank, is_flattened = len(x.shape), node.attributes["is_flattened"]
         axis = normalise_axis(node, node.attributes["axis"], rank, extra=int(is_flattened)) if rank else 0
         lanes = softmax_geometry(node, x.shape)
         if self.name == "Hardmax":
             return [_lower_hardmax(build, x, lanes, range(axis, rank if is_flattened else axis + 1))]
         if lanes[-1] == 1:
-            return build.softmax(x, rank - axis, is_logarithm=self.name == "LogSoftmax")  # type: ignore[no-any-return]
+            return build.softmax(x, rank - axis, is_logarithm=self.name == "LogSoftmax")
         order = [a for a in range(rank) if a != axis] + [axis]
-        return build.softmax_along(x, order, is_logarithm=self.name == "LogSoftmax")  # type: ignore[no-any-return]
+        return build.softmax_along(x, order, is_logarithm=self.name == "LogSoftmax")
 
 
 def softmax(x: Array) -> Array:
@@ -100,7 +100,7 @@ def hardmax(x: Array) -> Array:
     return value
 
 
-def _lower_hardmax(build: Any, x: Any, lanes: tuple[int, int, int], axes: Sequence[int]) -> Any:
+def _lower_hardmax(build: Lowering[V], x: V, lanes: tuple[int, int, int], axes: Sequence[int]) -> V:
     """The place of the first maximum, compared with every place along the axes, which count as one."""
     outer, length, inner = lanes
     with build.step(TensorType(INT32, (outer, 1, inner))):
@@ -108,8 +108,8 @@ def _lower_hardmax(build: Any, x: Any, lanes: tuple[int, int, int], axes: Sequen
     places = np.arange(length, dtype=np.int32).reshape(-1, 1)
     every = build.constant(Constant(INT32, places.shape, places), "places")
     # The result may lie inside a Concat's, where strides do not let it be seen as lanes.
-    best = best.reshape(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)))
-    every = every.reshape(tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape)))
+    best = build.reshape(best, tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)))
+    every = build.reshape(every, tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape)))
     wide = FLOAT32 if x.dtype == FLOAT16 else x.dtype
     return build.compute(
         lambda body, best, place: body.cast(body("Equal", best, place), wide),

@@ -34,6 +34,8 @@ def bind_sizes(
         constants: of the graph.
         values: of the open sizes.
     """
+    if not values:
+        return Bound(tuple(nodes), dict(types), dict(constants))
     known: dict[TensorType, TensorType] = {}
 
     def bound(type_: TensorType) -> TensorType:

@@ -30,6 +30,8 @@ class _Group:
     device: str
     is_open: bool
     """Whether pointwise nodes may join."""
+    is_pointwise: bool
+    """Whether the first member is pointwise, too."""
     leaves: set[str]
     """What is read from outside, but for the anchor's own operands and numbers."""
     operations: int
@@ -52,6 +54,9 @@ def fuse(
     for group in _grow(graph, place, follows):
         if len(group) == 1:
             merged += group
+            continue
+        if _fits(group, graph, index):
+            merged.append(fused_node(group, graph, index))
             continue
         for part in _split(group, graph, index):
             merged.append(part[0] if len(part) == 1 else fused_node(part, graph, index))
@@ -89,7 +94,7 @@ def _grow(
             if (shape, device) != (group.shape, group.device):
                 continue
             first = nodes[group.members[0]]
-            if follows is not None and not _is_pointwise(first, types) and not follows(first, node):
+            if follows is not None and not group.is_pointwise and not follows(first, node):
                 continue
             outside = {name for name in leaves if group_of.get(name) != at}
             if len(group.leaves | outside) > MAX_LEAVES:
@@ -104,7 +109,7 @@ def _grow(
             chosen = order.add(sources)
             is_open = is_pointwise or (find(node).is_anchor and _single_output(node))
             reads = leaves if is_pointwise else set()
-            groups.append(_Group([i], shape, device, is_open, reads, _operations(node)))
+            groups.append(_Group([i], shape, device, is_open, is_pointwise, reads, _operations(node)))
         group_of.update((name, chosen) for name in node.outputs if name)
     return [[nodes[i] for i in group.members] for group in groups]
 
@@ -136,6 +141,14 @@ def _is_scalar_constant(name: str, graph: Graph) -> bool:
     if constant is None or constant.is_open:
         return False
     return constant.array.size == 1 and constant.dtype.is_native
+
+
+def _fits(group: Sequence[Node], graph: Graph, index: GraphIndex) -> bool:
+    """Whether a whole group has few enough operands and results, as nearly all have."""
+    read, outputs = index.boundary(group)
+    if len(outputs) > MAX_OUTPUTS:
+        return False
+    return len(read) <= MAX_LEAVES or sum(not _is_scalar_constant(n, graph) for n in read) <= MAX_LEAVES
 
 
 def _split(group: Sequence[Node], graph: Graph, index: GraphIndex) -> Iterator[Sequence[Node]]:

@@ -56,7 +56,9 @@ def remove_identities(graph: Graph) -> Graph:
             nodes.append(kept)
     if made:
         nodes = [
-            replace(
+            node
+            if made.keys().isdisjoint((*node.inputs, *node.outputs))
+            else replace(
                 node,
                 inputs=tuple(made.get(name, name) for name in node.inputs),
                 outputs=tuple(made.get(name, name) for name in node.outputs),

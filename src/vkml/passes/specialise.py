@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, find
+from vkml.ir.size import is_deciding
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
 from vkml.passes.open_values import evaluate_open, is_open
@@ -75,8 +76,27 @@ def specialise(
     return replace(folding.finish(graph, nodes), inputs=inputs, outputs=outputs, types=types)
 
 
+_FORMS_KEPT = 8192
+_inferred: dict[Hashable, list[TensorType]] = {}
+"""Output types of nodes that need no values, by form and input types; nodes of a model are alike."""
+
+
 def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
     """The types of a node's outputs, which are tensors."""
+    operator = find(node)
+    if operator.value_inputs or operator.sizing_inputs or node.form is None or is_deciding():
+        return _infer(node, known)
+    form = (node.form, *[given and given.type for given in known])
+    found = _inferred.get(form)
+    if found is None:
+        found = _infer(node, known)
+        if len(_inferred) >= _FORMS_KEPT:
+            _inferred.clear()
+        _inferred[form] = found
+    return found
+
+
+def _infer(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
     with np.errstate(all="ignore"), explained(node, "its types cannot be inferred"):
         return [type_.tensor for type_ in find(node).infer(node, known)]
 

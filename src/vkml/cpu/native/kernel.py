@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from vkml.ir.lazy import lazy
+
 Array = np.ndarray[Any, Any]
 
 
@@ -35,6 +37,11 @@ class Launch:
     """[chunks, columns] of int64."""
     seconds: float
     """Estimated time of all chunks on one core."""
+
+    @lazy
+    def address(self) -> int:
+        """Of the table's first row."""
+        return int(self.table.ctypes.data)
 
     def __post_init__(self) -> None:
         assert self.table.dtype == np.int64 and self.table.ndim == 2 and self.table.flags.c_contiguous

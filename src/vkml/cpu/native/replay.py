@@ -82,19 +82,22 @@ class Recording:
         self.first_operand = starts[:-1].tolist()
         """Where each launch's operands begin there."""
         records = _aligned(len(entries) * _RECORD)
-        for number, (level, launch, operands) in enumerate(entries):
-            start = int(starts[number])
-            self.operands[start : start + len(operands)] = operands
-            record = records[number * _RECORD : (number + 1) * _RECORD]
+        self.operands[:] = [address for _, _, operands in entries for address in operands]
+        at_operands, at_done = self.operands.ctypes.data, done.ctypes.data
+        written: list[int] = []
+        for (level, launch, _), start in zip(entries, self.first_operand, strict=True):
+            record = [0] * _RECORD
             record[_FUNCTION] = place[launch.kernel.code]
-            record[_OPERANDS] = self.operands.ctypes.data + 8 * start
-            record[_TABLE] = launch.table.ctypes.data
+            record[_OPERANDS] = at_operands + 8 * start
+            record[_TABLE] = launch.address
             record[_ROW_BYTES] = launch.table.shape[1] * 8
             record[_CHUNKS] = len(launch.table)
             if level:
-                record[_AWAITED] = done.ctypes.data + 8 * _LINE * (level - 1)
+                record[_AWAITED] = at_done + 8 * _LINE * (level - 1)
                 record[_AWAITED_COUNT] = totals[level - 1]
-            record[_DONE] = done.ctypes.data + 8 * _LINE * level
+            record[_DONE] = at_done + 8 * _LINE * level
+            written += record
+        records[:] = written
         scratch = max((launch.kernel.scratch_bytes for _, launch, _ in entries), default=0)
         stride = -(-scratch // 64) * 8 + 2 * _LINE
         self._scratch = _aligned(stride * self.threads)

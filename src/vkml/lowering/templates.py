@@ -1,0 +1,161 @@
+"""What builders may be asked for, as refusals: a back end overrides the templates that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from vkml.ir import DType
+from vkml.ir.lowering import CannotLower, Table
+from vkml.ir.recurrence import Cell
+from vkml.ir.windows import Windows
+from vkml.kernels.views import View
+from vkml.lowering.recurrence import RecurrentLayer
+
+
+class Templates:
+    """Refuses everything, naming the back end."""
+
+    makes: ClassVar[str]
+    """What it makes of nodes, for the reasons that users read."""
+
+    def _lacks(self, what: str) -> CannotLower:
+        return CannotLower(f"{what} has no {self.makes}")
+
+    def positions(self, count: int) -> View:
+        """0, 1, 2, … as int32."""
+        raise self._lacks("a range of positions")
+
+    def matmul(self, a: View, b: View) -> list[View]:
+        """Batched product of (batch, m, k) and (batch, k, n)."""
+        raise self._lacks("a product")
+
+    def attention(
+        self,
+        q: View,
+        k: View,
+        v: View,
+        *,
+        scale: float,
+        mask: View | None,
+        keeps: bool,
+        fill: float,
+        bias: View | None,
+        causal: tuple[int, float, bool] | None,
+    ) -> list[View]:
+        """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns)."""
+        raise self._lacks("attention in one step")
+
+    def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
+        """Convolution over windows of three spatial axes."""
+        raise self._lacks("a convolution")
+
+    def conv_transpose(
+        self,
+        x: View,
+        weight: View,
+        bias: View | None,
+        *,
+        strides: tuple[int, ...],
+        pads: tuple[int, ...],
+        dilations: tuple[int, ...],
+        group: int,
+    ) -> list[View]:
+        """A transposed convolution."""
+        raise self._lacks("a transposed convolution")
+
+    def pool(
+        self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
+    ) -> list[View]:
+        """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
+        raise self._lacks("pooling")
+
+    def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
+        """A reduction, by the name of its operator without ``Reduce``."""
+        raise self._lacks("a reduction")
+
+    def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
+        """The p-norm over axes."""
+        raise self._lacks("a norm over axes")
+
+    def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
+        """Where along an axis the extreme lies."""
+        raise self._lacks("an index of an extreme")
+
+    def scan(
+        self, x: View, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool
+    ) -> list[View]:
+        """Running totals along an axis."""
+        raise self._lacks("a running total")
+
+    def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
+        """Softmax, or its logarithm, over the last axes."""
+        raise self._lacks("softmax")
+
+    def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
+        """Softmax along the axis that `order` puts last; the result is a transposed view."""
+        raise self._lacks("softmax along an inner axis")
+
+    def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
+        """Mean 0 and deviation 1 over the `axes` axes that `order` puts last; a transposed view."""
+        raise self._lacks("normalisation along inner axes")
+
+    def normalise(
+        self, x: View, axes: int, epsilon: float, scale: View | None, bias: View | None, *, is_centred: bool
+    ) -> list[View]:
+        """Layer (or root-mean-square) normalisation over the last `axes` dimensions."""
+        raise self._lacks("normalisation of rows")
+
+    def pad(self, x: View, begins: Sequence[int], mode: str, fill: View | None) -> list[View]:
+        """A tensor with something round it."""
+        raise self._lacks("padding")
+
+    def gather(self, data: View, indices: View, axis: int) -> list[View]:
+        """Slices along an axis."""
+        raise self._lacks("gathering of slices")
+
+    def gather_elements(self, data: View, indices: View, axis: int) -> list[View]:
+        """Single elements along an axis."""
+        raise self._lacks("gathering of elements")
+
+    def gather_tuples(self, data: View, indices: View, batch_axes: int) -> list[View]:
+        """Slices by tuples of indices."""
+        raise self._lacks("gathering by tuples")
+
+    def scatter_elements(
+        self, x: View, indices: View, updates: View, axis: int, reduction: str
+    ) -> list[View]:
+        """Single elements replaced, or added to."""
+        raise self._lacks("scattering of elements")
+
+    def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
+        """Slices replaced, or added to, by tuples of indices."""
+        raise self._lacks("scattering by tuples")
+
+    def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
+        """Sums of a few neighbours along each axis, by tables of places and weights."""
+        raise self._lacks("resizing")
+
+    def recurrence(
+        self,
+        cells: Sequence[Cell],
+        inputs: View,
+        weights: View,
+        *,
+        vectors: Sequence[View],
+        lengths: View | None,
+        initial: Sequence[View | None],
+        is_reversed: Sequence[bool],
+        dtype: DType,
+        is_batch_first: bool,
+        wanted: Sequence[bool],
+    ) -> list[View | None]:
+        """A recurrent layer's results."""
+        layer = RecurrentLayer(
+            cells, inputs, weights, vectors, lengths, initial, is_reversed, dtype, is_batch_first, wanted
+        )
+        return self.recurrent_layer(layer)
+
+    def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
+        """A recurrent layer's results."""
+        raise self._lacks("a recurrent layer")

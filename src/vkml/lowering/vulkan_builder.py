@@ -1,0 +1,321 @@
+"""Lowers operators to dispatches of Vulkan kernels: the builder of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vkml.ir import Constant, DType, Graph, TensorType, dtypes
+from vkml.ir.lowering import CannotLower, Table
+from vkml.ir.size import Size
+from vkml.ir.windows import Windows
+from vkml.kernels import (
+    attention,
+    conv,
+    conv_transpose,
+    gather,
+    gemm,
+    gemv,
+    index,
+    matrix_units,
+    pad,
+    pool,
+    recurrent,
+    reduce,
+    resize,
+    rows,
+    scan,
+    scatter,
+)
+from vkml.kernels import pointwise as pointwise_kernels
+from vkml.kernels.packed_weights import Fragment, PackedWeights
+from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.kernels.views import Buffer, BufferKind, View
+from vkml.kernels.writer import KernelWriter, storage_type
+from vkml.lowering.builder import Builder, Mark, prepared_forms
+from vkml.lowering.kept import Placed, Step
+from vkml.lowering.recurrence import RecurrentLayer
+from vkml.lowering.target import Target
+
+
+class VulkanBuilder(Builder[Dispatch]):
+    """Collects dispatches of a device's kernels.
+
+    Args:
+        target: the device.
+    """
+
+    makes = "Vulkan kernel"
+
+    def __init__(self, target: Target) -> None:
+        super().__init__((target, target.holds_elements_once, target.fragment_layouts))
+        self.target = target
+        self._row_exponents: dict[Hashable, View] = {}
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def require_storage(self, dtype: DType) -> None:
+        storage_type(dtype)
+
+    def packed_weights(self, weights: View, fragment: Fragment) -> View:
+        """A constant's weights (k, n) as matrix units want them, packed once for all plans."""
+        constant = weights.buffer.constant
+        assert constant is not None
+        key = f"packed {weights.shape} {weights.strides} {weights.offset} {fragment}"
+        forms = prepared_forms(constant)
+        packed = forms.get(key)
+        if packed is None:
+            packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes)
+        return self._derived(weights, packed, lambda build, seen: build.packed_weights(seen, fragment))
+
+    def row_exponents(self, rows: View, fragment: Fragment) -> View:
+        """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
+        key = rows.buffer, rows.shape, rows.strides, rows.offset
+        trace, self._trace = self._trace, None
+        try:
+            found = self._row_exponents.get(key)
+            if found is None:
+                found = self._row_exponents[key] = matrix_units.emit_row_exponents(self, rows, fragment)
+        finally:
+            self._trace = trace
+        if trace is not None and found.buffer not in trace.slots:
+            self._note(rows, found, lambda build, seen: build.row_exponents(seen, fragment))
+        return found
+
+    # -- launching ------------------------------------------------------------------------------------------
+
+    def emit(self, dispatch: Dispatch) -> None:
+        """Enters a finished launch; `CannotLower` where the device lacks what the kernel needs."""
+        missing = dispatch.kernel.needs - self.target.capabilities
+        if missing:
+            raise CannotLower(f"{dispatch.kernel.label} needs {', '.join(sorted(missing))}")
+        if not all(view.elements for view in dispatch.writes):
+            return
+        self.enter(dispatch.kernel, dispatch.groups, dispatch.arguments, dispatch.reads, dispatch.writes)
+        if self._trace is not None:
+            self._trace.steps.append(_again(dispatch, self._trace.place))
+
+    def enter(
+        self,
+        kernel: KernelSpec,
+        groups: tuple[int, int, int],
+        arguments: tuple[View | Buffer | int | Size, ...],
+        reads: tuple[View, ...],
+        writes: tuple[View, ...],
+    ) -> None:
+        """Adds a launch of a kernel that the device can run, for the current node."""
+        for view in reads:
+            if view.buffer.kind is BufferKind.OUTPUT:
+                view.buffer.host_only = False
+        self.launches.append(
+            Dispatch(kernel, groups, arguments, reads, writes, self._labels, self._operators)
+        )
+
+    def rewind(self, mark: Mark) -> None:
+        super().rewind(mark)
+        self._row_exponents.clear()  # what is in it may be gone
+
+    def writer(self) -> KernelWriter:
+        """For a kernel with as many arguments as the device takes."""
+        return KernelWriter(self.target.push_bytes)
+
+    def pointwise(
+        self, body: Graph, leaves: Sequence[View], outputs: Sequence[View], *, label: str = "pointwise"
+    ) -> None:
+        space = outputs[0].shape
+        if not outputs[0].elements:
+            return
+        self.emit(
+            pointwise_kernels.pointwise(
+                body,
+                [leaf.expand(space) for leaf in leaves],
+                outputs,
+                label=label,
+                push_limit=self.target.push_bytes,
+                max_groups=self.target.max_groups,
+            )
+        )
+
+    def positions(self, count: int) -> View:
+        one = self.constant(Constant(dtypes.INT32, (), np.ones((), np.int32)), "one")
+        with self.step(TensorType(dtypes.INT32, (count,))):
+            [made] = self.scan(one.expand((count,)), 0, is_product=False, is_exclusive=True, is_reverse=False)
+        return made
+
+    # -- templates: one line each, the work is in vkml.kernels ----------------------------------------------
+
+    def matmul(self, a: View, b: View) -> list[View]:
+        product = gemm.matrix_product(a, b, self.result())
+        if gemv.fits(a, b):
+            return gemv.gemv(self, product, a, b)
+        why = matrix_units.refusal(self, product, a, b)
+        if not why:
+            return matrix_units.launch(self, product, a, b)
+        return gemm.matmul(self, replace(product, why_strict=why), a, b)
+
+    def attention(
+        self,
+        q: View,
+        k: View,
+        v: View,
+        *,
+        scale: float,
+        mask: View | None,
+        keeps: bool,
+        fill: float,
+        bias: View | None,
+        causal: tuple[int, float, bool] | None,
+    ) -> list[View]:
+        known = None if causal is None else attention.Causal(*causal)
+        given = attention.Attention(q, k, v, scale, mask, keeps, fill, bias, known)
+        return attention.launch(self, given, self.result())
+
+    def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
+        return conv.conv(self, x, weight, bias, self.result(), windows, group)
+
+    def pool(
+        self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False
+    ) -> list[View]:
+        """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
+        if isinstance(how, str):
+            function = {"max": pool.MAX, "average": pool.AVERAGE, "squares": pool.SUM_OF_SQUARES}[how]
+        else:
+            function = pool.norm(how, x.dtype)
+        return pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
+
+    def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
+        return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())
+
+    def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
+        return reduce.reduce(self, x, axes, reduce.norm(p, x.dtype), self.result())
+
+    def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
+        return reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)
+
+    def scan(
+        self, x: View, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool
+    ) -> list[View]:
+        return scan.scan(
+            self,
+            x,
+            axis,
+            self.result(),
+            is_product=is_product,
+            is_exclusive=is_exclusive,
+            is_reverse=is_reverse,
+        )
+
+    def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
+        how = rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX
+        return rows.row_function(self, x, axes, how, self.result())
+
+    def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
+        return self._rows_along(x, order, 1, rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX)
+
+    def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
+        return self._rows_along(x, order, axes, rows.STANDARDISE)
+
+    def _rows_along(self, x: View, order: Sequence[int], axes: int, how: rows.RowFunction) -> list[View]:
+        if self._epilogue is not None:
+            raise CannotLower(f"{how.label} along inner axes takes no epilogue")
+        moved = x.transpose(order)
+        result = replace(self.result(), shape=moved.shape)
+        with self.step(result):
+            [made] = rows.row_function(self, moved, axes, how, result)
+        return [made.transpose([order.index(axis) for axis in range(len(order))])]
+
+    def normalise(
+        self, x: View, axes: int, epsilon: float, scale: View | None, bias: View | None, *, is_centred: bool
+    ) -> list[View]:
+        how = rows.LAYER_NORM if is_centred else rows.RMS_NORM
+        return rows.row_function(self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias)
+
+    def pad(self, x: View, begins: Sequence[int], mode: str, fill: View | None) -> list[View]:
+        return pad.pad(self, x, begins, mode, fill, self.result())
+
+    def gather_elements(self, data: View, indices: View, axis: int) -> list[View]:
+        return index.gather_elements(self, data, indices, axis, self.result())
+
+    def gather_tuples(self, data: View, indices: View, batch_axes: int) -> list[View]:
+        return index.gather_tuples(self, data, indices, batch_axes, self.result())
+
+    def scatter_elements(
+        self, x: View, indices: View, updates: View, axis: int, reduction: str
+    ) -> list[View]:
+        return scatter.scatter_elements(self, x, indices, updates, axis, reduction, self.result())
+
+    def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
+        return scatter.scatter_tuples(self, x, indices, updates, reduction, self.result())
+
+    def conv_transpose(
+        self,
+        x: View,
+        weight: View,
+        bias: View | None,
+        *,
+        strides: tuple[int, ...],
+        pads: tuple[int, ...],
+        dilations: tuple[int, ...],
+        group: int,
+    ) -> list[View]:
+        return conv_transpose.conv_transpose(
+            self,
+            x,
+            weight,
+            bias,
+            self.result(),
+            strides=strides,
+            pads=pads,
+            dilations=dilations,
+            group=group,
+        )
+
+    def gather(self, data: View, indices: View, axis: int) -> list[View]:
+        return gather.gather(self, data, indices, axis, self.result())
+
+    def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
+        return recurrent.recurrent_layer(self, layer)
+
+    def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
+        return resize.resize(self, x, self.result(), tables)
+
+
+def _again(dispatch: Dispatch, place: Callable[[View], Placed]) -> Step:
+    """Enters the same launch over numbered buffers."""
+    known: dict[int, int] = {}
+    placed: list[Placed] = []
+    words: list[int | Size] = []
+    pointers: list[int] = []
+    """Views by number, -1 for the status word."""
+
+    def number(view: View) -> int:
+        at = known.setdefault(id(view), len(placed))
+        if at == len(placed):
+            placed.append(place(view))
+        return at
+
+    for argument in dispatch.arguments:
+        if isinstance(argument, View):
+            pointers.append(number(argument))
+        elif isinstance(argument, Buffer):
+            assert argument.kind is BufferKind.STATUS
+            pointers.append(-1)
+        else:
+            words.append(argument)
+    reads, writes = tuple(map(number, dispatch.reads)), tuple(map(number, dispatch.writes))
+    kernel, groups, views, tail = dispatch.kernel, dispatch.groups, tuple(placed), tuple(words)
+
+    def step(build: VulkanBuilder, buffers: list[Buffer]) -> None:
+        made = [view.on(buffers) for view in views]
+        arguments = [made[at] if at >= 0 else build.status for at in pointers]
+        build.enter(
+            kernel,
+            groups,
+            (*arguments, *tail),
+            tuple([made[at] for at in reads]),
+            tuple([made[at] for at in writes]),
+        )
+
+    return step

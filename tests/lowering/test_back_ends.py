@@ -1,0 +1,54 @@
+"""Back ends stand side by side behind one protocol: none imports another, what one lacks it refuses."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from vkml.cpu.native.executable import InstructionSet
+from vkml.ir.lowering import CannotLower, Lowering
+from vkml.lowering.builder import Builder
+from vkml.lowering.native_builder import NativeBuilder
+from vkml.lowering.native_layout import Layouts
+from vkml.lowering.templates import Templates
+
+
+@pytest.mark.parametrize(
+    ("module", "others"),
+    [
+        ("vkml.lowering.native", ("vkml.lowering.vulkan", "vkml.kernels.gemm", "vkml.kernels.writer")),
+        ("vkml.lowering.vulkan", ("vkml.lowering.native", "vkml.cpu.native.assembler")),
+    ],
+)
+def test_no_back_end_imports_another(module: str, others: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print(*[name for name in sys.modules if name.startswith({others!r})])"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.split() == []
+
+
+def test_templates_are_those_of_the_protocol() -> None:
+    """Whatever operators may ask for, a back end that forgets it refuses."""
+    stated = {name for name, each in vars(Templates).items() if inspect.isfunction(each) and name[0] != "_"}
+    asked = {name for name, each in vars(Lowering).items() if inspect.isfunction(each) and name[0] != "_"}
+    shared = {name for name, each in vars(Builder).items() if inspect.isfunction(each)} - stated
+    assert stated - {"recurrent_layer"} == asked - shared
+
+
+def test_refusals_name_the_back_end() -> None:
+    build = NativeBuilder(InstructionSet.AVX2, 1, Layouts())
+    lacking = [
+        name
+        for name, each in vars(Templates).items()
+        if inspect.isfunction(each) and name[0] != "_" and getattr(NativeBuilder, name) is each
+    ]
+    assert "scan" in lacking and "matmul" not in lacking
+    for name in lacking:
+        method = getattr(build, name)
+        if name == "recurrence":
+            continue  # hands on to `recurrent_layer`
+        arguments = {parameter: None for parameter in inspect.signature(method).parameters}
+        with pytest.raises(CannotLower, match="has no machine code"):
+            method(**arguments)
