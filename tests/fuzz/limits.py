@@ -64,7 +64,7 @@ LIMITS = (
     ),
     Limit(r"stash_type -?\d+ is not supported", "float32 on the way only; onnxruntime does not read it"),
     Limit(
-        r"Reshape node .*: with allowzero, 0 and -1 may not stand together",
+        r"Reshape node .*: cannot reshape",
         "onnxruntime takes a flag neither 0 nor 1 for 0",
         lambda node: node is not None and _integer(node, "allowzero") not in (0, 1),
     ),
@@ -144,8 +144,8 @@ LIMITS = (
         "onnxruntime reads any shape in a row",
     ),
     Limit(
-        r"CenterCropPad node .*: shape \[1\] must hold a size for each",
-        "onnxruntime crops all axes to the one size",
+        r"CenterCropPad node .*: shape \[(1|.*-\d+.*)\] must hold a size for each",
+        "onnxruntime crops all axes to the one size, and takes any number for one",
     ),
     Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
     Limit(
