@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,9 +44,10 @@ class Case:
     def proto(self) -> onnx.ModelProto | None:
         """The model as onnx reads it; None where its bytes are none."""
         try:
-            return onnx.load_model_from_string(self.model)
+            proto = onnx.load_model_from_string(self.model)
         except Exception:  # protobuf's own errors differ from version to version
             return None
+        return proto if all(isinstance(name, str) for name in _names(proto.graph)) else None
 
     def save(self, path: Path) -> None:
         """Writes `path`.onnx and `path`.npz."""
@@ -86,6 +87,15 @@ class Case:
             notes["is_mutated"],
             notes["origin"],
         )
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[object]:
+    """All names in a graph; those that are no UTF-8 come as bytes."""
+    for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        yield entry.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _code(array: Array) -> int:

@@ -36,6 +36,13 @@ ARITHMETIC = frozenset(
     {"Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "LeakyRelu", "PRelu", "Shrink", "Mod"}
 )
 MOVEMENTS = EXACT - ARITHMETIC
+DECISIONS = frozenset(
+    """
+    ArgMax ArgMin Cast CastLike Ceil Equal Floor Greater GreaterOrEqual Hardmax Less LessOrEqual NonZero Round
+    Sign TopK Unique
+    """.split()  # noqa: SIM905
+)
+"""Exact as they are, they jump where their input crosses something, or is equal to another one."""
 QUOTIENTS = frozenset({"Div", "Sqrt", "Reciprocal"})
 """What Vulkan allows 2.5 units in the last place and more for."""
 
@@ -94,6 +101,8 @@ class Traits:
     winograd: bool = False
     unrounded_halves: bool = False
     """Whether a float of 16 bits may be known more precisely than it is stored."""
+    unrounded_decisions: bool = False
+    """Whether `DECISIONS` see it so, too."""
     scale: float = 1.0
     """Times the errors that functions and sums are allowed."""
 
@@ -121,7 +130,8 @@ class RandomDisturbance:
             self._flushed(array, dtype) if array is not None and dtype is not None else None
             for array, dtype in zip(arrays, types, strict=True)
         ]
-        if self.traits.unrounded_halves and node.op not in MOVEMENTS:
+        is_moved = node.op not in MOVEMENTS or (self.traits.unrounded_decisions and node.op in DECISIONS)
+        if self.traits.unrounded_halves and is_moved:
             found = [
                 self._moved(array, _unit(array)) if array is not None and array.dtype in HALVES else array
                 for array in found
@@ -173,6 +183,9 @@ class RandomDisturbance:
             fits = (whole >= info.min) & (whole < float(info.max) + 1)
         if self.turn % 3 == 0:  # what is left of a division may be anything then
             anything: Any = self.rng.integers(info.min, info.max, array.shape, array.dtype, endpoint=True)
+        elif self.turn % 3 == 1:  # of NaN and infinity, devices make different ones
+            ends = np.array([info.min, 0, info.max // 2 + 1, info.max], array.dtype)
+            anything = self.rng.choice(ends, array.shape)
         else:
             anything = (info.min, info.max)[self.coin]
         return np.where(fits, array, anything).astype(array.dtype)

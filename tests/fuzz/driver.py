@@ -24,7 +24,7 @@ class Finding:
     """Something that is wrong."""
 
     kind: str
-    """wrong, operator, refused, exception, inference, aliasing, validation, memory, crash, hang, …"""
+    """wrong, operator, refused, exception, inference, aliasing, validation, memory, crash, hang, judge, …"""
     where: str
     """The operator concerned, where one is."""
     message: str

@@ -124,11 +124,17 @@ def evaluated(node: Node, known: list[Known | None], disturbance: Disturbance | 
     Raises:
         Mismatch: they are not what was inferred.
     """
-    types = infer_types(node, known)
     arrays = [None if entry is None else entry.value for entry in known]
     kinds = [None if entry is None else entry.dtype for entry in known]
+    read = known
     if disturbance is not None:
         arrays = disturbance.inputs(node, arrays, kinds)
+        # What sizes hang on is disturbed, too.
+        read = [
+            None if entry is None else Known(entry.type, array)
+            for entry, array in zip(known, arrays, strict=True)
+        ]
+    types = infer_types(node, read)
     with np.errstate(all="ignore"):
         outputs: list[Any] = evaluate_constant(node, arrays)
     for output, type_ in zip(outputs, types, strict=False):

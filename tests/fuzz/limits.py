@@ -24,6 +24,16 @@ def _rounds_down(node: NodeProto | None) -> bool:
     return node is None or not any(entry.name == "ceil_mode" and entry.i for entry in node.attribute)
 
 
+def _integer(node: NodeProto, name: str) -> int:
+    """An attribute; 0 where the node does not state it."""
+    return next((entry.i for entry in node.attribute if entry.name == name), 0)
+
+
+def _takes_nearest(node: NodeProto) -> bool:
+    """Whether a Resize copies the nearest element, as it does by default."""
+    return all(entry.s == b"nearest" for entry in node.attribute if entry.name == "mode")
+
+
 def _has_foreign_attribute(node: NodeProto) -> bool:
     if node.domain or not defs.has(node.op_type):
         return False
@@ -48,7 +58,23 @@ LIMITS = (
         _rounds_down,
     ),
     Limit(r"the dimension '.*' is .* in input", "onnxruntime lets inputs disagree in a dimension"),
-    Limit(r"Constant node .*: (takes 0 inputs|the attribute)", "onnxruntime does not look at Constant nodes"),
+    Limit(
+        r"Constant node .*: (takes 0 inputs|the attribute|exactly one value)",
+        "onnxruntime does not look at Constant nodes",
+    ),
+    Limit(r"stash_type -?\d+ is not supported", "float32 on the way only; onnxruntime does not read it"),
+    Limit(
+        r"Reshape node .*: cannot reshape",
+        "onnxruntime takes a flag neither 0 nor 1 for 0",
+        lambda node: node is not None and _integer(node, "allowzero") not in (0, 1),
+    ),
+    Limit(r"Split node .*: num_outputs is -?\d+, the node has", "onnxruntime leaves out what nobody reads"),
+    Limit(r"Cast(Like)? node .*: round_mode must be", "onnxruntime reads it for float8e8m0 only"),
+    Limit(
+        r"Resize node .*: nearest_mode '.*' is not one of",
+        "onnxruntime reads it for mode nearest only",
+        lambda node: node is not None and not _takes_nearest(node),
+    ),
     Limit(r"in a cycle: .*Constant node", "onnxruntime does not look at Constant nodes"),
     Limit(
         r"MeanVarianceNormalization node .*: axis -?\d+ is outside", "the default axes are those of an image"
@@ -118,8 +144,8 @@ LIMITS = (
         "onnxruntime reads any shape in a row",
     ),
     Limit(
-        r"CenterCropPad node .*: shape \[1\] must hold a size for each",
-        "onnxruntime crops all axes to the one size",
+        r"CenterCropPad node .*: shape \[(1|.*-\d+.*)\] must hold a size for each",
+        "onnxruntime crops all axes to the one size, and takes any number for one",
     ),
     Limit(r"moving packed \w+ elements is not supported", "types below 8 bits are cast only"),
     Limit(

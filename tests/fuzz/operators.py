@@ -23,6 +23,8 @@ from vkml.ir import Known, TensorType
 
 TRAITS = Traits(rough_quotients=True, unrounded_halves=True, scale=8.0)
 """What other runtimes may do to numbers: anything reasonable."""
+ORT_TRAITS = replace(TRAITS, unrounded_decisions=True)
+"""onnxruntime computes float16 as float32, which nodes hand on to one another as it is."""
 absent: set[Any] = set()
 """Operator, opset and types that onnxruntime has no kernel for."""
 
@@ -145,7 +147,8 @@ class OperatorCheck:
 
         def sample(which: int) -> Array | None:
             try:
-                disturbance = RandomDisturbance(np.random.default_rng(which), TRAITS, which)
+                traits = ORT_TRAITS if source == ORT else TRAITS
+                disturbance = RandomDisturbance(np.random.default_rng(which), traits, which)
                 made = evaluated(step.node, list(step.known), disturbance).outputs[at]
             except (vkml.Error, Mismatch):
                 return None

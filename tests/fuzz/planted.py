@@ -12,6 +12,7 @@ import numpy as np
 
 import vkml
 import vkml.ops
+from tests.fuzz import oracle
 from vkml.engine.session import InferenceSession
 from vkml.ir.operator import REGISTRY
 
@@ -23,6 +24,8 @@ def plant(mistake: str) -> None:
     """Puts a mistake into this process."""
     if mistake == "operator":
         _wrap_evaluation(lambda array: array + array.dtype.type(0.01))
+    elif mistake == "judge":
+        _break_judge()
     elif mistake:
         _wrap_runs(MISTAKES[mistake])
 
@@ -31,6 +34,18 @@ def _wrap_evaluation(change: Callable[[Any], Any]) -> None:
     spec = REGISTRY["", VICTIM]
     right = spec.evaluate
     spec.evaluate = lambda node, inputs: [change(right(node, inputs)[0])]  # type: ignore[method-assign]
+
+
+def _break_judge() -> None:
+    """A mistake of the fuzzer's own."""
+    right = oracle._Judge._compare
+
+    def compare(self: Any) -> None:
+        if VICTIM.encode() in self.case.model:
+            raise LookupError("planted")
+        right(self)
+
+    oracle._Judge._compare = compare  # type: ignore[method-assign]
 
 
 def _wrap_runs(mistake: Callable[[InferenceSession, list[Any]], list[Any]]) -> None:

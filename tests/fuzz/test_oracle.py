@@ -16,6 +16,7 @@ from tests.fuzz.disturbances import RandomDisturbance, Traits
 from tests.fuzz.driver import Finding
 from tests.fuzz.evaluation import Evaluation
 from tests.fuzz.limits import limit_of
+from tests.fuzz.operators import ORT_TRAITS
 from tests.fuzz.oracle import judge
 from tests.fuzz.tensors import Array, random_tensor
 from tests.fuzz.trusted import Onnxruntime, laid_open
@@ -254,6 +255,18 @@ def test_what_is_cast_beyond_its_type_is_open_after_a_division() -> None:
     assert difference(np.uint64([0, 2, 0, 2]), expected, sample) is not None
 
 
+def test_sums_of_several_casts_beyond_their_type_are_open() -> None:
+    """Devices make the least, the greatest or zero of NaN and infinity, and of each its own."""
+    nodes = [node("Cast", ["x"], ["i"], to=TensorProto.INT32), node("ReduceSum", ["i"], ["y"], keepdims=0)]
+    proto = model(nodes)
+    expected, sample = sampled(proto, np.float32([np.nan, np.inf, 700, 5]))
+    for ends in ((0, 2**31 - 1), (-(2**31), 0), (2**31 - 1, 2**31 - 1)):
+        found = np.array(sum(ends) + 705, np.int64).astype(np.int32)
+        assert difference(found, expected, sample) is None
+    expected, sample = sampled(proto, np.float32([0, 1, 700, 5]))
+    assert difference(expected + np.int32(1), expected, sample) is not None
+
+
 def test_bfloat16_ends_in_subnormal_numbers_or_zero_before() -> None:
     nodes = [node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16), node("Sigmoid", ["h"], ["y"])]
     expected, sample = sampled(model(nodes), np.float32([-89.5, -80, 1, 2]))
@@ -407,6 +420,17 @@ def test_what_others_make_of_old_operators_is_known_by_the_opset() -> None:
     assert verdict.counts["compared"] == 1 and not verdict.findings, verdict.findings
 
 
+@pytest.mark.parametrize("old", [b"middle", b"Relu"])
+def test_names_that_are_no_text_make_no_model(old: bytes) -> None:
+    """protobuf reads them, and hands them out as bytes."""
+    proto = model([node("Relu", ["x"], ["middle"]), node("Neg", ["middle"], ["y"])])
+    data = proto.SerializeToString().replace(old, old[:-1] + b"\x80")
+    case = Case(data, ({"x": X},), (Run(0),))
+    assert case.proto() is None
+    verdict = judge(case, "cpu")
+    assert verdict.counts["refused"] == 1 and not verdict.findings, verdict.findings
+
+
 def test_a_feed_of_another_type_is_no_contradiction_of_operators() -> None:
     proto = model([node("Trilu", ["x"], ["y"])], shape=(2, 2))
     case = Case(proto.SerializeToString(), ({"x": np.ones((2, 2), np.int64)},), (Run(0),))
@@ -447,6 +471,22 @@ def test_limits_are_those_of_the_node_concerned() -> None:
     assert limit_of("MaxPool node 'up': a window of 2 is larger than spatial axis 0", proto) is None
 
 
+@pytest.mark.parametrize(
+    "op, message, excusing, plain",
+    [
+        ("Resize", "nearest_mode '?' is not one of floor", {"mode": "linear"}, {"mode": "nearest"}),
+        ("Resize", "nearest_mode '?' is not one of floor", {"mode": "cubic"}, {}),
+        ("Reshape", "cannot reshape [2] to [0]: 2 elements against 0", {"allowzero": 7}, {"allowzero": 1}),
+    ],
+)
+def test_limits_of_what_others_do_not_read(
+    op: str, message: str, excusing: dict[str, Any], plain: dict[str, Any]
+) -> None:
+    for attributes, is_limit in ((excusing, True), (plain, False)):
+        proto = model([node(op, ["x"], ["y"], **attributes)])
+        assert bool(limit_of(f"{op} node 'y': {message}", proto)) == is_limit
+
+
 def test_limits_are_found_whatever_the_names_are() -> None:
     message = "Constant node 'a\nb': the attribute 'axis' is not one of Constant's"
     assert limit_of(message, model([node("Relu", ["x"], ["y"])]))
@@ -467,6 +507,24 @@ def test_the_type_of_a_scale_is_that_of_a_normalised_result(kind: str) -> None:
     proto.opset_import[0].version = 23
     verdict = judge(Case(proto.SerializeToString(), ({"x": X},), (Run(0),)), "cpu")
     assert verdict.counts["operators compared"] == 2 and not verdict.findings, verdict.findings
+
+
+def test_onnxruntime_may_decide_by_halves_that_are_not_rounded_yet() -> None:
+    """The least of these probabilities are one number in float16, and none of them is in float32."""
+    nodes = [
+        node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        node("Softmax", ["h"], ["s"]),
+        node("Unique", ["s"], ["y"], sorted=0),
+    ]
+    x = np.float32([-2, 18, 14, 70])
+    verdict = judge(Case(model(nodes).SerializeToString(), ({"x": x},), (Run(0),)), "cpu")
+    assert verdict.counts["onnxruntime ran"] == 1 and not verdict.findings, verdict.findings
+    # What a model is fed has been rounded.
+    for traits, is_open in ((Traits(unrounded_halves=True), False), (ORT_TRAITS, True)):
+        unique = [nodes[0], node("Unique", ["h"], ["y"])]
+        expected, sample = sampled(model(unique), np.float32([1, 1, 2, 2]), traits)
+        found = np.float16([1, 1.001, 2])
+        assert (difference(found, expected, sample) is None) == is_open
 
 
 def test_findings_of_one_cause_have_one_signature() -> None:

@@ -57,6 +57,11 @@ def test_a_warning_counts_as_an_exception(tmp_path: Path) -> None:
     assert (found.finding.kind, found.finding.where) == ("exception", "RuntimeWarning")
 
 
+def test_what_the_judge_cannot_judge_is_a_finding(tmp_path: Path) -> None:
+    found = found_in_campaign("judge", tmp_path, minimises=False)
+    assert (found.finding.kind, found.finding.where) == ("judge", "LookupError")
+
+
 def test_a_crash_is_found_and_made_one_node(tmp_path: Path) -> None:
     found = found_in_campaign("crash", tmp_path, ops=("Relu", VICTIM))  # each candidate ends a process
     assert found.finding.kind == "crash" and "SIGABRT" in found.finding.message

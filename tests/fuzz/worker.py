@@ -16,6 +16,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,8 @@ def main() -> None:
         if hook:  # tests plant mistakes with these
             importlib.import_module(hook)
     from tests.fuzz import stages
-    from tests.fuzz.oracle import judge
+    from tests.fuzz.driver import Finding
+    from tests.fuzz.oracle import Verdict, judge
 
     meter = Meter()
     stages.report += [lambda name: say({"stage": name}), meter.enter]
@@ -155,7 +157,12 @@ def main() -> None:
         stages.skipped.clear()
         stages.skipped.update(request.get("without", []))
         meter.reset()
-        verdict = judge(case, device)
+        try:
+            verdict = judge(case, device)
+        except Exception as error:  # what is wrong with the judge hides what else is wrong
+            frames = traceback.extract_tb(error.__traceback__)[-4:]
+            place = " < ".join(f"{Path(frame.filename).name}:{frame.name}" for frame in reversed(frames))
+            verdict = Verdict([Finding("judge", type(error).__name__, f"{error} ({place})")])
         findings = [vars(finding) for finding in verdict.findings]
         values = verdict.counts.pop("bytes", 0)
         allowed = MEMORY_FLOOR.get(device, 1 << 30) + MEMORY_FACTOR * (tensor_bytes(case) + values)

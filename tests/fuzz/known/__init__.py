@@ -14,7 +14,15 @@ from vkml.ir import Node, dtypes
 
 __all__ = ["FREEDOMS", "ONNX", "ORT", "freedom"]
 
-FLAGS = ("align_corners", "antialias", "ceil_mode", "exclude_outside", "fmod", "keepdims", "sorted")
+FLAGS = frozenset(
+    """
+    align_corners allowzero antialias ceil_mode center_point_box count_include_pad detect_negative
+    detect_positive exclude_outside exclusive fmod input_forget keepdims largest layout linear_before_reset
+    noop_with_empty_axes reverse saturate select_last_index sorted storage_order training_mode transA transB
+    upper
+    """.split()  # noqa: SIM905
+)
+"""Attributes of which ONNX knows 0 and 1."""
 
 
 def _is_bfloat16_formula(node: Node, inputs: list[Array | None], result: Array) -> Any:
