@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cpu.memory import MemoryBudget, amount, free_memory
+from vkml.cpu.memory import MemoryBudget, free_memory
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Timing
 from vkml.engine.placement import Placement, cut, place
+from vkml.engine.plan_memory import check_peak, check_program, check_results
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.errors import DeviceError, EngineError, Fail, OutOfMemory
 from vkml.forks import renew_in_child
-from vkml.ir import Constant, Graph, Node, TensorType, find
+from vkml.ir import Constant, Graph, Node, TensorType
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Sizes, Symbol, concrete, matcher
@@ -53,64 +54,6 @@ _NESTED = (
     "this session runs in this very thread, for inputs of the same shapes: what is called during a run (a "
     "signal handler, a finalizer) cannot run it once more"
 )
-
-
-def _check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], budget: MemoryBudget) -> None:
-    """Refuses nodes one of which cannot fit by itself, before anything is compiled for it."""
-    sizes = [_result_bytes(node, types) for node in nodes]
-    need = max(sizes, default=0)
-    if not budget.admits(need):
-        label = nodes[sizes.index(need)].label
-        raise OutOfMemory(
-            f"cpu: {label} needs {amount(need)} for its results, {budget}; use a smaller batch, or another "
-            "device"
-        )
-
-
-def _check_peak(programs: Sequence[Bound], types: Mapping[str, TensorType], share: float) -> None:
-    """Refuses programs that cannot fit: the system would end the process instead of saying so."""
-    on_cpu = [program for program in programs if isinstance(program, CpuBound)]
-    if not on_cpu:
-        return
-    held = most = 0
-    for program in programs:
-        if isinstance(program, CpuBound):
-            most = max(most, held + program.result_bytes)
-        # What a program makes is held to the end of the run.
-        held += sum(types[name].host_bytes for name in program.outputs if types[name].is_static)
-    need = most + sum(program.arena_bytes for program in on_cpu)
-    _check_need(need, [node for program in on_cpu for node in program.piece.nodes], types, share)
-
-
-def _check_program(
-    program: CpuProgram, nodes: Sequence[Node], types: Mapping[str, TensorType], share: float
-) -> None:
-    """As `_check_peak`, for one program."""
-    _check_need(program.result_bytes(types) + program.arena_bytes, nodes, types, share)
-
-
-def _check_need(need: int, nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
-    budget = MemoryBudget(free_memory(), share)
-    if budget.admits(need):
-        return
-    largest = max(nodes, key=lambda node: _result_bytes(node, types))
-    name = max((name for name in largest.outputs if name), key=lambda name: _bytes(types[name]))
-    raise OutOfMemory(
-        f"cpu: values alive at the same time need {amount(need)}, {budget}; the largest is "
-        f"'{name}' of {largest.label} with {amount(_bytes(types[name]))}; use a smaller batch, or "
-        "another device"
-    )
-
-
-def _result_bytes(node: Node, types: Mapping[str, TensorType]) -> int:
-    """What a node's results take; nothing where they are views."""
-    if find(node).is_view:
-        return 0
-    return sum(_bytes(types[name]) for name in node.outputs if name)
-
-
-def _bytes(type_: TensorType) -> int:
-    return type_.host_bytes if type_.is_static else 0
 
 
 @dataclass(eq=False)
@@ -462,7 +405,7 @@ def _make_plan(
         for device, piece in pieces:
             programs.append(_bind(device, piece, graph, placement, options, sizes))
         if sizes is None:  # else when they are bound
-            _check_peak(programs, graph.types, options.memory_limit)
+            check_peak(programs, graph.types, options.memory_limit)
     except BaseException:
         for program in programs:
             program.close()
@@ -540,7 +483,7 @@ def _bind_cpu(
     ) -> CpuProgram:
         budget = MemoryBudget(free_memory(), options.memory_limit)
         if not symbols:
-            _check_results(nodes, types, budget)
+            check_results(nodes, types, budget)
         return compile_cpu(
             nodes,
             types,
@@ -558,13 +501,13 @@ def _bind_cpu(
         bound = bind_sizes(piece.nodes, graph.types, graph.constants, known)
         made = program(bound.nodes, bound.types, bound.constants)
         if symbols:
-            _check_program(made, bound.nodes, bound.types, options.memory_limit)
+            check_program(made, bound.nodes, bound.types, options.memory_limit)
         return made
 
     def check(opened: CpuProgram, values: tuple[int, ...]) -> None:
         types = opened.types_for(values)
-        _check_results(piece.nodes, types, MemoryBudget(free_memory(), options.memory_limit))
-        _check_program(opened, piece.nodes, types, options.memory_limit)
+        check_results(piece.nodes, types, MemoryBudget(free_memory(), options.memory_limit))
+        check_program(opened, piece.nodes, types, options.memory_limit)
 
     opened = None
     if sizes is not None and not any(_has_subgraph(node) for node in piece.nodes):

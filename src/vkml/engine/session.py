@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.engine import devices as device_registry
+from vkml.engine.arguments import assignments, check_run_options, checked_options, memory_limits
 from vkml.engine.collector import collector_paused
 from vkml.engine.device_array import DeviceArray, Place, place_array
 from vkml.engine.ending import with_options
 from vkml.engine.feed import check_feed
 from vkml.engine.io_binding import IOBinding
-from vkml.engine.options import SessionOptions, byte_count, flag
+from vkml.engine.options import SessionOptions, flag
 from vkml.engine.ort_value import OrtValue
-from vkml.engine.placement import Placement, Site, by_node_names, matches
+from vkml.engine.placement import Placement, Site
 from vkml.engine.plan import Direct, Plan, PlanClosed, strict_error
 from vkml.engine.plan_cache import Setting, explained
 from vkml.engine.plan_report import report
@@ -109,7 +110,7 @@ class InferenceSession:
         if precision not in PRECISIONS:
             raise InvalidArgument(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
         strict = flag("strict", strict)
-        self._options = _checked_options(sess_options)
+        self._options = checked_options(sess_options)
         self._precision = precision
         device_registry.check_provider_options(providers, provider_options)
         choice = device_registry.resolve(devices, providers)
@@ -119,7 +120,7 @@ class InferenceSession:
             with explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
                 loaded = load_graph(model)
-                assigned, loaded = _assignments(placement, loaded, choice)
+                assigned, loaded = assignments(placement, loaded, choice)
                 self._warn_of_opset(loaded)
                 prepared = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
                 graph = settled_graph(prepared, copies=self._options.copy_model)
@@ -140,7 +141,7 @@ class InferenceSession:
         tensors = [value.type for value in self._inputs if isinstance(value.type, TensorType)]
         self._dtypes = tuple(type_.dtype.storage for type_ in tensors)
         self._has_texts = any(type_.dtype == dtypes.STRING for type_ in tensors)
-        limits = _limits(memory_limit, choice)
+        limits = memory_limits(memory_limit, choice)
         self._placement = replace(self._place(choice, limits), strict=strict, assigned=assigned)
         announce, close = _weakly(self._announce), _weakly(self.close)
         setting = Setting(self._label, self._placement, self._options, files, announce, close)
@@ -241,7 +242,7 @@ class InferenceSession:
             Fail: the session is closed.
         """
         if run_options is not None:
-            _check_run_options(run_options)
+            check_run_options(run_options)
             with with_options(run_options):
                 return self._run_checked(output_names, input_feed)
         direct = self._direct
@@ -346,7 +347,7 @@ class InferenceSession:
             InvalidArgument: something is not bound, or not of the type and shape that it should have.
         """
         if run_options is not None:
-            _check_run_options(run_options)
+            check_run_options(run_options)
             with with_options(run_options):
                 return self.run_with_iobinding(iobinding)
         if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
@@ -379,7 +380,7 @@ class InferenceSession:
             Fresh values on the CPU; `IOBinding` leaves them on the device.
         """
         if run_options is not None:
-            _check_run_options(run_options)
+            check_run_options(run_options)
             with with_options(run_options):
                 return self.run_with_ort_values(output_names, input_dict_ort_values)
         wanted = self._wanted(output_names)
@@ -591,52 +592,3 @@ def _type_name(type_: ValueType) -> str:
     if isinstance(type_, OptionalType):
         return f"optional({_type_name(type_.element)})"
     return f"tensor({type_.tensor.dtype.name})"
-
-
-def _checked_options(options: SessionOptions | None) -> SessionOptions:
-    if options is None:
-        return SessionOptions()
-    if not isinstance(options, SessionOptions):
-        raise InvalidArgument(
-            f"sess_options is a vkml.SessionOptions, not {options!r} ({type(options).__module__}."
-            f"{type(options).__qualname__})"
-        )
-    return options
-
-
-def _assignments(
-    placement: Mapping[str, str] | None, graph: Graph, choice: device_registry.Choice
-) -> tuple[tuple[tuple[str, str], ...], Graph]:
-    """The argument `placement`, checked, and the graph with the names that it then goes by."""
-    if placement is None:
-        return (), graph
-    if not isinstance(placement, Mapping):
-        raise InvalidArgument(f"placement maps patterns of nodes' names to devices, not {placement!r}")
-    known = [*(info.name for info in choice.gpus), "cpu"]
-    for pattern, device in placement.items():
-        if device not in known:
-            raise InvalidArgument(
-                f"placement: {pattern!r} is to run on {device!r}; the session's devices are {known}"
-            )
-        if not any(matches(node, str(pattern)) for node in graph.nodes):
-            raise InvalidArgument(f"placement: no node and no output of a node has a name like {pattern!r}")
-    return by_node_names([(str(pattern), device) for pattern, device in placement.items()], graph)
-
-
-def _limits(given: Mapping[str, int | str] | None, choice: device_registry.Choice) -> dict[str, int]:
-    """The argument `memory_limit`, checked."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise InvalidArgument(f"memory_limit maps devices to bytes, not {given!r}")
-    known = [info.name for info in choice.gpus]
-    for device in given:
-        if device not in known:
-            raise InvalidArgument(f"memory_limit: the session has no device {device!r}; it has {known}")
-    return {device: byte_count(f"memory_limit of {device}", limit) for device, limit in given.items()}
-
-
-def _check_run_options(options: Any) -> None:
-    """Refuses what is no RunOptions: a second feed, say, that would be passed over in silence."""
-    if type(options).__name__ != "RunOptions":
-        raise InvalidArgument(f"run_options is onnxruntime's RunOptions or None, not {options!r}")
