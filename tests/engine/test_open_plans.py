@@ -46,7 +46,7 @@ def test_results_are_those_of_known_sizes(name: str, vulkan_device_name: str) ->
     rng = np.random.default_rng(11)
     options = vkml.SessionOptions(guard_bytes=256)  # a kernel that writes outside of its buffers is an error
     with (
-        vkml.InferenceSession(data, options, devices=vulkan_device_name) as session,
+        vkml.InferenceSession(data, options, devices=vulkan_device_name, precision="highest") as session,
         vkml.InferenceSession(data, devices="cpu") as reference,
     ):
         for turn in range(SIZES):
