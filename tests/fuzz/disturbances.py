@@ -110,11 +110,11 @@ class Traits:
 class RandomDisturbance:
     """One sample; styles differ in how errors hang together."""
 
-    STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros", "outwards", "inwards")
+    STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros", "outwards", "inwards", "joined")
     """Errors of each element's own; of one sign, up to what is allowed in one sample and half as large in the
     next, so that somewhere they are a single unit; none but subnormals flushed; full ones of random sign;
-    such that what may be zero is, and else what may be the very input; and, of all sizes again, away from
-    zero and towards it, as those of odd functions are."""
+    such that what may be zero is, and else what may be the very input; of all sizes again, away from zero and
+    towards it, as those of odd functions are; and such that what may be equal mostly is."""
 
     def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
         self.rng, self.traits = rng, traits
@@ -319,6 +319,12 @@ class RandomDisturbance:
             step = np.where(np.isfinite(wide), share * error, 0)
             if self.style == "zeros":
                 step = np.where(np.abs(wide) <= error, -wide, 0)
+            elif self.style == "joined":
+                # Neighbours have errors of nearly one size: a power of two is mostly the same for both.
+                grid = 2.0 ** np.floor(np.log2(error) - self.turn // len(self.STYLES) % 3)
+                is_moved = np.isfinite(wide) & (grid > 0) & (grid < np.inf)
+                start = self.rng.random()
+                step = np.where(is_moved, (np.rint(wide / grid + start) - start) * grid - wide, 0)
             if not np.isfinite(error).all():
                 # Sums that overflow on the way, or do not: anything may come out.
                 open_ = ~np.isfinite(error) & np.ones(array.shape, bool)

@@ -102,6 +102,16 @@ def test_antialias(mode: str, exclude_outside: int, target: tuple[int, int]) -> 
     check_operator("Resize", inputs, attributes, opset=19, against="onnx", **LOOSE)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("antialias", [0, 1])
+def test_next_to_nothing_of_an_image(mode: str, antialias: int) -> None:
+    """Windows as long as such a scale asks for fit into no memory."""
+    attributes = {"mode": mode, "antialias": antialias if mode != "nearest" else 0}
+    inputs = [_image(1, 2, 9, 12), None, _scales(1, 1, 0.5, 1e-30)]
+    [found] = run_operator("Resize", inputs, attributes, opset=19)
+    assert found.shape == (1, 2, 4, 0)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("rank", [1, 2, 3, 5])
 def test_ranks(mode: str, rank: int) -> None:

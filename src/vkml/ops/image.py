@@ -231,6 +231,8 @@ def axis_taps(geometry: ResizeGeometry, axis: ResizeAxis) -> tuple[Array, Array]
     Returns:
         int64 [output, taps], already inside the input, and float32 [output, taps].
     """
+    if not axis.output:
+        return np.zeros((0, 1), np.int64), np.zeros((0, 1), np.float32)  # of a scale that no window may reach
     source = source_coordinates(geometry, axis).astype(np.float64)
     last = axis.input - 1
     radius = 1 if geometry.mode == "linear" else 2
