@@ -15,7 +15,7 @@ import vkml.onnx
 import vkml.ops
 from vkml.engine.sketch import Sketch
 from vkml.errors import IndexOutOfRange
-from vkml.ir import Constant, Graph, Node, TensorType, dtypes, find
+from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find
 from vkml.kernels.views import BufferKind, View
 from vkml.lowering import kept
 from vkml.lowering.builder import Builder
@@ -280,3 +280,23 @@ def test_a_border_is_relied_on_only_where_there_is_one() -> None:
         build.lower(node, (node,), operands, [IMAGE])
         launches.append(len(build.launches) - mark)
     assert launches == [1, 2, 1]
+
+
+def test_a_group_of_numbers_alone_reads_nothing(device_name: str) -> None:
+    """Where folding leaves constants alone, a group may have none but numbers, which are its own."""
+    body = Graph(
+        (),
+        (Value("y", FLOATS),),
+        (Node("Add", ("one", "two"), ("y",), {}),),
+        {name: Constant(dtypes.FLOAT32, (), np.float32(n)) for name, n in (("one", 1), ("two", 2))},
+        {"y": FLOATS},
+        name="Add",
+    )
+    build = native(Layouts()) if device_name == "cpu" else VulkanBuilder(Target(frozenset()))
+    node = Node("Fused", (), ("z",), {"body": body}, domain="vkml")
+    for _ in range(2):
+        [made] = build.lower(node, body.nodes, [], [FLOATS])
+        assert made is not None
+        launch = build.launches[-1]
+        assert launch.reads == ()
+        assert [view.buffer for view in launch.writes] == [made.buffer]

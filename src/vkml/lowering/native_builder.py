@@ -211,7 +211,8 @@ class NativeBuilder(Builder[NativeDispatch]):
         made = tuple([argument for argument in writes if isinstance(argument, View)])
         if not all(view.elements for view in made) or (isinstance(launch, Launch) and not len(launch.table)):
             return
-        self.enter_any(launch, (reads[0] if first is None else first, *reads[1:], *writes), seen, made)
+        operands = (*reads, *writes) if first is None else (first, *reads[1:], *writes)
+        self.enter_any(launch, operands, seen, made)
 
     def enter_any(
         self,
