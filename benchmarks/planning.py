@@ -53,7 +53,7 @@ _FUNCTIONS = {
     "cut": ("vkml.engine.plan.cut",),
     "lower": ("vkml.engine.plan.lower", "vkml.engine.plan.compile_cpu"),
     "code": (
-        "vkml.engine.programs.compile_kernels",
+        "vkml.engine.recorded.compile_kernels",
         "vkml.engine.compilation.compile_slang",
         "vkml.lowering.native_builder.NativeBuilder.launch",
         "vkml.cpu.native.executable.Executable.__init__",
@@ -62,7 +62,7 @@ _FUNCTIONS = {
     "memory plan": (
         "vkml.lowering.vulkan.plan_memory",
         "vkml.lowering.native_step.plan_memory",
-        "vkml.engine.programs.plan_memory",
+        "vkml.engine.recorded.plan_memory",
     ),
     "bind": ("vkml.engine.programs.VulkanBound.__init__", "vkml.lowering.native_step.NativeStep.__init__"),
     OTHER: ("vkml.engine.plan_cache.make_plan",),
