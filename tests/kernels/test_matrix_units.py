@@ -269,8 +269,10 @@ def test_a_device_says_how_it_keeps_fragments(device: str, monkeypatch: pytest.M
 
     def counted(view: View, fragment: Fragment, push_bytes: int) -> Dispatch:
         made = one_too_many(view, fragment, push_bytes)
-        source = made.kernel.source.replace("GetLength())", "GetLength()) * 2")
-        return replace(made, kernel=replace(made.kernel, source=source))
+        text = made.kernel.text
+        parts = tuple(part.replace("GetLength())", "GetLength()) * 2") for part in text.parts)
+        assert parts != text.parts
+        return replace(made, kernel=replace(made.kernel, text=replace(text, parts=parts)))
 
     monkeypatch.setattr(fragment_check, "count_elements", counted)
     assert not target.holds_elements_once()

@@ -194,7 +194,7 @@ HELD = """
     free, held, ready = list(locks()), set(), threading.Event()
     threading.Thread(target=hold, daemon=True).start()
     ready.wait()
-    wanted = {"PlanCache.lock", "Plan.lock", "MappedFile._lock", "module._changed"}
+    wanted = {"PlanCache.lock", "Plan._growing", "Flight.lock", "MappedFile._lock", "module._changed"}
     try:
         assert wanted < held, held
         in_children(2, lambda number: use(1 + number))
