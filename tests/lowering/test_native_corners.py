@@ -141,7 +141,7 @@ def test_an_arena_and_results_that_do_not_fit_together_are_refused(monkeypatch: 
     x = sketch.input("x", ("n", 1024))
     model = save_graph(sketch.finish(sketch.node("Softmax", sketch.node("Softmax", x, axis=-1), axis=-1)))
     with vkml.InferenceSession(model, devices="cpu") as session:
-        monkeypatch.setattr("vkml.engine.plan.free_memory", lambda: 80 << 20)
+        monkeypatch.setattr("vkml.engine.plan_memory.free_memory", lambda: 80 << 20)
         x = np.zeros((1 << 14, 1024), np.float32)  # 64 MiB a result: one fits, two do not
         with pytest.raises(vkml.OutOfMemory, match="free"):
             session.run(None, {"x": x})
@@ -156,7 +156,7 @@ def test_an_arena_beyond_the_limit_is_not_even_made(monkeypatch: pytest.MonkeyPa
     model = save_graph(sketch.finish(y))
     options = vkml.SessionOptions(memory_limit=0.5)
     with vkml.InferenceSession(model, options, devices="cpu") as session:
-        monkeypatch.setattr("vkml.engine.plan.free_memory", lambda: 200 << 20)
+        monkeypatch.setattr("vkml.engine.plan_memory.free_memory", lambda: 200 << 20)
         x = np.zeros((1, 1024, 128, 128), np.float32)
         tracemalloc.start()
         try:

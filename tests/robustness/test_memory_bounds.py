@@ -145,7 +145,7 @@ def test_results_that_are_alive_together(monkeypatch: pytest.MonkeyPatch, dtype:
     chain = [node("Softmax", ["x"], ["part0"], axis=-1)]
     chain += [node("Softmax", [f"part{i}"], [f"part{i + 1}"], axis=-1) for i in range(count)]
     one_by_one = model(chain, inputs, [value(f"part{count}", ("n",), kind)])
-    monkeypatch.setattr("vkml.engine.plan.free_memory", lambda: 32 * MIB)
+    monkeypatch.setattr("vkml.engine.plan_memory.free_memory", lambda: 32 * MIB)
     x = np.ones(elements, dtype)
     with vkml.InferenceSession(together, devices="cpu") as session:
         with pytest.raises(vkml.OutOfMemory) as caught:
@@ -162,7 +162,7 @@ def test_views_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes += [node("Reshape", [f"v{i}", "s"], [f"v{i + 1}"]) for i in range(9)]
     nodes += [node("Neg", ["v9"], ["y"])]
     data = model(nodes, [value("x", ("n",), INT64)], [value("y", (None,), INT64)], {"s": np.array([-1])})
-    monkeypatch.setattr("vkml.engine.plan.free_memory", lambda: 16 * MIB)
+    monkeypatch.setattr("vkml.engine.plan_memory.free_memory", lambda: 16 * MIB)
     with vkml.InferenceSession(data, devices="cpu") as session:
         x = np.arange(6 * MIB // 8)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)

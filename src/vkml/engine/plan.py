@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cpu.memory import MemoryBudget, free_memory
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Timing
 from vkml.engine.placement import Placement, cut, place
-from vkml.engine.plan_memory import check_peak, check_program, check_results
+from vkml.engine.plan_memory import budget_of, check_peak, check_program, check_results
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.errors import DeviceError, EngineError, Fail, OutOfMemory
 from vkml.forks import renew_in_child
@@ -481,7 +480,7 @@ def _bind_cpu(
         constants: Mapping[str, Constant],
         symbols: Sequence[Symbol] = (),
     ) -> CpuProgram:
-        budget = MemoryBudget(free_memory(), options.memory_limit)
+        budget = budget_of(options.memory_limit)
         if not symbols:
             check_results(nodes, types, budget)
         return compile_cpu(
@@ -506,7 +505,7 @@ def _bind_cpu(
 
     def check(opened: CpuProgram, values: tuple[int, ...]) -> None:
         types = opened.types_for(values)
-        check_results(piece.nodes, types, MemoryBudget(free_memory(), options.memory_limit))
+        check_results(piece.nodes, types, budget_of(options.memory_limit))
         check_program(opened, piece.nodes, types, options.memory_limit)
 
     opened = None

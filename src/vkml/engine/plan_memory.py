@@ -12,6 +12,11 @@ from vkml.ir import Node, TensorType, find
 from vkml.lowering.cpu import CpuProgram
 
 
+def budget_of(share: float) -> MemoryBudget:
+    """A share of the memory that is free now."""
+    return MemoryBudget(free_memory(), share)
+
+
 def check_results(nodes: Sequence[Node], types: Mapping[str, TensorType], budget: MemoryBudget) -> None:
     """Refuses nodes one of which cannot fit by itself, before anything is compiled for it."""
     sizes = [_result_bytes(node, types) for node in nodes]
@@ -47,7 +52,7 @@ def check_program(
 
 
 def _check_need(need: int, nodes: Sequence[Node], types: Mapping[str, TensorType], share: float) -> None:
-    budget = MemoryBudget(free_memory(), share)
+    budget = budget_of(share)
     if budget.admits(need):
         return
     largest = max(nodes, key=lambda node: _result_bytes(node, types))
