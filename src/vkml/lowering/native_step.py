@@ -290,8 +290,7 @@ class NativeStep:
 
     def _layout(self, values: tuple[int, ...], numbers: tuple[int, ...]) -> _Layout:
         capacity = tuple(max(_LEAST_CAPACITY, 1 << (value - 1).bit_length()) for value in values)
-        # Where a size falls as another one grows, less than the capacity may need more than the capacity.
-        largest = numbers if not values else tuple(map(max, self._compute(*capacity), numbers))
+        too_small = []
         for key in (capacity, values):
             found = self._layouts.get(key)
             if found is None:
@@ -299,7 +298,11 @@ class NativeStep:
             if all(numbers[position] <= found.numbers[position] for position in self._limited):
                 self._layouts.move_to_end(key)
                 return found
-            largest = tuple(map(max, largest, found.numbers))
+            too_small.append(found.numbers)
+        largest = numbers
+        if values:
+            # Where a size falls as another one grows, less than the capacity may need more than the capacity.
+            largest = tuple(map(max, self._compute(*capacity), numbers, *too_small))
         made = self._make_layout(capacity, largest)
         if made is None:
             made = self._make_layout(values, numbers)
