@@ -239,6 +239,34 @@ def test_what_a_gpu_reads_again_stays_there(
     assert given[:2] == given[2:]
 
 
+def test_what_stays_on_a_gpu_is_fetched_before_the_next_run_may_write_there(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that a later piece reads on the device, and that is an output, too."""
+    sketch = Sketch("both", 17)
+    x = sketch.input("x", (256, 256))
+    relu = sketch.node("Relu", x, name="relu")
+    total = sketch.node("Add", sketch.node("Abs", relu, name="abs"), relu, name="sum")
+    data = vkml.onnx.save_graph(sketch.finish(total, relu))
+    array = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    taken: list[bool] = []
+    devices = [vulkan_device_name, "cpu"]
+    with vkml.InferenceSession(data, devices=devices, placement={"abs": "cpu"}) as session:
+        session.run(None, {"x": array})
+        [flight] = only_plan(session)._flights
+        numpy = DeviceArray.numpy
+
+        def noting(self: DeviceArray) -> Array:
+            taken.append(flight.is_taken)
+            return numpy(self)
+
+        monkeypatch.setattr(DeviceArray, "numpy", noting)
+        found = session.run(None, {"x": array})
+    np.testing.assert_array_equal(found[1], np.maximum(array, 0))
+    np.testing.assert_array_equal(found[0], 2 * np.maximum(array, 0))
+    assert taken and all(taken)
+
+
 def test_a_failure_leaves_what_is_submitted_behind(
     vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

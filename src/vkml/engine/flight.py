@@ -148,6 +148,10 @@ class Flight(Turn):
                 if profile is not None:
                     self._finish(submitted.pop(), values, wanted)
                     profile += timed_levels(program)
+            for name in wanted:
+                value = values.get(name)
+                if value is not None and value is self._held.get(name):
+                    values[name] = on_host(value)
         except BaseException:
             for each in submitted:
                 each.program.settle(each.running)
