@@ -1,4 +1,4 @@
-"""Loops whose trips are submitted together, against onnxruntime and NumPy, trip by trip."""
+"""Loops whose trips are submitted together, and those whose end the device finds, against NumPy's trips."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 import vkml
 from tests.control_models import check, model
-from vkml.engine.trips import SteppedTrips, Trips
+from vkml.engine.gated_trips import GatedTrips
+from vkml.engine.trips import Trips
 from vkml.errors import IndexOutOfRange
 
 Array = np.ndarray[Any, Any]
@@ -30,16 +31,16 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+def gated(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """How many trips there might have been at most of loops that decided it themselves on the device."""
     limits: list[int | None] = []
-    run = SteppedTrips.run
+    run = GatedTrips.run
 
-    def noting(self: SteppedTrips, most: int | None, *arguments: Any) -> Any:
+    def noting(self: GatedTrips, most: int | None, *arguments: Any) -> Any:
         limits.append(most)
         return run(self, most, *arguments)
 
-    monkeypatch.setattr(SteppedTrips, "run", noting)
+    monkeypatch.setattr(GatedTrips, "run", noting)
     return limits
 
 
@@ -219,21 +220,21 @@ def doubling(more: str, after: str, inputs: str = "int64 n, bool go", outer: str
 
 
 def test_the_device_says_whether_there_is_another_trip(
-    vulkan_device_name: str, stepped: list[int | None], together: list[int]
+    vulkan_device_name: str, gated: list[int | None], together: list[int]
 ) -> None:
     """Carried values change places, one of them is what the other was before."""
     source = doubling("Less (largest, top)", "Add (before, less)")
     check(source, feeds((1, 3, 100), rows=(8, 9, 8)), vulkan_device_name)
     stores_conditions = has(vulkan_device_name, "storage_8bit")
-    assert stepped == ([1] * 3 + [3] * 3 + [100] * 3 if stores_conditions else [])
+    assert gated == ([1] * 3 + [3] * 3 + [100] * 3 if stores_conditions else [])
     assert together == []
 
 
-@pytest.mark.parametrize("last", [3, 4])
-def test_a_trip_that_need_not_have_run_complains_to_nobody(
-    vulkan_device_name: str, stepped: list[int | None], last: int
+@pytest.mark.parametrize("trips", [3, 4])
+def test_a_trip_behind_the_end_does_not_run(
+    vulkan_device_name: str, gated: list[int | None], trips: int
 ) -> None:
-    """Trip i reads row i of a table of four: there is a fifth, or none, and only the fifth is an error."""
+    """Trip i reads row i of a table of three: a fourth trip is submitted with them, and it is an error."""
     source = loop(
         "last",
         """body (int64 i, bool go_on, float[k, 4] before) => (bool more, float[k, 4] after)
@@ -245,28 +246,28 @@ def test_a_trip_that_need_not_have_run_complains_to_nobody(
                more = Less (next, top)
            }""",
         "float[k, 4] last",
-        "float[4, 4] table, int64 top",
+        "float[3, 4] table, int64 top",
     )
-    table = np.arange(16, dtype=np.float32).reshape(4, 4)
-    [feed] = feeds((100,), table=table, top=np.array(4 if last == 3 else 5))
+    table = np.arange(12, dtype=np.float32).reshape(3, 4)
+    [feed] = feeds((100,), table=table, top=np.array(trips))
     with vkml.InferenceSession(source, devices=vulkan_device_name) as session:
         for _ in range(2):
-            if last == 3:
+            if trips == 3:
                 np.testing.assert_allclose(session.run(None, feed)[0], feed["x"] + table.sum(0), rtol=1e-6)
             else:
                 with pytest.raises(IndexOutOfRange, match="lies outside"):
                     session.run(None, feed)
-    assert stepped == ([100] * 2 if has(vulkan_device_name, "int64", "storage_8bit") else [])
+    assert gated == ([100] * 2 if has(vulkan_device_name, "int64", "storage_8bit") else [])
 
 
-def test_a_loop_without_a_limit(vulkan_device_name: str, stepped: list[int | None]) -> None:
+def test_a_loop_without_a_limit(vulkan_device_name: str, gated: list[int | None]) -> None:
     source = doubling("Less (largest, top)", "Add (before, less)", "bool go", ", go")
     given = [{key: feed[key] for key in ("go", "x")} for feed in feeds((1, 1))]
     check(source, given, vulkan_device_name)
-    assert stepped == ([None, None] if has(vulkan_device_name, "storage_8bit") else [])
+    assert gated == ([None, None] if has(vulkan_device_name, "storage_8bit") else [])
 
 
-def test_the_number_of_a_trip_that_decides(vulkan_device_name: str, stepped: list[int | None]) -> None:
+def test_the_number_of_a_trip_that_decides(vulkan_device_name: str, gated: list[int | None]) -> None:
     source = loop(
         "last",
         """body (int64 i, bool go_on, float[k, 4] before) => (bool more, float[k, 4] after)
@@ -279,14 +280,52 @@ def test_the_number_of_a_trip_that_decides(vulkan_device_name: str, stepped: lis
         "float[k, 4] last",
     )
     check(source, feeds((3, 100)), vulkan_device_name)
-    assert stepped == ([3, 100] if has(vulkan_device_name, "int64", "storage_8bit") else [])
+    assert gated == ([3, 100] if has(vulkan_device_name, "int64", "storage_8bit") else [])
+
+
+def test_what_is_collected_until_the_device_says_so(vulkan_device_name: str, gated: list[int | None]) -> None:
+    """Ends in the middle of a submission, at its end, behind several, with and without the limit's help."""
+    source = loop(
+        "last, all, sums",
+        """body (int64 i, bool go_on, float[k, 4] before) =>
+               (bool more, float[k, 4] after, float[k, 4] seen, float[1, 1] sum)
+           {
+               number = Cast <to = 1> (i)
+               half = Constant <value = float {0.5}> ()
+               less = Mul (before, half)
+               after = Cos (less)
+               seen = Add (after, number)
+               axes = Constant <value = int64[2] {0, 1}> ()
+               sum = ReduceSum (before, axes)
+               one = Constant <value = float {1.0}> ()
+               next = Add (number, one)
+               more = Less (next, stop)
+           }""",
+        "float[k, 4] last, float[m, k, 4] all, float[m, 1, 1] sums",
+        "float stop",
+    )
+    given = [
+        feed
+        for stop in (1, 2, 5, 64, 3, 300, 85)
+        for feed in feeds((100, 1000), stop=np.array(stop, np.float32))
+    ]
+    check(source, given, vulkan_device_name)
+    assert gated == ([100, 1000] * 7 if has(vulkan_device_name, "int64", "storage_8bit") else [])
+
+
+def test_more_trips_than_are_recorded(
+    vulkan_device_name: str, gated: list[int | None], together: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkml.engine.programs.MOST_DISPATCHES", 10)
+    check(COLLECTING, feeds((1, 3, 77, 200)), vulkan_device_name)
+    assert (together, gated) == ([1, 3], [77, 200])
 
 
 def test_what_grows_goes_trip_by_trip(
-    vulkan_device_name: str, stepped: list[int | None], together: list[int]
+    vulkan_device_name: str, gated: list[int | None], together: list[int]
 ) -> None:
     check(doubling("Identity (go_on)", "Concat <axis = 0> (before, less)"), feeds((3, 6)), vulkan_device_name)
-    assert (together, stepped) == ([], [])
+    assert (together, gated) == ([], [])
 
 
 def test_an_index_that_is_outside_is_said(vulkan_device_name: str, together: list[int]) -> None:

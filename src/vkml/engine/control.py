@@ -14,7 +14,7 @@ from vkml.engine.ending import require_going
 from vkml.engine.flight import RESIDENT_BYTES
 from vkml.engine.plan import Plan, PlanClosed
 from vkml.engine.programs import VulkanBound
-from vkml.engine.trips import MOST_DISPATCHES, Source, Wiring
+from vkml.engine.trips import Source, Wiring
 from vkml.errors import Error, ModelError, OutOfMemory, RuntimeException
 from vkml.ir import Graph, GraphIndex, Known, Node, Operator, Value, ValueType, find, static
 from vkml.ir.dtypes import DType, from_numpy
@@ -357,8 +357,6 @@ class Body:
         wiring = self._wiring(plan, values)
         if wiring is None:
             return None
-        if wiring.condition is None and (count is None or count * wiring.dispatches > MOST_DISPATCHES):
-            return None
         given = {at: values[self._inputs + at] for at in wiring.captured_types}
         try:
             return plan.run_trips(feeds, count, wiring, carried, given)
@@ -412,8 +410,6 @@ class Body:
             others = [at for at, _ in self._sources[1:]]
             if condition.kind != "made" or self._sources[0][0] in others:
                 return None
-            if len(self._sources) > self._inputs - 1:
-                return None  # what is collected has another place in each trip
         results = [source(at, constant) for at, constant in self._sources[1:]]
         carried, stacked = tuple(results[: self._inputs - 2]), tuple(results[self._inputs - 2 :])
         if [type_of(each) for each in carried] != [*types[2 : self._inputs]]:

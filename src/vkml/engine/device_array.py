@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,27 +34,19 @@ class DeviceArray:
         shape: its sizes.
     """
 
-    __slots__ = ("__weakref__", "_memory", "device", "dtype", "shape")
+    __slots__ = ("__weakref__", "_memory", "address", "device", "dtype", "nbytes", "shape")
 
     def __init__(self, device: Device, dtype: DType, shape: tuple[int, ...]) -> None:
         if dtype.kind == "s":
             raise InvalidArgument("strings live on the CPU only")
         self.device, self.dtype, self.shape = device, dtype, shape
-        self._memory = _pools.setdefault(device, _Pool()).take(device, self.nbytes)
-        _alive[id(device), self._memory.address] = self
-
-    @property
-    def nbytes(self) -> int:
+        self.nbytes = math.prod(shape) * dtype.storage.itemsize
         """Bytes that its elements take."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * self.dtype.storage.itemsize
-
-    @property
-    def address(self) -> int:
+        pool = _pools.get(device) or _pools.setdefault(device, _Pool())
+        self._memory = memory = pool.take(device, self.nbytes)
+        self.address = memory.address
         """Of the first byte, on the device."""
-        return self._memory.address
+        _alive[id(device), self.address] = self
 
     def write(self, array: Array) -> None:
         """Overwrites it with an array of its type and shape; no run may be using it."""

@@ -219,7 +219,7 @@ class Plan:
         self, places: Mapping[str, Place], feeds: Sequence[Value], known: Mapping[Symbol, int]
     ) -> dict[str, DeviceArray]:
         """Memory for each of the values that are to be on a device; it overlaps none of the feeds'."""
-        types = {value.name: value.tensor for value in self.graph.outputs}
+        types = self._output_types
         read = {array.address for array in feeds if isinstance(array, DeviceArray)}
         targets = {}
         for name, wanted in places.items():
@@ -247,6 +247,7 @@ class Plan:
     def __post_init__(self) -> None:
         self._flights = [Flight(self.programs, self.graph.types)]
         self._turns = itertools.count()
+        self._output_types = {value.name: value.tensor for value in self.graph.outputs}
         self._renew()
         renew_in_child(self._renew)
         self._most_flights = max((program.most_at_once for program in self.programs), default=1)

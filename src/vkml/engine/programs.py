@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Value
+from vkml.engine.gated_trips import GatedTrips
 from vkml.engine.host_memory import LARGE_BYTES, copied, copy
 from vkml.engine.recorded import GUARD_WORD, Addresses, Binding, RecordedProgram
-from vkml.engine.trips import SteppedTrips, Trips, Wiring
+from vkml.engine.trips import MOST_DISPATCHES, Trips, Wiring
 from vkml.engine.turns import Turn
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.kernels.spec import Dispatch
@@ -60,7 +61,7 @@ class VulkanBound(RecordedProgram):
     most_at_once = MOST_AT_ONCE
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
-        self._trips: OrderedDict[tuple[tuple[int, ...], Wiring, int | None], Trips | SteppedTrips]
+        self._trips: OrderedDict[tuple[tuple[int, ...], Wiring, int | None], Trips | GatedTrips]
         self._trips = OrderedDict()
         super().__init__(*arguments, **more)
 
@@ -90,11 +91,13 @@ class VulkanBound(RecordedProgram):
             See `Trips.run`.
 
         Raises:
-            CannotLower: see `SteppedTrips`.
+            CannotLower: see `GatedTrips`.
             OutOfMemory: there is too little.
         """
         self.bind(values)
-        is_counted = wiring.condition is None
+        is_counted = (
+            wiring.condition is None and count is not None and count * wiring.dispatches <= MOST_DISPATCHES
+        )
         key = values, wiring, count if is_counted else None
         found = self._trips.pop(key, None)
         if found is None:
@@ -104,7 +107,7 @@ class VulkanBound(RecordedProgram):
                 assert count is not None
                 found = Trips(self, values, wiring, count)
             else:
-                found = SteppedTrips(self, values, wiring)
+                found = GatedTrips(self, values, wiring)
         self._trips[key] = found
         if isinstance(found, Trips):
             return found.run(carried, captured)

@@ -14,7 +14,7 @@ from vkml.engine.launches import Launches
 from vkml.engine.weights import Lease, WeightStore
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.memory import ALIGNMENT, plan_memory
-from vkml.lowering.numbers import Numbers
+from vkml.lowering.numbers import Number, Numbers
 from vkml.lowering.plan import VulkanProgram
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ takes 13 µs."""
 BINDINGS_KEPT = 8
 """Sets of sizes whose commands a program keeps."""
 _LEAST_CAPACITY = 16
+_ELSEWHERE: Array = np.empty(0)
+_Form = tuple[Buffer, np.dtype[Any], tuple[Number, ...]]
+"""Of an input or output where it lies, its storage type and its shape."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Binding:
     submission: Submission
     input_views: list[Array]
     output_views: list[Array]
+    """In the host's memory; of values that lie outside there is none, and something else stands here."""
     sizes: list[tuple[Array, Array]]
     """Where numbers that kernels read are to be written, and these."""
     is_recorded: bool = True
@@ -166,10 +170,8 @@ class RecordedProgram:
         self._launches = Launches(program.levels, pipelines, numbers)
         self._table = self.on.dispatch_table(self._launches.levels)
         self._bytes = {b: numbers.add(b.bytes) for b in (*program.buffers, program.status)}
-        self._shapes = {
-            id(view): tuple(numbers.add(size) for size in view.shape)
-            for view in (*program.inputs.values(), *program.outputs.values())
-        }
+        self._input_forms = [_form(view, numbers) for view in program.inputs.values()]
+        self._output_forms = [_form(view, numbers) for view in program.outputs.values()]
         self._contents = [
             [numbers.add(element) for element in buffer.constant.array.reshape(-1)]
             for buffer in self._given
@@ -276,13 +278,13 @@ class RecordedProgram:
         self, key: _Key, numbers: tuple[int, ...], memories: Memories, oldest: Binding | None
     ) -> Binding:
         """A binding, recorded into the commands of `oldest` where there is one."""
-        program = self.program
+        outside = dict(key[1])
         commands = submission = None
         if oldest is not None:
             oldest.is_recorded = False
             commands, submission = oldest.commands, oldest.submission
         try:
-            commands = self._record(numbers, memories, dict(key[1]), commands)
+            commands = self._record(numbers, memories, outside, commands)
             submission = submission or self.on.submission(commands, time_limit=self.time_limit)
         except BaseException:
             for each in (submission, commands):
@@ -303,22 +305,10 @@ class RecordedProgram:
             numbers,
             commands,
             submission,
-            [self._host_view(inputs, memories.inputs, view, numbers) for view in program.inputs.values()],
-            [
-                self._host_view(memories.output_memory.host, memories.outputs, view, numbers)
-                for view in program.outputs.values()
-            ],
+            _host_views(inputs, memories.inputs, self._input_forms, numbers, outside),
+            _host_views(memories.output_memory.host, memories.outputs, self._output_forms, numbers, outside),
             sizes,
         )
-
-    def _host_view(
-        self, host: Array | None, offsets: Mapping[Buffer, int], view: View, numbers: tuple[int, ...]
-    ) -> Array:
-        assert host is not None
-        at = offsets[view.buffer]
-        shape = tuple(number.of(numbers) for number in self._shapes[id(view)])
-        size = self._bytes[view.buffer].of(numbers)
-        return host[at : at + size].view(view.dtype.storage).reshape(shape)
 
     def _record(
         self,
@@ -358,7 +348,11 @@ class RecordedProgram:
             recorder.barrier()
 
     def record_levels(
-        self, recorder: CommandRecorder, values: tuple[int, ...], places: Mapping[str, int]
+        self,
+        recorder: CommandRecorder,
+        values: tuple[int, ...],
+        places: Mapping[str, int],
+        counts: tuple[Memory, int] | None = None,
     ) -> None:
         """Records a run of all launches, for sizes that it is bound to.
 
@@ -366,12 +360,20 @@ class RecordedProgram:
             recorder: for this device.
             values: of the program's symbols.
             places: addresses of all inputs and outputs.
+            counts: memory that has what `grids` returns when it runs, and where in it.
         """
         memories = self._memories
         assert memories is not None, "it is not bound"
         views = {**self.program.inputs, **self.program.outputs}
         outside = {view.buffer: places[name] for name, view in views.items()}
-        self._record_levels(recorder, self._compute(*values), memories, outside)
+        self._record_levels(recorder, self._compute(*values), memories, outside, counts=counts)
+
+    def grids(self, values: tuple[int, ...]) -> Array:
+        """The numbers of workgroups of all launches, three each, for sizes that it is bound to."""
+        memories = self._memories
+        assert memories is not None, "it is not bound"
+        grids = self._launches.numbers(memories.words, self._compute(*values))[1]
+        return np.array(grids, np.uint32)
 
     def _record_levels(
         self,
@@ -380,12 +382,13 @@ class RecordedProgram:
         memories: Memories,
         outside: Mapping[Buffer, int],
         pool: TimestampPool | None = None,
+        counts: tuple[Memory, int] | None = None,
     ) -> None:
         words = memories.words
         if outside:
             words = self._launches.placed({**memories.addresses, **outside})
         push, grids = self._launches.numbers(words, numbers)
-        recorder.dispatch_table(self._table, push, grids, pool)
+        recorder.dispatch_table(self._table, push, grids, pool, counts)
 
     def record(self, pool: TimestampPool | None = None) -> CommandBuffer:
         """The commands of the sizes that it ran last with, recorded once more.
@@ -411,6 +414,37 @@ class RecordedProgram:
         self._memories = self._latest = None
         while self._allocated:
             self._allocated.pop().free()
+
+
+def _form(view: View, numbers: Numbers) -> _Form:
+    return view.buffer, view.dtype.storage, tuple([numbers.add(size) for size in view.shape])
+
+
+def _host_views(
+    host: Array | None,
+    offsets: Mapping[Buffer, int],
+    forms: Sequence[_Form],
+    numbers: tuple[int, ...],
+    outside: Mapping[Buffer, int],
+) -> list[Array]:
+    """Values in memory of the host; something else for those that lie outside of it.
+
+    Args:
+        host: the memory.
+        offsets: of buffers.
+        forms: of the values.
+        numbers: computed from open sizes.
+        outside: buffers that lie elsewhere.
+    """
+    views = []
+    for buffer, storage, dims in forms:
+        if buffer in outside:
+            views.append(_ELSEWHERE)
+        else:
+            assert host is not None
+            shape = tuple([number.of(numbers) for number in dims])
+            views.append(np.ndarray(shape, storage, host, offsets[buffer]))
+    return views
 
 
 def _arena(buffers: Sequence[Buffer], needs: Mapping[Buffer, int]) -> tuple[dict[Buffer, int], int]:

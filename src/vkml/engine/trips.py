@@ -1,4 +1,4 @@
-"""Loops on a device: all trips at once, where their number is known, else one behind the other."""
+"""Loops on a device whose number of trips is known: all trips at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray
-from vkml.engine.ending import require_going
 from vkml.errors import DeviceError
 from vkml.ir.dtypes import DType
-from vkml.ir.lowering import CannotLower
 from vkml.lowering.memory import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 MOST_DISPATCHES = 1 << 14
 """Dispatches of a recording; to record one takes 3 µs, and some hundred bytes."""
-_MOST_STATES = 16
-"""Arrangements of carried values that are recorded."""
-_CHUNK = 512
+CHUNK = 512
 """Dispatches of one submission: systems that show pictures end those that take seconds."""
 _Type = tuple[DType, tuple[int, ...]]
 
@@ -68,7 +64,7 @@ class Wiring:
     dispatches: int
 
 
-def _size(type_: _Type) -> int:
+def size_of(type_: _Type) -> int:
     return int(np.prod(type_[1], dtype=np.int64)) * type_[0].storage.itemsize
 
 
@@ -76,7 +72,7 @@ def _padded(size: int) -> int:
     return -(-max(1, size) // ALIGNMENT) * ALIGNMENT
 
 
-class _Room:
+class Room:
     """Ranges of one memory, given out one after the other, and then fetched together."""
 
     def __init__(self) -> None:
@@ -88,7 +84,7 @@ class _Room:
         return at
 
 
-class _Loop:
+class LoopMemory:
     """Memory and commands of a loop whose body is one program. To be used under the lock of its flight.
 
     Values that are carried change places among ranges of this memory, never one that the same trip reads.
@@ -104,13 +100,26 @@ class _Loop:
         self._memories: list[Memory] = []
         self._submissions: list[Submission] = []
         self._commands: list[CommandBuffer] = []
-        self._room = room = _Room()
-        self._first = tuple([room.take(_size(type_)) for type_ in wiring.carried_types])
-        self._captured = {at: room.take(_size(type_)) for at, type_ in wiring.captured_types.items()}
+        self._room = room = Room()
+        self._first = tuple([room.take(size_of(type_)) for type_ in wiring.carried_types])
+        self._captured = {at: room.take(size_of(type_)) for at, type_ in wiring.captured_types.items()}
         self._constants = [room.take(array.nbytes) for array in wiring.constants]
         self._condition = room.take(8)
         self._free: dict[int, list[int]] = {}
         """Ranges for values that are carried, by their size."""
+
+    def _stride(self, source: Source) -> int:
+        """Bytes from trip to trip of what is collected: kernels may write sixteen at a time."""
+        return -(-size_of(self._type(source)) // 16) * 16
+
+    def _rows(self, source: Source, at: int, count: int) -> Array:
+        """What has been collected in the host's memory, of so many trips."""
+        host = self._outside.host
+        assert host is not None
+        dtype, shape = self._type(source)
+        part = host[at : at + count * self._stride(source)].reshape(count, -1)
+        rows = part[:, : size_of((dtype, shape))].copy()
+        return rows.view(dtype.storage).reshape(count, *shape)
 
     def _type(self, source: Source) -> _Type:
         wiring = self._wiring
@@ -137,7 +146,7 @@ class _Loop:
         taken = {*state, *places.values()}
         for number, type_ in enumerate(self._wiring.made_types):
             if number not in places:
-                size = _padded(_size(type_))
+                size = _padded(size_of(type_))
                 known = self._free.setdefault(size, [])
                 at = next((each for each in known if each not in taken), None)
                 if at is None:
@@ -161,18 +170,18 @@ class _Loop:
             bound.on.upload(self._inside, at, array)
         bound.on.upload(self._inside, self._condition, np.ones(8, np.bool_))
 
-    def _record_trip(self, recorder: CommandRecorder, reads: Sequence[int], writes: Sequence[int]) -> None:
-        """Records a trip behind what was recorded before; negative places are in the host's memory."""
-        recorder.barrier()
-        bound = self._bound
-        inside, outside = self._inside.address, self._outside.address
-
-        def addresses(places: Sequence[int]) -> list[int]:
-            return [inside + at if at >= 0 else outside + ~at for at in places]
-
-        places = dict(zip(bound.inputs, addresses(reads), strict=True))
-        places |= zip(bound.outputs, addresses(writes), strict=True)
-        bound.record_levels(recorder, self._values, places)
+    def _record_trip(
+        self,
+        recorder: CommandRecorder,
+        reads: Sequence[int],
+        writes: Sequence[int],
+        counts: tuple[Memory, int] | None = None,
+    ) -> None:
+        """Records a trip; see `RecordedProgram.record_levels`."""
+        bound, inside = self._bound, self._inside.address
+        places = dict(zip(bound.inputs, [inside + at for at in reads], strict=True))
+        places |= zip(bound.outputs, [inside + at for at in writes], strict=True)
+        bound.record_levels(recorder, self._values, places, counts)
 
     def _submission(self, recorder: CommandRecorder) -> Submission:
         commands = recorder.finish()
@@ -207,7 +216,7 @@ class _Loop:
         assert host is not None
         types = self._wiring.carried_types
         return [
-            host[at : at + _size(type_)].view(type_[0].storage).reshape(type_[1]).copy()
+            host[at : at + size_of(type_)].view(type_[0].storage).reshape(type_[1]).copy()
             for at, type_ in zip(outside, types, strict=True)
         ]
 
@@ -222,7 +231,7 @@ class _Loop:
         self._submissions, self._commands, self._memories = [], [], []
 
 
-class Trips(_Loop):
+class Trips(LoopMemory):
     """So many trips of a loop, recorded one behind the other; what they collect is written where it stays.
 
     Args:
@@ -241,8 +250,8 @@ class Trips(_Loop):
         self._numbers = self._room.take(count * ALIGNMENT)
         self._stacks = [self._room.take(count * self._stride(source)) for source in wiring.stacked]
         self._plan()
-        results = _Room()
-        sizes = [_size(type_) for type_ in wiring.carried_types]
+        results = Room()
+        sizes = [size_of(type_) for type_ in wiring.carried_types]
         sizes += [count * self._stride(source) for source in wiring.stacked]
         starts = (*self._last, *self._stacks)
         self._out = [(at, results.take(size), size) for at, size in zip(starts, sizes, strict=True)]
@@ -255,10 +264,6 @@ class Trips(_Loop):
         except BaseException:
             self.free()
             raise
-
-    def _stride(self, source: Source) -> int:
-        """Bytes from trip to trip of what is collected: kernels may write sixteen at a time."""
-        return -(-_size(self._type(source)) // 16) * 16
 
     def _plan(self) -> None:
         """Says where each trip reads, writes and copies, and where carried values are at the end."""
@@ -282,7 +287,7 @@ class Trips(_Loop):
             self._writes.append([made[output] for output in range(len(wiring.made_types))])
             self._copies.append(
                 [
-                    (self._place(source, number, state, made), at, _size(self._type(source)))
+                    (self._place(source, number, state, made), at, size_of(self._type(source)))
                     for source, at in copies
                 ]
             )
@@ -291,13 +296,14 @@ class Trips(_Loop):
 
     def _record(self) -> None:
         bound = self._bound
-        trips = max(1, _CHUNK // max(1, self._wiring.dispatches))
+        trips = max(1, CHUNK // max(1, self._wiring.dispatches))
         for first in range(0, self._count, trips):
             last = min(self._count, first + trips)
             recorder = bound.on.recorder("trips", queue=bound.queue)
             if not first:
                 bound.record_inputs(recorder)
             for trip in range(first, last):
+                recorder.barrier()
                 self._record_trip(recorder, self._reads[trip], self._writes[trip])
                 if self._copies[trip]:
                     recorder.barrier()
@@ -333,151 +339,5 @@ class Trips(_Loop):
         self._bound.check()
         places = [at for _, at, _ in self._out]
         found = self._carried_results(places[: len(self._first)])
-        host = self._outside.host
-        assert host is not None
-        for source, at in zip(self._wiring.stacked, places[len(self._first) :], strict=True):
-            dtype, shape = self._type(source)
-            part = host[at : at + self._count * self._stride(source)].reshape(self._count, -1)
-            rows = np.ascontiguousarray(part[:, : _size((dtype, shape))])
-            found.append(rows.view(dtype.storage).reshape(self._count, *shape))
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """A recorded trip that begins with carried values in certain places."""
-
-    submission: Submission
-    number: int
-    """Where it finds its number, if it reads that."""
-    condition: int
-    """Where it leaves its condition for the host."""
-
-
-class SteppedTrips(_Loop):
-    """Trips of which each says whether there is another: a submission each, and one byte read by the host.
-
-    A trip is submitted before the one in front of it has said so; where there is no other, what it made is
-    looked at by nobody. Carried values return to places where they have been after a few trips; a trip from
-    each such state is recorded twice, for two of them may be under way.
-
-    Args:
-        bound: the program.
-        values: of its open sizes.
-        wiring: how values go from trip to trip; nothing is collected, and the program makes the condition.
-
-    Raises:
-        CannotLower: values go round without coming back to a place.
-        OutOfMemory: there is too little memory.
-    """
-
-    def __init__(self, bound: VulkanBound, values: tuple[int, ...], wiring: Wiring) -> None:
-        super().__init__(bound, values, wiring)
-        self._reads_number = any(source.kind == "number" for source in wiring.inputs)
-        self._steps: dict[tuple[int, ...], tuple[_Step, _Step]] = {}
-        self._next: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._ends: dict[tuple[int, ...], Submission] = {}
-        assert wiring.condition is not None
-        results = _Room()
-        numbers, conditions = (self._room.take(8), self._room.take(8)), (results.take(8), results.take(8))
-        self._out = [results.take(_size(type_)) for type_ in wiring.carried_types]
-        trips = []
-        state = self._first
-        while state not in self._next:
-            if len(self._next) == _MOST_STATES:
-                raise CannotLower("what a loop carries changes places without end")
-            made = {wiring.condition.at: -1}
-            self._find_room(made, state)
-            self._next[state] = tuple([self._place(each, 0, state, made) for each in wiring.carried])
-            for number, condition in zip(numbers, conditions, strict=True):
-                reads = [self._place(each, number, state, made) for each in wiring.inputs]
-                places = {**made, wiring.condition.at: ~condition}
-                writes = [places[output] for output in range(len(wiring.made_types))]
-                trips.append((state, number, condition, reads, writes))
-            state = self._next[state]
-        try:
-            self._allocate(results.size)
-            steps = [
-                (state, _Step(self._recorded(reads, writes), number, condition))
-                for state, number, condition, reads, writes in trips
-            ]
-            self._steps = {
-                state: (one, other) for (state, one), (_, other) in zip(steps[::2], steps[1::2], strict=True)
-            }
-            self._ends = {state: self._recorded_end(state) for state in self._steps}
-        except BaseException:
-            self.free()
-            raise
-
-    def _recorded(self, reads: Sequence[int], writes: Sequence[int]) -> Submission:
-        recorder = self._bound.on.recorder("trip", queue=self._bound.queue)
-        self._bound.record_inputs(recorder)
-        self._record_trip(recorder, reads, writes)
-        recorder.barrier_to_host()
-        return self._submission(recorder)
-
-    def _recorded_end(self, state: Sequence[int]) -> Submission:
-        recorder = self._bound.on.recorder("results of a loop", queue=self._bound.queue)
-        recorder.barrier()
-        for at, to, type_ in zip(state, self._out, self._wiring.carried_types, strict=True):
-            if _size(type_):
-                recorder.copy(self._inside, at, self._outside, to, _size(type_))
-        recorder.barrier_to_host()
-        return self._submission(recorder)
-
-    def run(self, most: int | None, carried: Sequence[Any], captured: Mapping[int, Any]) -> list[Array]:
-        """Runs trips until one says that there is no other.
-
-        Args:
-            most: trips; None: any number.
-            carried: values before the first trip.
-            captured: by their number.
-
-        Returns:
-            Fresh arrays, the carried values behind the last trip.
-        """
-        try:
-            for is_ahead in (True, False):
-                self._begin(carried, captured)
-                state = self._run(most, is_ahead)
-                if state is not None:
-                    self._ends[state].run()
-                    return self._carried_results(self._out)
-        except BaseException:
-            self._settle()
-            raise
-        raise AssertionError("a trip that is not ahead of others says what is wrong")
-
-    def _run(self, most: int | None, is_ahead: bool) -> tuple[int, ...] | None:
-        """Where the carried values are at the end; None where a trip complained that need not have run."""
-        host = self._outside.host
-        assert host is not None
-        conditions = memoryview(host.data)
-        state, trip = self._first, 0
-        step = self._submit(state, trip)
-        while True:
-            require_going()
-            following, ahead = self._next[state], None
-            is_last = most is not None and trip + 1 >= most
-            if is_ahead and not is_last:
-                ahead = self._submit(following, trip + 1)
-            step.submission.finish()
-            if ahead is not None and self._bound.has_complaint:
-                ahead.submission.finish()
-                self._bound.forget_complaint()
-                return None
-            self._bound.check()
-            if is_last or not conditions[step.condition]:
-                if ahead is not None:
-                    ahead.submission.finish()
-                    self._bound.forget_complaint()
-                return following
-            state, trip = following, trip + 1
-            step = ahead or self._submit(state, trip)
-
-    def _submit(self, state: tuple[int, ...], trip: int) -> _Step:
-        step = self._steps[state][trip % 2]
-        if self._reads_number:
-            self._bound.on.upload(self._inside, step.number, np.array([trip], np.int64))
-        step.submission.submit()
-        return step
+        stacks = zip(self._wiring.stacked, places[len(self._first) :], strict=True)
+        return found + [self._rows(source, at, self._count) for source, at in stacks]

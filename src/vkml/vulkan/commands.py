@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from vkml.vulkan.structures import NULL, constants, ffi, handle_number, structur
 if TYPE_CHECKING:
     from vkml.vulkan.profiling import TimestampPool
 
+_COUNT_BYTES = 12
+"""Of the numbers of workgroups of a dispatch in memory."""
 _COMPUTE_STAGE = constants.VK_SHADER_STAGE_COMPUTE_BIT
 _COMPUTE_POINT = constants.VK_PIPELINE_BIND_POINT_COMPUTE
 _ALL_COMMANDS = constants.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
@@ -54,9 +57,12 @@ class DispatchTable:
 
     def _make_rows(self, context: Context, levels: Sequence[Sequence[tuple[Pipeline, int, int]]]) -> None:
         functions = context.functions
-        names = ("vkCmdBindPipeline", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier2")
-        bind, push, dispatch, barrier = (handle_number(getattr(functions, name)) for name in names)
-        self._barrier = _barriers(True)[0]
+        names = ("BindPipeline", "PushConstants", "Dispatch", "DispatchIndirect", "PipelineBarrier2")
+        bind, push, dispatch, indirect, barrier = (
+            handle_number(getattr(functions, f"vkCmd{name}")) for name in names
+        )
+        self._dispatches = dispatch, indirect
+        self._barrier = _barriers(True).between
         between = handle_number(self._barrier)
         size = max((end for level in levels for _, _, end in level), default=0)
         self._push = np.zeros(size, np.uint8)
@@ -81,7 +87,14 @@ class DispatchTable:
         self._block = ffi.new("uint64_t[2]", [self._rows.ctypes.data, len(rows)])
         self._address = handle_number(self._block)
 
-    def record(self, call_all: Callable[[int], None], buffer: Any, push: bytes, grids: Sequence[int]) -> None:
+    def record(
+        self,
+        call_all: Callable[[int], None],
+        buffer: Any,
+        push: bytes,
+        grids: Sequence[int],
+        counts: tuple[Memory, int] | None,
+    ) -> None:
         """Records all of it.
 
         Args:
@@ -89,11 +102,19 @@ class DispatchTable:
             buffer: a VkCommandBuffer that is being recorded.
             push: all push constants.
             grids: three numbers of workgroups for each dispatch, in their order.
+            counts: see `CommandRecorder.dispatch_table`.
         """
         self._push[:] = np.frombuffer(push, np.uint8)
         self._rows[:, 1] = handle_number(buffer)
-        if len(self._places):
-            self._rows[self._places, 2:5] = np.array(grids, np.uint64).reshape(-1, 3)
+        places, (direct, indirect) = self._places, self._dispatches
+        if len(places) and counts is None:
+            self._rows[places, 0] = direct
+            self._rows[places, 2:5] = np.array(grids, np.uint64).reshape(-1, 3)
+        elif counts is not None:
+            memory, at = counts
+            self._rows[places, 0] = indirect
+            self._rows[places, 2] = handle_number(memory.buffer)
+            self._rows[places, 3] = at + _COUNT_BYTES * np.arange(len(places))
         call_all(self._address)
 
 
@@ -126,15 +147,14 @@ class CommandRecorder:
             self._pool, self._key, self._buffer = again.pool, again._key, again.handle
             functions.call("vkResetCommandPool", context.handle, self._pool, 0)
         buffer = self._buffer
-        functions.call("vkBeginCommandBuffer", buffer, structure("VkCommandBufferBeginInfo"))
+        functions.call("vkBeginCommandBuffer", buffer, _begin_info())
         self._bound: Pipeline | None = None
         self._bind = functions.vkCmdBindPipeline
         self._push = functions.vkCmdPushConstants
         self._dispatch = functions.vkCmdDispatch
         self._barrier = functions.vkCmdPipelineBarrier2
         self._has_labels = context.has_names
-        between, to_host = _barriers(self._queue.is_compute)
-        self._between, self._to_host = between, to_host
+        self._barriers = _barriers(self._queue.is_compute)
 
     def _allocate(self) -> Any:
         # A pool of its own: pools must not be used by two threads at a time.
@@ -164,6 +184,15 @@ class CommandRecorder:
             y: likewise.
             z: likewise.
         """
+        self._prepare(pipeline, push)
+        self._dispatch(self._buffer, x, y, z)
+
+    def _dispatch_counted(self, pipeline: Pipeline, push: bytes, counts: tuple[Memory, int]) -> None:
+        self._prepare(pipeline, push)
+        memory, at = counts
+        self._context.functions.vkCmdDispatchIndirect(self._buffer, memory.buffer, at)
+
+    def _prepare(self, pipeline: Pipeline, push: bytes | Any) -> None:
         buffer = self._buffer
         if pipeline is not self._bound:
             self._bind(buffer, _COMPUTE_POINT, pipeline.handle)
@@ -175,7 +204,6 @@ class CommandRecorder:
                     f"kernel {pipeline.label!r} takes {size} bytes of push constants, got {len(push)}"
                 )
             self._push(buffer, pipeline.layout, _COMPUTE_STAGE, 0, size, push)
-        self._dispatch(buffer, x, y, z)
 
     def dispatch_table(
         self,
@@ -183,6 +211,7 @@ class CommandRecorder:
         push: bytes,
         grids: Sequence[int],
         pool: TimestampPool | None = None,
+        counts: tuple[Memory, int] | None = None,
     ) -> None:
         """Runs a table's dispatches, with a barrier before each level but the first.
 
@@ -191,10 +220,12 @@ class CommandRecorder:
             push: the push constants of all of them.
             grids: three numbers of workgroups for each dispatch.
             pool: receives a timestamp behind each level, from the second of its places on.
+            counts: memory, and where in it, of which the device reads the numbers of workgroups as it runs
+                them, 32 bits each, in place of `grids`.
         """
         native = self._context.native
         if native is not None and pool is None:
-            table.record(native.call_all, self._buffer, push, grids)
+            table.record(native.call_all, self._buffer, push, grids, counts)
             self._bound = None
             return
         at = 0
@@ -202,18 +233,26 @@ class CommandRecorder:
             if index:
                 self.barrier()
             for pipeline, start, end in level:
-                self.dispatch(pipeline, push[start:end], *grids[at : at + 3])
+                if counts is None:
+                    self.dispatch(pipeline, push[start:end], *grids[at : at + 3])
+                else:
+                    place = counts[0], counts[1] + at // 3 * _COUNT_BYTES
+                    self._dispatch_counted(pipeline, push[start:end], place)
                 at += 3
             if pool is not None:
                 self.timestamp(pool, index + 1)
 
     def barrier(self) -> None:
         """What was recorded before is finished and visible before what is recorded after begins."""
-        self._barrier(self._buffer, self._between)
+        self._barrier(self._buffer, self._barriers.between)
+
+    def barrier_of_counts(self) -> None:
+        """As `barrier`, and for numbers of workgroups in memory: see `dispatch_table`."""
+        self._barrier(self._buffer, self._barriers.of_counts)
 
     def barrier_to_host(self) -> None:
         """Makes writes visible to the host that waits for the submission; to be recorded last."""
-        self._barrier(self._buffer, self._to_host)
+        self._barrier(self._buffer, self._barriers.to_host)
 
     def copy(self, source: Memory, source_offset: int, target: Memory, target_offset: int, size: int) -> None:
         """Copies bytes between buffers.
@@ -293,27 +332,36 @@ def _check_range(memory: Memory, offset: int, size: int) -> None:
         raise InvalidArgument(f"{memory!r} has no range of {size} bytes at offset {offset}")
 
 
-def _barriers(is_compute: bool) -> tuple[Any, Any]:
-    """The barrier between commands and the one before the host reads."""
-    found = _prebuilt.get(is_compute)
-    if found is None:
-        c = constants
-        stages = c.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT
-        writes, reads = c.VK_ACCESS_2_TRANSFER_WRITE_BIT, c.VK_ACCESS_2_TRANSFER_READ_BIT
-        if is_compute:
-            stages |= c.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT
-            writes |= c.VK_ACCESS_2_SHADER_WRITE_BIT
-            reads |= c.VK_ACCESS_2_SHADER_READ_BIT
-        host, host_reads = c.VK_PIPELINE_STAGE_2_HOST_BIT, c.VK_ACCESS_2_HOST_READ_BIT
-        found = (
-            _dependency(stages, writes, stages, reads | writes),
-            _dependency(stages, writes, host, host_reads),
-        )
-        _prebuilt[is_compute] = found
-    return found
+class _Barriers(NamedTuple):
+    """Descriptions of barriers, made once."""
+
+    between: Any
+    of_counts: Any
+    to_host: Any
 
 
-_prebuilt: dict[bool, tuple[Any, Any]] = {}
+@functools.cache
+def _begin_info() -> Any:
+    return structure("VkCommandBufferBeginInfo")
+
+
+@functools.cache
+def _barriers(is_compute: bool) -> _Barriers:
+    """The barriers of a queue that computes, or only copies."""
+    c = constants
+    stages = c.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT
+    writes, reads = c.VK_ACCESS_2_TRANSFER_WRITE_BIT, c.VK_ACCESS_2_TRANSFER_READ_BIT
+    if is_compute:
+        stages |= c.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT
+        writes |= c.VK_ACCESS_2_SHADER_WRITE_BIT
+        reads |= c.VK_ACCESS_2_SHADER_READ_BIT
+    host, host_reads = c.VK_PIPELINE_STAGE_2_HOST_BIT, c.VK_ACCESS_2_HOST_READ_BIT
+    between = _dependency(stages, writes, stages, reads | writes)
+    of_counts = between
+    if is_compute:
+        both = stages | c.VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT
+        of_counts = _dependency(both, writes, both, reads | writes | c.VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT)
+    return _Barriers(between, of_counts, _dependency(stages, writes, host, host_reads))
 
 
 def _dependency(source_stages: int, source_access: int, target_stages: int, target_access: int) -> Any:

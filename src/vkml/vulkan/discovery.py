@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import threading
@@ -39,6 +41,10 @@ class _Discovery:
     devices: tuple[DeviceInfo, ...]  # software devices included, last
     rejected: tuple[RejectedDevice, ...]
 
+    @functools.cached_property
+    def by_name(self) -> dict[str, DeviceInfo]:
+        return {info.name: info for info in self.devices}
+
 
 _lock = threading.Lock()
 _discovery: _Discovery | None = None
@@ -59,13 +65,18 @@ def devices(allow_software: bool | None = None) -> tuple[DeviceInfo, ...]:
         allow_software: whether to list devices that compute on the CPU (lavapipe, SwiftShader); by default
             only under VKML_ALLOW_SOFTWARE=1.
     """
-    if allow_software is None:
-        allow_software = os.environ.get("VKML_ALLOW_SOFTWARE", "") not in ("", "0")
     try:
         found = _discover()
     except NoDevice:
         return ()
-    return tuple(info for info in found.devices if allow_software or not info.is_software)
+    is_allowed = _allows_software(allow_software)
+    return tuple(info for info in found.devices if is_allowed or not info.is_software)
+
+
+def _allows_software(stated: bool | None) -> bool:
+    if stated is None:
+        return os.environ.get("VKML_ALLOW_SOFTWARE", "") not in ("", "0")
+    return stated
 
 
 def rejected_devices() -> tuple[RejectedDevice, ...]:
@@ -82,10 +93,11 @@ def find_device(name: str, allow_software: bool | None = None) -> DeviceInfo:
     Raises:
         NoDevice: there is none of that name; the message lists what there is.
     """
+    with contextlib.suppress(NoDevice):
+        known = _discover().by_name.get(name)
+        if known is not None and (not known.is_software or _allows_software(allow_software)):
+            return known
     there = devices(allow_software)
-    for info in there:
-        if info.name == name:
-            return info
     listing = ", ".join(str(info) for info in there) or "none"
     reasons = "".join(f"; {one.title} is not used: {one.reason}" for one in rejected_devices())
     hidden = len(devices(True)) - len(there)
