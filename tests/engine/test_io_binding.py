@@ -441,6 +441,30 @@ def test_an_input_that_is_an_output_is_read_before_its_memory_is_written(device_
             np.testing.assert_array_equal(binding.get_outputs()[1].numpy(), array)
 
 
+def test_an_update_is_computed_where_the_value_lies(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """w − rate × gradient over w, at each run anew; nothing is copied, no other memory is taken."""
+    sketch = Sketch("update", 17)
+    w, gradient = sketch.input("w", ("n", 5)), sketch.input("gradient", ("n", 5))
+    step = sketch.node("Mul", gradient, sketch.constant(np.array(0.5, np.float32)))
+    model = vkml.onnx.save_graph(sketch.finish(sketch.node("Sub", w, step)))
+    monkeypatch.setattr(DeviceArray, "copy_from", lambda *_: pytest.fail("copied"))
+    with InferenceSession(model, devices=vulkan_device_name) as session:
+        for rows in (3, 7, 1000, 7):
+            start, change = numbers(rows), numbers(rows, 1)
+            value = OrtValue.ortvalue_from_numpy(start, vulkan_device_name)
+            slope = OrtValue.ortvalue_from_numpy(change, vulkan_device_name)
+            binding = session.io_binding()
+            binding.bind_ortvalue_input("w", value)
+            binding.bind_ortvalue_input("gradient", slope)
+            binding.bind_ortvalue_output(names(session)[0], value)
+            for runs in range(1, 4):
+                session.run_with_iobinding(binding)
+                np.testing.assert_allclose(value.numpy(), start - 0.5 * runs * change, rtol=1e-5, atol=1e-6)
+            assert binding.get_outputs()[0].data_ptr() == value.data_ptr()
+
+
 @pytest.mark.parametrize("kind", ["list", "other byte order", "another shape"])
 def test_inputs_that_become_other_arrays_are_read_at_each_run(
     session: InferenceSession, device_name: str, kind: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -26,6 +27,7 @@ from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Sizes, Symbol, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
+from vkml.lowering.donation import donations
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import fuse, fuse_attention, remove_dead, simplify, specialise
 from vkml.passes.attention import Candidate
@@ -108,7 +110,7 @@ class Plan:
             try:
                 if self._is_direct and wanted == self.outputs and profile is None and places is None:
                     return flight.run_only(feeds, bound)
-                targets = {} if places is None else self._targets(places, feeds, known)
+                targets = {} if places is None else self._targets(places, feeds, known, wanted)
                 values: dict[str, Any] = dict(zip(self.input_names, feeds, strict=True))
                 flight.run(values, bound, known, wanted, targets, profile)
             finally:
@@ -216,21 +218,48 @@ class Plan:
             return made
 
     def _targets(
-        self, places: Mapping[str, Place], feeds: Sequence[Value], known: Mapping[Symbol, int]
+        self,
+        places: Mapping[str, Place],
+        feeds: Sequence[Value],
+        known: Mapping[Symbol, int],
+        wanted: Sequence[str],
     ) -> dict[str, DeviceArray]:
-        """Memory for each of the values that are to be on a device; it overlaps none of the feeds'."""
+        """Memory for each of the values that are to be on a device.
+
+        It overlaps none of the feeds', but for those that the value may be written over.
+        """
         types = self._output_types
-        read = {array.address for array in feeds if isinstance(array, DeviceArray)}
         targets = {}
-        for name, wanted in places.items():
+        for name, there in places.items():
             dtype, shape = types[name].dtype, tuple([concrete(dim, known) for dim in types[name].dims])
-            if isinstance(wanted, DeviceArray):
-                check_target(wanted, dtype, shape, name)
-                is_read = wanted.address in read
-                targets[name] = DeviceArray(wanted.device, dtype, shape) if is_read else wanted
+            if isinstance(there, DeviceArray):
+                check_target(there, dtype, shape, name)
+                is_read = self._needs_other_memory(name, there, feeds, wanted)
+                targets[name] = DeviceArray(there.device, dtype, shape) if is_read else there
             else:
-                targets[name] = DeviceArray(wanted, dtype, shape)
+                targets[name] = DeviceArray(there, dtype, shape)
         return targets
+
+    def _needs_other_memory(
+        self, output: str, target: DeviceArray, feeds: Sequence[Value], wanted: Sequence[str]
+    ) -> bool:
+        """Whether an output cannot be computed in this memory: an input lies there that is read later."""
+        here = [
+            name
+            for name, value in zip(self.input_names, feeds, strict=True)
+            if isinstance(value, DeviceArray) and value.address == target.address
+        ]
+        if not here:
+            return False
+        if any(name in wanted for name in here):
+            return True  # inputs that are outputs are copied at the end
+        return any((name, output) not in self._donations for name in here)
+
+    @functools.cached_property
+    def _donations(self) -> frozenset[tuple[str, str]]:
+        """Inputs and outputs that may be at one address."""
+        program = self.programs[0] if len(self.programs) == 1 else None
+        return donations(program.program) if isinstance(program, VulkanBound) else frozenset()
 
     def values_of(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
         """The values of the open sizes for inputs of these shapes; None where the plan does not hold."""
@@ -302,8 +331,9 @@ class Plan:
         given = dict(zip(self.input_names, feeds, strict=True))
         results = zip(wanted, made, strict=True)
         targets = {name: value for name, value in results if isinstance(value, DeviceArray)}
-        read = {value.address for value in feeds if isinstance(value, DeviceArray)}
-        if len(targets) < len(made) or any(target.address in read for target in targets.values()):
+        if len(targets) < len(made) or any(
+            self._needs_other_memory(name, target, feeds, wanted) for name, target in targets.items()
+        ):
             return None
         values = self.values_of([value.shape for value in feeds])
         if values is None:

@@ -128,8 +128,8 @@ class VulkanBound(RecordedProgram):
         Args:
             feeds: in the order of `inputs`; arrays, or values on this device.
             values: of the program's symbols, in their order.
-            targets: in the order of `outputs`, values to write, which overlap no other value of the run; None
-                and values of other devices stand for fresh arrays.
+            targets: in the order of `outputs`, values to write, which overlap no other of the run but as
+                `donations` allows; None and values of other devices stand for fresh arrays.
         """
         running = self._written(feeds, values, targets)
         self._submit(running.binding)

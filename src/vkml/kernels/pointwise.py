@@ -179,7 +179,7 @@ def _generate(
         )
     )
     variant = f"{width} elements a thread, {len(sizes)}-D"
-    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated")
+    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated", is_elementwise=True)
 
 
 def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:

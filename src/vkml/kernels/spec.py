@@ -61,6 +61,8 @@ class KernelSpec:
     reason: str = ""
     subgroup_size: int | None = None
     """Lanes that the kernel counts on; None: it works with any."""
+    is_elementwise: bool = False
+    """Whether, of operands that lie as its results do, an invocation reads the elements it writes alone."""
 
     @lazy
     def source(self) -> str:

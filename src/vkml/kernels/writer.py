@@ -246,6 +246,7 @@ class KernelWriter:
         variant: str = "",
         reason: str = "",
         subgroup_size: int | None = None,
+        is_elementwise: bool = False,
     ) -> Dispatch:
         """The finished launch.
 
@@ -275,6 +276,7 @@ class KernelWriter:
             variant,
             reason,
             subgroup_size,
+            is_elementwise,
         )
         return Dispatch(
             kernel,
