@@ -13,7 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vkml.errors import EngineError
-from vkml.ir.size import Size, Sizes, Symbol, TooOpen, binder, concrete, evaluate, is_multiple, typical
+from vkml.ir.size import (
+    Size,
+    Sizes,
+    Symbol,
+    TooOpen,
+    binder,
+    concrete,
+    evaluate,
+    is_multiple,
+    may_fall,
+    typical,
+)
 
 
 @pytest.fixture
@@ -199,3 +210,44 @@ def test_equal_sizes_are_of_equal_value_and_hash(program: Program, sample: list[
             if left.terms == right.terms:
                 assert left == right and hash(left) == hash(right)
                 assert evaluate(left.terms, sizes.examples) == evaluate(right.terms, sizes.examples)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from(["n", "m", "+", "-", "*", "//2", "//-3", "//n", "neg"]), max_size=7), st.data()
+)
+def test_what_may_not_fall_never_does(steps: list[str], data: st.DataObject) -> None:
+    def made(n: Any, m: Any) -> Any:
+        found = [n]
+        for step in steps:
+            last = found[-1]
+            if step in "nm":
+                found.append(n if step == "n" else m)
+            elif step in "+-*":
+                before = found[-2] if len(found) > 1 else 3
+                found.append({"+": last + before, "-": last - before, "*": last * before}[step])
+            else:
+                found.append({"//2": last // 2, "//-3": -last // 3, "//n": last // n, "neg": -last}[step])
+        return found[-1]
+
+    sizes = Sizes()
+    with sizes.deciding():
+        try:
+            size = made(sizes.symbol("n", 40), sizes.symbol("m", 50))
+        except TooOpen:
+            return
+    if not isinstance(size, Size) or may_fall(size.terms):
+        return
+    values = st.integers(2, 60)
+    n, m = data.draw(values), data.draw(values)
+    higher = (n + data.draw(st.integers(0, 60)), m + data.draw(st.integers(0, 60)))
+    low, high = (concrete(size, dict(zip(sizes.examples, given, strict=True))) for given in ((n, m), higher))
+    assert low <= high, f"{size} at {(n, m)} and {higher}"
+
+
+def test_what_may_fall(sizes: Sizes) -> None:
+    n, m = two(sizes, 7, 100)
+    falling = [m - n, 200 - n, (200 - n) // 4, (m * n) // (n + 1), n - n // 2]
+    rising = [n, n + m, n * m + 3, (n + 3) // 4, -(-n // 4), 2 * (n // 3)]
+    assert [may_fall(size.terms) for size in falling] == [True] * len(falling)
+    assert [may_fall(size.terms) for size in rising] == [False] * len(rising)

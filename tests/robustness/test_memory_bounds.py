@@ -166,3 +166,28 @@ def test_views_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     with vkml.InferenceSession(data, devices="cpu") as session:
         x = np.arange(6 * MIB // 8)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
+
+
+def test_what_is_larger_for_a_smaller_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for all n computes 1025 - n rows: more for n = 600 than for 1024, its power of two."""
+    monkeypatch.setattr("vkml.engine.plan_memory.free_memory", lambda: 1024 * MIB)
+    constants = {"most": np.array([1025]), "row": np.ones((1, 8192), np.float32), "columns": np.array([8192])}
+    nodes = [
+        node("Shape", ["x"], ["n"]),
+        node("Sub", ["most", "n"], ["rest"]),
+        node("Concat", ["rest", "columns"], ["size"], axis=0),
+        node("Expand", ["row", "size"], ["large"], "large"),
+        node("Softmax", ["large"], ["even"], axis=-1),
+        node("ReduceMax", ["even"], ["greatest"], keepdims=0),
+        node("Add", ["x", "greatest"], ["y"]),
+    ]
+    data = model(nodes, [value("x", ("n",))], [value("y", ("n",))], constants)
+    with vkml.InferenceSession(data, devices="cpu") as session:
+        for n in (1023, 1022, 1024, 1021):
+            [y] = session.run(None, {"x": np.zeros(n, np.float32)})
+            np.testing.assert_allclose(y, np.full(n, 1 / 8192), rtol=1e-5)
+        monkeypatch.setattr("vkml.engine.plan_memory.free_memory", lambda: 8 * MIB)
+        with pytest.raises(vkml.OutOfMemory, match="MiB are free"):
+            session.run(None, {"x": np.zeros(600, np.float32)})
+        [y] = session.run(None, {"x": np.zeros(1020, np.float32)})
+        np.testing.assert_allclose(y, np.full(1020, 1 / 8192), rtol=1e-5)

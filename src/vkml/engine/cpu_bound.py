@@ -17,6 +17,7 @@ from vkml.engine.turns import Turn
 from vkml.errors import OutOfMemory
 from vkml.ir import Node, TensorType
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size, may_fall
 from vkml.lowering.cpu import CpuProgram, Form
 from vkml.lowering.vulkan import Piece
 
@@ -84,7 +85,10 @@ class CpuBound:
         self._bindings: OrderedDict[tuple[int, ...], _CpuBinding] = OrderedDict()
         self._latest: tuple[tuple[int, ...], _CpuBinding] | None = None
         self._checked: set[tuple[int, ...]] = set()
-        """Powers of two up to which there is enough memory."""
+        """Powers of two up to which there is enough memory, or sizes for which there is."""
+        dims = [dim for type_ in opened.types.values() for dim in type_.dims] if opened is not None else []
+        self._falls = any(isinstance(dim, Size) and may_fall(dim.terms) for dim in dims)
+        """Whether something is larger where an open size is smaller."""
         if not is_open:
             self.bind(())
         program = self._opened.program if self._opened is not None else None
@@ -126,7 +130,7 @@ class CpuBound:
         return made
 
     def _bind_opened(self, opened: _CpuBinding, values: tuple[int, ...]) -> None:
-        capacity = tuple(1 << (value - 1).bit_length() for value in values)
+        capacity = values if self._falls else tuple(1 << (value - 1).bit_length() for value in values)
         if capacity not in self._checked and self._check is not None:
             try:
                 self._check(opened.program, capacity)

@@ -7,6 +7,7 @@ plan holds for all values for which every guard comes out the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -468,6 +469,35 @@ def evaluate(terms: Terms, values: Mapping[Symbol, int]) -> int:
             factor *= _value(atom, values)
         total += factor
     return total
+
+
+def may_fall(terms: Terms) -> bool:
+    """Whether an expression may have a smaller value where a symbol has a larger one."""
+    return not _direction(terms) >= 0
+
+
+def _direction(terms: Terms) -> float:
+    """1 where it grows with all symbols, -1 where it falls with all, 0 where it has none; NaN: who knows."""
+    directions: set[float] = set()
+    for monomial, factor in terms:
+        if not monomial:
+            continue
+        sign = 1 if factor > 0 else -1
+        if all(isinstance(atom, Symbol) for atom in monomial):
+            directions.add(sign)
+        elif len(monomial) == 1 and isinstance(monomial[0], Quotient):
+            directions.add(sign * _direction_of_quotient(monomial[0]))
+        else:
+            return math.nan
+    directions.discard(0)
+    return directions.pop() if len(directions) == 1 else math.nan if directions else 0
+
+
+def _direction_of_quotient(quotient: Quotient) -> float:
+    if [monomial for monomial, _ in quotient.divisor] != [()]:
+        return math.nan
+    [(_, divisor)] = quotient.divisor
+    return _direction(quotient.dividend) * (1 if divisor > 0 else -1)
 
 
 def _value(atom: Atom, values: Mapping[Symbol, int]) -> int:
