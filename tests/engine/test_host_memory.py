@@ -11,8 +11,11 @@ import pytest
 import vkml
 import vkml.onnx
 from vkml.engine import host_memory
+from vkml.engine.devices import open_device
+from vkml.engine.fetching import Fetching
 from vkml.engine.host_memory import LARGE_BYTES, copied, copy, empty
 from vkml.engine.sketch import Sketch
+from vkml.vulkan import Device
 
 Array = np.ndarray[Any, Any]
 LARGE = (3, 2_000_003)
@@ -71,7 +74,7 @@ def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = [empty((4 << 20,), np.dtype(np.uint8)) for _ in range(5)]
     arrays.clear()
     gc.collect()
-    assert sum(map(len, host_memory._unused)) <= 9 << 20
+    assert sum(block.bytes.size for block in host_memory._unused) <= 9 << 20
 
 
 def test_an_interrupt_leaves_nobody_writing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,14 +112,105 @@ def test_an_interrupt_leaves_nobody_writing(monkeypatch: pytest.MonkeyPatch) -> 
         assert (target == 2).all()
 
 
-def test_large_results_of_a_session_are_the_callers(vulkan_device_name: str) -> None:
+def double() -> bytes:
     sketch = Sketch("double", 17)
     x = sketch.input("x", ("n", 1024))
-    data = vkml.onnx.save_graph(sketch.finish(sketch.node("Add", x, x)))
-    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+    return vkml.onnx.save_graph(sketch.finish(sketch.node("Add", x, x)))
+
+
+@pytest.fixture
+def importing(vulkan_device_name: str) -> Device:
+    """A device that copies into the host's memory, none of which lies about unused."""
+    [info] = [info for info in vkml.devices(True) if info.name == vulkan_device_name]
+    device = open_device(info)
+    if not device.imports_host:
+        pytest.skip("the device imports no memory of the host")
+    gc.collect()
+    host_memory._unused.clear()
+    return device
+
+
+@pytest.mark.parametrize("imports", [True, False])
+def test_large_results_of_a_session_are_the_callers(
+    vulkan_device_name: str, imports: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not imports:  # as where the driver refuses this memory
+        monkeypatch.setattr(host_memory.Block, "on", lambda *_: None)
+    with vkml.InferenceSession(double(), devices=vulkan_device_name) as session:
         feeds = [numbers((1500, 1024)) + number for number in range(3)]
         kept = [session.run(None, {"x": feed})[0] for feed in feeds]
         for feed, found in zip(feeds, kept, strict=True):
             np.testing.assert_array_equal(found, 2 * feed)
             found[:] = 0
     np.testing.assert_array_equal(kept[0], 0)
+
+
+def test_devices_copy_into_results_themselves(
+    vulkan_device_name: str, importing: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        pytest.fail("the host copies")
+
+    with vkml.InferenceSession(double(), devices=vulkan_device_name) as session:
+        monkeypatch.setattr("vkml.engine.programs.copied", fails)
+        monkeypatch.setattr(Device, "download", fails)
+        for rows in (1500, 1500, 700, 1600):
+            x = numbers((rows, 1024))
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], 2 * x)
+
+
+def test_memory_that_results_have_left_is_the_systems_again(
+    vulkan_device_name: str, importing: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, x = importing, numbers((1500, 1024))
+    with vkml.InferenceSession(double(), devices=vulkan_device_name) as session:
+        session.run(None, {"x": x})
+        gc.collect()
+        before = device.live_allocations
+        kept = [session.run(None, {"x": x})[0] for _ in range(4)]
+        assert device.live_allocations == before + 3
+        monkeypatch.setattr(host_memory, "_KEPT_BYTES", 0)
+        del kept
+        gc.collect()
+        assert device.live_allocations == before - 1 and not host_memory._unused
+
+
+def test_after_a_fork_devices_learn_anew_where_memory_is(vulkan_device_name: str, importing: Device) -> None:
+    device, x = importing, numbers((1500, 1024))
+    with vkml.InferenceSession(double(), devices=vulkan_device_name) as session:
+        found = session.run(None, {"x": x})[0]
+        at = found.ctypes.data
+        del found
+        gc.collect()
+        [block] = [block for block in host_memory._unused if block.bytes.ctypes.data == at]
+        known = block.on(device)
+        assert block.on(device) is known
+        host_memory._note_fork()
+        found = session.run(None, {"x": x})[0]
+        assert found.ctypes.data == at and block.on(device) is not known
+        np.testing.assert_array_equal(found, 2 * x)
+
+
+def test_an_interrupted_run_leaves_no_device_writing(
+    vulkan_device_name: str, importing: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while results are copied: their memory is given back only when they have been."""
+    x = numbers((1500, 1024))
+    with vkml.InferenceSession(double(), devices=vulkan_device_name) as session:
+        session.run(None, {"x": x})
+        real, settled = Fetching.settle, []
+
+        def interrupted(self: Fetching) -> None:
+            raise KeyboardInterrupt
+
+        def noting(self: Fetching) -> None:
+            settled.append(len(self._written))
+            real(self)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Fetching, "finish", interrupted)
+            patched.setattr(Fetching, "settle", noting)
+            with pytest.raises(KeyboardInterrupt):
+                session.run(None, {"x": x})
+        assert settled and settled[0] == 1
+        np.testing.assert_array_equal(session.run(None, {"x": x + 1})[0], 2 * (x + 1))

@@ -1,12 +1,13 @@
 """Memory: transfers with and without staging, the budget."""
 
+import mmap
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.vulkan.helpers import Adder, every_device, floats
-from vkml.errors import InvalidArgument, OutOfMemory
+from vkml.errors import DeviceError, InvalidArgument, OutOfMemory
 from vkml.vulkan import Device, MemoryKind, live_objects, transfer
 from vkml.vulkan.structures import ffi
 
@@ -201,3 +202,31 @@ def test_counters(info):
             memory.free()
             memory.free()
         assert device.live_allocations == 0 and device.allocated_bytes == 0
+
+
+@every_device
+def test_memory_of_the_process_as_a_buffer(info):
+    alignment = info.limits.host_pointer_alignment or mmap.PAGESIZE
+    memory = mmap.mmap(-1, 4 * alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    data = np.frombuffer(memory, np.uint8)
+    with Device(info) as device:
+        if not device.imports_host:
+            with pytest.raises(DeviceError, match="imports no memory"):
+                device.import_host(data)
+            return
+        source = device.allocate(4 * alignment, MemoryKind.DEVICE, "source")
+        values = np.random.default_rng(0).integers(0, 256, 4 * alignment, dtype=np.uint8)
+        device.upload(source, 0, values)
+        before = device.live_allocations
+        imported = device.import_host(data, "results")
+        device.copy(source, 64, imported, 128, 1000)
+        np.testing.assert_array_equal(data[128:1128], values[64:1064])
+        assert not data[:128].any() and not data[1128:].any()
+        data[5] = 77
+        device.copy(imported, 0, source, 0, 64)
+        assert device.download(source, 5, 1) == 77
+        imported.free()
+        assert device.live_allocations == before
+        for wrong in (data[1:], data[: alignment + 1], data[:0]):
+            with pytest.raises(InvalidArgument, match="not aligned"):
+                device.import_host(wrong, "part")

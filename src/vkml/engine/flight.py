@@ -11,7 +11,6 @@ import numpy as np
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Value, on_host
 from vkml.engine.ending import require_going
-from vkml.engine.host_memory import copied
 from vkml.engine.programs import Bound, Running, VulkanBound
 from vkml.engine.turns import Turn, is_owned
 from vkml.ir import TensorType
@@ -189,10 +188,8 @@ class Flight(Turn):
     @staticmethod
     def _finish(submitted: _Submitted, values: dict[str, Value], wanted: Collection[str]) -> None:
         program = submitted.program
-        made = program.finish(submitted.running)
-        for name, value in zip(program.outputs, made, strict=True):
-            is_view = name in wanted and isinstance(value, np.ndarray)
-            values[name] = copied(value) if is_view else value  # type: ignore[arg-type]
+        made = program.finish(submitted.running, wanted)
+        values.update(zip(program.outputs, made, strict=True))
 
     @staticmethod
     def _run_on_cpu(

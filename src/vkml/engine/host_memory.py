@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
+import os
 import time
+import weakref
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cpu.mapping import map_memory
 from vkml.cpu.pool import available_processors, shared_pool
+from vkml.errors import DeviceError, OutOfMemory
 from vkml.forks import renew_in_child
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device, Memory
 
 Array = np.ndarray[Any, Any]
 LARGE_BYTES = 1 << 20
@@ -25,57 +32,113 @@ _KEPT_BYTES = 256 << 20
 """Unused memory that stays for results to come."""
 
 
-_unused: deque[mmap.mmap] = deque()
+class Block:
+    """Memory for one array at a time, which devices may know as theirs and copy into.
+
+    Args:
+        size: in bytes, of whole pages.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._memory = map_memory(size)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a system without
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self.bytes: Array = np.frombuffer(self._memory, np.uint8)
+        self._imported: weakref.WeakKeyDictionary[Device, tuple[int, Memory | None]]
+        self._imported = weakref.WeakKeyDictionary()
+
+    def on(self, device: Device) -> Memory | None:
+        """It as a buffer of a device; None where that takes no memory of the host."""
+        forks, memory = self._imported.get(device, (-1, None))
+        if forks == _forks:
+            return memory
+        if memory is not None:
+            memory.free()
+        try:
+            memory = device.import_host(self.bytes, "results")
+        except (DeviceError, OutOfMemory):
+            memory = None
+        self._imported[device] = _forks, memory
+        return memory
+
+    def __del__(self) -> None:
+        for _, memory in getattr(self, "_imported", {}).values():
+            if memory is not None:
+                memory.free()
+
+
+_unused: deque[Block] = deque()
 """Memory that no array lies in, what was given back last behind."""
+_forks = 0
+"""Of this process. Pages that it shares with a child since then may move when they are written: what a device
+knows of them is asked for anew."""
 renew_in_child(_unused.clear)
+
+
+def _note_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_note_fork, after_in_parent=_note_fork)
 
 
 class _Lease:
     """Memory that an array and its views lie in; the last of them gives it back."""
 
-    def __init__(self, memory: mmap.mmap, size: int) -> None:
-        self._memory = memory
-        address = np.frombuffer(memory, np.uint8).ctypes.data
+    def __init__(self, block: Block, size: int) -> None:
+        self._block = block
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",
             "shape": (size,),
-            "data": (address, False),
+            "data": (block.bytes.ctypes.data, False),
         }
 
-    def __del__(self, unused: deque[mmap.mmap] = _unused) -> None:
-        unused.append(self._memory)
+    def __del__(self, unused: deque[Block] = _unused) -> None:
+        unused.append(self._block)
         # Arrays go in any thread, and in the midst of anything: nothing here waits for a lock.
-        while sum(map(len, tuple(unused))) > _KEPT_BYTES:
+        while sum(block.bytes.size for block in _listed(unused)) > _KEPT_BYTES:
             try:
                 unused.popleft()
             except IndexError:
                 break
 
 
+def _listed(blocks: deque[Block]) -> list[Block]:
+    """What is in there, which may change meanwhile."""
+    while True:
+        try:
+            return list(blocks)
+        except RuntimeError:
+            continue
+
+
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A fresh array that nobody else has, of any content."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if size < LARGE_BYTES:
-        return np.empty(shape, dtype)
-    room = -(-size // _PART) * _PART
-    whole: Array = np.asarray(_Lease(_take(room), size))
-    return whole.view(dtype).reshape(shape)
+    size = math.prod(shape) * dtype.itemsize
+    return np.empty(shape, dtype) if size < LARGE_BYTES else leased(shape, dtype)[0]
 
 
-def _take(room: int) -> mmap.mmap:
-    for memory in reversed(tuple(_unused)):
-        if len(memory) == room:
+def leased(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Block]:
+    """A fresh array of any content, at the beginning of memory of its own."""
+    size = math.prod(shape) * dtype.itemsize
+    block = _take(-(-size // _PART) * _PART)
+    whole: Array = np.asarray(_Lease(block, size))
+    return whole.view(dtype).reshape(shape), block
+
+
+def _take(room: int) -> Block:
+    for block in reversed(_listed(_unused)):
+        if block.bytes.size == room:
             try:
-                _unused.remove(memory)
-            except ValueError:
+                _unused.remove(block)
+            except (ValueError, IndexError):
                 continue  # another thread was faster
-            return memory
-    made = map_memory(room)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a system without
-            made.madvise(mmap.MADV_HUGEPAGE)
-    return made
+            return block
+    return Block(room)
 
 
 def copied(source: Array) -> Array:

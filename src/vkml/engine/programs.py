@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -53,6 +53,8 @@ class Running:
 
     binding: Binding
     targets: Sequence[DeviceArray | None] | None
+    fetched: dict[int, Array] = field(default_factory=dict)
+    """Outputs that are on their way to arrays of their own, by number."""
 
 
 class VulkanBound(RecordedProgram):
@@ -132,8 +134,11 @@ class VulkanBound(RecordedProgram):
                 `donations` allows; None and values of other devices stand for fresh arrays.
         """
         running = self._written(feeds, values, targets)
+        if running.binding.fetches:
+            self._begin(running)
+            return self.finish(running, self.outputs)
         self._submit(running.binding)
-        return self._copies(running)
+        return self._results(running, self.outputs)
 
     def start(
         self,
@@ -143,25 +148,39 @@ class VulkanBound(RecordedProgram):
     ) -> Running:
         """As `run`, but returns at once; to be followed by `finish`, or `settle`, before anything else."""
         running = self._written(feeds, values, targets)
-        self._write_sizes(running.binding)
-        running.binding.submission.submit()
+        self._begin(running)
         return running
 
-    def finish(self, running: Running) -> list[Value]:
-        """Waits for what `start` has begun; returns the results, of which arrays hold until the next run."""
+    def _begin(self, running: Running) -> None:
         binding = running.binding
+        self._write_sizes(binding)
+        binding.submission.submit()
+        if binding.fetches:
+            try:
+                running.fetched.update(self.fetch(binding))
+            except BaseException:
+                self.settle(running)
+                raise
+
+    def finish(self, running: Running, kept: Collection[str]) -> list[Value]:
+        """Waits for what `start` has begun.
+
+        Args:
+            running: that.
+            kept: names of outputs that must outlive the next run; arrays of others may not.
+
+        Returns:
+            The results.
+        """
         try:
-            binding.submission.finish()
+            running.binding.submission.finish()
+            if running.fetched:
+                self.finish_fetch()
         except BaseException:
             self.settle(running)
             raise
         self.check()
-        if running.targets is None:
-            return list(binding.output_views)
-        return [
-            view if target is None else target
-            for view, target in zip(binding.output_views, running.targets, strict=True)
-        ]
+        return self._results(running, kept)
 
     def settle(self, running: Running) -> None:
         """Waits for what `start` has begun and nobody wants any more."""
@@ -198,15 +217,18 @@ class VulkanBound(RecordedProgram):
                 copy(view, array)
         return Running(binding, targets)
 
-    @staticmethod
-    def _copies(running: Running) -> list[Value]:
-        views = running.binding.output_views
-        if running.targets is None:
-            return [copied(view) for view in views]
-        return [
-            copied(view) if target is None else target
-            for view, target in zip(views, running.targets, strict=True)
-        ]
+    def _results(self, running: Running, kept: Collection[str]) -> list[Value]:
+        targets = running.targets or (None,) * len(self.outputs)
+        results: list[Value] = []
+        for number, (name, target) in enumerate(zip(self.outputs, targets, strict=True)):
+            if target is not None:
+                results.append(target)
+            elif number in running.fetched:
+                results.append(running.fetched[number])
+            else:
+                view = running.binding.output_views[number]
+                results.append(copied(view) if name in kept else view)
+        return results
 
     def _outside(self, feeds: Sequence[Value], targets: Sequence[DeviceArray | None] | None) -> Addresses:
         program = self.program
@@ -253,6 +275,7 @@ class VulkanBound(RecordedProgram):
         """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
         with contextlib.suppress(DeviceError):
             binding.submission.wait(timeout_seconds=self.time_limit)
+        self.settle_fetch()
         if not self._context.is_closed:  # else there is no such memory any more
             self._status[:] = 0  # what the run that nobody sees the end of had to say
 
@@ -273,7 +296,8 @@ class VulkanBound(RecordedProgram):
             (name, view, view.shape, view.dtype)
             for name, view in zip(self.inputs, binding.input_views, strict=True)
         )
-        if any(view.nbytes >= LARGE_BYTES for view in (*binding.input_views, *binding.output_views)):
+        views = (*binding.input_views, *binding.output_views)
+        if binding.fetches or any(view.nbytes >= LARGE_BYTES for view in views):
             return None  # 1 µs is nothing there
         outputs, run, count = binding.output_views, binding.submission.run, len(entries)
         status, context = memoryview(self._status.data), self._context

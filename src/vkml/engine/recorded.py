@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.engine.compilation import compile_kernels
+from vkml.engine.fetching import Fetch, Fetching
+from vkml.engine.host_memory import LARGE_BYTES
 from vkml.engine.launches import Launches
 from vkml.engine.weights import Lease, WeightStore
 from vkml.kernels.views import Buffer, BufferKind, View
@@ -63,6 +65,8 @@ class Memories:
     arena: Memory | None
     offsets: dict[Buffer, int]
     """Of activations in the arena."""
+    fetched: frozenset[Buffer]
+    """Outputs that are copied into memory of the results themselves, run by run."""
 
     @property
     def all(self) -> list[Memory]:
@@ -86,7 +90,9 @@ class Binding:
     submission: Submission
     input_views: list[Array]
     output_views: list[Array]
-    """In the host's memory; of values that lie outside there is none, and something else stands here."""
+    """In the host's memory; of values that lie elsewhere there is none, and something else stands here."""
+    fetches: list[Fetch]
+    """Outputs to fetch behind each run, from `copied_memory`."""
     sizes: list[tuple[Array, Array]]
     """Where numbers that kernels read are to be written, and these."""
     is_recorded: bool = True
@@ -135,6 +141,7 @@ class RecordedProgram:
         self._pipelines: list[Pipeline] = []
         self._bindings: OrderedDict[_Key, Binding] = OrderedDict()
         self._memories: Memories | None = None
+        self._fetching: Fetching | None = None
         self._latest: Binding | None = None
         """Whose numbers kernels find in memory."""
         try:
@@ -222,7 +229,9 @@ class RecordedProgram:
         program, weights = self.program, self._weights
         inputs = _arena([*(view.buffer for view in program.inputs.values()), *self._given], needs)
         output_buffers = [view.buffer for view in program.outputs.values()]
-        outputs = _arena([*output_buffers, program.status], needs)
+        large = [b for b in output_buffers if needs[b] >= LARGE_BYTES]
+        fetched = frozenset(large if self.on.imports_host else ())
+        outputs = _arena([*(b for b in output_buffers if b not in fetched), program.status], needs)
         device_only = [b for b in output_buffers if not b.host_only or needs[b] > DIRECT_OUTPUT_BYTES]
         copied = _arena(device_only, needs)
         offsets, arena_bytes = program.offsets, program.arena_bytes
@@ -272,6 +281,7 @@ class RecordedProgram:
             copied_memory,
             arena,
             offsets,
+            fetched,
         )
 
     def _make_binding(
@@ -291,6 +301,7 @@ class RecordedProgram:
                 if each is not None:
                     each.free()
             raise
+        elsewhere = memories.fetched.union(outside)
         host = memories.staging or memories.input_memory
         inputs = None if host is None else host.host
         sizes = []
@@ -306,7 +317,14 @@ class RecordedProgram:
             commands,
             submission,
             _host_views(inputs, memories.inputs, self._input_forms, numbers, outside),
-            _host_views(memories.output_memory.host, memories.outputs, self._output_forms, numbers, outside),
+            _host_views(
+                memories.output_memory.host, memories.outputs, self._output_forms, numbers, elsewhere
+            ),
+            [
+                (number, storage, tuple([dim.of(numbers) for dim in dims]), memories.copied[buffer])
+                for number, (buffer, storage, dims) in enumerate(self._output_forms)
+                if buffer in memories.fetched and buffer not in outside
+            ],
             sizes,
         )
 
@@ -329,7 +347,8 @@ class RecordedProgram:
         if pool is not None:
             recorder.timestamp(pool, 0)
         self._record_levels(recorder, numbers, memories, outside, pool)
-        copied = [(buffer, at) for buffer, at in memories.copied.items() if buffer not in outside]
+        elsewhere = memories.fetched.union(outside)
+        copied = [(buffer, at) for buffer, at in memories.copied.items() if buffer not in elsewhere]
         if copied and memories.copied_memory is not None:
             recorder.barrier()
             for buffer, at in copied:
@@ -400,6 +419,24 @@ class RecordedProgram:
         assert memories is not None
         return self._record(binding.numbers, memories, dict(binding.key[1]), pool=pool)
 
+    def fetch(self, binding: Binding) -> dict[int, Array]:
+        """Has large outputs of a run that has been submitted copied to fresh arrays, by number."""
+        memories = self._memories
+        assert memories is not None and memories.copied_memory is not None
+        if self._fetching is None:
+            self._fetching = Fetching(self.on, self.queue, self.time_limit)
+        return self._fetching.start(memories.copied_memory, binding.fetches)
+
+    def finish_fetch(self) -> None:
+        """Waits for the copies of `fetch`."""
+        assert self._fetching is not None
+        self._fetching.finish()
+
+    def settle_fetch(self) -> None:
+        """Waits for copies that may be under way, and that nobody wants any more."""
+        if self._fetching is not None:
+            self._fetching.settle()
+
     def _allocate(self, size: int, kind: Any, label: str) -> Memory | None:
         if not size:
             return None
@@ -409,6 +446,9 @@ class RecordedProgram:
 
     def free_memories(self) -> None:
         """Frees commands and the memory that they use; nothing of the program may be running."""
+        if self._fetching is not None:
+            self._fetching.free()
+            self._fetching = None
         while self._bindings:
             self._bindings.popitem()[1].free()
         self._memories = self._latest = None
@@ -425,7 +465,7 @@ def _host_views(
     offsets: Mapping[Buffer, int],
     forms: Sequence[_Form],
     numbers: tuple[int, ...],
-    outside: Mapping[Buffer, int],
+    elsewhere: Collection[Buffer],
 ) -> list[Array]:
     """Values in memory of the host; something else for those that lie outside of it.
 
@@ -434,11 +474,11 @@ def _host_views(
         offsets: of buffers.
         forms: of the values.
         numbers: computed from open sizes.
-        outside: buffers that lie elsewhere.
+        elsewhere: buffers that lie outside of it.
     """
     views = []
     for buffer, storage, dims in forms:
-        if buffer in outside:
+        if buffer in elsewhere:
             views.append(_ELSEWHERE)
         else:
             assert host is not None

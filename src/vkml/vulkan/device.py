@@ -97,6 +97,25 @@ class Device:
         self.context.require_open()
         return self._allocator.allocate(size, kind, label, memory_limit)
 
+    @property
+    def imports_host(self) -> bool:
+        """Whether `import_host` works here."""
+        return self._allocator.imports_host
+
+    def import_host(self, memory: Bytes, label: str = "") -> Memory:
+        """Memory of this process as a buffer of the device, which then copies to and from it.
+
+        Args:
+            memory: aligned to `Limits.host_pointer_alignment`, as is its size; it must outlive the buffer.
+            label: for messages and debuggers.
+
+        Raises:
+            DeviceError: the device cannot.
+            OutOfMemory: or refuses.
+        """
+        self.context.require_open()
+        return self._allocator.import_host(memory, label)
+
     def pipeline(
         self,
         spirv: bytes,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from vkml.errors import InvalidArgument, OutOfMemory
+from vkml.errors import DeviceError, InvalidArgument, OutOfMemory
 from vkml.vulkan.context import Context
 from vkml.vulkan.counters import created, destroyed
 from vkml.vulkan.structures import NULL, chain, constants, ffi, structure
@@ -21,6 +22,7 @@ _COHERENT = constants.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
 _CACHED = constants.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
 # Protected, lazily allocated and AMD's device-coherent memory are slower or cannot hold a buffer of ours.
 _UNWANTED = ~(_LOCAL | _VISIBLE | _COHERENT | _CACHED)
+_OF_HOST = constants.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
 _USAGE = (
     constants.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT
     | constants.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
@@ -62,38 +64,40 @@ class Memory:
         label: str,
         type_index: int,
         limit: float | None = None,
+        imported: Bytes | None = None,
     ) -> None:
         context = allocator.context
         functions, device = context.functions, context.handle
         self.kind, self.size, self.label = kind, size, label
         self._allocator = allocator
-        self._memory_type = type_index
-        flags = allocator.type_flags[type_index]
         families = context.families
         is_shared = len(families) > 1
-        self.buffer, self._buffer_key = context.create(
-            "Buffer",
-            "vkCreateBuffer",
-            structure(
-                "VkBufferCreateInfo",
-                size=size,
-                usage=_USAGE,
-                sharingMode=constants.VK_SHARING_MODE_CONCURRENT
-                if is_shared
-                else constants.VK_SHARING_MODE_EXCLUSIVE,
-                queueFamilyIndexCount=len(families) if is_shared else 0,
-                pQueueFamilyIndices=families if is_shared else NULL,
-            ),
+        info = structure(
+            "VkBufferCreateInfo",
+            size=size,
+            usage=_USAGE,
+            sharingMode=constants.VK_SHARING_MODE_CONCURRENT
+            if is_shared
+            else constants.VK_SHARING_MODE_EXCLUSIVE,
+            queueFamilyIndexCount=len(families) if is_shared else 0,
+            pQueueFamilyIndices=families if is_shared else NULL,
         )
+        if imported is not None:
+            info = chain(info, structure("VkExternalMemoryBufferCreateInfo", handleTypes=_OF_HOST))
+        self.buffer, self._buffer_key = context.create("Buffer", "vkCreateBuffer", info)
         try:
             requirements = ffi.new("VkMemoryRequirements *")
             functions.vkGetBufferMemoryRequirements(device, self.buffer, requirements)
+            if imported is not None and requirements.size > size:
+                raise InvalidArgument(f"{label}: {size} bytes are to be imported, {requirements.size} needed")
             self._memory, self._memory_key = allocator.allocate_memory(
-                type_index, requirements.size, label, limit
+                type_index, requirements.size if imported is None else size, label, limit, imported
             )
         except BaseException:
             context.release(self._buffer_key)
             raise
+        self._memory_type = type_index
+        flags = allocator.type_flags[type_index]
         self.allocated_bytes: int = requirements.size
         try:
             functions.call("vkBindBufferMemory", device, self.buffer, self._memory, 0)
@@ -103,11 +107,17 @@ class Memory:
             self.host: Bytes | None = None
             self.is_cached = bool(flags & _CACHED)
             self.is_coherent = bool(flags & _COHERENT)
-            is_mapped = bool(flags & _VISIBLE) and not (kind is MemoryKind.DEVICE and allocator.force_staging)
+            is_mapped = (
+                imported is None
+                and bool(flags & _VISIBLE)
+                and not (kind is MemoryKind.DEVICE and allocator.force_staging)
+            )
             if is_mapped:
                 pointer = ffi.new("void **")
                 functions.call("vkMapMemory", device, self._memory, 0, constants.VK_WHOLE_SIZE, 0, pointer)
                 self.host = np.frombuffer(ffi.buffer(pointer[0], size), np.uint8)
+            if imported is not None:
+                self.host = imported
             context.name("BUFFER", self.buffer, label)
             context.name("DEVICE_MEMORY", self._memory, label)
         except BaseException:
@@ -179,10 +189,51 @@ class Allocator:
             )
         return Memory(self, kind, padded, label, self._types[kind], limit)
 
+    @functools.cached_property
+    def imports_host(self) -> bool:
+        """Whether memory of this process can become a buffer."""
+        context = self.context
+        info = context.info
+        if not info.capabilities.external_memory_host or not info.limits.host_pointer_alignment:
+            return False
+        asked = structure("VkPhysicalDeviceExternalBufferInfo", usage=_USAGE, handleType=_OF_HOST)
+        found = structure("VkExternalBufferProperties")
+        context.instance_functions.vkGetPhysicalDeviceExternalBufferProperties(info.handle, asked, found)
+        features = found.externalMemoryProperties.externalMemoryFeatures
+        return bool(features & constants.VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT)
+
+    def import_host(self, memory: Bytes, label: str) -> Memory:
+        """Memory of this process as a buffer; see `Device.import_host`."""
+        context = self.context
+        alignment = context.info.limits.host_pointer_alignment
+        if not self.imports_host:
+            raise DeviceError(f"{context.title}: the driver imports no memory of the host")
+        at = memory.ctypes.data
+        if at % alignment or memory.size % alignment or not memory.size:
+            raise InvalidArgument(f"{label}: {memory.size} bytes at {at:#x} are not aligned to {alignment}")
+        found = structure("VkMemoryHostPointerPropertiesEXT")
+        context.functions.call(
+            "vkGetMemoryHostPointerPropertiesEXT", context.handle, _OF_HOST, ffi.cast("void *", at), found
+        )
+        wanted = _VISIBLE | _COHERENT | _CACHED
+        fitting = [
+            index
+            for index in self._possible_types()
+            if found.memoryTypeBits >> index & 1 and self.type_flags[index] & wanted == wanted
+        ]
+        if not fitting:
+            raise DeviceError(f"{context.title}: {label}: no type of memory takes memory of the host")
+        return Memory(self, MemoryKind.READBACK, memory.size, label, fitting[0], imported=memory)
+
     def allocate_memory(
-        self, type_index: int, size: int, label: str, limit: float | None = None
+        self,
+        type_index: int,
+        size: int,
+        label: str,
+        limit: float | None = None,
+        imported: Bytes | None = None,
     ) -> tuple[int, int]:
-        """A VkDeviceMemory within the budget, and the key to release it by."""
+        """A VkDeviceMemory within the budget, new or of this process, and the key to release it by."""
         context = self.context
         limit = self._limit if limit is None else min(limit, self._limit)
         heap = self._type_heap[type_index]
@@ -194,9 +245,16 @@ class Allocator:
             flags = structure(
                 "VkMemoryAllocateFlagsInfo", flags=constants.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
             )
-            info = chain(
-                structure("VkMemoryAllocateInfo", allocationSize=size, memoryTypeIndex=type_index), flags
-            )
+            parts = [
+                structure("VkMemoryAllocateInfo", allocationSize=size, memoryTypeIndex=type_index),
+                flags,
+            ]
+            if imported is not None:
+                pointer = ffi.cast("void *", imported.ctypes.data)
+                parts.append(
+                    structure("VkImportMemoryHostPointerInfoEXT", handleType=_OF_HOST, pHostPointer=pointer)
+                )
+            info = chain(*parts)
             out = ffi.new("VkDeviceMemory *")
             free_memory, device, count = context.functions.vkFreeMemory, context.handle, self._count
 
