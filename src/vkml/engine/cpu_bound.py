@@ -86,7 +86,8 @@ class CpuBound:
         self._latest: tuple[tuple[int, ...], _CpuBinding] | None = None
         self._checked: set[tuple[int, ...]] = set()
         """Powers of two up to which there is enough memory, or sizes for which there is."""
-        dims = [dim for type_ in opened.types.values() for dim in type_.dims] if opened is not None else []
+        types = () if opened is None else opened.types.values()
+        dims = [dim for type_ in types for dim in type_.shape or ()]
         self._falls = any(isinstance(dim, Size) and may_fall(dim.terms) for dim in dims)
         """Whether something is larger where an open size is smaller."""
         if not is_open:
