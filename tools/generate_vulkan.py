@@ -23,6 +23,7 @@ PINNED = "1.4.366"
 OUTPUT = Path(__file__).resolve().parent.parent / "src" / "vkml" / "vulkan" / "_bindings.py"
 
 EXTENSIONS = (
+    "VK_EXT_conditional_rendering",
     "VK_EXT_debug_utils",
     "VK_EXT_device_fault",
     "VK_EXT_external_memory_host",
@@ -52,9 +53,9 @@ EXTENSIONS = (
 
 # Names of commands and of optional structures that only drawing, presenting, images or descriptors need.
 GRAPHICS = re.compile(
-    r"Draw|RenderPass|Framebuffer|Rendering|Graphics|Sampler|Image|Descriptor|Viewport|Scissor|Blend|Depth|Stencil"
-    r"|CullMode|FrontFace|Primitive|Vertex|IndexBuffer|Rasteriz|LineWidth|LineStipple|Sparse|Subpass|Multiview"
-    r"|InputAttachment|RenderArea|Tessellation|Surface|Swapchain|Video|Format"
+    r"Draw|RenderPass|Framebuffer|(?<!Conditional)Rendering|Graphics|Sampler|Image|Descriptor|Viewport|Scissor"
+    r"|Blend|Depth|Stencil|CullMode|FrontFace|Primitive|Vertex|IndexBuffer|Rasteriz|LineWidth|LineStipple|Sparse"
+    r"|Subpass|Multiview|InputAttachment|RenderArea|Tessellation|Surface|Swapchain|Video|Format"
 )
 HANDWRITTEN = {
     "VkBool32": "typedef uint32_t VkBool32;",
@@ -176,9 +177,19 @@ class Selection:
 
     def _add_constants(self, fields: list[Any]) -> None:
         for field in fields:
-            places = field.definingRequirements  # empty for what came with the enumeration itself
-            if not places or any(place in EXTENSIONS or place.startswith("VK_VERSION") for place in places):
+            # Who defines it, each with what must be there besides; empty for what came with the enumeration.
+            places = field.definingRequirements
+            if not places or any(self._defines(place, besides) for place, besides in places.items()):
                 self.constants[field.name] = field.value
+
+    def _defines(self, place: str, besides: str | None) -> bool:
+        """Whether a version or an extension, together with what must be there besides, is among ours."""
+        if place in EXTENSIONS or place.startswith("VK_VERSION"):
+            return True
+        # An extension that became core has bits for extensions that did not.
+        extension = self.registry.extensions.get(place)
+        is_core = extension is not None and (extension.promotedTo or "").startswith("VK_VERSION")
+        return is_core and besides in EXTENSIONS
 
     def _declaration(self, item: Any) -> str:
         """One parameter or member in C, with array sizes as numbers and aliases resolved."""

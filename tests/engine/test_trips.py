@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +12,11 @@ import pytest
 
 import vkml
 from tests.control_models import check, model
+from vkml import vulkan
 from vkml.engine.gated_trips import GatedTrips
 from vkml.engine.trips import Trips
 from vkml.errors import IndexOutOfRange
+from vkml.vulkan import CommandRecorder, Memory
 
 Array = np.ndarray[Any, Any]
 
@@ -30,18 +35,53 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.fixture
-def gated(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """How many trips there might have been at most of loops that decided it themselves on the device."""
+@pytest.fixture(params=(True, False), ids=("conditional", "indirect"))
+def gated(
+    request: pytest.FixtureRequest, vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[int | None]]:
+    """How many trips there might have been at most of loops that decided it themselves on the device.
+
+    Once with what the device has, and once as if it had no conditional rendering.
+    """
     limits: list[int | None] = []
-    run = GatedTrips.run
+    regions: list[int] = []
+    run, conditional = GatedTrips.run, CommandRecorder.conditional
+    if not request.param:
+        hide_conditions(monkeypatch)
 
     def noting(self: GatedTrips, most: int | None, *arguments: Any) -> Any:
         limits.append(most)
         return run(self, most, *arguments)
 
+    def noting_regions(self: CommandRecorder, memory: Memory, offset: int) -> Any:
+        regions.append(offset)
+        return conditional(self, memory, offset)
+
     monkeypatch.setattr(GatedTrips, "run", noting)
-    return limits
+    monkeypatch.setattr(CommandRecorder, "conditional", noting_regions)
+    yield limits
+    if not request.param:
+        close_all()
+    is_conditional = request.param and has(vulkan_device_name, "conditional_rendering")
+    assert bool(regions) == (is_conditional and bool(limits))
+
+
+def hide_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices are opened anew, and have no conditional rendering."""
+    close_all()
+    find = vulkan.find_device
+
+    def finding(*arguments: Any) -> vulkan.DeviceInfo:
+        info = find(*arguments)
+        return replace(info, capabilities=replace(info.capabilities, conditional_rendering=False))
+
+    monkeypatch.setattr(vulkan, "find_device", finding)
+
+
+def close_all() -> None:
+    """Closes the devices that sessions share, and what is left of the sessions."""
+    gc.collect()
+    vkml.close_devices()
 
 
 def has(device_name: str, *capabilities: str) -> bool:

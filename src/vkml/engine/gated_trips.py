@@ -16,13 +16,14 @@ from vkml.kernels.loop_gate import OVER_BY_CONDITION, gate_arguments, gate_kerne
 
 if TYPE_CHECKING:
     from vkml.engine.programs import VulkanBound
-    from vkml.vulkan import Pipeline, Submission
+    from vkml.vulkan import CommandRecorder, Pipeline, Submission
 
 Array = np.ndarray[Any, Any]
 _MOST_STATES = 16
 """Arrangements of carried values."""
 _SIZES = (64, 16, 4, 1)
-"""Trips of a submission. A trip that does nothing costs a launch's time for each of its launches."""
+"""Trips of a submission. A trip that does nothing costs time, too: for each of its launches, where these are
+indirect."""
 _COLLECTED_BYTES = 64 << 20
 """Of what the trips of a submission collect."""
 _MOST_LEFT = 1 << 31
@@ -45,10 +46,11 @@ class _Trip:
 class GatedTrips(LoopMemory):
     """Trips of which each says whether there is another, or of which there are too many to record them all.
 
-    The launches of a trip read from memory how many workgroups they have. Behind each trip a kernel of one
-    thread looks at its condition, and makes these numbers zero where there is no other. So the host asks once
-    in many trips, and what would have been computed behind the end never is. Carried values return to places
-    where they have been after a few trips.
+    The device reads switches before it runs a trip's launches: one word for all of them where it has
+    conditional rendering, else how many workgroups each of them has. Behind each trip a kernel of one thread
+    looks at its condition, and makes the switches zero where there is no other. So the host asks once in many
+    trips, and what would have been computed behind the end never is. Carried values return to places where
+    they have been after a few trips.
 
     Args:
         bound: the program.
@@ -62,10 +64,13 @@ class GatedTrips(LoopMemory):
 
     def __init__(self, bound: VulkanBound, values: tuple[int, ...], wiring: Wiring) -> None:
         super().__init__(bound, values, wiring)
-        self._grids = bound.grids(values)
+        self._is_conditional = bound.on.info.capabilities.conditional_rendering
+        # On an H200 an indirect dispatch behind a barrier takes 2 µs more than one with numbers of its own.
+        self._on = np.ones(1, np.uint32) if self._is_conditional else bound.grids(values)
+        """The switches while there is another trip."""
         self._largest = self._most_trips()
         self._control = self._room.take(_CONTROL_BYTES)
-        self._initial, self._counts = (self._room.take(self._grids.nbytes) for _ in range(2))
+        self._initial, self._switches = (self._room.take(self._on.nbytes) for _ in range(2))
         self._slots = [self._room.take(self._largest * self._stride(source)) for source in wiring.stacked]
         self._trips = self._plan()
         results = Room()
@@ -82,7 +87,7 @@ class GatedTrips(LoopMemory):
             self._allocate(results.size)
             kernel = gate_kernel()
             self._gate = compile_kernels(bound.on, [kernel], self._pipelines)[id(kernel)]
-            bound.on.upload(self._inside, self._initial, self._grids)
+            bound.on.upload(self._inside, self._initial, self._on)
         except BaseException:
             self.free()
             raise
@@ -129,14 +134,12 @@ class GatedTrips(LoopMemory):
         inside, outside, stacked = self._inside, self._outside, self._wiring.stacked
         recorder = self._bound.on.recorder("trips", queue=self._bound.queue)
         self._bound.record_inputs(recorder)
-        if self._grids.size:
-            recorder.copy(inside, self._initial, inside, self._counts, self._grids.nbytes)
+        if self._on.size:
+            recorder.copy(inside, self._initial, inside, self._switches, self._on.nbytes)
         recorder.fill(inside, self._control + _OVER, _CONTROL_BYTES - _OVER)
         for number in range(size):
             trip = self._trips[state]
-            recorder.barrier_of_counts()
-            self._record_trip(recorder, trip.reads, trip.writes, (inside, self._counts))
-            recorder.barrier_of_counts()
+            self._record_launches(recorder, trip)
             for source, at, slot in zip(stacked, trip.collected, self._slots, strict=True):
                 if self._stride(source):
                     to = slot + number * self._stride(source)
@@ -144,9 +147,9 @@ class GatedTrips(LoopMemory):
             push = gate_arguments(
                 inside.address + trip.condition,
                 inside.address + self._control,
-                inside.address + self._counts,
+                inside.address + self._switches,
                 outside.address + self._report,
-                len(self._grids) // 3,
+                len(self._on),
             )
             recorder.dispatch(self._gate, push, 1)
             state = trip.after
@@ -156,6 +159,16 @@ class GatedTrips(LoopMemory):
                 recorder.copy(inside, slot, outside, to, size * self._stride(source))
         recorder.barrier_to_host()
         return self._submission(recorder)
+
+    def _record_launches(self, recorder: CommandRecorder, trip: _Trip) -> None:
+        """Records a trip's launches, which run while the switches are on, and barriers before and behind."""
+        if self._is_conditional:
+            with recorder.conditional(self._inside, self._switches):
+                self._record_trip(recorder, trip.reads, trip.writes)
+        else:
+            recorder.barrier_of_counts()
+            self._record_trip(recorder, trip.reads, trip.writes, (self._inside, self._switches))
+            recorder.barrier_of_counts()
 
     def _end(self, state: tuple[int, ...]) -> Submission:
         """Fetches the carried values."""

@@ -15,8 +15,8 @@ _FORMAT = struct.Struct("<4Qi4x")
 def gate_kernel() -> KernelSpec:
     """See loop_gate.slang."""
     fields = (
-        *((("uint*", name)) for name in ("condition", "control", "counts", "report")),
-        ("int", "launches"),
+        *((("uint*", name)) for name in ("condition", "control", "switches", "report")),
+        ("int", "words"),
         ("int", "unused"),
     )
     definitions = (
@@ -27,6 +27,6 @@ def gate_kernel() -> KernelSpec:
     return KernelSpec("the end of a trip", text, (), _FORMAT.size)
 
 
-def gate_arguments(condition: int, control: int, counts: int, report: int, launches: int) -> bytes:
-    """Its push constants: addresses, and of how many launches `counts` has the workgroups."""
-    return _FORMAT.pack(condition, control, counts, report, launches)
+def gate_arguments(condition: int, control: int, switches: int, report: int, words: int) -> bytes:
+    """Its push constants: addresses, and how many words `switches` has."""
+    return _FORMAT.pack(condition, control, switches, report, words)

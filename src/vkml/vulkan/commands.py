@@ -250,6 +250,30 @@ class CommandRecorder:
         """As `barrier`, and for numbers of workgroups in memory: see `dispatch_table`."""
         self._barrier(self._buffer, self._barriers.of_counts)
 
+    @contextlib.contextmanager
+    def conditional(self, memory: Memory, offset: int) -> Iterator[None]:
+        """Dispatches recorded inside run where a word of memory is not zero.
+
+        Barriers are part of it, before and behind: the word may be written by what was recorded before, and
+        anew by what is recorded after. Copies and fills run in any case.
+
+        Args:
+            memory: read from.
+            offset: of the 32-bit word, in bytes, a multiple of 4.
+        """
+        context = self._context
+        if not context.info.capabilities.conditional_rendering:
+            raise InvalidArgument(f"{context.title} has no conditional rendering")
+        _check_range(memory, offset, 4)
+        if offset % 4:
+            raise InvalidArgument(f"condition in {memory!r}: offset {offset} must be a multiple of 4")
+        begin = structure("VkConditionalRenderingBeginInfoEXT", buffer=memory.buffer, offset=offset)
+        self._barrier(self._buffer, self._barriers.to_condition)
+        context.functions.vkCmdBeginConditionalRenderingEXT(self._buffer, begin)
+        yield
+        context.functions.vkCmdEndConditionalRenderingEXT(self._buffer)
+        self._barrier(self._buffer, self._barriers.from_condition)
+
     def barrier_to_host(self) -> None:
         """Makes writes visible to the host that waits for the submission; to be recorded last."""
         self._barrier(self._buffer, self._barriers.to_host)
@@ -337,6 +361,8 @@ class _Barriers(NamedTuple):
 
     between: Any
     of_counts: Any
+    to_condition: Any
+    from_condition: Any
     to_host: Any
 
 
@@ -357,11 +383,18 @@ def _barriers(is_compute: bool) -> _Barriers:
         reads |= c.VK_ACCESS_2_SHADER_READ_BIT
     host, host_reads = c.VK_PIPELINE_STAGE_2_HOST_BIT, c.VK_ACCESS_2_HOST_READ_BIT
     between = _dependency(stages, writes, stages, reads | writes)
-    of_counts = between
+    of_counts = to_condition = from_condition = between
     if is_compute:
         both = stages | c.VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT
         of_counts = _dependency(both, writes, both, reads | writes | c.VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT)
-    return _Barriers(between, of_counts, _dependency(stages, writes, host, host_reads))
+        both = stages | c.VK_PIPELINE_STAGE_2_CONDITIONAL_RENDERING_BIT_EXT
+        condition_reads = c.VK_ACCESS_2_CONDITIONAL_RENDERING_READ_BIT_EXT
+        to_condition = _dependency(stages, writes, both, reads | writes | condition_reads)
+        # No stage of compute is said to be behind the one that reads conditions: who writes the word anew
+        # waits for that one, too.
+        from_condition = _dependency(both, writes, stages, reads | writes)
+    to_host = _dependency(stages, writes, host, host_reads)
+    return _Barriers(between, of_counts, to_condition, from_condition, to_host)
 
 
 def _dependency(source_stages: int, source_access: int, target_stages: int, target_access: int) -> Any:

@@ -108,6 +108,12 @@ OPTIONAL = (
         "VK_EXT_pageable_device_local_memory",
         ("VK_EXT_memory_priority",),
     ),
+    Feature(
+        "conditional_rendering",
+        "VkPhysicalDeviceConditionalRenderingFeaturesEXT",
+        ("conditionalRendering",),
+        "VK_EXT_conditional_rendering",
+    ),
     Feature("external_memory_host", None, (), "VK_EXT_external_memory_host"),
     Feature("external_memory_fd", None, (), "VK_KHR_external_memory_fd"),
     Feature("external_semaphore_fd", None, (), "VK_KHR_external_semaphore_fd"),

@@ -95,6 +95,7 @@ class Capabilities:
     memory_budget: bool = False
     memory_priority: bool = False
     pageable_memory: bool = False
+    conditional_rendering: bool = False
     external_memory_host: bool = False
     external_memory_fd: bool = False
     external_semaphore_fd: bool = False

@@ -23,7 +23,7 @@ _CACHED = constants.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
 # Protected, lazily allocated and AMD's device-coherent memory are slower or cannot hold a buffer of ours.
 _UNWANTED = ~(_LOCAL | _VISIBLE | _COHERENT | _CACHED)
 _OF_HOST = constants.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
-_USAGE = (
+_USAGE = (  # of all buffers
     constants.VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT
     | constants.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
     | constants.VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT
@@ -75,7 +75,7 @@ class Memory:
         info = structure(
             "VkBufferCreateInfo",
             size=size,
-            usage=_USAGE,
+            usage=allocator.usage,
             sharingMode=constants.VK_SHARING_MODE_CONCURRENT
             if is_shared
             else constants.VK_SHARING_MODE_EXCLUSIVE,
@@ -160,6 +160,9 @@ class Allocator:
             )
         self.context = context
         self.force_staging = force_staging
+        self.usage = _USAGE
+        if context.info.capabilities.conditional_rendering:
+            self.usage |= constants.VK_BUFFER_USAGE_CONDITIONAL_RENDERING_BIT_EXT
         self._limit = memory_limit
         properties = ffi.new("VkPhysicalDeviceMemoryProperties *")
         context.instance_functions.vkGetPhysicalDeviceMemoryProperties(context.info.handle, properties)
@@ -196,7 +199,7 @@ class Allocator:
         info = context.info
         if not info.capabilities.external_memory_host or not info.limits.host_pointer_alignment:
             return False
-        asked = structure("VkPhysicalDeviceExternalBufferInfo", usage=_USAGE, handleType=_OF_HOST)
+        asked = structure("VkPhysicalDeviceExternalBufferInfo", usage=self.usage, handleType=_OF_HOST)
         found = structure("VkExternalBufferProperties")
         context.instance_functions.vkGetPhysicalDeviceExternalBufferProperties(info.handle, asked, found)
         features = found.externalMemoryProperties.externalMemoryFeatures
@@ -358,7 +361,7 @@ class Allocator:
         """The memory types that a buffer of our usage may live in: by the standard the same for all."""
         context = self.context
         buffer, key = context.create(
-            "Buffer", "vkCreateBuffer", structure("VkBufferCreateInfo", size=16, usage=_USAGE)
+            "Buffer", "vkCreateBuffer", structure("VkBufferCreateInfo", size=16, usage=self.usage)
         )
         requirements = ffi.new("VkMemoryRequirements *")
         context.functions.vkGetBufferMemoryRequirements(context.handle, buffer, requirements)
