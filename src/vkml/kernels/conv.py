@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.windows import Windows
+from vkml.kernels import conv_units
 from vkml.kernels.gemm import TILE_K, Operand, Product, aligned, launch, load_vector, matrix_operand
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
@@ -67,6 +69,11 @@ def conv(
         "conv",
         (("PIXELS", pixels),),
     )
+    why = conv_units.refusal(build, product, x, weight, group)
+    if not why:
+        _add_bias(build, bias, space, result)
+        return conv_units.launch(build, product, x, weight, geometry)
+    product = replace(product, why_strict=why)
     is_pointwise = windows.is_pointwise
     is_tap_major = not is_pointwise and weight.shape[1] % TILE_K == 0 and weight.buffer.constant is not None
     if is_tap_major:

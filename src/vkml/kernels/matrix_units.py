@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from vkml.kernels.packed_weights import (
 )
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import template
+from vkml.kernels.writer import KernelWriter, template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -161,8 +162,9 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View) -> str:
     """
     target = build.target
     fragment = target.fragment
-    if target.strict_fp32 or fragment is None:
-        return "strict fp32" if target.strict_fp32 else "the device has no matrix units"
+    why = why_no_units(target)
+    if why or fragment is None:
+        return why
     if a.dtype != dtypes.FLOAT32:
         return "not float32"
     if not b.buffer.is_constant:
@@ -171,23 +173,37 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View) -> str:
         return "open sizes of the weights"
     if product.batch != 1 or a.strides[2] != 1 or b.is_reversed:
         return "batched or transposed operands"
-    if forced is None and any(
-        size < least for size, least in zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
-    ):
+    choice = choose(target, fragment, product)
+    why = why_not_chosen(target, product, choice)
+    if why:
+        return why
+    suits = build.ask(_matrix(b), _is_scalable)
+    return "" if suits else "weights that one scale a column does not suit"
+
+
+def why_no_units(target: Target) -> str:
+    """Why a device multiplies nothing of float32 on matrix units, or an empty string."""
+    fragment = target.fragment
+    if target.strict_fp32:
+        return "strict fp32"
+    if fragment is None:
+        return "the device has no matrix units"
+    sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
+    if forced is None and any(size < least for size, least in sizes):
         return "the device's matrix units are small"
-    if not set(MATRIX_UNIT_NEEDS) <= target.capabilities:
-        return f"the device lacks {', '.join(sorted(set(MATRIX_UNIT_NEEDS) - target.capabilities))}"
+    missing = set(MATRIX_UNIT_NEEDS) - target.capabilities
+    return f"the device lacks {', '.join(sorted(missing))}" if missing else ""
+
+
+def why_not_chosen(target: Target, product: Product, choice: Choice | None) -> str:
+    """Why strict arithmetic is taken instead of a choice, or an empty string."""
     if product.k > LONGEST_SUM:
         return f"sums of more than {LONGEST_SUM}"
-    choice = choose(target, fragment, product)
     if choice is None:
         return "no tile fits the device"
     if forced is None and choice.time >= estimate_strict(target, product):
         return "too small a product"
-    if not target.holds_elements_once():
-        return "the device's fragments hold elements more than once"
-    suits = build.ask(_matrix(b), _is_scalable)
-    return "" if suits else "weights that one scale a column does not suit"
+    return "" if target.holds_elements_once() else "the device's fragments hold elements more than once"
 
 
 def _is_scalable(matrix: View) -> bool:
@@ -214,31 +230,13 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
     }
     if exponents is not None:
         pointers["ROW_EXPONENTS"] = writer.read(exponents)
-    for name, value in (("M", product.m), ("N", product.n), ("K", product.k), ("SPLITS", splits)):
-        writer.constant(value, name)
     writer.constant(a.strides[1], "A_STRIDE")
-    numbers = {
-        "FRAGMENT_M": fragment.m,
-        "FRAGMENT_N": fragment.n,
-        "FRAGMENT_K": fragment.k,
-        "LANES": fragment.lanes,
-        "TILE_M": tile.m,
-        "TILE_N": tile.n,
-        "SUB_M": tile.sub_m,
-        "SUB_N": tile.sub_n,
-        "SLICES": tile.slices,
-        "STEP_K": tile.step_k,
-        "AHEAD": tile.ahead,
-        "BAND": BAND,
-    }
+    define(writer, fragment, choice, (product.m, product.n, product.k), pointers)
     writer.text(
         "\n".join(
             [
-                *(f"static const int {name} = {value};" for name, value in numbers.items()),
-                *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
-                f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})",
-                f"static const bool IS_A_ALIGNED = {_bool(_is_aligned(a))};",
-                f"static const bool IS_K_WHOLE = {_bool(product.k % tile.step_k == 0)};",
+                f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};",
+                f"static const bool IS_K_WHOLE = {boolean(product.k % tile.step_k == 0)};",
             ]
         )
     )
@@ -253,7 +251,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    writer.text(template("matrix_units"))
+    writer.text(template("matrix_units_rows") + template("matrix_units"))
     build.emit(
         writer.finish(
             "matmul",
@@ -268,6 +266,45 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
+
+
+def define(
+    writer: KernelWriter,
+    fragment: Fragment,
+    choice: Choice,
+    sizes: tuple[int, int, int],
+    pointers: Mapping[str, str],
+) -> None:
+    """Adds to a kernel the names that matrix_units.slang and how its rows are read want alike.
+
+    Args:
+        writer: of the kernel.
+        fragment: of the device.
+        choice: tile and ranges of K.
+        sizes: m, n and k.
+        pointers: by name.
+    """
+    tile = choice.tile
+    for name, value in zip(("M", "N", "K", "SPLITS"), (*sizes, choice.splits), strict=True):
+        writer.constant(value, name)
+    numbers = {
+        "FRAGMENT_M": fragment.m,
+        "FRAGMENT_N": fragment.n,
+        "FRAGMENT_K": fragment.k,
+        "LANES": fragment.lanes,
+        "TILE_M": tile.m,
+        "TILE_N": tile.n,
+        "SUB_M": tile.sub_m,
+        "SUB_N": tile.sub_n,
+        "SLICES": tile.slices,
+        "STEP_K": tile.step_k,
+        "AHEAD": tile.ahead,
+        "BAND": BAND,
+    }
+    lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
+    lines += [f"#define {name} {pointer}" for name, pointer in pointers.items()]
+    lines.append(f"#define N_BLOCKS ((N + {COLUMN_PADDING - 1}) / {COLUMN_PADDING} * {COLUMN_PADDING // 8})")
+    writer.text("\n".join(lines))
 
 
 def emit_row_exponents(build: VulkanBuilder, a: View, fragment: Fragment) -> View:
@@ -285,7 +322,7 @@ def emit_row_exponents(build: VulkanBuilder, a: View, fragment: Fragment) -> Vie
             [
                 "#define K push.steps",
                 f"static const int LANES = {fragment.lanes};",
-                f"static const bool IS_A_ALIGNED = {_bool(_is_aligned(a))};",
+                f"static const bool IS_A_ALIGNED = {boolean(_is_aligned(a))};",
                 *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
             ]
         )
@@ -303,20 +340,35 @@ def emit_row_exponents(build: VulkanBuilder, a: View, fragment: Fragment) -> Vie
     return exponents
 
 
-def choose(target: Target, fragment: Fragment, product: Product) -> Choice | None:
-    """The tile and number of K ranges with the least estimated time; None where no tile fits."""
+def choose(
+    target: Target,
+    fragment: Fragment,
+    product: Product,
+    suits: Callable[[Tile], bool] = lambda tile: True,
+    passes: tuple[bool, ...] = (),
+) -> Choice | None:
+    """The tile and number of K ranges with the least estimated time; None where no tile fits.
+
+    Args:
+        target: the device.
+        fragment: its own.
+        product: its sizes.
+        suits: whether a tile is considered.
+        passes: what `Choice.has_pass` may be, if the operand says so.
+    """
     if forced is not None:
         return forced
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
+    passes = passes or ((True, False) if finds_own_scales else (True,))
     best: Choice | None = None
     for tile in TILES:
-        if not tile.fits(fragment, target):
+        if not (tile.fits(fragment, target) and suits(tile)):
             continue
         tiles = -(-m // tile.m) * -(-n // tile.n)
         most = max(1, k // (tile.step_k * tile.slices * 2))
         ranges = {1, *(max(1, min(most, 16, i * target.processors // tiles)) for i in (1, 2))}
         for splits in sorted(ranges):
-            for has_pass in (True, False) if finds_own_scales else (True,):
+            for has_pass in passes:
                 choice = Choice(tile, splits, has_pass)
                 time = estimate(target, fragment, choice, m, n, k)
                 if best is None or time < best.time:
@@ -359,5 +411,5 @@ def _is_aligned(a: View) -> bool:
     return all(is_multiple(number, 4) for number in (a.shape[2], a.strides[1], a.offset))
 
 
-def _bool(value: bool) -> str:
+def boolean(value: bool) -> str:
     return "true" if value else "false"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -48,11 +49,11 @@ class PackedWeights(Constant):
     def __init__(self, original: Constant, weights: View, fragment: Fragment, push_bytes: int) -> None:
         """Args:
         original: float32.
-        weights: (k, n) of it.
+        weights: (k, n) of it, or (taps, channels, n), whose k counts taps first and channels inside them.
         fragment: whose order.
         push_bytes: of push constants that the device has.
         """
-        k, n = weights.shape
+        k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
         columns = padded(n, COLUMN_PADDING)
         fragments = columns * padded(k, K_PADDING) // 2
         words = columns + fragments + K_PADDING * (columns + WIDEST_TILE) // 2
@@ -95,8 +96,8 @@ def fragments_of(packed: View, columns: int) -> View:
 
 
 def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -> Dispatch:
-    """The launch that packs weights (k, n)."""
-    k, n = weights.shape
+    """The launch that packs weights (k, n) or (taps, channels, n)."""
+    k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
     writer = KernelWriter(push_bytes)
     numbers = {"FRAGMENT_N": fragment.n, "FRAGMENT_K": fragment.k, "LANES": fragment.lanes}
     source = writer.read(weights)
@@ -106,8 +107,10 @@ def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -
     writer.word("rows", n)
     writer.word("steps", k)
     writer.word("k_padded", padded(k, K_PADDING))
-    writer.word("row_stride", weights.strides[1])
-    writer.word("k_stride", weights.strides[0])
+    writer.word("row_stride", weights.strides[-1])
+    writer.word("k_stride", weights.strides[-2])
+    writer.word("channels", weights.shape[-2])
+    writer.word("tap_stride", weights.strides[0] if len(weights.shape) == 3 else 0)
     writer.need(*MATRIX_UNIT_NEEDS)
     writer.text(
         "\n".join(
@@ -149,18 +152,24 @@ def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatc
 
 MATRIX_UNIT_NEEDS = ("has_cooperative_matrix", "float16", "storage_16bit", "vulkan_memory_model")
 
-_suitable: weakref.WeakKeyDictionary[Constant, dict[Hashable, bool]] = weakref.WeakKeyDictionary()
+_ranges: weakref.WeakKeyDictionary[Constant, dict[Hashable, float]] = weakref.WeakKeyDictionary()
 
 
-def are_scalable(constant: Constant, weights: View) -> bool:
-    """Whether weights (k, n) of a constant are finite, and their rows' largest magnitudes alike enough."""
+def range_of(constant: Constant, weights: View) -> float:
+    """By how much the largest magnitudes of the rows of a constant's weights (…, n) differ; infinite for rows
+    of zeros alone and where a weight is no number."""
     key = weights.shape, weights.strides, weights.offset
-    known = _suitable.setdefault(constant, {})
+    known = _ranges.setdefault(constant, {})
     if key not in known:
         elements = constant.array.reshape(-1)[weights.offset :]
         strides = tuple(4 * stride for stride in weights.strides)
         matrix = np.lib.stride_tricks.as_strided(elements, weights.shape, strides, writeable=False)
-        largest = np.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+        largest = np.maximum(matrix.max(axis=-1), -matrix.min(axis=-1))
         low, high = float(largest.min()), float(largest.max())
-        known[key] = bool(np.isfinite(high) and low > 0 and low * LARGEST_RANGE >= high)
+        known[key] = high / low if np.isfinite(high) and low > 0 else math.inf
     return known[key]
+
+
+def are_scalable(constant: Constant, weights: View) -> bool:
+    """Whether weights (…, n) of a constant are finite, and their rows' largest magnitudes alike enough."""
+    return range_of(constant, weights) <= LARGEST_RANGE

@@ -1,0 +1,186 @@
+"""Launches of convolutions of float32 with constant weights on matrix units: whether, and in which tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.ir.size import Size, is_multiple
+from vkml.kernels.gemm import Product, add_partials, estimate_strict
+from vkml.kernels.matrix_units import Choice, Tile, choose, define, why_no_units, why_not_chosen
+from vkml.kernels.packed_weights import (
+    LARGEST_RANGE,
+    MATRIX_UNIT_NEEDS,
+    Fragment,
+    exponents_of,
+    fragments_of,
+    range_of,
+)
+from vkml.kernels.pointwise import emit_store, emit_vector_store
+from vkml.kernels.views import View
+from vkml.kernels.writer import template
+
+if TYPE_CHECKING:
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+CHANNEL_GROUP = 8
+"""Channels of a pixel that a lane brings to shared memory at a time."""
+LARGEST_POWER = 14
+"""fp16 ends below 2^16."""
+SPARE_POWERS = 10
+"""A row's largest magnitude may lie so many powers of two below 1 where the weights' rows are alike.
+
+What fp16 then cuts off an element is at most 2^-25 / 2^-10 of the row's largest, 2^-15: TF32 cuts off 2^-11.
+"""
+
+
+def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group: int) -> str:
+    """Why a convolution is not for matrix units, or an empty string.
+
+    Args:
+        build: for a device.
+        product: its sizes: m counts filters, n pixels of all images.
+        x: (batch, channels, depth, height, width).
+        weight: (out channels, channels, kernel depth, height, width).
+        group: number of groups.
+    """
+    target = build.target
+    why = why_no_units(target)
+    if why:
+        return why
+    if x.dtype != dtypes.FLOAT32:
+        return "not float32"
+    if not weight.buffer.is_constant or any(isinstance(size, Size) for size in weight.shape):
+        return "no constant weights"
+    if group != 1:
+        return "groups"
+    if weight.shape[1] % CHANNEL_GROUP:
+        return f"channels are no multiple of {CHANNEL_GROUP}"
+    if x.is_reversed:
+        return "reversed images"
+    why = why_not_chosen(target, product, _choice(target, product))
+    if why:
+        return why
+    suits = build.ask(_matrix(weight), _least_power) is not None
+    return "" if suits else "weights that one scale a filter does not suit"
+
+
+def launch(
+    build: VulkanBuilder, product: Product, x: View, weight: View, geometry: Mapping[str, int]
+) -> list[View]:
+    """Emits a convolution that `refusal` has nothing against; returns the views of its results.
+
+    Args:
+        build: where the launches go.
+        product: as in `refusal`.
+        x: (batch, channels, depth, height, width), any strides.
+        weight: (out channels, channels, kernel depth, height, width), row-major.
+        geometry: of the windows, by the names that kernels know it by.
+    """
+    fragment = build.target.fragment
+    choice = _choice(build.target, product)
+    assert fragment is not None
+    assert choice is not None
+    tile, splits = choice.tile, choice.splits
+    batch, filters, pixels = product.space
+    m = product.n
+    matrix = _matrix(weight)
+    least = build.ask(matrix, _least_power)
+    assert isinstance(least, int)
+    packed = build.packed_weights(matrix, fragment)
+    epilogue, outputs = build.take_epilogue(product.result)
+    writer = build.writer()
+    pointers = {
+        "A_POINTER": writer.read(x),
+        "B_POINTER": writer.read(fragments_of(packed, filters), width=4),
+        "COLUMN_EXPONENTS": writer.read(exponents_of(packed, filters), reinterpreted_as="int"),
+    }
+    for name, value in geometry.items():
+        writer.constant(value, name)
+    writer.constant(pixels, "PIXELS")
+    writer.constant(weight.shape[1], "CHANNELS")
+    writer.constant(x.strides[1], "CHANNEL_STRIDE")
+    writer.constant(least, "LEAST")
+    writer.constant((least + LARGEST_POWER) // 2, "GUESS")
+    start = writer.offset(("image",), x.strides[:1])
+    place = writer.offset(("d", "h", "w"), x.strides[2:])
+    writer.text(f"int image_start(int image) {{ return {start}; }}")
+    writer.text(f"int image_place(int d, int h, int w) {{ return {place}; }}")
+    define(writer, fragment, choice, (m, filters, product.k), pointers)
+    partials = None
+    finish = "void finish(int split, int m, int n, float4 x)"
+    if splits > 1:
+        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, 1, filters, m)))
+        emit_vector_store(writer, (splits, filters, m), [partials], None)
+        writer.text(f"{finish} {{ store4(split, n, m, x); }}")
+    elif is_multiple(pixels, 4):
+        emit_vector_store(writer, product.space, outputs, epilogue)
+        writer.text(f"{finish} {{ store4(m / PIXELS, n, m % PIXELS, x); }}")
+    else:
+        emit_store(writer, product.space, outputs, epilogue, "float")
+        writer.text(
+            f"{finish}\n{{\n    [ForceUnroll] for (int j = 0; j < 4; ++j)\n        if (m + j < M)\n"
+            "            store((m + j) / PIXELS, n, (m + j) % PIXELS, x[j]);\n}"
+        )
+    across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text(template("matrix_units_windows") + template("matrix_units"))
+    build.emit(
+        writer.finish(
+            "conv",
+            (across, rows, splits),
+            variant=f"matrix units, {tile.label()}, {splits} K ranges",
+            reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: fp16 scaled by tiles "
+            f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
+            f"strict {estimate_strict(build.target, product):.0f}",
+            subgroup_size=fragment.lanes,
+        )
+    )
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
+
+
+def fits(tile: Tile, fragment: Fragment) -> bool:
+    """Whether each thread's loads are all of one pixel, and what the kernel keeps in between has room."""
+    slice_threads = tile.subgroups * fragment.lanes
+    threads = tile.threads(fragment)
+    words = (
+        max(
+            2 * tile.slices * tile.m * (tile.step_k + 8), tile.n // tile.sub_n * fragment.n * 2 * (tile.m + 4)
+        )
+        // 8
+    )
+    return (
+        slice_threads % tile.m == 0
+        and tile.m * tile.step_k % (slice_threads * CHANNEL_GROUP) == 0
+        and fragment.n * tile.sub_m // 4 % fragment.lanes == 0
+        and threads // fragment.lanes <= tile.m
+        and threads <= words
+    )
+
+
+def _choice(target: Target, product: Product) -> Choice | None:
+    """Pixels are the matrix units' rows, filters their columns."""
+    fragment = target.fragment
+    assert fragment is not None
+    turned = replace(product, m=product.n, n=product.m)
+    return choose(target, fragment, turned, lambda tile: fits(tile, fragment), (False,))
+
+
+def _matrix(weight: View) -> View:
+    """(taps, channels, out channels) of row-major weights."""
+    out, channels, *kernel = weight.shape
+    taps = math.prod(kernel)
+    return View(weight.buffer, weight.dtype, (taps, channels, out), (1, taps, channels * taps), weight.offset)
+
+
+def _least_power(matrix: View) -> int | None:
+    """The least power of two that a row's largest magnitude may be brought to; None where none will do."""
+    constant = matrix.buffer.constant
+    found = math.inf if constant is None else range_of(constant, matrix)
+    return math.ceil(math.log2(found)) - SPARE_POWERS if found <= LARGEST_RANGE else None
