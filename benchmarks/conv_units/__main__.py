@@ -1,0 +1,217 @@
+"""``python -m benchmarks.conv_units [--layers] [--models] [--sweep SECONDS]``: µs and TFLOP/s of every layer.
+
+A layer's time is from timestamps between levels: its barrier and the second pass of a split sum included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import vkml
+from benchmarks.conv_units.layers import SETS, Layer, graph
+from benchmarks.feeds import feed_of
+from benchmarks.models import model_file
+from vkml import vulkan
+from vkml.engine import devices as device_registry
+from vkml.kernels import conv_units, matrix_units
+from vkml.kernels.matrix_units import Choice, Tile
+from vkml.lowering.kept import forget_lowerings
+from vkml.onnx import save_graph
+
+Array = np.ndarray[Any, Any]
+MORE_TILES = (
+    Tile(64, 64, 4, 1, 32, 2, 1.0, 1.0),
+    Tile(64, 64, 2, 1, 32, 2, 1.0, 1.0),
+    Tile(64, 32, 2, 1, 32, 2, 1.0, 1.0),
+    Tile(64, 32, 4, 1, 64, 4, 1.0, 1.0),
+    Tile(64, 16, 4, 1, 64, 4, 1.0, 1.0),
+    Tile(64, 16, 2, 2, 64, 4, 1.0, 1.0),
+    Tile(32, 64, 4, 1, 64, 2, 1.0, 1.0),
+    Tile(32, 32, 1, 4, 64, 4, 1.0, 1.0),
+)
+"""Tried beside those that the rule has."""
+RANGES = {
+    "resnet50_b1": (1, 2, 4, 8),
+    "resnet50_b32": (1, 4),
+    "unet_256": (1, 2, 4),
+    "conv_many_255MB": (1, 4, 8, 16),
+}
+
+
+@contextmanager
+def planning(choice: Choice | None = None, *, is_strict: bool = False) -> Iterator[None]:
+    """Plans made inside have convolutions as chosen, as the rule says, or strict ones."""
+    forget_lowerings()
+    matrix_units.forced = choice
+    try:
+        if is_strict:
+            with mock.patch.object(conv_units, "refusal", lambda *given: "left out"):
+                yield
+        else:
+            yield
+    finally:
+        matrix_units.forced = None
+        forget_lowerings()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One layer's run."""
+
+    microseconds: float
+    variant: str
+    means: Array
+    """Of each image and filter of the result."""
+
+    def error(self, exact: Timed) -> float:
+        """Relative L2 difference of the means."""
+        return float(np.linalg.norm(self.means - exact.means) / np.linalg.norm(exact.means))
+
+
+def run_layers(layers: tuple[Layer, ...], device: str, seconds: float) -> list[Timed]:
+    """Runs all layers for some time."""
+    model = _model(layers)
+    options = vkml.SessionOptions(enable_profiling=True)
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = os.path.join(folder, "trace")
+        with vkml.InferenceSession(model, options, devices=device) as session:
+            feed = {"x": np.zeros(1, np.float32)}
+            until, runs = time.perf_counter() + seconds, 0
+            while time.perf_counter() < until or runs < 7:
+                means = session.run(None, feed)
+                runs += 1
+            steps = session.report().steps
+            events = json.loads(Path(session.end_profiling()).read_text())
+    convs = [step for step in steps if step.kernel in ("conv", "add_partials")]
+    nodes = list(dict.fromkeys(step.nodes for step in convs))
+    variants = {step.nodes: step.variant for step in reversed(convs)}
+    totals: list[dict[str, float]] = []
+    for event in events:
+        if event["cat"] == "Session":
+            totals.append({})
+        else:
+            totals[-1][event["name"]] = totals[-1].get(event["name"], 0.0) + event["dur"]
+    assert len(nodes) == len(layers), (len(nodes), len(layers))
+    late = totals[len(totals) // 2 :]
+    times = [float(np.median([total[_text(node)] for total in late])) for node in nodes]
+    return [
+        Timed(time_, variants[node], found.astype(np.float64))
+        for time_, node, found in zip(times, nodes, means, strict=True)
+    ]
+
+
+@functools.cache
+def _model(layers: tuple[Layer, ...]) -> bytes:
+    model = save_graph(graph(layers))
+    assert model is not None
+    return model
+
+
+def _text(nodes: Any) -> str:
+    return nodes if isinstance(nodes, str) else ", ".join(nodes)
+
+
+def compare(name: str, device: str) -> None:
+    """The rule's choice beside strict arithmetic."""
+    layers = SETS[name]
+    found = run_layers(layers, device, 0.4)
+    with planning(is_strict=True):
+        strict = run_layers(layers, device, 0.4)
+    totals = np.zeros(2)
+    for layer, units, plain in zip(layers, found, strict, strict=True):
+        rate = layer.operations / units.microseconds * 1e-6
+        totals += np.array([units.microseconds, plain.microseconds]) * layer.count
+        figures = f"{units.microseconds:7.1f} µs {rate:5.0f} TFLOP/s, strict {plain.microseconds:7.1f}"
+        print(f"{layer.label:28} ×{layer.count} {figures}, {units.error(plain):.0e}; {units.variant}")
+    print(f"{name}: {totals[0]:.0f} µs, strict {totals[1]:.0f}", flush=True)
+
+
+def sweep(name: str, device: str, until: float) -> None:
+    """Every tile and some ranges of K; one line a layer and variant."""
+    layers = SETS[name]
+    fragment = device_registry.target_of(vulkan.find_device(device, True)).fragment
+    assert fragment is not None, f"{device} has no matrix units"
+    with planning(is_strict=True):
+        strict = run_layers(layers, device, 0.1)
+    for splits in RANGES[name]:
+        for tile in (*matrix_units.TILES, *MORE_TILES):
+            if time.perf_counter() > until:
+                print("out of time", flush=True)
+                return
+            if not conv_units.fits(tile, fragment):
+                continue
+            choice = Choice(tile, splits)
+            label = f"{tile.m}x{tile.n}/{tile.sub_m}x{tile.sub_n}x{tile.slices} k{tile.step_k} /{splits}"
+            try:
+                with planning(choice):
+                    found = run_layers(layers, device, 0.15)
+            except Exception as problem:
+                print(f"{name} {label}: {type(problem).__name__} {str(problem)[:200]}", flush=True)
+                continue
+            worst = max(one.error(other) for one, other in zip(found, strict, strict=True))
+            times = " ".join(f"{each.microseconds:.1f}" for each in found)
+            print(f"{name} {label}: {times} {worst:.0e}", flush=True)
+
+
+def whole_model(name: str, device: str, seconds: float) -> None:
+    """From host to host, in turns, and how far the results lie apart."""
+    path = os.fspath(model_file(name))
+    feed = feed_of(path)
+    sessions: dict[bool, Any] = {}
+    results: dict[bool, Any] = {}
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for is_strict in (False, True):
+        with planning(is_strict=is_strict):
+            sessions[is_strict] = vkml.InferenceSession(path, devices=device)
+            results[is_strict] = sessions[is_strict].run(None, feed)[0]
+    with vkml.InferenceSession(path, devices=device, precision="highest") as session:
+        exact = session.run(None, feed)[0].astype(np.float64)
+    until = time.perf_counter() + 2 * seconds
+    while time.perf_counter() < until:
+        for is_strict, session in sessions.items():
+            for _ in range(5):
+                started = time.perf_counter()
+                session.run(None, feed)
+                times[is_strict].append(time.perf_counter() - started)
+    for session in sessions.values():
+        session.close()
+    units, plain = (1e3 * float(np.median(times[key])) for key in (False, True))
+    gap = np.linalg.norm(results[False] - exact) / np.linalg.norm(exact)
+    print(
+        f"{name}: {units:.3f} ms, convolutions strict {plain:.3f} ms; relative L2 difference {gap:.1e}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.conv_units", description=__doc__)
+    parser.add_argument("--device", default="vulkan:0")
+    parser.add_argument("--sets", nargs="*", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--layers", action="store_true", help="every layer, beside strict arithmetic")
+    parser.add_argument("--models", action="store_true", help="whole models, host to host")
+    parser.add_argument("--sweep", type=float, default=0.0, metavar="SECONDS", help="every tile, for so long")
+    given = parser.parse_args()
+    for name in given.sets if given.layers else ():
+        compare(name, given.device)
+    for name in given.sets if given.models else ():
+        whole_model(name, given.device, 1.0)
+    until = time.perf_counter() + given.sweep
+    for name in given.sets if given.sweep else ():
+        sweep(name, given.device, until)
+
+
+if __name__ == "__main__":
+    main()
