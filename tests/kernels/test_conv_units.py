@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,10 +11,18 @@ import numpy.typing as npt
 import pytest
 
 import vkml
+from benchmarks.conv_units.layers import SETS
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
+from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.windows import Windows
 from vkml.kernels import matrix_units
 from vkml.kernels.matrix_units import Choice, Tile
+from vkml.kernels.packed_weights import Fragment
+from vkml.kernels.spec import KernelSpec
+from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
 
 Floats = npt.NDArray[np.float32]
@@ -153,3 +162,242 @@ def test_convolution(device: str, name: str) -> None:
     exact = shape.exact(x, weight)
     assert found.shape == exact.shape
     assert error(found, exact) <= 1.1 * error(shape.exact(tf32(x), tf32(weight)), exact)
+
+
+IMAGE = Shape(1, 32, 20, (6, 9), (3, 3), pads=(1, 1, 1, 1))
+
+
+def worst_pixel(found: npt.NDArray[np.floating], exact: Doubles) -> float:
+    """The largest relative L2 error of a pixel's results."""
+    gap = np.linalg.norm(found.astype(np.float64) - exact, axis=1)
+    return float((gap / np.linalg.norm(exact, axis=1)).max())
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("power", [-110, -40, 0, 40, 100])
+def test_magnitudes_of_images_do_not_matter(device: str, power: int, splits: int) -> None:
+    matrix_units.forced = Choice(SMALL, splits)
+    x, weight = np.ldexp(IMAGE.x(), power).astype(np.float32), IMAGE.weight()
+    [found] = run(graph(IMAGE, weight), device, x)
+    exact = IMAGE.exact(x, weight)
+    assert error(found, exact) <= 1.1 * error(IMAGE.exact(tf32(x), tf32(weight)), exact)
+
+
+@pytest.mark.parametrize("choice", [Choice(SMALL, 1), Choice(SLICED, 1), Choice(SMALL, 2)], ids=str)
+def test_badly_scaled_pixels_are_as_exact_as_tf32(device: str, choice: Choice) -> None:
+    """Pixels and filters over twelve decades, one number alone above the rest: no first scale takes them."""
+    matrix_units.forced = choice
+    rng = np.random.default_rng(5)
+    shape = Shape(1, 64, 20, (4, 24), (1, 1))
+    x, weight = shape.x(), shape.weight()
+    x *= (10.0 ** rng.uniform(-6, 6, (1, 1, 4, 24))).astype(np.float32)
+    x[0, 5, 1, 3] = 1e9
+    x[0, :, 2, 4] = 1e36 * normal(6, 64).clip(-1, 1)
+    weight *= (10.0 ** rng.uniform(-6, 6, (20, 1, 1, 1))).astype(np.float32) * np.float32(1e-7)
+    [found] = run(graph(shape, weight), device, x)
+    exact, rounded = shape.exact(x, weight), shape.exact(tf32(x), tf32(weight))
+    assert np.isfinite(found).all()
+    assert error(found, exact) <= 1.2 * error(rounded, exact)
+    assert worst_pixel(found, exact) <= 1.2 * worst_pixel(rounded, exact)
+
+
+def test_what_comes_later_may_be_larger_or_smaller(device: str) -> None:
+    """The scale is guessed by the first channels: the others do not fit it."""
+    matrix_units.forced = Choice(SMALL, 1)
+    shape = Shape(1, 96, 20, (4, 8), (1, 1))
+    for factor in (1e-12, 1e12):
+        x, weight = shape.x(), shape.weight()
+        x[:, 32:] *= np.float32(factor)
+        [found] = run(graph(shape, weight), device, x)
+        exact = shape.exact(x, weight)
+        assert error(found, exact) <= 1.1 * error(shape.exact(tf32(x), tf32(weight)), exact)
+
+
+def test_weights_of_channels_that_differ_ask_for_exact_scales(device: str) -> None:
+    """Large weights meet small channels and the other way round: the range leaves fp16 no room below."""
+    matrix_units.forced = Choice(SMALL, 1)
+    shape = Shape(1, 32, 20, (4, 8), (1, 1))
+    x, weight = shape.x(), shape.weight()
+    sizes = np.exp2(np.linspace(0, 22, 32)).astype(np.float32)
+    x *= sizes[:, None, None] * np.float32(2.0**-30)
+    weight /= sizes[:, None, None]
+    [found] = run(graph(shape, weight), device, x)
+    exact = shape.exact(x, weight)
+    assert error(found, exact) <= 1.2 * error(shape.exact(tf32(x), tf32(weight)), exact)
+
+
+def test_infinities_and_nan_come_out_where_they_belong(device: str) -> None:
+    matrix_units.forced = Choice(SMALL, 1)
+    x, weight = IMAGE.x(), IMAGE.weight()
+    weight[3, 6] = 1e-30  # too small for fp16 beside the others, and yet not zero
+    weight[4, 6] = 0
+    x[0, 6, 1, 1], x[0, 7, 1, 1] = np.inf, -np.inf
+    x[0, 6, 4, 1], x[0, 2, 4, 7] = np.inf, np.nan
+    x[0, 0, 0, 6] = 3e38
+    [found] = run(graph(IMAGE, weight), device, x)
+    with np.errstate(all="ignore"):
+        exact = IMAGE.exact(x, weight).astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    infinite = np.isinf(exact)
+    assert infinite.any()
+    np.testing.assert_array_equal(np.isinf(found), infinite)
+    np.testing.assert_array_equal(found[infinite], exact[infinite])
+    plain = np.isfinite(exact) & (np.abs(exact) < 1e30)
+    np.testing.assert_allclose(found[plain], exact[plain], rtol=1e-3, atol=0.1)
+
+
+def test_zeros_stay_zeros(device: str) -> None:
+    matrix_units.forced = Choice(SMALL, 1)
+    [found] = run(graph(IMAGE, IMAGE.weight()), device, np.zeros((1, 32, 6, 9), np.float32))
+    assert not found.any()
+
+
+@pytest.mark.parametrize("spatial", [(6, 10), (5, 7)], ids=str)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_epilogues_see_every_element(device: str, spatial: tuple[int, int], splits: int) -> None:
+    """Bias, residual, activation, a second result in another type."""
+    matrix_units.forced = Choice(SMALL, splits)
+    shape = Shape(2, 16, 20, spatial, (3, 3), pads=(1, 1, 1, 1))
+    x, weight, bias, residual = shape.x(), shape.weight(), normal(3, 20), normal(4, 2, 20, *spatial)
+    sketch = Sketch("epilogue")
+    y = sketch.node(
+        "Conv",
+        sketch.input("x", x.shape),
+        sketch.constant(weight),
+        sketch.constant(bias),
+        **shape.attributes(),
+    )
+    y = sketch.node("Relu", sketch.node("Add", y, sketch.input("residual", residual.shape)))
+    half = sketch.node("Cast", sketch.node("Mul", y, sketch.constant(np.float32(0.5))), to=10)
+    model = save_graph(sketch.finish(y, half))
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(model, options, devices=device) as session:
+        found = session.run(None, {"x": x, "residual": residual})
+        kernels = [step.kernel for step in session.report().steps]
+    assert kernels == ["conv", *["add_partials"] * (splits > 1)]  # one kernel did it all
+    exact = np.maximum(shape.exact(x, weight) + bias[:, None, None] + residual, 0)
+    assert error(found[0], exact) < 3.5e-4
+    np.testing.assert_array_equal(found[1], (found[0] * np.float32(0.5)).astype(np.float16))
+
+
+def test_images_may_lie_in_any_order(device: str) -> None:
+    matrix_units.forced = Choice(SMALL, 1)
+    shape = Shape(2, 16, 20, (5, 8), (3, 3), pads=(1, 1, 1, 1))
+    x, weight = shape.x(), shape.weight()
+    sketch = Sketch("channels last")
+    turned = sketch.node("Transpose", sketch.input("x", (2, 5, 8, 16)), perm=(0, 3, 1, 2))
+    y = sketch.node("Conv", turned, sketch.constant(weight), **shape.attributes())
+    given = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    [found] = run(save_graph(sketch.finish(y)), device, given)
+    assert error(found, shape.exact(x, weight)) < 3.5e-4
+
+
+def test_one_plan_serves_all_batches(device: str) -> None:
+    matrix_units.forced = Choice(SMALL, 1)
+    shape = Shape(1, 16, 20, (5, 8), (3, 3), pads=(1, 1, 1, 1))
+    weight = shape.weight()
+    shapes = [replace(shape, batch=batch) for batch in (2, 3, 5, 9)]
+    images = [each.x() for each in shapes]
+    for found, x, each in zip(
+        run(graph(shape, weight, "batch"), device, *images), images, shapes, strict=True
+    ):
+        assert error(found, each.exact(x, weight)) < 3.5e-4
+
+
+def test_highest_is_strict(device: str) -> None:
+    matrix_units.forced = Choice(SMALL, 1)
+    x, weight = IMAGE.x(), IMAGE.weight()
+    [found] = run(graph(IMAGE, weight), device, x, precision="highest")
+    assert error(found, IMAGE.exact(x, weight)) < 1e-6
+
+
+GPU = Target(
+    frozenset(matrix_units.MATRIX_UNIT_NEEDS),
+    shared_bytes=49152,
+    max_invocations=1024,
+    subgroup_size=32,
+    processors=132,
+    strict_fp32=False,
+    fragment=Fragment(16, 8, 16, 32),
+)
+
+
+def kernels(
+    shape: Shape, target: Target = GPU, *, group: int = 1, weight: Floats | None = None
+) -> list[KernelSpec]:
+    """What a two-dimensional convolution becomes."""
+    given, build = shape.attributes(), VulkanBuilder(target)
+    extents = [(k - 1) * d + 1 for k, d in zip(shape.kernel, given["dilations"], strict=True)]
+    output = [
+        (size + given["pads"][axis] + given["pads"][axis + 2] - extents[axis]) // given["strides"][axis] + 1
+        for axis, size in enumerate(shape.spatial)
+    ]
+    windows = Windows(
+        shape.spatial,
+        shape.kernel,
+        given["strides"],
+        given["dilations"],
+        given["pads"][:2],
+        given["pads"][2:],
+        tuple(output),
+    ).over(3)
+    dims = (shape.filters, shape.channels // group, *windows.kernel)
+    held = Constant(
+        dtypes.FLOAT32, dims, np.ones(dims, np.float32) if weight is None else weight.reshape(dims)
+    )
+    image = TensorType(dtypes.FLOAT32, (shape.batch, shape.channels, *windows.spatial))
+    x = contiguous(Buffer(BufferKind.INPUT, image.bytes, "x"), image)
+    result = TensorType(dtypes.FLOAT32, (shape.batch, shape.filters, *windows.output))
+    with build.step(result):
+        constant = contiguous(Buffer(BufferKind.CONSTANT, held.type.bytes, "w", held), held.type)
+        build.conv(x, constant, None, windows, group=group)
+    return [dispatch.kernel for dispatch in build.launches]
+
+
+def is_on_units(found: list[KernelSpec]) -> bool:
+    return found[0].variant.startswith("matrix units")
+
+
+LARGE = Shape(8, 64, 64, (56, 56), (3, 3), pads=(1, 1, 1, 1))
+
+
+def test_what_is_for_matrix_units() -> None:
+    assert is_on_units(kernels(LARGE))
+    refused = {
+        "strict": kernels(LARGE, replace(GPU, strict_fp32=True)),
+        "no matrix units": kernels(LARGE, replace(GPU, fragment=None)),
+        "small": kernels(LARGE, replace(GPU, fragment=Fragment(8, 8, 8, 8))),
+        "more than once": kernels(LARGE, replace(GPU, holds_elements_once=lambda: False)),
+        "lacks": kernels(LARGE, replace(GPU, capabilities=frozenset())),
+        "groups": kernels(LARGE, group=2),
+        "multiple of 8": kernels(replace(LARGE, channels=3)),
+        "too small": kernels(replace(LARGE, batch=1, spatial=(5, 5))),
+        "sums of more": kernels(replace(LARGE, channels=8192, batch=1, spatial=(5, 5))),
+    }
+    for reason, found in refused.items():
+        assert not is_on_units(found), reason
+        assert reason in found[0].reason, found[0].reason
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, 1e-9], ids=str)
+def test_weights_that_scales_do_not_suit_are_strict(value: float) -> None:
+    weight = LARGE.weight()
+    weight[:, 7, 1, 1] = value
+    assert "weights" in kernels(LARGE, weight=weight)[0].reason
+    weight[:, 7, 1, 1] = 1e-3
+    assert is_on_units(kernels(LARGE, weight=weight))
+
+
+def test_every_layer_of_the_benchmark_finds_a_tile() -> None:
+    for layer in itertools.chain.from_iterable(SETS.values()):
+        half, rest = layer.kernel // 2, (layer.kernel - 1) // 2
+        shape = Shape(
+            layer.batch,
+            layer.channels,
+            layer.filters,
+            (layer.size, layer.size),
+            (layer.kernel, layer.kernel),
+            (layer.stride, layer.stride),
+            (half, half, rest, rest),
+        )
+        assert "no tile" not in kernels(shape)[0].reason
