@@ -203,6 +203,12 @@ def _all() -> Iterator[Case]:
     yield case("attention", "fp16, precision high", _attention(1, 2, 70, 64, **f16), *high)
     k3 = {"kernel_shape": (3, 3)}
     yield case(
+        "convolution",
+        "fp32, precision high",
+        _weighted("Conv", (4, 64, 28, 28), (64, 64, 3, 3), 64, pads=(1, 1, 1, 1), **k3),
+        *high,
+    )
+    yield case(
         "convolution", "3×3", _weighted("Conv", (2, 5, 13, 11), (7, 5, 3, 3), 7, pads=(1, 1, 1, 1), **k3)
     )
     yield case(
