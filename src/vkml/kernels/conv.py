@@ -72,7 +72,7 @@ def conv(
     why = conv_units.refusal(build, product, x, weight, group)
     if not why:
         _add_bias(build, bias, space, result)
-        return conv_units.launch(build, product, x, weight, geometry)
+        return conv_units.launch(build, product, x, weight, windows, geometry)
     product = replace(product, why_strict=why)
     is_pointwise = windows.is_pointwise
     is_tap_major = not is_pointwise and weight.shape[1] % TILE_K == 0 and weight.buffer.constant is not None

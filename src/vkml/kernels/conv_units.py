@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple
+from vkml.ir.windows import Windows
 from vkml.kernels.gemm import Product, add_partials, estimate_strict
-from vkml.kernels.matrix_units import Choice, Tile, choose, define, why_no_units, why_not_chosen
+from vkml.kernels.matrix_units import Choice, Tile, boolean, choose, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
     LARGEST_RANGE,
     MATRIX_UNIT_NEEDS,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 CHANNEL_GROUP = 8
 """Channels of a pixel that a lane brings to shared memory at a time."""
+CHANNEL_BLOCK = 64
+"""What the longest step of k takes, so that each is of one tap."""
 LARGEST_POWER = 14
 """fp16 ends below 2^16."""
 SPARE_POWERS = 10
@@ -70,7 +73,12 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
 
 
 def launch(
-    build: VulkanBuilder, product: Product, x: View, weight: View, geometry: Mapping[str, int]
+    build: VulkanBuilder,
+    product: Product,
+    x: View,
+    weight: View,
+    windows: Windows,
+    geometry: Mapping[str, int],
 ) -> list[View]:
     """Emits a convolution that `refusal` has nothing against; returns the views of its results.
 
@@ -79,6 +87,7 @@ def launch(
         product: as in `refusal`.
         x: (batch, channels, depth, height, width), any strides.
         weight: (out channels, channels, kernel depth, height, width), row-major.
+        windows: over depth, height and width.
         geometry: of the windows, by the names that kernels know it by.
     """
     fragment = build.target.fragment
@@ -102,12 +111,17 @@ def launch(
     for name, value in geometry.items():
         writer.constant(value, name)
     writer.constant(pixels, "PIXELS")
-    writer.constant(weight.shape[1], "CHANNELS")
+    writer.constant(_block(weight), "BLOCK")
+    writer.constant(math.prod(weight.shape[2:]), "TAPS")
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     writer.constant(least, "LEAST")
     writer.constant((least + LARGEST_POWER) // 2, "GUESS")
     start = writer.offset(("image",), x.strides[:1])
     place = writer.offset(("d", "h", "w"), x.strides[2:])
+    is_inside = not (
+        any(windows.pads_begin) or any(reach > 0 for reach in windows.reach_end)
+    ) and is_multiple(product.k, tile.step_k)
+    writer.text(f"static const bool IS_INSIDE = {boolean(is_inside)};")
     writer.text(f"int image_start(int image) {{ return {start}; }}")
     writer.text(f"int image_place(int d, int h, int w) {{ return {place}; }}")
     define(writer, fragment, choice, (m, filters, product.k), pointers)
@@ -172,11 +186,18 @@ def _choice(target: Target, product: Product) -> Choice | None:
     return choose(target, fragment, turned, lambda tile: fits(tile, fragment), (False,))
 
 
+def _block(weight: View) -> int:
+    """Channels that are read for all taps before others are: so many pixels stay in the first-level cache."""
+    channels, taps = weight.shape[1], math.prod(weight.shape[2:])
+    return CHANNEL_BLOCK if taps > 1 and channels % CHANNEL_BLOCK == 0 else channels
+
+
 def _matrix(weight: View) -> View:
-    """(taps, channels, out channels) of row-major weights."""
+    """(blocks, taps, channels of a block, out channels) of row-major weights."""
     out, channels, *kernel = weight.shape
-    taps = math.prod(kernel)
-    return View(weight.buffer, weight.dtype, (taps, channels, out), (1, taps, channels * taps), weight.offset)
+    taps, block = math.prod(kernel), _block(weight)
+    shape, strides = (channels // block, taps, block, out), (block * taps, 1, taps, channels * taps)
+    return View(weight.buffer, weight.dtype, shape, strides, weight.offset)
 
 
 def _least_power(matrix: View) -> int | None:

@@ -49,7 +49,7 @@ class PackedWeights(Constant):
     def __init__(self, original: Constant, weights: View, fragment: Fragment, push_bytes: int) -> None:
         """Args:
         original: float32.
-        weights: (k, n) of it, or (taps, channels, n), whose k counts taps first and channels inside them.
+        weights: (k, n) of it, or (blocks, taps, channels, n), whose k counts all that is before n.
         fragment: whose order.
         push_bytes: of push constants that the device has.
         """
@@ -96,7 +96,7 @@ def fragments_of(packed: View, columns: int) -> View:
 
 
 def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -> Dispatch:
-    """The launch that packs weights (k, n) or (taps, channels, n)."""
+    """The launch that packs weights (k, n) or (blocks, taps, channels, n)."""
     k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
     writer = KernelWriter(push_bytes)
     numbers = {"FRAGMENT_N": fragment.n, "FRAGMENT_K": fragment.k, "LANES": fragment.lanes}
@@ -110,7 +110,10 @@ def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -
     writer.word("row_stride", weights.strides[-1])
     writer.word("k_stride", weights.strides[-2])
     writer.word("channels", weights.shape[-2])
-    writer.word("tap_stride", weights.strides[0] if len(weights.shape) == 3 else 0)
+    has_taps = len(weights.shape) == 4
+    writer.word("taps", weights.shape[1] if has_taps else 1)
+    writer.word("block_stride", weights.strides[0] if has_taps else 0)
+    writer.word("tap_stride", weights.strides[1] if has_taps else 0)
     writer.need(*MATRIX_UNIT_NEEDS)
     writer.text(
         "\n".join(
