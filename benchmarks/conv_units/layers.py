@@ -66,6 +66,7 @@ def _unet() -> tuple[Layer, ...]:
         width, size = target, size // 2
     for target in (128, 64, 32):
         found.append(Layer(1, 3 * target, target, 256 * 32 // target))
+    found.append(Layer(1, 32, 3, 256, 1))
     return tuple(found)
 
 
