@@ -24,12 +24,14 @@ from unittest import mock
 import numpy as np
 
 import vkml
-from benchmarks.conv_units.layers import SETS, Layer, graph
+from benchmarks.conv_units.layers import SETS, Layer, graph, kernel_of
 from benchmarks.feeds import feed_of
+from benchmarks.matrix_units.statistics import statistics
 from benchmarks.models import model_file
 from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.kernels import conv_units, matrix_units
+from vkml.kernels.compiler import compile_slang
 from vkml.kernels.matrix_units import Choice, Tile
 from vkml.lowering.kept import forget_lowerings
 from vkml.onnx import save_graph
@@ -206,6 +208,23 @@ def sweep(name: str, device: str, heater: Heater, until: float) -> None:
             print(f"{name} {label}: {times} {worst:.0e}", flush=True)
 
 
+def print_statistics(device: str) -> None:
+    """Registers and spilled bytes of every tile, for a 3×3 and a 1×1 convolution."""
+    info = vulkan.find_device(device, True)
+    opened, target = device_registry.open_device(info), device_registry.target_of(info)
+    assert target.fragment is not None, f"{device} has no matrix units"
+    for tile in (*matrix_units.TILES, *MORE_TILES):
+        if not conv_units.fits(tile, target.fragment):
+            continue
+        for layer in (Layer(8, 256, 256, 28), Layer(8, 256, 256, 28, 1)):
+            with planning(Choice(tile, 1)):
+                kernel = kernel_of(layer, target)
+            spirv = compile_slang(kernel.source, kernel.label)
+            found = statistics(opened, spirv, kernel.constants, kernel.push_bytes)
+            figures = ", ".join(f"{name} {value & 0xFFFFFFFF}" for name, value in found.items())
+            print(f"{tile.label()}, {layer.kernel}×{layer.kernel}: {figures}", flush=True)
+
+
 def whole_model(name: str, device: str, seconds: float) -> None:
     """From host to host, in turns, and how far the results lie apart."""
     path = os.fspath(model_file(name))
@@ -243,8 +262,11 @@ def main() -> None:
     parser.add_argument("--layers", action="store_true", help="every layer, beside strict arithmetic")
     parser.add_argument("--models", action="store_true", help="whole models, host to host")
     parser.add_argument("--sweep", type=float, default=0.0, metavar="SECONDS", help="every tile, for so long")
+    parser.add_argument("--statistics", action="store_true", help="registers of every tile")
     parser.add_argument("--heat", action="store_true", help="only keep the device busy")
     given = parser.parse_args()
+    if given.statistics:
+        print_statistics(given.device)
     if given.heat:
         heat(given.device)
     heater = Heater(given.device)

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.engine.sketch import Sketch
-from vkml.ir import Graph, dtypes
+from vkml.ir import Constant, Graph, TensorType, dtypes
+from vkml.ir.windows import Windows
+from vkml.kernels.spec import KernelSpec
+from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
 
 
 @dataclass(frozen=True)
@@ -115,3 +120,26 @@ def graph(layers: tuple[Layer, ...]) -> Graph:
             "Reshape", sketch.node("Mul", largest, scale), sketch.constant(np.ones(1, np.int64))
         )
     return sketch.finish()
+
+
+def kernel_of(layer: Layer, target: Target) -> KernelSpec:
+    """The first kernel that a layer becomes, without bias and Relu."""
+    build = VulkanBuilder(target)
+    half, rest = layer.kernel // 2, (layer.kernel - 1) // 2
+    windows = Windows(
+        (layer.size,) * 2,
+        (layer.kernel,) * 2,
+        (layer.stride,) * 2,
+        (1, 1),
+        (half,) * 2,
+        (rest,) * 2,
+        (layer.output,) * 2,
+    ).over(3)
+    dims = (layer.filters, layer.channels, *windows.kernel)
+    held = Constant(dtypes.FLOAT32, dims, np.ones(dims, np.float32))
+    image = TensorType(dtypes.FLOAT32, (layer.batch, layer.channels, *windows.spatial))
+    x = contiguous(Buffer(BufferKind.INPUT, image.bytes, "x"), image)
+    weight = contiguous(Buffer(BufferKind.CONSTANT, held.type.bytes, "weight", held), held.type)
+    with build.step(TensorType(dtypes.FLOAT32, (layer.batch, layer.filters, *windows.output))):
+        build.conv(x, weight, None, windows, group=1)
+    return build.launches[0].kernel
