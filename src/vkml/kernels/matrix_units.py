@@ -60,10 +60,12 @@ class Tile:
     """Microseconds a step of k where a multiprocessor holds as many workgroups as fit."""
     least: float
     """The share of `step` that is left where it holds only one of them."""
+    stacked: int = 1
+    """Such rows of subgroups, one below the other along m: all of them read the same weights."""
 
     @property
     def m(self) -> int:
-        return self.sub_m
+        return self.sub_m * self.stacked
 
     @property
     def n(self) -> int:
@@ -77,10 +79,14 @@ class Tile:
         return 8 * (max(operands, added) + self.m)
 
     def results_bytes(self, fragment: Fragment) -> int:
-        return 8 * (self.subgroups * fragment.m * ((self.sub_n + 4) // 2) + self.m)
+        return 8 * (self.subgroups * self.stacked * fragment.m * ((self.sub_n + 4) // 2) + self.m)
 
     def threads(self, fragment: Fragment) -> int:
-        return self.subgroups * self.slices * fragment.lanes
+        return self.slice_threads(fragment) * self.slices
+
+    def slice_threads(self, fragment: Fragment) -> int:
+        """Of one share of K."""
+        return self.subgroups * self.stacked * fragment.lanes
 
     def sums(self, fragment: Fragment) -> int:
         """That a lane holds."""
@@ -92,7 +98,7 @@ class Tile:
 
     def fits(self, fragment: Fragment, target: Target) -> bool:
         """Whether the kernel's loops come out even with this fragment, and the device has room."""
-        slice_threads = self.subgroups * fragment.lanes
+        slice_threads = self.slice_threads(fragment)
         group = max(1, 8 * fragment.lanes // (fragment.n * fragment.k)) * fragment.n
         return (
             self.sub_m % fragment.m == 0
