@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 import vkml.ops  # noqa: F401  the registry
 from vkml.ir import Node, TensorType, dtypes
 from vkml.ir.size import Sizes
+from vkml.kernels.writer import NEEDS, STORAGE
 from vkml.lowering.target import Target
 from vkml.lowering.vulkan import refusals
+from vkml.ops.upgrading import NEWEST
 
 
 def test_kernels_of_open_sizes_do_not_hold_for_more_elements_than_they_count_to() -> None:
@@ -23,3 +27,16 @@ def test_kernels_of_open_sizes_do_not_hold_for_more_elements_than_they_count_to(
         )
     assert sizes.holds({"n": 2**16 - 1, "m": 2**15})
     assert not sizes.holds({"n": 2**16, "m": 2**15})
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_values_that_no_kernel_stores_are_refused_by_name(dtype: dtypes.DType) -> None:
+    """DepthToSpace makes no view of what it reads; complex numbers are NumPy's own, and no kernel's."""
+    types = {"x": TensorType(dtype, (1, 12, 2, 2)), "y": TensorType(dtype, (1, 3, 4, 4))}
+    node = Node("DepthToSpace", ("x",), ("y",), {"blocksize": 2, "mode": "DCR"}, version=NEWEST)
+    target = Target(frozenset(need for needs in NEEDS.values() for need in needs))
+    found = refusals([node], types, {}, target)
+    if dtype in STORAGE:
+        assert not found
+    else:
+        assert found == {"y": f"no Vulkan kernel handles {dtype.name}"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vkml.ir import Constant, Node, TensorType, dtypes
+from vkml.ir import Constant, Node, TensorType
 from vkml.ir.size import Sizes, is_deciding
 from vkml.kernels.views import BufferKind, View
-from vkml.kernels.writer import NEEDS
+from vkml.kernels.writer import NEEDS, STORAGE
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.nodes import place_concatenations, view_of
 from vkml.lowering.plan import VulkanProgram
@@ -134,7 +134,7 @@ def _refused_value(node: Node, types: Mapping[str, TensorType], target: Target) 
             return f"the shape of '{name}' depends on data"
         if types[name].elements > MAX_ELEMENTS:  # of open sizes, too: the plan then holds for no others
             return f"'{name}' has {types[name].elements} elements, kernels count to {MAX_ELEMENTS}"
-        if types[name].dtype == dtypes.STRING or not types[name].dtype.is_native:
+        if types[name].dtype not in STORAGE:
             return f"no Vulkan kernel handles {types[name].dtype.name}"
     for name in node.outputs:
         missing = set(NEEDS.get(types[name].dtype, ()) if name else ()) - target.capabilities
