@@ -182,6 +182,61 @@ def test_unsigned_exponents_are_not_negative(kind: type, exponent: np.unsignedin
     assert found.tolist() == expected
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+def test_roots_as_powers_of_zero_and_infinity_below_zero(
+    device_name: str, name: str, exponent: float
+) -> None:
+    """IEEE 754 has pow(-0, ½) = 0 and pow(-∞, ½) = ∞; NumPy takes the square root where ½ is repeated."""
+    data = np.array([-np.inf, -0.0, -4, 4, np.inf, np.nan, 0], name)
+    zero, infinity = (0.0, np.inf) if exponent > 0 else (np.inf, 0.0)
+    expected = np.array([infinity, zero, np.nan, 4**exponent, infinity, np.nan, zero], name)
+    for shape in ((), (1,), (7,)):
+        given = [data, np.full(shape, exponent, name)]
+        [evaluated] = run_operator("Pow", given)
+        model = build_model("Pow", given, opset=15).SerializeToString()
+        with vkml.InferenceSession(model, devices=device_name) as session:
+            [found] = session.run(None, {"x0": given[0], "x1": given[1]})
+        for result in (evaluated, found):
+            assert_same(result, expected)
+            assert not np.signbit(result[[0, 1, 3, 4, 6]]).any()
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "exponent", [2**24 + 1, 2**31 - 1, -(2**24) - 1, -(2**53) - 1, 2**62 + 1, 2**62 + 2, 2**64 - 1, 3, 4, -5]
+)
+def test_odd_exponents_beyond_what_floats_hold_stay_odd(device_name: str, name: str, exponent: int) -> None:
+    """Of 2²⁴ + 1, float32 has the even neighbours only."""
+    data = np.array([-1, 1, -0.5, -np.inf, -0.0, 0, -2, np.nan], name)
+    sign = -1 if exponent % 2 else 1
+    power = float(min(max(exponent, -2000), 2000))
+    with np.errstate(all="ignore"):
+        size = np.abs(data).astype(np.float64) ** power
+    expected = np.where(np.signbit(data), sign * size, size).astype(name)
+    kinds = [
+        kind
+        for kind in ("int32", "int64", "uint32", "uint64")
+        if np.iinfo(kind).min <= exponent <= np.iinfo(kind).max
+    ]
+    for kind in kinds:
+        for shape in ((), (8,)):
+            given = [data, np.full(shape, exponent, kind)]
+            [evaluated] = run_operator("Pow", given)
+            model = build_model("Pow", given, opset=15).SerializeToString()
+            with vkml.InferenceSession(model, devices=device_name) as session:
+                [found] = session.run(None, {"x0": given[0], "x1": given[1]})
+            sketch = Sketch("constant")
+            x = sketch.input("x", (8,), dtypes.from_numpy(np.dtype(name)))
+            fixed = save_graph(sketch.finish(sketch.node("Pow", x, sketch.constant(given[1]))))
+            with vkml.InferenceSession(fixed, devices=device_name) as session:
+                [folded] = session.run(None, {"x": data})
+            for result in (evaluated, found, folded):
+                assert_same(result, expected)
+                is_number = ~np.isnan(expected)
+                assert (np.signbit(result) == np.signbit(expected))[is_number].all()
+
+
 @pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])
 def test_variadic(op: str) -> None:
     for name in ("float32", "float16", "float64"):

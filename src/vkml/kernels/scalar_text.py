@@ -102,6 +102,8 @@ def _text(scalar: Scalar, inputs: Sequence[str]) -> str:
     name, kind = scalar.operation, scalar.inputs[0].dtype
     if name == "convert":
         return _converted(inputs[0], kind, scalar.dtype)
+    if name == "view":
+        return f"bit_cast<{compute_type(scalar.dtype)}>({inputs[0]})"
     if kind == BOOL and name in _OF_BOOLS:
         return _OF_BOOLS[name].format(*inputs)
     if name in _SYMBOLS:

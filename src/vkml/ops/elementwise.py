@@ -57,7 +57,18 @@ def power(base: Array, exponent: Array) -> Any:
         if factor == 3:
             return (base * base * base).reshape(shape)
     exact = exponent if exponent.dtype == np.float64 else exponent.astype(base.dtype)
-    return np.power(base, exact)
+    if exponent.dtype.kind != "f":
+        # What float holds of a large odd exponent is even.
+        size = np.power(np.abs(base), exact)
+        return np.where(np.signbit(base) & (exponent & 1 != 0), -size, size)
+    value = np.power(base, exact)
+    is_half = exact == 0.5
+    # Where it is repeated, NumPy takes the square root, which differs at -0 and minus infinity.
+    return np.where(is_half, _root_power(base), value) if is_half.any() else value
+
+
+def _root_power(base: Array) -> Any:
+    return np.where(np.isneginf(base), math.inf, np.sqrt(base + 0.0)).astype(base.dtype)
 
 
 _PERIOD = 2**62
@@ -93,7 +104,16 @@ def _power_form(base: Scalar, exponent: Scalar) -> Scalar | None:
         return _SHORT_POWERS[exponent.value](base)
     if exponent.dtype == FLOAT64 and base.dtype != FLOAT64:
         return scalar.convert(scalar.power(scalar.convert(base, FLOAT64), exponent), base.dtype)
-    return scalar.power(base, scalar.convert(exponent, base.dtype))
+    times = scalar.convert(exponent, base.dtype)
+    most = 2 ** (53 if base.dtype == FLOAT64 else 24)
+    is_small = exponent.is_constant and abs(exponent.value) <= most
+    if exponent.dtype.is_float or exponent.dtype.bits < 32 or is_small:
+        return scalar.power(base, times)
+    # What float holds of a larger odd exponent is even.
+    size = scalar.power(scalar.absolute(base), times)
+    is_odd = scalar.compare("not_equal", exponent & 1, 0)
+    is_negative = scalar.view(base, INT64 if base.dtype == FLOAT64 else INT32) < 0
+    return scalar.where(is_odd & is_negative, -size, size)
 
 
 def _root(x: Scalar) -> Scalar:
