@@ -101,6 +101,14 @@ LIMITS = (
         "regions without an end, or beyond 2^20 places: a bound of vkml's",
     ),
     Limit(r"the graph has no outputs$", "nothing to compute"),
+    Limit(
+        r"opset (0|-\d+) of domain '.*' does not exist",
+        "versions count from 1; onnxruntime looks at that of an operator that it meets",
+    ),
+    Limit(
+        r"Pad node .*: pads -?\d+ and -?\d+ leave 0 elements of axis",
+        "nothing is left to repeat; onnxruntime runs that where there are no results",
+    ),
     Limit(r"Dropout node .*: (ratio|training_mode) must be a scalar", "onnxruntime reads the first number"),
     Limit(r"Einsum node .*: term '.*\..*' holds something else than letters", "onnxruntime ignores a dot"),
     Limit(

@@ -48,6 +48,20 @@ def _exceeds_doubles(node: Node, inputs: list[Array | None], result: Array) -> A
         return ~(np.abs(base.astype(np.float64)) ** exponent.astype(np.float64) < 2**53)
 
 
+def _is_odd_beyond_doubles(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    """Negative numbers to powers that are odd, where float64 has even ones only."""
+    base, exponent = inputs
+    if base is None or exponent is None or exponent.dtype.kind not in "iu":
+        return False
+    is_odd = (exponent & 1 != 0) & (np.abs(exponent.astype(np.float64)) >= 2**53)
+    return is_odd & (np.signbit(base) if base.dtype.kind == "f" else base < 0)
+
+
+def _is_odd_where_numpy_has_doubles(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    types = [array.dtype for array in inputs if array is not None]
+    return np.result_type(*types) == np.float64 and _is_odd_beyond_doubles(node, inputs, result)
+
+
 def _was_bool(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return result.dtype == object and inputs[0] is not None and inputs[0].dtype == np.bool_
 
@@ -99,6 +113,13 @@ def _has_endless_slope(node: Node, inputs: list[Array | None], result: Array) ->
 FREEDOMS = (
     Freedom("Pow", _divides_whole, "powers of integers, negative or too large: ONNX does not say"),
     Freedom("Pow", _exceeds_doubles, "onnxruntime computes powers of integers in float64", ORT),
+    Freedom("Pow", _is_odd_beyond_doubles, "onnxruntime knows exponents as float64", ORT),
+    Freedom(
+        "Pow",
+        _is_odd_where_numpy_has_doubles,
+        "onnx's evaluator knows exponents of another type than the base's as float64",
+        ONNX,
+    ),
     Freedom("Shrink", is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
     Freedom("Cast CastLike", _leaves_range, "conversions of what the target type cannot hold: undefined"),
     Freedom(

@@ -29,8 +29,13 @@ def _has_no_steps(node: Node, inputs: list[Array | None], result: Array) -> Any:
 
 def _is_beyond_the_evaluator(node: Node, inputs: list[Array | None], result: Array) -> Any:
     has_lengths = len(inputs) > 4 and inputs[4] is not None
-    others = (node.attributes.get(key) for key in ("activations", "clip", "input_forget"))
-    return has_lengths or any(value not in (None, 0) for value in others)
+    is_clipped = node.attributes["clip"] is not None  # by 0, too, which leaves the activations of 0
+    return (
+        has_lengths
+        or is_clipped
+        or bool(node.attributes.get("activations"))
+        or bool(node.attributes.get("input_forget"))
+    )
 
 
 FREEDOMS = (
