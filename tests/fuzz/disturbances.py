@@ -110,11 +110,15 @@ class Traits:
 class RandomDisturbance:
     """One sample; styles differ in how errors hang together."""
 
-    STYLES = ("each", "all up", "all down", "flushed", "signs", "zeros", "outwards", "inwards", "joined")
+    STYLES = (
+        *("each", "all up", "all down", "flushed", "signs"),
+        *("zeros", "outwards", "inwards", "joined", "whole"),
+    )
     """Errors of each element's own; of one sign, up to what is allowed in one sample and half as large in the
     next, so that somewhere they are a single unit; none but subnormals flushed; full ones of random sign;
     such that what may be zero is, and else what may be the very input; of all sizes again, away from zero and
-    towards it, as those of odd functions are; and such that what may be equal mostly is."""
+    towards it, as those of odd functions are; such that what may be equal mostly is; and such that what may be
+    a whole number is, step after step: the ends of tanh, of which other powers are no numbers."""
 
     def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
         self.rng, self.traits = rng, traits
@@ -307,7 +311,7 @@ class RandomDisturbance:
             share: Any = self.rng.uniform(-1, 1, array.shape) * self.reach
         elif self.style == "signs":
             share = self.rng.choice([-1.0, 1.0], array.shape)
-        elif self.style == "zeros":
+        elif self.style in ("zeros", "whole"):
             share = 0.0
         else:
             share = {"all down": -self.reach, "inwards": -self.reach, "flushed": 0.0}.get(
@@ -319,6 +323,9 @@ class RandomDisturbance:
             step = np.where(np.isfinite(wide), share * error, 0)
             if self.style == "zeros":
                 step = np.where(np.abs(wide) <= error, -wide, 0)
+            elif self.style == "whole":
+                missing = np.rint(wide) - wide
+                step = np.where(np.isfinite(wide) & (np.abs(missing) <= error), missing, 0)
             elif self.style == "joined":
                 # Neighbours have errors of nearly one size: a power of two is mostly the same for both.
                 grid = 2.0 ** np.floor(np.log2(error) - self.turn // len(self.STYLES) % 3)

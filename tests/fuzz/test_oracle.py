@@ -170,6 +170,15 @@ def test_jumps_that_rounding_may_decide_are_left_open() -> None:
     assert difference(expected - np.float32([0, 1, 0, 0]), expected, sample) is not None
 
 
+def test_ends_of_functions_are_met_again_and_again() -> None:
+    """(-1)⁻¹ is -1, as often as one likes; of a number just below or above it no such power is one."""
+    nodes = [node("Tanh", ["x"], ["t"]), node("Pow", ["t", "t"], ["p"]), node("Pow", ["p", "p"], ["y"])]
+    expected, sample = sampled(model(nodes), np.float32([-8.5, -3, 3, 4]))
+    assert np.isnan(expected[:2]).all()
+    assert difference(np.where([1, 0, 0, 0], np.float32(-1), expected), expected, sample) is None
+    assert difference(np.where([0, 1, 0, 0], np.float32(-1), expected), expected, sample) is not None
+
+
 def test_tiny_numbers_may_be_flushed_where_the_device_says_so() -> None:
     proto = model([node("Mul", ["x", "x"], ["y"])])
     x = np.float32([1e-20, 1, 2, 3])

@@ -58,8 +58,11 @@ def _is_odd_beyond_doubles(node: Node, inputs: list[Array | None], result: Array
 
 
 def _is_odd_where_numpy_has_doubles(node: Node, inputs: list[Array | None], result: Array) -> Any:
-    types = [array.dtype for array in inputs if array is not None]
-    return np.result_type(*types) == np.float64 and _is_odd_beyond_doubles(node, inputs, result)
+    base, exponent = inputs
+    if base is None or exponent is None or base.dtype.isbuiltin != 1 or exponent.dtype.isbuiltin != 1:
+        return False
+    is_double = np.result_type(base, exponent) == np.float64
+    return is_double and _is_odd_beyond_doubles(node, inputs, result)
 
 
 def _was_bool(node: Node, inputs: list[Array | None], result: Array) -> Any:
