@@ -117,8 +117,8 @@ class RandomDisturbance:
     """Errors of each element's own; of one sign, up to what is allowed in one sample and half as large in the
     next, so that somewhere they are a single unit; none but subnormals flushed; full ones of random sign;
     such that what may be zero is, and else what may be the very input; of all sizes again, away from zero and
-    towards it, as those of odd functions are; such that what may be equal mostly is; and such that what may be a
-    whole number is, step after step: the ends of tanh, of which other powers are no numbers."""
+    towards it, as those of odd functions are; such that what may be equal mostly is; and such that what may
+    be whole is, step after step: the ends of tanh, of which other powers are no numbers."""
 
     def __init__(self, rng: np.random.Generator, traits: Traits, number: int) -> None:
         self.rng, self.traits = rng, traits

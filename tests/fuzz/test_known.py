@@ -93,6 +93,14 @@ def test_odd_exponents_that_doubles_lack_are_even_for_others(base: str, kind: st
     assert len(excused("Pow", [brain, exponents], brain, ONNX)) == 4
 
 
+def test_integers_that_doubles_lack_are_others_for_the_evaluator() -> None:
+    x, exponents = np.array([2**53 + 1, 2**53 + 1, 3]), np.uint64([1, 0, 33])
+    verdict = verdict_of([helper.make_node("Pow", ["x", "e"], ["y"])], {"x": x, "e": exponents})
+    assert verdict.counts["operators compared"] == 1 and not verdict.findings, verdict.findings
+    assert excused("Pow", [x, exponents], x, ONNX) == [True, False, False]
+    assert not any(excused("Pow", [x, exponents.astype(np.int64)], x, ONNX))
+
+
 def test_opsets_that_nobody_asks_for() -> None:
     """onnxruntime takes a model without nodes whatever its opset is."""
     verdict = verdict_of([], {"x": np.ones(3, np.float32)}, 0)

@@ -57,12 +57,13 @@ def _is_odd_beyond_doubles(node: Node, inputs: list[Array | None], result: Array
     return is_odd & (np.signbit(base) if base.dtype.kind == "f" else base < 0)
 
 
-def _is_odd_where_numpy_has_doubles(node: Node, inputs: list[Array | None], result: Array) -> Any:
+def _is_inexact_where_numpy_has_doubles(node: Node, inputs: list[Array | None], result: Array) -> Any:
     base, exponent = inputs
     if base is None or exponent is None or base.dtype.isbuiltin != 1 or exponent.dtype.isbuiltin != 1:
         return False
-    is_double = np.result_type(base, exponent) == np.float64
-    return is_double and _is_odd_beyond_doubles(node, inputs, result)
+    if np.result_type(base, exponent) != np.float64:
+        return False
+    return _is_odd_beyond_doubles(node, inputs, result) | _exceeds_doubles(node, inputs, result)
 
 
 def _was_bool(node: Node, inputs: list[Array | None], result: Array) -> Any:
@@ -119,8 +120,8 @@ FREEDOMS = (
     Freedom("Pow", _is_odd_beyond_doubles, "onnxruntime knows exponents as float64", ORT),
     Freedom(
         "Pow",
-        _is_odd_where_numpy_has_doubles,
-        "onnx's evaluator knows exponents of another type than the base's as float64",
+        _is_inexact_where_numpy_has_doubles,
+        "onnx's evaluator computes in float64 where NumPy has no other type for both",
         ONNX,
     ),
     Freedom("Shrink", is_wide_whole, "integers beyond float64's whole numbers, plus a float"),
