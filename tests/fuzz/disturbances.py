@@ -83,7 +83,8 @@ JITTERED = frozenset(
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 LARGEST = {**dict.fromkeys((*HALVES, np.dtype(np.float32)), 1e17), np.dtype(np.float64): 1e150}
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
-
+FLUSHED = (np.dtype(np.float32), np.dtype(np.float64))
+"""Types in whose registers devices may have no subnormal numbers; others are computed in these."""
 
 TURNS = 59
 """Every so manieth of open places is the greatest at a time; a prime, so that axes of any stride have one."""
@@ -97,7 +98,7 @@ class Traits:
 
     rough_quotients: bool = False
     flushes: bool = False
-    """Whether subnormal float32 may count as zero."""
+    """Whether subnormal float32 and float64 may count as zero."""
     winograd: bool = False
     unrounded_halves: bool = False
     """Whether a float of 16 bits may be known more precisely than it is stored."""
@@ -203,9 +204,10 @@ class RandomDisturbance:
             or _is_plain_scatter(node)
             or (op == "Resize" and node.attributes["mode"] == "nearest")
         ):
-            if self.traits.flushes and op in ("LeakyRelu", "PRelu") and array.dtype == np.float32:
+            is_chosen = op in ("LeakyRelu", "PRelu") or (op in CHOICES and _has_subnormals(inputs))
+            if self.traits.flushes and is_chosen and array.dtype in FLUSHED:
                 # What counts as zero where it is compared may come out as it is.
-                tiny = np.finfo(np.float32).tiny
+                tiny = np.finfo(array.dtype).tiny
                 return np.where(np.abs(array) < tiny, tiny, scale * unit if scale != 1 else 0)
             if array.dtype in HALVES and op in ARITHMETIC:
                 # A chain of these may round once, at its end; what is left of many times a number that is not
@@ -298,8 +300,8 @@ class RandomDisturbance:
         error = (4 + 2 * math.sqrt(terms)) * epsilon * total.astype(np.float64)
         if node.op == "Conv" and self.traits.winograd and inputs[1].shape[2:] == (3, 3):  # type: ignore[union-attr]
             error = error + 3e-5 * np.max(total, initial=0)
-        if self.traits.flushes and array.dtype == np.float32:
-            error = error + terms * float(np.finfo(np.float32).tiny)  # products that are flushed one by one
+        if self.traits.flushes and array.dtype in FLUSHED:
+            error = error + terms * float(np.finfo(array.dtype).tiny)  # products that are flushed one by one
         if node.op == "Resize":
             error = error + 4 * epsilon * np.max(np.abs(sizes[0]), initial=0)
         return error
@@ -351,10 +353,20 @@ class RandomDisturbance:
         return np.where(places % TURNS == self.turn // 3 % TURNS, np.inf, -np.inf)
 
     def _flushed(self, array: Array, dtype: DType) -> Array:
-        if not self.flushes or dtype != dtypes.FLOAT32:
+        if not self.flushes or dtype not in (dtypes.FLOAT32, dtypes.FLOAT64):
             return array
-        is_tiny = (np.abs(array) < np.float32(1.17549435e-38)) & (array != 0)
-        return np.where(is_tiny, np.copysign(np.float32(0), array), array) if is_tiny.any() else array
+        is_tiny = _is_subnormal(array)
+        return np.where(is_tiny, np.copysign(array.dtype.type(0), array), array) if is_tiny.any() else array
+
+
+def _is_subnormal(array: Array) -> Any:
+    return (np.abs(array) < np.finfo(array.dtype).tiny) & (array != 0)
+
+
+def _has_subnormals(inputs: list[Array | None]) -> bool:
+    return any(
+        bool(_is_subnormal(array).any()) for array in inputs if array is not None and array.dtype in FLUSHED
+    )
 
 
 def _returned(array: Array, given: Array, error: Any) -> Array:

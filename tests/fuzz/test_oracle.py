@@ -194,6 +194,30 @@ def test_tiny_numbers_may_be_flushed_where_the_device_says_so() -> None:
     assert difference(np.float32([-1e-38, 1, -0.020001, 3]), expected, sample) is not None
 
 
+def test_tiny_doubles_may_be_flushed_where_the_device_says_so() -> None:
+    nodes = [
+        node("Cast", ["x"], ["d"], to=TensorProto.DOUBLE),
+        node("Mul", ["d", "c"], ["m"]),
+        node("Sign", ["m"], ["y"]),
+    ]
+    proto = model(nodes, {"c": np.float64(1e-280)})
+    for traits, is_open in ((Traits(flushes=True), True), (Traits(), False)):
+        expected, sample = sampled(proto, np.float32([1e-32, 2, 3, 4]), traits)
+        assert expected.tolist() == [1, 1, 1, 1]
+        assert (difference(np.float64([0, 1, 1, 1]), expected, sample) is None) == is_open
+        assert difference(np.float64([1, 0, 1, 1]), expected, sample) is not None
+
+
+def test_what_counts_as_zero_may_be_the_greater_of_two() -> None:
+    x = np.float32([-1e-40, 1, -2, 0])
+    for other, is_open in ((-0.0, True), (3, False)):
+        proto = model([node("Max", ["x", "c"], ["y"])], {"c": np.float32(other)})
+        expected, sample = sampled(proto, x, Traits(flushes=True))
+        assert difference(np.where(x < 0, x, expected), expected, sample) is not None
+        found = np.where([1, 0, 0, 0], x, expected)
+        assert (difference(found, expected, sample) is None) == is_open
+
+
 def test_products_may_be_flushed_one_by_one() -> None:
     proto = model([node("MatMul", ["x", "w"], ["y"])], {"w": np.full((4, 1), 5e-39, np.float32)}, (1, 4))
     x = np.ones((1, 4), np.float32)
