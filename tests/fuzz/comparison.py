@@ -50,21 +50,28 @@ def difference(found: Array, expected: Array, sample: Callable[[int], Array | No
         return Difference(
             f"{found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}"
         )
-    wrong = ~np.asarray(is_equal(found, expected), bool).reshape(found.shape)
-    if not wrong.any():
+    places = np.flatnonzero(~np.asarray(is_equal(found, expected), bool))
+    if not places.size:
         return None
     allowed = _allowed_texts if found.dtype.kind in "OUS" else _allowed
     samples: list[Array] = []
+    """Of the places that are wrong as yet: a large result has few of these."""
+    taken = 0
     for count in (FEW, MORE, MANY):
-        for number in range(len(samples), count):
-            made = sample(number)
+        while taken < count:
+            made = sample(taken)
             if made is None or made.shape != expected.shape:
                 return None  # a shape hangs on rounding
-            samples.append(made)
-        wrong = ~allowed(found, expected, samples)
-        if not wrong.any():
+            samples.append(made.reshape(-1)[places])
+            taken += 1
+        wrong = ~allowed(found.reshape(-1)[places], expected.reshape(-1)[places], samples)
+        places, samples = places[wrong], [array[wrong] for array in samples]
+        if not places.size:
             return None
-    return Difference(described(found, expected, wrong), wrong)
+    mask = np.zeros(found.size, bool)
+    mask[places] = True
+    mask = mask.reshape(found.shape)
+    return Difference(described(found, expected, mask), mask)
 
 
 def _is_shape_open(found: Array, expected: Array, sample: Callable[[int], Array | None]) -> bool:

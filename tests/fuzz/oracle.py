@@ -211,7 +211,12 @@ class _Judge:
                 found = self._sample(run.feed, which)
                 return None if found is None else found[name]
 
-            wrong = difference(result[name], expected, sample)
+            try:
+                wrong = difference(result[name], expected, sample)
+            except MemoryError:
+                self.count("bytes", UNKNOWN_BYTES)
+                self.count("out of memory")
+                continue
             self.count("compared")
             if wrong is not None:
                 way = f" (run {number}, given as {run.presentation})" if number else ""

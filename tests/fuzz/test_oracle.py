@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -330,6 +331,19 @@ def test_type_and_shape_are_compared() -> None:
     expected, sample = sampled(model([node("Relu", ["x"], ["y"])]), X)
     assert difference(expected.astype(np.float64), expected, sample) is not None
     assert difference(expected.reshape(2, 2), expected, sample) is not None
+
+
+def test_samples_are_kept_of_what_differs_only() -> None:
+    """A Tile may make megabytes; 240 samples of these would be more than a child may take."""
+    expected = np.zeros(2_000_000, np.float32)
+    found = expected.copy()
+    found[7] = 1
+    tracemalloc.start()
+    wrong = difference(found, expected, lambda number: expected.copy())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert wrong is not None and np.flatnonzero(wrong.mask).tolist() == [7]
+    assert peak < 5 * expected.nbytes
 
 
 def test_texts_and_integers_are_compared_exactly() -> None:
