@@ -313,3 +313,17 @@ def test_random_graphs(device_name: str, seed: int) -> None:
                     for name, array in feed.items()
                 }
             session.report()
+
+
+def test_sizes_that_data_decide_lie_beside_open_ones(device_name: str) -> None:
+    """The one plan of two sizes, in which the CPU makes results of a size that nobody knows before."""
+    sketch = Sketch("beside")
+    x, y = sketch.input("x", (2, 2)), sketch.input("y", ("n", 3))
+    model = save_graph(sketch.finish(sketch.node("Unique", x), sketch.node("Neg", y)))
+    data = np.float32([[1, 2], [2, 1]])
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        for rows in (2, 3, 4):
+            other = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+            found, negative = session.run(None, {"x": data, "y": other})
+            assert found.tolist() == [1, 2]
+            np.testing.assert_array_equal(negative, -other)
