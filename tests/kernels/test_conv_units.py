@@ -31,7 +31,6 @@ Doubles = npt.NDArray[np.float64]
 SMALL = Tile(16, 16, 2, 1, 32, 1, 1.0, 1.0)
 """Lavapipe compiles for seconds."""
 SLICED = Tile(16, 16, 2, 2, 32, 2, 1.0, 1.0)
-STACKED = Tile(8, 16, 1, 1, 32, 1, 1.0, 1.0, 2)
 
 
 @pytest.fixture
@@ -150,10 +149,6 @@ CASES = {
     "ranges of K": (Choice(SMALL, 3), Shape(1, 32, 36, (7, 12), (3, 3), pads=(1, 1, 1, 1))),
     "ranges of K, odd pixels": (Choice(SMALL, 2), Shape(3, 16, 20, (5, 7), (3, 3), pads=(1, 1, 1, 1))),
     "more ranges than steps": (Choice(SMALL, 4), Shape(1, 40, 20, (4, 4), (1, 1))),
-    "subgroups one below the other": (
-        Choice(STACKED, 1),
-        Shape(3, 16, 36, (5, 7), (3, 3), pads=(1, 1, 1, 1)),
-    ),
     "slices": (Choice(SLICED, 1), Shape(2, 24, 36, (7, 8), (3, 3), pads=(1, 1, 1, 1))),
     "slices and ranges of K": (Choice(SLICED, 2), Shape(2, 24, 36, (7, 7), (3, 3), pads=(1, 1, 1, 1))),
 }

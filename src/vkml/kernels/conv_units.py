@@ -161,14 +161,20 @@ def launch(
 
 def fits(tile: Tile, fragment: Fragment) -> bool:
     """Whether each thread's loads are all of one pixel, and what the kernel keeps in between has room."""
-    slice_threads, threads = tile.slice_threads(fragment), tile.threads(fragment)
-    operand_words = 2 * tile.slices * tile.m * (tile.step_k + 8) // 8
+    slice_threads = tile.subgroups * fragment.lanes
+    threads = tile.threads(fragment)
+    words = (
+        max(
+            2 * tile.slices * tile.m * (tile.step_k + 8), tile.n // tile.sub_n * fragment.n * 2 * (tile.m + 4)
+        )
+        // 8
+    )
     return (
         slice_threads % tile.m == 0
         and tile.m * tile.step_k % (slice_threads * CHANNEL_GROUP) == 0
         and fragment.n * tile.sub_m // 4 % fragment.lanes == 0
         and threads // fragment.lanes <= tile.m
-        and threads <= operand_words
+        and threads <= words
     )
 
 

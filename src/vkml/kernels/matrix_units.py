@@ -60,12 +60,10 @@ class Tile:
     """Microseconds a step of k where a multiprocessor holds as many workgroups as fit."""
     least: float
     """The share of `step` that is left where it holds only one of them."""
-    stacked: int = 1
-    """Such rows of subgroups, one below the other along m: all of them read the same weights."""
 
     @property
     def m(self) -> int:
-        return self.sub_m * self.stacked
+        return self.sub_m
 
     @property
     def n(self) -> int:
@@ -79,14 +77,10 @@ class Tile:
         return 8 * (max(operands, added) + self.m)
 
     def results_bytes(self, fragment: Fragment) -> int:
-        return 8 * (self.subgroups * self.stacked * fragment.m * ((self.sub_n + 4) // 2) + self.m)
+        return 8 * (self.subgroups * fragment.m * ((self.sub_n + 4) // 2) + self.m)
 
     def threads(self, fragment: Fragment) -> int:
-        return self.slice_threads(fragment) * self.slices
-
-    def slice_threads(self, fragment: Fragment) -> int:
-        """Of one share of K."""
-        return self.subgroups * self.stacked * fragment.lanes
+        return self.subgroups * self.slices * fragment.lanes
 
     def sums(self, fragment: Fragment) -> int:
         """That a lane holds."""
@@ -98,7 +92,7 @@ class Tile:
 
     def fits(self, fragment: Fragment, target: Target) -> bool:
         """Whether the kernel's loops come out even with this fragment, and the device has room."""
-        slice_threads = self.slice_threads(fragment)
+        slice_threads = self.subgroups * fragment.lanes
         group = max(1, 8 * fragment.lanes // (fragment.n * fragment.k)) * fragment.n
         return (
             self.sub_m % fragment.m == 0
