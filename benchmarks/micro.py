@@ -292,8 +292,13 @@ def softmaxes(count: int) -> Graph:
     return sketch.finish(value)
 
 
-def looping(is_counted: bool) -> Graph:
-    """A Loop over n trips of three launches; its condition is given, or computed by the body."""
+def looping(condition_of: str) -> Graph:
+    """A Loop over n trips of three launches.
+
+    Args:
+        condition_of: what the body computes its condition of: "nothing", one "element" of its result, which
+            takes a launch more, or "all" of them.
+    """
     body = Sketch("body", 17)
     body.input("number", (), dtypes.INT64)
     condition = body.input("goes_on", (), dtypes.BOOL)
@@ -301,8 +306,14 @@ def looping(is_counted: bool) -> Graph:
     half = body.constant(np.float32(0.5))
     for _ in range(3):  # a launch each, for it reads columns where the one before writes rows
         value = body.node("Tanh", body.node("Mul", body.node("Transpose", value, perm=[1, 0]), half))
-    if not is_counted:
-        least = body.node("ReduceMin", value, keepdims=0)
+    if condition_of != "nothing":
+        if condition_of == "all":
+            least = body.node("ReduceMin", value, keepdims=0)
+        else:
+            ends = [body.constant(np.array([number, number])) for number in (0, 1)]
+            least = body.node(
+                "Reshape", body.node("Slice", value, *ends), body.constant(np.zeros(0, np.int64))
+            )
         condition = body.node("Less", least, body.constant(np.float32(2)))
     inner = body.finish(condition, value)
     sketch = Sketch("looping", 17)
@@ -317,8 +328,12 @@ def looping(is_counted: bool) -> Graph:
 def trips(setting: Setting, count: int = 1000) -> list[Figure]:
     """What a trip of a loop costs, with its number known, and with a condition that the device computes."""
     found = []
-    for is_counted in (True, False):
-        model = vkml.onnx.save_graph(looping(is_counted))
+    for condition_of, kind in (
+        ("nothing", "their number known"),
+        ("element", "a condition from the device"),
+        ("all", "a condition from all 16,384 elements"),
+    ):
+        model = vkml.onnx.save_graph(looping(condition_of))
         assert model is not None
         feed = {"n": np.array(count), "go": np.array(True), "x": np.zeros((128, 128), np.float32)}
         with vkml.InferenceSession(model, devices=setting.device, precision=setting.precision) as session:
@@ -327,7 +342,6 @@ def trips(setting: Setting, count: int = 1000) -> list[Figure]:
                 start = time.perf_counter()
                 session.run(None, feed)
                 taken.append(time.perf_counter() - start)
-        kind = "their number known" if is_counted else "a condition from the device"
         found.append(Figure(f"Loop of {count} trips of 3 launches, {kind}: a trip", min(taken) / count))
     return found
 

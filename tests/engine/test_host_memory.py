@@ -77,6 +77,17 @@ def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(block.bytes.size for block in host_memory._unused) <= 9 << 20
 
 
+def test_memory_of_sizes_that_come_no_more_is_given_back() -> None:
+    gc.collect()
+    host_memory._unused.clear()
+    for part in range(1, 20):  # as results of a text that grows: each size for a while
+        for _ in range(30):
+            array = empty((part << 22,), np.dtype(np.uint8))
+            del array
+        kept = sorted(block.bytes.size >> 22 for block in host_memory._unused)
+        assert kept == list(range(max(1, part - 2), part + 1)), kept
+
+
 def test_an_interrupt_leaves_nobody_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller's share fails in the middle; when `copy` has raised, the memory is the caller's again."""
     monkeypatch.setattr(host_memory, "available_processors", lambda: 4)

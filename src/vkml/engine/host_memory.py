@@ -30,6 +30,8 @@ _PART = 4 << 20
 _MOST_THREADS = 4
 _KEPT_BYTES = 256 << 20
 """Unused memory that stays for results to come."""
+_IDLE = 64
+"""Results made since an array has left memory, from which on it goes where memory of another size is made."""
 
 
 class Block:
@@ -47,6 +49,8 @@ class Block:
         self.bytes: Array = np.frombuffer(self._memory, np.uint8)
         self._imported: weakref.WeakKeyDictionary[Device, tuple[int, Memory | None]]
         self._imported = weakref.WeakKeyDictionary()
+        self.left = 0
+        """How many results had been made when an array left it last."""
 
     def on(self, device: Device) -> Memory | None:
         """It as a buffer of a device; None where that takes no memory of the host."""
@@ -70,6 +74,8 @@ class Block:
 
 _unused: deque[Block] = deque()
 """Memory that no array lies in, what was given back last behind."""
+_made = 0
+"""Results, so far."""
 _forks = 0
 """Of this process. Pages that it shares with a child since then may move when they are written: what a device
 knows of them is asked for anew."""
@@ -98,6 +104,7 @@ class _Lease:
         }
 
     def __del__(self, unused: deque[Block] = _unused) -> None:
+        self._block.left = _made
         unused.append(self._block)
         # Arrays go in any thread, and in the midst of anything: nothing here waits for a lock.
         while sum(block.bytes.size for block in _listed(unused)) > _KEPT_BYTES:
@@ -131,14 +138,24 @@ def leased(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Block]:
 
 
 def _take(room: int) -> Block:
-    for block in reversed(_listed(_unused)):
-        if block.bytes.size == room:
-            try:
-                _unused.remove(block)
-            except (ValueError, IndexError):
-                continue  # another thread was faster
+    global _made
+    _made += 1
+    unused = _listed(_unused)
+    for block in reversed(unused):
+        if block.bytes.size == room and _removed(block):
             return block
+    for block in unused:  # sizes that came once, as when a text grows
+        if _made - block.left > _IDLE:
+            _removed(block)
     return Block(room)
+
+
+def _removed(block: Block) -> bool:
+    try:
+        _unused.remove(block)
+    except (ValueError, IndexError):
+        return False  # another thread was faster
+    return True
 
 
 def copied(source: Array) -> Array:

@@ -460,7 +460,9 @@ def _make_plan(
 def _stays_on_host(graph: Graph, placement: Placement) -> bool:
     """Whether all values are so small that to give them to a device would take longer than the work."""
     limit = placement.host_elements
-    return bool(limit) and not placement.strict and all(t.elements <= limit for t in graph.types.values())
+    if not limit or placement.strict:
+        return False
+    return all(type_.is_static and type_.elements <= limit for type_ in graph.types.values())
 
 
 def _accepted(
