@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vkml.ir.described import described
 from vkml.ir.lazy import lazy
 from vkml.ir.size import Size
 from vkml.kernels.pointwise_math import math_used_by
@@ -70,7 +71,7 @@ class KernelSpec:
         return self.text.joined()
 
 
-@dataclass(frozen=True, eq=False)
+@described
 class Dispatch:
     """One launch of a kernel."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from vkml.cpu.native.kernel import Launch
 from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.open_pointwise import open_pointwise
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
+from vkml.ir.described import described
 from vkml.ir.file_constant import owned
 from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.size import examples, is_deciding
+from vkml.ir.types import contiguous_strides
 from vkml.ir.windows import Windows
-from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering import native_images, native_products, native_recurrent, native_rows
 from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
@@ -45,7 +47,7 @@ Array = np.ndarray[Any, Any]
 AnyLaunch = Launch | OpenLaunch | DeferredLaunch
 
 
-@dataclass(frozen=True, eq=False)
+@described
 class NativeDispatch:
     """A launch of machine code over views."""
 
