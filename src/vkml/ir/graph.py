@@ -96,7 +96,7 @@ class Node:
     domain: str = ""
     version: int = 0
 
-    @property
+    @lazy
     def label(self) -> str:
         """How messages call the node: ``Conv node 'conv1'``, by its first output where it has no name."""
         return f"{self.op} node '{self.name or next((o for o in self.outputs if o), '?')}'"
@@ -150,10 +150,8 @@ class Node:
             return ()
         parts: list[Hashable] = []
         for key, value in self.attributes.items():
-            if type(value) in _PLAIN:
-                parts += [key, type(value), value]
-            else:
-                parts += [key, _form(value)]
+            kind = _PLAIN.get(type(value))
+            parts += [key, _form(value)] if kind is None else [key, kind, value]
         return tuple(parts)
 
     @lazy
@@ -271,7 +269,7 @@ def attribute_key(attributes: Mapping[str, Any]) -> Hashable:
 _MOST_NUMBERS = 64
 """Elements of constants that are part of a form."""
 _FORMS_KEPT = 8192
-_PLAIN = frozenset({int, bool, str, type(None)})
+_PLAIN: Mapping[type, str] = {int: "int", bool: "bool", str: "str", type(None): "None"}
 """Types of attributes that are compared as they are."""
 
 

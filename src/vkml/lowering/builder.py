@@ -240,7 +240,8 @@ class Builder(Templates, Generic[D]):
         Raises:
             CannotLower: why it has no form here.
         """
-        with self.node(node, parts):
+        self._begin(node, parts)
+        try:
             if is_deciding() or node.form is None:
                 return self._lower(node, inputs, types)
             form, buffers = self._form(node, inputs, types)
@@ -248,17 +249,25 @@ class Builder(Templates, Generic[D]):
                 if trace.holds(self, buffers):
                     return self._replay(trace, node, buffers)
             return self._traced(form, buffers, node, inputs, types)
+        finally:
+            self._end()
 
     @contextlib.contextmanager
     def node(self, node: Node, parts: Sequence[Node]) -> Iterator[None]:
         """Names what the launches inside compute, and where results go."""
-        self._labels = tuple([part.label for part in parts])
-        self._operators = tuple([part.op for part in parts])
-        self._result_names = node.outputs
+        self._begin(node, parts)
         try:
             yield
         finally:
-            self._labels = self._operators = self._result_names = ()
+            self._end()
+
+    def _begin(self, node: Node, parts: Sequence[Node]) -> None:
+        self._labels = tuple([part.label for part in parts])
+        self._operators = tuple([part.op for part in parts])
+        self._result_names = node.outputs
+
+    def _end(self) -> None:
+        self._labels = self._operators = self._result_names = ()
 
     def _replay(self, trace: Trace, node: Node, buffers: list[Buffer]) -> Sequence[View | None]:
         if trace.refusal is not None:

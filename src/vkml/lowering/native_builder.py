@@ -150,9 +150,14 @@ class NativeBuilder(Builder[NativeDispatch]):
         place = f"native:{key}:{shape}:{steps}:{offset}"
         strides = [step * view.itemsize for step in steps]
 
+        is_whole = self.is_whole_constant(view)
+
         def change(whole: Array) -> Array:  # refers to no view: it may be kept for longer than the plan
-            flat = np.ascontiguousarray(whole).reshape(-1)
-            seen = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
+            if is_whole:
+                seen = whole.reshape(shape)
+            else:
+                flat = np.ascontiguousarray(whole).reshape(-1)
+                seen = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
             return owned(np.ascontiguousarray(make(seen.astype(np.float32, copy=False))).reshape(-1))
 
         whole = contiguous(view.buffer, constant.type)

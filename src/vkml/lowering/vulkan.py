@@ -57,13 +57,11 @@ def lower(
     place_concatenations(build, piece.nodes, types, outputs)
     shared: dict[int, View] = {}
     for node in piece.nodes:
-        given = [view_of(name, views, constants, build, shared) for name in node.inputs]
+        given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
         results = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
-        views.update(
-            (name, view)
-            for name, view in zip(node.outputs, results, strict=False)
-            if name and view is not None
-        )
+        for name, made in zip(node.outputs, results, strict=False):
+            if name and made is not None:
+                views[name] = made
     for name, target_view in outputs.items():
         made = view_of(name, views, constants, build, shared)
         if made is not None and made is not target_view:
