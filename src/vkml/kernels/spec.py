@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vkml.ir.described import described
@@ -69,6 +71,12 @@ class KernelSpec:
     def source(self) -> str:
         """Complete Slang source."""
         return self.text.joined()
+
+    @lazy
+    def name(self) -> Hashable:
+        """Equal for kernels of which devices make the same pipeline."""
+        source = hashlib.sha256(self.source.encode()).digest()
+        return source, self.constants, self.push_bytes, self.subgroup_size
 
 
 @described

@@ -311,6 +311,11 @@ class Builder(Templates, Generic[D]):
             return str(reason)
         return None
 
+    def is_certain(self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]) -> bool:
+        """Whether a lowering of a node is kept that holds whatever is in constants."""
+        form, _ = self._form(node, inputs, types)
+        return any(trace.refusal is None and not trace.questions for trace in self._kept.get(form, ()))
+
     def _form(
         self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]
     ) -> tuple[Hashable, list[Buffer]]:

@@ -132,6 +132,19 @@ def kept_for(setting: Hashable) -> Kept:
     return found
 
 
+_certain: dict[Hashable, set[Hashable]] = {}
+
+
+def certain_for(setting: Hashable) -> set[Hashable]:
+    """Forms of nodes, with the types of operands, that have a lowering whatever constants hold."""
+    found = _certain.get(setting)
+    if found is None:
+        if len(_certain) >= _SETTINGS_KEPT:
+            _certain.clear()
+        found = _certain[setting] = set()
+    return found
+
+
 def keep(kept: Kept, form: Hashable, trace: Trace) -> None:
     """Keeps a trace for nodes to come."""
     if not trace.is_lasting:
@@ -145,3 +158,4 @@ def keep(kept: Kept, form: Hashable, trace: Trace) -> None:
 def forget_lowerings() -> None:
     """Drops all lowerings, for tests that change what lowering goes by."""
     _kept.clear()
+    _certain.clear()
