@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,12 @@ from vkml.ir.packing import from_bytes, to_bytes
 from vkml.ir.types import TensorType, ValueType
 
 
+@functools.lru_cache(maxsize=4096)
+def _tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
+    """One object for all constants of a type: what is computed of it once is known of all."""
+    return TensorType(dtype, shape)
+
+
 @dataclass(frozen=True, eq=False)
 class Constant:
     """A tensor whose value is part of the graph. `array` is often a read-only view of a mapped file."""
@@ -28,7 +35,7 @@ class Constant:
     @lazy
     def type(self) -> TensorType:
         """Element type and shape."""
-        return TensorType(self.dtype, self.shape)
+        return _tensor_type(self.dtype, self.shape)
 
     @lazy
     def is_open(self) -> bool:

@@ -108,7 +108,7 @@ def _grow(
             outside = {name for name in leaves if group_of.get(name) != at}
             if len(group.leaves | outside) > MAX_LEAVES:
                 continue
-            if order.connect(sources.keys() - {at}, at):
+            if len(sources) == 1 or order.connect(sources.keys() - {at}, at):
                 chosen = at
                 group.members.append(i)
                 group.operations += operations
@@ -199,6 +199,7 @@ def _fused(members: Sequence[Node], graph: Graph, read: Sequence[str], outputs: 
         {name: types[name] for node in members for name in node.outputs if name},
         name="+".join([node.op for node in members[:8]]),
     )
+    Graph.captures.know(body, ())  # all that is read outside is among its inputs
     label = members[0].name or members[0].outputs[0]
     return Node("Fused", tuple(inputs), tuple(outputs), {"body": body}, name=label, domain="vkml")
 
