@@ -359,13 +359,13 @@ class NativeStep:
         known = self._addresses.get(buffer)
         if known is None:
             if buffer.kind is BufferKind.ACTIVATION:
-                return _data_address(self._arena) + places[buffer]
+                return _address(self._arena) + places[buffer]
             if buffer.kind is BufferKind.POSITIONS:
-                return _data_address(self._positions)
+                return _address(self._positions)
             assert buffer.constant is not None
             array = np.ascontiguousarray(buffer.constant.array)
             self._kept.append(array)
-            known = self._addresses[buffer] = _data_address(array)
+            known = self._addresses[buffer] = array.ctypes.data
         return known
 
     def _make_binding(self, values: tuple[int, ...], numbers: tuple[int, ...], layout: _Layout) -> _Binding:
@@ -511,11 +511,6 @@ def _aligned(size: int) -> Array:
     whole = np.zeros(size + 64, np.uint8)
     skip = -whole.ctypes.data % 64
     return whole[skip : skip + size]
-
-
-def _data_address(array: Array) -> int:
-    """Of any array, one of no elements or one that cannot be written too; a third of the time of `ctypes`."""
-    return int(array.__array_interface__["data"][0])
 
 
 def _address(array: Array) -> int:
