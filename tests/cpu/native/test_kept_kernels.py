@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import vkml.onnx
 from vkml.cpu.native import kept_kernels
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.native.expression import Expression, Step
-from vkml.cpu.native.kept_kernels import entry_name, kept_kernel
+from vkml.cpu.native.kept_kernels import kept_kernel, place_on_disk, save_new_kernels
 from vkml.cpu.native.kernel import Kernel
 from vkml.engine.sketch import Sketch
 from vkml.lowering.kept import forget_lowerings
@@ -38,13 +39,22 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def nothing_new() -> Iterator[None]:
+    """What other tests have written is not added to this one's entries."""
+    kept_kernels._new.forget()
+    yield
+    kept_kernels._new.forget()
+
+
 def write(shape: Shape, *, label: str = "größer") -> Kernel:
     """Stands for a function that writes code."""
     return Kernel(label, f"{shape.rows} {shape.taps}".encode(), 192)
 
 
 def process() -> tuple[Callable[..., Kernel], list[Shape]]:
-    """`write` as a process that has just begun has it, and what it writes kernels for."""
+    """`write` as a process that has just begun has it, and what it writes for; the one before ends."""
+    save_new_kernels()
     written: list[Shape] = []
 
     def writer(shape: Shape, *, label: str = "größer") -> Kernel:
@@ -57,9 +67,10 @@ def process() -> tuple[Callable[..., Kernel], list[Shape]]:
 
 def test_a_kernel_is_written_once_for_all_processes() -> None:
     shape = Shape(InstructionSet.AVX2, 3, (1, 2))
-    (first, written), (second, written_anew) = process(), process()
+    first, written = process()
     made = first(shape)
     assert first(shape) is made and written == [shape]
+    second, written_anew = process()
     assert second(shape) == made == write(shape) and written_anew == []
     assert second(shape, label="other").label == "other" and written_anew == [shape]
 
@@ -80,24 +91,25 @@ def test_kernels_for_other_arguments_are_others() -> None:
     steps = [Step("constant", (), number) for number in (0.0, -0.0, 1.0)]
     expressions = [Expression(0, (step,), (0,)) for step in steps]
     given: list[object] = [*shapes, *expressions, "1", 1, b"1", None, (1,), ((1,),), ("1",), (), ((), ())]
-    names = [entry_name(write, (each,), {}) for each in given]
+    names = [place_on_disk(write, (each,), {}) for each in given]
     assert None not in names and len({*names}) == len(given)
-    assert entry_name(write, (1,), {}) != entry_name(process, (1,), {})  # type: ignore[arg-type]
-    assert entry_name(write, (), {"rows": 1}) != entry_name(write, (), {"taps": 1})
+    assert place_on_disk(write, (1,), {}) != place_on_disk(process, (1,), {})  # type: ignore[arg-type]
+    assert place_on_disk(write, (), {"rows": 1}) != place_on_disk(write, (), {"taps": 1})
 
 
 def test_what_cannot_be_spelt_out_is_not_looked_for() -> None:
-    assert entry_name(write, (Shape(InstructionSet.AVX2, np.int64(3)),), {}) is None
-    assert entry_name(write, ([1],), {}) is None
+    assert place_on_disk(write, (Shape(InstructionSet.AVX2, np.int64(3)),), {}) is None
+    assert place_on_disk(write, ([1],), {}) is None
     kept, written = process()
     kept(Shape(InstructionSet.AVX2, np.int64(3)))
+    save_new_kernels()
     assert len(written) == 1 and cache.usage() == (0, 0)
 
 
 def test_code_of_other_sources_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape(InstructionSet.AVX2, 3)
     process()[0](shape)
-    monkeypatch.setattr(kept_kernels, "_sources", lambda: "after a change")
+    monkeypatch.setattr(kept_kernels, "_sources", lambda: "changed")
     kept, written = process()
     kept(shape)
     assert written == [shape]
@@ -117,6 +129,7 @@ def test_the_digest_sees_every_module(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_damaged_entry_is_written_anew(own_cache: Path) -> None:
     shape = Shape(InstructionSet.AVX2, 3)
     made = process()[0](shape)
+    save_new_kernels()
     [entry] = [path for path in own_cache.rglob("*") if path.is_file()]
     content = bytearray(entry.read_bytes())
     content[-1] ^= 1
@@ -124,6 +137,61 @@ def test_a_damaged_entry_is_written_anew(own_cache: Path) -> None:
     kept, written = process()
     assert kept(shape) == made and written == [shape]
     assert process()[0](shape) == made
+
+
+def test_an_entry_holds_so_much_and_the_oldest_kernels_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [Shape(InstructionSet.AVX2, number) for number in range(20)]
+    place = "native/x/00"
+    monkeypatch.setattr(kept_kernels, "place_on_disk", lambda w, a, n: (place, bytes([a[0].rows] * 32)))
+    length = len(kept_kernels._packed(write(shapes[10]))) + kept_kernels._RECORD.size
+    monkeypatch.setattr(kept_kernels, "_ENTRY_BYTES", 5 * length)
+    for shape in shapes:
+        process()[0](shape)
+    save_new_kernels()
+    held = kept_kernels._kernels(place)
+    assert [key[0] for key in held] == [15, 16, 17, 18, 19]
+    kept, written = process()
+    assert kept(shapes[17]) == write(shapes[17]) and written == []
+    monkeypatch.setattr(kept_kernels, "_ENTRY_BYTES", length - 1)  # too small for any
+    assert process()[0](shapes[11]) == write(shapes[11])
+    save_new_kernels()
+    assert not kept_kernels._kernels(place)
+
+
+def test_a_process_stores_only_so_much_and_only_where_it_looked(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, other = Shape(InstructionSet.AVX2, 3), Shape(InstructionSet.AVX2, 4)
+    kept, _ = process()
+    kept(shape)
+    monkeypatch.setenv("VKML_CACHE_DIR", str(own_cache / "elsewhere"))
+    save_new_kernels()
+    assert cache.usage() == (0, 0)
+    kept, _ = process()
+    monkeypatch.setattr(kept_kernels, "_NEW_BYTES", len(kept_kernels._packed(write(shape))))
+    kept(shape)
+    kept(other)
+    assert process()[0](shape) == write(shape)
+    again, written = process()
+    again(shape)
+    again(other)
+    assert written == [other]
+
+
+def test_kernels_are_stored_as_the_process_ends_but_for_those_of_its_parent(own_cache: Path) -> None:
+    source = (
+        "import os\n"
+        "from vkml.cpu.native.executable import InstructionSet\n"
+        "from vkml.cpu.native.gather import _kernel\n"
+        "_kernel(InstructionSet.AVX2, 3, 64, False, 0)\n"
+        "child = os.fork()\n"
+        "if child: os.waitpid(child, 0); _kernel(InstructionSet.AVX2, 4, 64, False, 0)\n"
+        "else: print(len(__import__('vkml.cpu.native.kept_kernels').cpu.native.kept_kernels._new._kernels))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+    files = [path for path in own_cache.rglob("*") if path.is_file()]
+    assert len(files) == 2
 
 
 def test_without_a_cache_kernels_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,20 +204,21 @@ def test_the_arguments_of_real_kernels_are_spelt_out(monkeypatch: pytest.MonkeyP
     """Those of all kernels of a few models: none is written anew in the next process."""
     if instruction_set() is None:
         pytest.skip("machine code needs x86-64 with AVX2")
-    names: list[str | None] = []
-    real = kept_kernels.entry_name
+    names: list[tuple[str, bytes] | None] = []
+    real = kept_kernels.place_on_disk
 
-    def named(*given: Any) -> str | None:
+    def named(*given: Any) -> tuple[str, bytes] | None:
         names.append(real(*given))
         return names[-1]
 
-    monkeypatch.setattr(kept_kernels, "entry_name", named)
+    monkeypatch.setattr(kept_kernels, "place_on_disk", named)
     for model in (_image_model(), _row_model()):
         for _ in range(2):
             written, before = cache.usage()[0], len(names)
             _forget_kernels()
             with vkml.InferenceSession(model, devices="cpu"):
                 pass
+            save_new_kernels()
             found = names[before:]
             assert found and None not in found
         assert cache.usage()[0] == written > 0

@@ -1,11 +1,14 @@
 """Kernels that are written once: kept in the process, and on disk for processes to come.
 
-To write a kernel takes a fraction of a millisecond up to several, to read it 0.05. Entries lie in the cache
-folder beside those of GPUs' kernels, which nobody else may write and whose contents are verified.
+To write a kernel takes a fraction of a millisecond up to several, to read it 0.1. It lies with others in one
+of 256 entries of bounded size, beside GPUs' kernels in the cache folder, which nobody else may write and where
+contents are verified. New ones are added as the process ends, for to store one takes as long as to write it.
+What two processes add to an entry at the same time, one of them loses.
 """
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import hashlib
@@ -16,11 +19,18 @@ from pathlib import Path
 from typing import ParamSpec, cast
 
 from vkml.cpu.native.kernel import Kernel
+from vkml.forks import renew_in_child
 from vkml.vulkan import cache
 
 _FORMAT = "native-1"
 _HEADER = struct.Struct("<QI")
 """Bytes of scratch memory, and of the label."""
+_RECORD = struct.Struct("<32sI")
+"""A kernel's key, and the bytes that follow."""
+_ENTRY_BYTES = 1 << 17
+"""Of kernels in one entry; the oldest make room."""
+_NEW_BYTES = 8 << 20
+"""Of kernels that wait for the end of the process."""
 
 P = ParamSpec("P")
 
@@ -36,13 +46,15 @@ def kept_kernel(most: int) -> Callable[[Callable[P, Kernel]], Callable[P, Kernel
         @functools.lru_cache(maxsize=most)
         @functools.wraps(write)
         def kept(*arguments: P.args, **named: P.kwargs) -> Kernel:
-            name = entry_name(write, arguments, named)
-            content = None if name is None else cache.read(name)
-            if content is not None:
-                return _unpacked(content)
+            place = place_on_disk(write, arguments, named)
+            if place is None:
+                return write(*arguments, **named)
+            entry, key = place
+            found = _kernels(entry).get(key)
+            if found is not None:
+                return _unpacked(found)
             made = write(*arguments, **named)
-            if name is not None:
-                cache.write(name, _packed(made))
+            _new.add(entry, key, _packed(made))
             return made
 
         return cast(Callable[P, Kernel], kept)
@@ -50,10 +62,10 @@ def kept_kernel(most: int) -> Callable[[Callable[P, Kernel]], Callable[P, Kernel
     return decorate
 
 
-def entry_name(
+def place_on_disk(
     write: Callable[..., Kernel], arguments: tuple[object, ...], named: dict[str, object]
-) -> str | None:
-    """What a kernel is called on disk: by what wrote it, sources included, and for which arguments.
+) -> tuple[str, bytes] | None:
+    """In which entry a kernel is, that of the sources that wrote it, and its key there.
 
     None where an argument is of no type that can be spelt out, or the sources cannot be read.
     """
@@ -64,14 +76,74 @@ def entry_name(
         spelt = _spelt((write.__module__, write.__qualname__, arguments, tuple(sorted(named.items()))))
     except TypeError:
         return None
-    key = hashlib.sha256(f"{_FORMAT}\0{sources}\0{spelt}".encode()).hexdigest()
-    return f"native/{key[:2]}/{key}"
+    key = hashlib.sha256(spelt.encode())
+    return f"native/{sources[:32]}/{key.hexdigest()[:2]}", key.digest()
+
+
+def _kernels(entry: str) -> dict[bytes, bytes]:
+    """The kernels of an entry by their keys, the oldest first."""
+    content = cache.read(entry) or b""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(content):
+        key, size = _RECORD.unpack_from(content, at)
+        at += _RECORD.size
+        found[key] = content[at : at + size]
+        at += size
+    return found
+
+
+class _New:
+    """Kernels that this process has written and that are not on disk yet."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[tuple[Path | None, str], dict[bytes, bytes]] = {}
+        """By cache folder and entry."""
+        self._bytes = 0
+
+    def add(self, entry: str, key: bytes, kernel: bytes) -> None:
+        """One more, unless there are very many."""
+        if self._bytes + len(kernel) <= _NEW_BYTES:
+            self._bytes += len(kernel)
+            self._kernels.setdefault((cache.folder(), entry), {})[key] = kernel
+
+    def forget(self) -> None:
+        """In a forked child: they are its parent's."""
+        self._kernels, self._bytes = {}, 0
+
+    def save(self) -> None:
+        """Adds them to their entries; those for a folder that is not the cache's any more are let go."""
+        kernels, folder = self._kernels, cache.folder()
+        self.forget()
+        for (place, entry), new in kernels.items():
+            if place == folder:
+                cache.write(entry, _joined({**_kernels(entry), **new}))
+
+
+_new = _New()
+renew_in_child(_new.forget)
+atexit.register(_new.save)
+
+
+def save_new_kernels() -> None:
+    """Adds the kernels that this process has written to those on disk; it happens by itself at the end."""
+    _new.save()
+
+
+def _joined(kernels: dict[bytes, bytes]) -> bytes:
+    """An entry with these kernels, but for the first where they are too many."""
+    records = [_RECORD.pack(key, len(each)) + each for key, each in kernels.items()]
+    size, first = sum(map(len, records)), 0
+    while size > _ENTRY_BYTES:
+        size -= len(records[first])
+        first += 1
+    return b"".join(records[first:])
 
 
 @functools.cache
 def _sources() -> str | None:
     """A digest of all modules that kernels are written by."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_FORMAT.encode())
     try:
         for path in sorted(Path(__file__).parent.glob("*.py")):
             content = path.read_bytes()
