@@ -1,7 +1,7 @@
 """Kernels that are written once: kept in the process, and on disk for processes to come.
 
 To write a kernel takes a fraction of a millisecond up to several, to read it 0.1. It lies with others in one
-of 256 entries of bounded size, beside GPUs' kernels in the cache folder, which nobody else may write and where
+of 256 entries of bounded size, beside GPUs' kernels in the cache folder, which nobody else may write;
 contents are verified. New ones are added as the process ends, for to store one takes as long as to write it.
 What two processes add to an entry at the same time, one of them loses.
 """
