@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,9 +75,10 @@ def test_one_plan_is_enough_for_large_sizes() -> None:
 
 
 def test_nothing_is_made_after_the_tenth_length(
-    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Neither plans nor code, however long the past grows."""
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))  # where no code is that would not be written
     written: list[int] = []
     finish = Assembler.finish
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 import vkml.ops  # noqa: F401  the registry
-from vkml.ir import Node, TensorType, dtypes
+from vkml.ir import Constant, Node, TensorType, dtypes, find
+from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Sizes
 from vkml.kernels.writer import NEEDS, STORAGE
+from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
 from vkml.lowering.vulkan import refusals
 from vkml.ops.upgrading import NEWEST
@@ -40,3 +45,34 @@ def test_values_that_no_kernel_stores_are_refused_by_name(dtype: dtypes.DType) -
         assert not found
     else:
         assert found == {"y": f"no Vulkan kernel handles {dtype.name}"}
+
+
+def test_nodes_that_are_alike_are_asked_about_once_unless_constants_decide() -> None:
+    target, floats = Target(frozenset(), max_groups=2**31), TensorType(dtypes.FLOAT32, (2, 3))
+    seen: list[str] = []
+    operator = find(Node("Softmax", (), ()))
+    real = operator.lower
+
+    def lower(build: Any, node: Node, inputs: Any) -> Any:
+        seen.append(node.name)
+        if node.name == "asks" and build.contents(inputs[0])[0, 0] > 1:
+            raise CannotLower("too large a number")
+        return real(build, node, inputs)
+
+    def refused(name: str, array: np.ndarray[Any, Any] | None, **attributes: int) -> bool:
+        node = Node("Softmax", ("x",), ("y",), {"axis": -1, "is_flattened": False, **attributes}, name)
+        constants = {} if array is None else {"x": Constant(dtypes.FLOAT32, (2, 3), array)}
+        return "y" in refusals([node], {"x": floats, "y": floats}, constants, target)
+
+    ones = np.ones((2, 3), np.float32)
+    forget_lowerings()
+    operator.lower = lower  # type: ignore[method-assign]
+    try:
+        assert not refused("first", None) and not refused("second", None)
+        assert seen == ["first"]
+        assert not refused("asks", ones, axis=0)
+        assert refused("asks", 2 * ones, axis=0)
+        assert not refused("asks", ones, axis=0)
+    finally:
+        del operator.lower
+        forget_lowerings()

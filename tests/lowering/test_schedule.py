@@ -123,8 +123,8 @@ def test_every_dispatch_is_in_the_earliest_level(seed: int) -> None:
             number[id(other)]
             for other in steps[:late]
             if any(
-                one.buffer is two.buffer and one.byte_range()[0] < two.byte_range()[1]
-                and two.byte_range()[0] < one.byte_range()[1] and one.elements and two.elements
+                one.buffer is two.buffer and one.byte_range[0] < two.byte_range[1]
+                and two.byte_range[0] < one.byte_range[1] and one.elements and two.elements
                 for mine, theirs in ((step.reads, other.writes), (step.writes, (*other.reads, *other.writes)))
                 for one in mine
                 for two in theirs

@@ -56,6 +56,33 @@ def test_the_longest_unused_goes_first(info, monkeypatch):
 
 
 @every_device
+def test_a_named_pipeline_is_found_as_long_as_it_is_there(info, monkeypatch):
+    monkeypatch.setattr(pipelines, "UNUSED_PIPELINES", 1)
+    with Device(info) as device:
+        assert device.named_pipeline("add") is None
+
+        def named(size, name):
+            given = {"constants": [size], "push_constant_bytes": ADD_PUSH_BYTES}
+            return device.pipeline(ADD, **given, name=name)
+
+        first = named(1, "add")
+        assert named(1, "sum") is first
+        found = device.named_pipeline("add")
+        assert found is first is device.named_pipeline("sum")
+        for _ in range(3):
+            device.release(first)
+        device.release(make(device, 2))
+        device.release(make(device, 3))
+        assert device.named_pipeline("add") is first  # asked for four times, released three times
+        for _ in range(2):
+            device.release(first)
+        device.release(make(device, 4))
+        assert device.named_pipeline("add") is device.named_pipeline("sum") is None
+        assert named(5, "add") is not first
+    assert live_objects() == {}
+
+
+@every_device
 def test_unused_pipelines_still_work_when_they_are_asked_for_again(info):
     with Device(info) as device:
         a = floats(64, 1)

@@ -80,14 +80,14 @@ def _of_machine(root: Path) -> int | None:
 
 def _of_group(group: _ControlGroup) -> int | None:
     """What a group's limit leaves; None where it has none."""
-    limit = _number(group.folder / group.names.limit)
+    limit = _number(f"{group.folder}/{group.names.limit}")
     if limit is None or limit >= _UNLIMITED:
         return None
-    used = _number(group.folder / group.names.used)
+    used = _number(f"{group.folder}/{group.names.used}")
     if used is None:
         return None
     # Files' cached pages count as used there, and are given up first.
-    lines = _lines(group.folder / "memory.stat")
+    lines = _lines(f"{group.folder}/memory.stat")
     cached = sum(int(line.split()[1]) for line in lines if line.startswith(group.names.cached))
     return max(0, limit - used + cached)
 
@@ -149,18 +149,24 @@ def _unescaped(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: str | Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        return _contents(path).decode("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
 
 
-def _number(path: Path) -> int | None:
+def _number(path: str | Path) -> int | None:
     try:
-        return int(path.read_text(encoding="ascii"))
+        return int(_contents(path))
     except (OSError, ValueError):
         return None
+
+
+def _contents(path: str | Path) -> bytes:
+    # Without buffer and text layer: a plan's memory is checked against a dozen of such files, twice.
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def amount(size: int) -> str:

@@ -28,10 +28,10 @@ class _Words:
         return len(self._known)
 
     def append(self, value: int | Size) -> None:
-        number = self._numbers.add(value)
-        if number.position >= 0:
-            self._computed.append((len(self._known), number.position))
-        self._known.append(number.known)
+        if isinstance(value, Size):
+            self._computed.append((len(self._known), self._numbers.add(value).position))
+            value = 0
+        self._known.append(value)
 
     def copy(self) -> list[int]:
         return self._known.copy()

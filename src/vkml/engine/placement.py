@@ -104,7 +104,7 @@ def place(graph: Graph, placement: Placement) -> Places:
         device = wanted[key]
         if device != CPU:
             first = names.index(device)
-            is_assigned = _assigned(node, placement) is not None
+            is_assigned = bool(placement.assigned) and _assigned(node, placement) is not None
             candidates = [first] if is_assigned else range(first, len(names))
             device = next((names[n] for n in candidates if key not in refused[n]), CPU)
             if device == CPU:
@@ -117,8 +117,11 @@ def place(graph: Graph, placement: Placement) -> Places:
 
 def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str]:
     """First output of each node → the device that it is to run on."""
-    wanted = {node.key: _assigned(node, placement) for node in graph.nodes}
-    rest = [node for node in graph.nodes if not wanted[node.key]]
+    wanted: dict[str, str | None] = {}
+    rest: Sequence[Node] = graph.nodes
+    if placement.assigned:
+        wanted = {node.key: _assigned(node, placement) for node in graph.nodes}
+        rest = [node for node in graph.nodes if not wanted[node.key]]
     for site in placement.sites:
         count = len(rest)
         is_last = site is placement.sites[-1] and not placement.takes_cpu

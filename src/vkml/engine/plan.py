@@ -415,7 +415,8 @@ def _make_plan(
     graph = remove_dead(specialise(graph, shapes, values, arithmetic))
     graph = replace(graph, constants={name: settled(constant) for name, constant in graph.constants.items()})
     if optimise:
-        graph = remove_dead(simplify(graph))
+        simplified = simplify(graph)
+        graph = graph if simplified is graph else remove_dead(simplified)
     if sizes is None and _stays_on_host(graph, placement):
         placement = replace(placement, sites=())
     places = place(graph, placement)

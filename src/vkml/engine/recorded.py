@@ -176,7 +176,11 @@ class RecordedProgram:
         numbers = Numbers()
         self._launches = Launches(program.levels, pipelines, numbers)
         self._table = self.on.dispatch_table(self._launches.levels)
-        self._bytes = {b: numbers.add(b.bytes) for b in (*program.buffers, program.status)}
+        self._bytes = {
+            b: numbers.add(b.bytes)
+            for b in (*program.buffers, program.status)
+            if b.kind is not BufferKind.CONSTANT
+        }
         self._input_forms = [_form(view, numbers) for view in program.inputs.values()]
         self._output_forms = [_form(view, numbers) for view in program.outputs.values()]
         self._contents = [
@@ -219,7 +223,10 @@ class RecordedProgram:
         }
         self.free_memories()
         rooms = self._compute(*capacity.values())
-        needs = {b: max(number.of(rooms), number.of(numbers)) for b, number in self._bytes.items()}
+        needs = {
+            b: number.known if number.position < 0 else max(number.of(rooms), number.of(numbers))
+            for b, number in self._bytes.items()
+        }
         self._memories = self._allocate_all(needs)
         return self._memories
 

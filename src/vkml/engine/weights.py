@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _UPLOAD_STEP = 32 << 20
+_SMALL_BYTES = 1 << 16
+_TOGETHER_BYTES = 1 << 20
 
 
 @dataclass(eq=False)
@@ -99,13 +101,18 @@ class WeightStore:
         try:
             kernels = [each.dispatch.kernel for each in fresh if isinstance(each, PackedWeights)]
             pipelines = compile_kernels(self._device, kernels, taken) if kernels else {}
-            for constant, offset in zip(fresh, offsets, strict=True):
-                if isinstance(constant, PackedWeights):
-                    self._pack(memory, offset, constant, pipelines)
+            for group in _together(fresh, offsets):
+                if len(group) > 1:
+                    self._upload_together(memory, group)
                 else:
-                    self._upload(memory, offset, constant)
+                    [(constant, offset)] = group
+                    if isinstance(constant, PackedWeights):
+                        self._pack(memory, offset, constant, pipelines)
+                    else:
+                        self._upload(memory, offset, constant)
                 if self._progress:
-                    self._progress("upload", offset + constant.type.bytes, size)
+                    for constant, offset in group:
+                        self._progress("upload", offset + constant.type.bytes, size)
             with self._lock:
                 self._arenas.append(arena)
                 self.bytes += memory.size
@@ -124,6 +131,14 @@ class WeightStore:
         for start in range(0, data.size, _UPLOAD_STEP):
             self._device.upload(memory, offset + start, data[start : start + _UPLOAD_STEP])
         release_pages(constant.array)
+
+    def _upload_together(self, memory: Memory, group: Sequence[tuple[Constant, int]]) -> None:
+        start, last = group[0][1], group[-1]
+        whole = np.zeros(last[1] + last[0].type.bytes - start, np.uint8)
+        for constant, offset in group:
+            data = constant.data
+            whole[offset - start : offset - start + data.size] = data
+        self._device.upload(memory, start, whole)
 
     def _pack(
         self, memory: Memory, offset: int, weights: PackedWeights, pipelines: dict[int, Pipeline]
@@ -171,6 +186,22 @@ class WeightStore:
 
     def _renew(self) -> None:
         self._lock = threading.RLock()
+
+
+def _together(constants: Sequence[Constant], offsets: Sequence[int]) -> Iterator[list[tuple[Constant, int]]]:
+    """Constants with their offsets, small neighbours in one list: an upload costs more than their bytes."""
+    group: list[tuple[Constant, int]] = []
+    for constant, offset in zip(constants, offsets, strict=True):
+        is_small = not isinstance(constant, PackedWeights) and constant.type.bytes <= _SMALL_BYTES
+        if group and (not is_small or offset - group[0][1] > _TOGETHER_BYTES):
+            yield group
+            group = []
+        if is_small:
+            group.append((constant, offset))
+        else:
+            yield [(constant, offset)]
+    if group:
+        yield group
 
 
 Lease = tuple[_Arena, ...]

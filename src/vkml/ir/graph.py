@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from vkml.ir.described import described
 from vkml.ir.dtypes import STRING, DType
 from vkml.ir.lazy import lazy
 from vkml.ir.packing import from_bytes, to_bytes
 from vkml.ir.types import TensorType, ValueType
+
+
+@functools.lru_cache(maxsize=4096)
+def _tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
+    """One object for all constants of a type: what is computed of it once is known of all."""
+    return TensorType(dtype, shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +35,7 @@ class Constant:
     @lazy
     def type(self) -> TensorType:
         """Element type and shape."""
-        return TensorType(self.dtype, self.shape)
+        return _tensor_type(self.dtype, self.shape)
 
     @lazy
     def is_open(self) -> bool:
@@ -78,7 +86,7 @@ class PackedConstant(Constant):
         return self.packed.array
 
 
-@dataclass(frozen=True, eq=False)
+@described
 class Node:
     """One application of an operator.
 
@@ -95,7 +103,7 @@ class Node:
     domain: str = ""
     version: int = 0
 
-    @property
+    @lazy
     def label(self) -> str:
         """How messages call the node: ``Conv node 'conv1'``, by its first output where it has no name."""
         return f"{self.op} node '{self.name or next((o for o in self.outputs if o), '?')}'"
@@ -123,19 +131,20 @@ class Node:
         return self.inputs + self.captures if self.attributes and self.subgraphs else self.inputs
 
     @lazy
-    def form(self) -> Hashable | None:
-        """Equal for nodes with which an operator does the same, whatever their values are called.
+    def form(self) -> Form | None:
+        """The same for nodes with which an operator does the same, whatever their values are called.
 
         None where that takes more than a look at the attributes: some are tensors, or bodies of control flow.
         """
+        inputs: Hashable = len(self.inputs)
+        if "" in self.inputs or len({*self.inputs}) < len(self.inputs):
+            numbers: dict[str, int] = {}
+            inputs = tuple([name and numbers.setdefault(name, len(numbers)) for name in self.inputs])
+        outputs = tuple([bool(name) for name in self.outputs]) if "" in self.outputs else len(self.outputs)
         try:
-            attributes = self.attribute_form
-            hash(attributes)
+            return form_of((self.op, self.domain, self.attribute_form, inputs, outputs))
         except (KeyError, TypeError):
             return None
-        numbers: dict[str, int] = {}
-        inputs = [name and numbers.setdefault(name, len(numbers)) for name in self.inputs]
-        return self.op, self.domain, attributes, *inputs, *[bool(name) for name in self.outputs]
 
     @lazy
     def attribute_form(self) -> Hashable:
@@ -146,7 +155,11 @@ class Node:
         """
         if not self.attributes:
             return ()
-        return tuple([(key, _form(value)) for key, value in self.attributes.items()])
+        parts: list[Hashable] = []
+        for key, value in self.attributes.items():
+            kind = _PLAIN.get(type(value))
+            parts += [key, _form(value)] if kind is None else [key, kind, value]
+        return tuple(parts)
 
     @lazy
     def key(self) -> str:
@@ -173,7 +186,7 @@ class Value:
         return self.type.tensor
 
 
-@dataclass(frozen=True, eq=False)
+@described
 class Graph:
     """Nodes in topological order; every value is a graph input, a constant, or one node's output.
 
@@ -204,18 +217,20 @@ class Graph:
         parts: list[Hashable] = [self.name]
         for value in self.inputs:
             numbers[value.name] = len(numbers)
-            parts.append(value.type)
+            parts.append(_key(value.type))
         for name, constant in self.constants.items():
             numbers[name] = len(numbers)
             parts.append(_contents(constant))
         for node in self.nodes:
-            parts += (node.op, node.domain, node.attribute_form)
+            if node.form is None:
+                raise TypeError(f"{node.label} is not compared")
+            parts.append(node.form)
             parts += [numbers[name] for name in node.inputs]
             for name in node.outputs:
                 if name:
                     numbers[name] = len(numbers)
-                parts.append(self.types.get(name))
-        return *parts, *[(numbers[value.name], value.type) for value in self.outputs]
+                parts.append(_key(self.types.get(name)))
+        return *parts, *[(numbers[value.name], _key(value.type)) for value in self.outputs]
 
     @lazy
     def captures(self) -> tuple[str, ...]:
@@ -260,6 +275,36 @@ def attribute_key(attributes: Mapping[str, Any]) -> Hashable:
 
 _MOST_NUMBERS = 64
 """Elements of constants that are part of a form."""
+_FORMS_KEPT = 8192
+_PLAIN: Mapping[type, str] = {int: "int", bool: "bool", str: "str", type(None): "None"}
+"""Types of attributes that are compared as they are."""
+
+
+class Form:
+    """What nodes that are alike have in common: one object for all, as quickly compared as any object is.
+
+    It hashes as an object does, where tuples of what a node consists of are gone through each time that they
+    are looked up. Forms that are equal may still be two once there were very many.
+    """
+
+    __slots__ = ()
+
+
+_forms: dict[Hashable, Form] = {}
+
+
+def form_of(parts: Hashable) -> Form:
+    """The form that stands for equal parts; `TypeError` where they cannot be hashed."""
+    found = _forms.get(parts)
+    if found is None:
+        if len(_forms) >= _FORMS_KEPT:
+            _forms.clear()
+        found = _forms.setdefault(parts, Form())
+    return found
+
+
+def _key(type_: ValueType | None) -> Hashable:
+    return type_.key if isinstance(type_, TensorType) else type_
 
 
 def _form(value: Any) -> Hashable:

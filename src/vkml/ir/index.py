@@ -104,9 +104,10 @@ class GraphIndex:
             for name in node.outputs:
                 made[name] = None
         made.pop("", None)
+        consumers, outputs = self._consumers, self._outputs
         return (
             [name for name in read if name not in made],
-            [name for name in made if self.readers(name) > read.get(name, 0)],
+            [n for n in made if n in outputs or len(consumers.get(n, ())) > read.get(n, 0)],
         )
 
     def needs(self) -> list[set[int]]:

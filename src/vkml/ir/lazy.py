@@ -33,3 +33,7 @@ class lazy(Generic[_Value]):
         # From now on the instance's own attribute is found first.
         value = instance.__dict__[self._name] = self._compute(instance)
         return value
+
+    def know(self, instance: object, value: _Value) -> None:
+        """States what would be computed, where it is known already."""
+        instance.__dict__[self._name] = value

@@ -116,6 +116,8 @@ class MappedFile:
 def mapping_of(array: Array) -> FileMapping | None:
     """The mapped file in which an array's elements lie; None where they lie in memory."""
     base: Any = array
+    if base.base is None:
+        return None
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
     if isinstance(base, memoryview):

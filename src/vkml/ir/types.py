@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph
+from vkml.ir.described import described
 from vkml.ir.dtypes import UNDEFINED, DType
 from vkml.ir.lazy import lazy
 from vkml.ir.size import Size, plain
@@ -116,6 +117,16 @@ class TensorType(ValueType):
         """What it takes in files and on devices."""
         return self.dtype.bytes_for(self.elements)
 
+    @lazy
+    def strides(self) -> tuple[int, ...]:
+        """Of its elements in a row-major array, in elements."""
+        return contiguous_strides(self.dims)
+
+    @lazy
+    def key(self) -> Hashable:
+        """Equal for equal types, and found in a dictionary without a call to Python."""
+        return self.dtype, self.shape
+
     @property
     def host_bytes(self) -> int:
         """What a NumPy array of it takes, where no two elements share a byte."""
@@ -140,7 +151,7 @@ UNKNOWN = TensorType(UNDEFINED, None)
 """Type of a value of which nothing is known before inference."""
 
 
-@dataclass(frozen=True)
+@described
 class Known:
     """An operator's input as shape inference sees it: its type, and its value where that is a constant."""
 
@@ -163,6 +174,15 @@ class Known:
     @property
     def rank(self) -> int:
         return self.type.rank
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
 
 
 def static(dtype: DType, shape: Sequence[int]) -> TensorType:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Hashable
 from dataclasses import dataclass
 
+from vkml.ir.described import described
 from vkml.ir.lazy import lazy
 from vkml.ir.size import Size
 from vkml.kernels.pointwise_math import math_used_by
@@ -69,8 +72,14 @@ class KernelSpec:
         """Complete Slang source."""
         return self.text.joined()
 
+    @lazy
+    def name(self) -> Hashable:
+        """Equal for kernels of which devices make the same pipeline."""
+        source = hashlib.sha256(self.source.encode()).digest()
+        return source, self.constants, self.push_bytes, self.subgroup_size
 
-@dataclass(frozen=True, eq=False)
+
+@described
 class Dispatch:
     """One launch of a kernel."""
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from vkml.ir import Constant, DType, TensorType
+from vkml.ir.described import described
+from vkml.ir.lazy import lazy
+from vkml.ir.types import contiguous_strides
 
 _serial = itertools.count()
 
@@ -35,7 +38,7 @@ class Buffer:
     constant: Constant | None = None
     host_only: bool = True
     """For OUTPUT: no kernel reads it, so it may live in host memory."""
-    serial: int = field(default_factory=lambda: next(_serial))
+    serial: int = field(default_factory=_serial.__next__)
 
     @property
     def is_constant(self) -> bool:
@@ -46,7 +49,7 @@ class Buffer:
         return f"Buffer({self.kind.value} {self.name!r} {self.bytes} B)"
 
 
-@dataclass(frozen=True, eq=False)
+@described
 class View:
     """A strided window on a buffer; strides and offset count elements, a stride of 0 repeats."""
 
@@ -56,15 +59,15 @@ class View:
     strides: tuple[int, ...]
     offset: int = 0
 
-    @property
+    @lazy
     def type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
 
-    @property
+    @lazy
     def elements(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @lazy
     def itemsize(self) -> int:
         return self.dtype.bytes_for(1)
 
@@ -73,10 +76,11 @@ class View:
         expected = contiguous_strides(self.shape)
         return all(d == 1 or s == e for d, s, e in zip(self.shape, self.strides, expected, strict=True))
 
-    @property
+    @lazy
     def byte_offset(self) -> int:
         return self.offset * self.itemsize
 
+    @lazy
     def byte_range(self) -> tuple[int, int]:
         """First byte touched and one past the last."""
         if self.elements == 0:
@@ -101,6 +105,14 @@ class View:
         )
         strides = tuple(abs(stride) for stride in self.strides)
         return replace(self, strides=strides, offset=self.offset - above), above
+
+    def on(self, buffer: Buffer) -> View:
+        """The same window on another buffer, with what is known of this one already."""
+        made = object.__new__(View)
+        fields = made.__dict__
+        fields.update(self.__dict__)
+        fields["buffer"] = buffer
+        return made
 
     def transpose(self, order: Sequence[int]) -> View:
         shape, strides = tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order)
@@ -152,18 +164,9 @@ class View:
         return View(self.buffer, self.dtype, shape, tuple(strides), self.offset)
 
 
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
-
-
 def contiguous(buffer: Buffer, type_: TensorType, offset: int = 0) -> View:
     """The whole of a buffer as a row-major tensor."""
-    return View(buffer, type_.dtype, type_.dims, contiguous_strides(type_.dims), offset)
+    return View(buffer, type_.dtype, type_.dims, type_.strides, offset)
 
 
 def collapse(

@@ -240,7 +240,8 @@ class Builder(Templates, Generic[D]):
         Raises:
             CannotLower: why it has no form here.
         """
-        with self.node(node, parts):
+        self._begin(node, parts)
+        try:
             if is_deciding() or node.form is None:
                 return self._lower(node, inputs, types)
             form, buffers = self._form(node, inputs, types)
@@ -248,17 +249,25 @@ class Builder(Templates, Generic[D]):
                 if trace.holds(self, buffers):
                     return self._replay(trace, node, buffers)
             return self._traced(form, buffers, node, inputs, types)
+        finally:
+            self._end()
 
     @contextlib.contextmanager
     def node(self, node: Node, parts: Sequence[Node]) -> Iterator[None]:
         """Names what the launches inside compute, and where results go."""
-        self._labels = tuple([part.label for part in parts])
-        self._operators = tuple([part.op for part in parts])
-        self._result_names = node.outputs
+        self._begin(node, parts)
         try:
             yield
         finally:
-            self._labels = self._operators = self._result_names = ()
+            self._end()
+
+    def _begin(self, node: Node, parts: Sequence[Node]) -> None:
+        self._labels = tuple([part.label for part in parts])
+        self._operators = tuple([part.op for part in parts])
+        self._result_names = node.outputs
+
+    def _end(self) -> None:
+        self._labels = self._operators = self._result_names = ()
 
     def _replay(self, trace: Trace, node: Node, buffers: list[Buffer]) -> Sequence[View | None]:
         if trace.refusal is not None:
@@ -301,6 +310,11 @@ class Builder(Templates, Generic[D]):
         except CannotLower as reason:
             return str(reason)
         return None
+
+    def is_certain(self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]) -> bool:
+        """Whether a lowering of a node is kept that holds whatever is in constants."""
+        form, _ = self._form(node, inputs, types)
+        return any(trace.refusal is None and not trace.questions for trace in self._kept.get(form, ()))
 
     def _form(
         self, node: Node, inputs: Sequence[View | None], types: Sequence[TensorType]

@@ -316,7 +316,8 @@ def compile_cpu(
 
 
 def _native_form(node: Node, step: NativeStep, variant: str) -> Form:
-    is_anew = any(part.label in step.written_anew for part in members(node))
+    anew = step.written_anew
+    is_anew = bool(anew) and any(part.label in anew for part in members(node))
     return Form(variant, "its code is written anew for each set of sizes" if is_anew else "")
 
 
@@ -395,7 +396,8 @@ def _native_runs(
         needed = [name for name in made if name in wanted_place or uses[name] > inside[name]]
         outputs = tuple(sorted(needed, key=lambda name: wanted_place.get(name, len(wanted))))
         inputs = tuple(sorted(read, key=lambda name: given_place.get(name, len(given))))
-        refused = ((at, _type_refusal(scope, node)) for at, node in enumerate(part))
+        taken: set[int] = set()
+        refused = ((at, _type_refusal(scope, node, taken)) for at, node in enumerate(part))
         first, reason = next(((at, why) for at, why in refused if why), (None, ""))
         if first is None:
             try:
@@ -441,20 +443,29 @@ def _native_runs(
     return runs
 
 
-def _type_refusal(scope: _Scope, node: Node) -> str:
-    """Why no machine code reads or makes values of these types; nothing where it may."""
+def _type_refusal(scope: _Scope, node: Node, taken: set[int]) -> str:
+    """Why no machine code reads or makes values of these types; nothing where it may.
+
+    Args:
+        scope: that of the node.
+        node: any.
+        taken: types that it does read and make, by identity; grows.
+    """
     from vkml.lowering.native_layout import is_stored  # not for sessions on a GPU: 50 ms
 
     for name in (*node.inputs, *node.outputs):
         if not name:
             continue
         type_ = scope.types.get(name)
+        if id(type_) in taken:
+            continue
         if type_ is None or not type_.is_static:
             return f"the shape of '{name}' depends on data"
         if not is_stored(type_.dtype):
             return f"machine code handles no {type_.dtype.name}"
         if type_.elements >= 2**31:
             return f"'{name}' has {type_.elements} elements, machine code counts to {2**31 - 1}"
+        taken.add(id(type_))
     return ""
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vkml.ir import DType
-from vkml.kernels.views import Buffer, View
+from vkml.kernels.views import Buffer, BufferKind, View
 
 if TYPE_CHECKING:
     from vkml.lowering.builder import Builder
@@ -30,19 +29,21 @@ _CONSTANT_BYTES = 1 << 14
 """Of a constant that lowering made and that is kept with the trace."""
 
 
+_NUMBERED = Buffer(BufferKind.ACTIVATION, 0, "numbered")
+"""Stands for buffers that have numbers instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A view of a numbered buffer."""
 
     slot: int
-    dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    window: View
+    """Of no buffer that there is; what is computed of it once is known of all views that are made."""
 
     def on(self, buffers: Sequence[Buffer]) -> View:
         """The view, of these buffers."""
-        return View(buffers[self.slot], self.dtype, self.shape, self.strides, self.offset)
+        return self.window.on(buffers[self.slot])
 
 
 @dataclass(slots=True)
@@ -72,7 +73,9 @@ class Trace:
         if slot is None:  # of another node: no operator should know it
             self.is_lasting = False
             slot = 0
-        return Placed(slot, view.dtype, view.shape, view.strides, view.offset)
+        window = View(_NUMBERED, view.dtype, view.shape, view.strides, view.offset)
+        window.byte_range, window.byte_offset  # noqa: B018  the schedule and launches ask these of each view
+        return Placed(slot, window)
 
     def add_buffer(self, buffer: Buffer, step: Step) -> None:
         """A fresh buffer, and what makes it."""
@@ -103,6 +106,8 @@ class Trace:
         """Whether it is what lowering would come to with these buffers."""
         if self.first_code is not None and self.first_code != build.next_code:
             return False
+        if not self.questions:
+            return True
         return all(question(placed.on(buffers)) == answer for placed, question, answer in self.questions)
 
     def replay(self, build: Builder[Any], buffers: list[Buffer]) -> list[View | None]:
@@ -127,6 +132,19 @@ def kept_for(setting: Hashable) -> Kept:
     return found
 
 
+_certain: dict[Hashable, set[Hashable]] = {}
+
+
+def certain_for(setting: Hashable) -> set[Hashable]:
+    """Forms of nodes, with the types of operands, that have a lowering whatever constants hold."""
+    found = _certain.get(setting)
+    if found is None:
+        if len(_certain) >= _SETTINGS_KEPT:
+            _certain.clear()
+        found = _certain[setting] = set()
+    return found
+
+
 def keep(kept: Kept, form: Hashable, trace: Trace) -> None:
     """Keeps a trace for nodes to come."""
     if not trace.is_lasting:
@@ -140,3 +158,4 @@ def keep(kept: Kept, form: Hashable, trace: Trace) -> None:
 def forget_lowerings() -> None:
     """Drops all lowerings, for tests that change what lowering goes by."""
     _kept.clear()
+    _certain.clear()

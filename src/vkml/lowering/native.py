@@ -75,15 +75,15 @@ def compile_native(
     place_concatenations(build, nodes, types, results)
     shared: dict[int, View] = {}
     for position, node in enumerate(nodes):
-        given = [view_of(name, views, constants, build, shared) for name in node.inputs]
+        given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
         try:
             made = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
         except (CannotLower, TooOpen, struct.error) as reason:
             # struct.error: a stride or size that no instruction can state.
             raise Refused(position, str(reason)) from reason
-        views.update(
-            (name, view) for name, view in zip(node.outputs, made, strict=False) if name and view is not None
-        )
+        for name, result in zip(node.outputs, made, strict=False):
+            if name and result is not None:
+                views[name] = result
     for name, target in results.items():
         if views[name] is target:
             continue
@@ -110,15 +110,16 @@ def _layouts(nodes: Sequence[Node], outputs: Sequence[str], types: Mapping[str, 
     borders: dict[str, Border] = {}
     for node in nodes:
         anchor = members(node)[0]
-        made = [
-            name
-            for name in node.outputs
-            if name and types[name].is_static and len(types[name].dims) in (3, 4)
-        ]
         operator = find(anchor)
-        follows = operator.keeps_layout(anchor) and any(name in last for name in node.inputs)
+        follows = not last.isdisjoint(node.inputs) and operator.keeps_layout(anchor)
         if operator.is_spatial or follows:
-            last.update(made)
+            last.update(
+                [
+                    name
+                    for name in node.outputs
+                    if name and types[name].is_static and types[name].rank in (3, 4)
+                ]
+            )
         if operator.is_spatial:
             _want_border(borders, anchor, types)
     return Layouts(frozenset(last - set(outputs)), borders)
@@ -129,7 +130,9 @@ def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, Ten
     if x is None or not x.is_static or len(x.dims) not in (3, 4):
         return
     given = [types.get(name) for name in node.inputs]
-    form = None if node.form is None or is_deciding() else (node.form, *given)
+    form = (
+        None if node.form is None or is_deciding() else (node.form, *[type_ and type_.key for type_ in given])
+    )
     wanted = _borders.get(form) if form else None
     if wanted is None:
         operator = find(node)
@@ -140,4 +143,5 @@ def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, Ten
                 _borders.clear()
             _borders[form] = wanted
     name = node.inputs[0]
-    borders[name] = borders.get(name, Border()).joined(wanted)
+    known = borders.get(name)
+    borders[name] = wanted if known is None else known.joined(wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from vkml.cpu.native.kernel import Launch
 from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.open_pointwise import open_pointwise
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
+from vkml.ir.described import described
 from vkml.ir.file_constant import owned
 from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.size import examples, is_deciding
+from vkml.ir.types import contiguous_strides
 from vkml.ir.windows import Windows
-from vkml.kernels.views import Buffer, BufferKind, View, contiguous, contiguous_strides
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering import native_images, native_products, native_recurrent, native_rows
 from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
@@ -45,7 +47,7 @@ Array = np.ndarray[Any, Any]
 AnyLaunch = Launch | OpenLaunch | DeferredLaunch
 
 
-@dataclass(frozen=True, eq=False)
+@described
 class NativeDispatch:
     """A launch of machine code over views."""
 
@@ -148,9 +150,14 @@ class NativeBuilder(Builder[NativeDispatch]):
         place = f"native:{key}:{shape}:{steps}:{offset}"
         strides = [step * view.itemsize for step in steps]
 
+        is_whole = self.is_whole_constant(view)
+
         def change(whole: Array) -> Array:  # refers to no view: it may be kept for longer than the plan
-            flat = np.ascontiguousarray(whole).reshape(-1)
-            seen = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
+            if is_whole:
+                seen = whole.reshape(shape)
+            else:
+                flat = np.ascontiguousarray(whole).reshape(-1)
+                seen = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
             return owned(np.ascontiguousarray(make(seen.astype(np.float32, copy=False))).reshape(-1))
 
         whole = contiguous(view.buffer, constant.type)

@@ -110,6 +110,8 @@ def conv(
 
     def pack(array: Array) -> Array:
         by_tap = array.reshape(group, per_group, inner, kernel_y * kernel_x).transpose(0, 3, 2, 1)
+        if group == 1:
+            return product.pack(by_tap.reshape(-1, per_group), panel)
         return np.concatenate(
             [product.pack(part.reshape(-1, per_group), panel).reshape(-1) for part in by_tap]
         )

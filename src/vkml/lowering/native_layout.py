@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -92,6 +93,7 @@ def access_of(view: View) -> Access:
     return Access(view.strides, ELEMENTS[view.dtype])
 
 
+@functools.cache
 def is_stored(dtype: DType) -> bool:
     """Whether machine code can move elements of a type, computing apart: one each 1, 2, 4 or 8 bytes."""
     return dtype != dtypes.STRING and not dtype.is_packed and dtype.storage.itemsize <= 8

@@ -17,6 +17,7 @@ from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import WorkerPool
 from vkml.errors import IndexOutOfRange, OutOfMemory
+from vkml.ir.lazy import lazy
 from vkml.ir.size import Size, Symbol
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.deferred import DeferredLaunch
@@ -131,10 +132,6 @@ class NativeStep:
         }
         self._fills = {buffer: held.border.fill for buffer, held in build.bordered.items()}
         self._labels = build.error_labels
-        self._names = [
-            ", ".join(d.nodes) or ("" if isinstance(d.launch, DeferredLaunch) else d.launch.kernel.label)
-            for d in self._flat
-        ]
         self.written_anew = frozenset(
             label for d in self._flat if isinstance(d.launch, DeferredLaunch) for label in d.nodes
         )
@@ -162,6 +159,14 @@ class NativeStep:
         return NativeStep(
             self._levels, build, inputs, outputs, self._pool, self._budget.renewed(), self._symbols
         )
+
+    @lazy
+    def _names(self) -> list[str]:
+        """What each launch is called in profiles."""
+        return [
+            ", ".join(d.nodes) or ("" if isinstance(d.launch, DeferredLaunch) else d.launch.kernel.label)
+            for d in self._flat
+        ]
 
     @property
     def threads(self) -> int:
@@ -227,11 +232,11 @@ class NativeStep:
         self._open_positions = np.array([position for position, _, _ in self._open], np.intp)
         self._open_numbers = np.array([number.position for _, _, number in self._open], np.intp)
         self._span_positions = np.array([position for position, _, _ in self._spans], np.intp)
+        used = dict.fromkeys([buffer for words in self._words for buffer, _ in words])
         self._bytes = {
             buffer: numbers.add(buffer.bytes)
-            for dispatch in self._flat
-            for buffer in map(_buffer_of, dispatch.arguments)
-            if buffer.kind in (BufferKind.ACTIVATION, BufferKind.POSITIONS)
+            for buffer in used
+            if buffer is not None and buffer.kind in (BufferKind.ACTIVATION, BufferKind.POSITIONS)
         }
         counts = [*self._bytes.values(), *(scratch for _, scratch in self._estimates)]
         self._limited = sorted({number.position for number in counts if number.position >= 0})
@@ -354,9 +359,9 @@ class NativeStep:
         known = self._addresses.get(buffer)
         if known is None:
             if buffer.kind is BufferKind.ACTIVATION:
-                return self._arena.ctypes.data + places[buffer]
+                return _address(self._arena) + places[buffer]
             if buffer.kind is BufferKind.POSITIONS:
-                return self._positions.ctypes.data
+                return _address(self._positions)
             assert buffer.constant is not None
             array = np.ascontiguousarray(buffer.constant.array)
             self._kept.append(array)
@@ -403,16 +408,20 @@ class NativeStep:
         """A recording of all launches; those that nothing else can do for are written for these sizes."""
         known = dict(zip(self._symbols, values, strict=True))
         entries: list[tuple[Launch, list[int]]] = []
+        bases: dict[Buffer | None, int] = {None: 0}
         for index, (dispatch, words) in enumerate(zip(self._flat, self._words, strict=True)):
             launch = layout.launches.get(index, dispatch.launch)
             if isinstance(launch, DeferredLaunch):
                 launch = launch.launch(known)
             assert isinstance(launch, Launch)
-            addresses = [
-                number.of(numbers)
-                + (0 if buffer is None or self._is_moving(buffer) else self._base(buffer, layout.places))
-                for buffer, number in words
-            ]
+            addresses = []
+            for buffer, number in words:
+                base = bases.get(buffer)
+                if base is None:
+                    assert buffer is not None
+                    base = 0 if self._is_moving(buffer) else self._base(buffer, layout.places)
+                    bases[buffer] = base
+                addresses.append(base + (number.known if number.position < 0 else numbers[number.position]))
             entries.append((launch, addresses))
         for position, index, rows in self._spans:
             entries[index][1][position - self._starts[index]] = -(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from vkml.ir.described import described
 from vkml.ir.size import Size, Symbol, Terms, binder
 
 
-@dataclass(frozen=True)
+@described
 class Number:
     """An integer that is known, or the position of one among those that are computed for the sizes."""
 

@@ -51,7 +51,7 @@ def schedule(dispatches: Sequence[D]) -> list[list[D]]:
 def _ranges(views: Sequence[View]) -> list[_Range]:
     ranges = []
     for view in views:
-        low, high = view.byte_range()
+        low, high = view.byte_range
         if low < high:
             ranges.append((view.buffer, low, high))
     return ranges

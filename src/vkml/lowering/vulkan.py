@@ -9,6 +9,7 @@ from vkml.ir import Constant, Node, TensorType
 from vkml.ir.size import Sizes, is_deciding
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS, STORAGE
+from vkml.lowering.kept import FORMS_KEPT, certain_for
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.nodes import place_concatenations, view_of
 from vkml.lowering.plan import VulkanProgram
@@ -57,13 +58,11 @@ def lower(
     place_concatenations(build, piece.nodes, types, outputs)
     shared: dict[int, View] = {}
     for node in piece.nodes:
-        given = [view_of(name, views, constants, build, shared) for name in node.inputs]
+        given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
         results = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
-        views.update(
-            (name, view)
-            for name, view in zip(node.outputs, results, strict=False)
-            if name and view is not None
-        )
+        for name, made in zip(node.outputs, results, strict=False):
+            if name and made is not None:
+                views[name] = made
     for name, target_view in outputs.items():
         made = view_of(name, views, constants, build, shared)
         if made is not None and made is not target_view:
@@ -100,7 +99,11 @@ def refusals(
     tried: dict[Hashable, str | None] = {}
     """With open sizes, for which nothing is kept longer."""
     found = {}
+    certain = certain_for(target)
     for node in nodes:
+        known_form = None if is_deciding() else _known_form(node, types, constants)
+        if known_form in certain:
+            continue
         reason = _refused_value(node, types, target)
         if reason is None:
             form = _open_form(node, types, constants) if is_deciding() else None
@@ -109,12 +112,30 @@ def refusals(
             else:
                 given = [_probe_view(node, name, types, constants, views, build) for name in node.inputs]
                 build.error_labels.clear()
-                reason = build.refusal(node, given, [types[name] for name in node.outputs if name])
+                outputs = [types[name] for name in node.outputs if name]
+                reason = build.refusal(node, given, outputs)
                 if form is not None:
                     tried[form] = reason
+                if known_form is not None and reason is None and build.is_certain(node, given, outputs):
+                    if len(certain) >= FORMS_KEPT:
+                        certain.clear()
+                    certain.add(known_form)
         if reason is not None:
             found[node.key] = reason
     return found
+
+
+def _known_form(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Constant]
+) -> Hashable | None:
+    """What is equal for nodes that are lowered alike, but for what is in their constants."""
+    if node.form is None:
+        return None
+    names = node.inputs
+    inputs = [name and (types[name].key, name in constants) for name in names]
+    if len({id(constants[name]) for name in names if name in constants}) < sum(n in constants for n in names):
+        return None  # one constant under two names
+    return node.form, *inputs, *[name and types[name].key for name in node.outputs]
 
 
 def _open_form(

@@ -16,4 +16,6 @@ def remove_dead(graph: Graph) -> Graph:
             kept.append(node)
             needed.update(node.reads)
     constants = {name: constant for name, constant in graph.constants.items() if name in needed}
+    if len(kept) == len(graph.nodes) and len(constants) == len(graph.constants):
+        return graph
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)

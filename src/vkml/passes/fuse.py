@@ -7,10 +7,10 @@ of the body has the shape of the group's result or one that broadcasts to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from vkml.ir import Graph, GraphIndex, Node, TensorType, Value, find
+from vkml.ir import Constant, Graph, GraphIndex, Node, TensorType, Value, find
 from vkml.passes.order import AcyclicOrder
 
 MAX_OPERATIONS = 128
@@ -50,21 +50,26 @@ def fuse(
         follows: whether an anchor's group may take a pointwise node; None: always.
     """
     index = GraphIndex.of(graph)
+    numbers = _numbers(graph)
     merged: list[Node] = []
-    for group in _grow(graph, place, follows):
+    for group in _grow(graph, numbers, place, follows):
         if len(group) == 1:
             merged += group
             continue
-        if _fits(group, graph, index):
-            merged.append(fused_node(group, graph, index))
+        read, outputs = index.boundary(group)
+        if len(outputs) <= MAX_OUTPUTS and len(read) - len(numbers.intersection(read)) <= MAX_LEAVES:
+            merged.append(_fused(group, graph, read, outputs))
             continue
-        for part in _split(group, graph, index):
+        for part in _split(group, graph, numbers, index):
             merged.append(part[0] if len(part) == 1 else fused_node(part, graph, index))
     return replace(graph, nodes=tuple(_sorted(merged)))
 
 
 def _grow(
-    graph: Graph, place: Callable[[Node], str] | None, follows: Callable[[Node, Node], bool] | None
+    graph: Graph,
+    numbers: Set[str],
+    place: Callable[[Node], str] | None,
+    follows: Callable[[Node, Node], bool] | None,
 ) -> list[list[Node]]:
     """Groups of nodes, each a single node or one that can run as a whole."""
     nodes, types = graph.nodes, graph.types
@@ -73,23 +78,27 @@ def _grow(
     group_of: dict[str, int] = {}
     """Value → number of the group that makes it."""
     for i, node in enumerate(nodes):
-        is_pointwise = _is_pointwise(node, types)
-        leaves = {name for name in node.reads if not _is_scalar_constant(name, graph)}
+        operator, operations = find(node), max(1, len(node.inputs) - 1)
+        is_pointwise = operator.is_pointwise and _is_pointwise(node, types)
+        leaves = set(node.reads).difference(numbers)
         sources: dict[int, int] = {}
         """Group → how many of the values read it makes."""
         for name in leaves:
             if name in group_of:
                 sources[group_of[name]] = sources.get(group_of[name], 0) + 1
-        shape = types[node.outputs[0]].dims if _is_static(node, types) else None
+        result = node.outputs[0]
+        shape = types[result].dims if result and types[result].is_static else None
         device = place(node) if place is not None else ""
         chosen = None
-        # A node of many inputs fits only a group that makes nearly all of them: there are few of these.
-        candidates = [at for at, count in sources.items() if len(leaves) - count <= MAX_LEAVES]
-        if not is_pointwise or shape is None:
-            candidates = []
-        for at in sorted(candidates, key=lambda at: -groups[at].members[-1]):
+        candidates: list[int] = []
+        if is_pointwise and shape is not None:
+            # A node of many inputs fits only a group that makes nearly all of them: there are few of these.
+            candidates = [at for at, count in sources.items() if len(leaves) - count <= MAX_LEAVES]
+            if len(candidates) > 1:
+                candidates.sort(key=lambda at: -groups[at].members[-1])
+        for at in candidates:
             group = groups[at]
-            if not group.is_open or group.operations + _operations(node) > MAX_OPERATIONS:
+            if not group.is_open or group.operations + operations > MAX_OPERATIONS:
                 continue
             if (shape, device) != (group.shape, group.device):
                 continue
@@ -99,23 +108,21 @@ def _grow(
             outside = {name for name in leaves if group_of.get(name) != at}
             if len(group.leaves | outside) > MAX_LEAVES:
                 continue
-            if order.connect(sources.keys() - {at}, at):
+            if len(sources) == 1 or order.connect(sources.keys() - {at}, at):
                 chosen = at
                 group.members.append(i)
-                group.operations += _operations(node)
+                group.operations += operations
                 group.leaves |= outside
                 break
         if chosen is None:
             chosen = order.add(sources)
-            is_open = is_pointwise or (find(node).is_anchor and _single_output(node))
+            is_open = is_pointwise or (operator.is_anchor and not any(node.outputs[1:]))
             reads = leaves if is_pointwise else set()
-            groups.append(_Group([i], shape, device, is_open, is_pointwise, reads, _operations(node)))
-        group_of.update((name, chosen) for name in node.outputs if name)
+            groups.append(_Group([i], shape, device, is_open, is_pointwise, reads, operations))
+        for name in node.outputs:
+            if name:
+                group_of[name] = chosen
     return [[nodes[i] for i in group.members] for group in groups]
-
-
-def _operations(node: Node) -> int:
-    return max(1, len(node.inputs) - 1)
 
 
 def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
@@ -128,30 +135,18 @@ def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
     return True
 
 
-def _is_static(node: Node, types: Mapping[str, TensorType]) -> bool:
-    return bool(node.outputs[0]) and types[node.outputs[0]].is_static
+def _numbers(graph: Graph) -> frozenset[str]:
+    """The constants that become part of a body."""
+    return frozenset([name for name, constant in graph.constants.items() if _is_number(constant)])
 
 
-def _single_output(node: Node) -> bool:
-    return not any(node.outputs[1:])
+def _is_number(constant: Constant) -> bool:
+    return constant.type.elements == 1 and constant.dtype.is_native and not constant.is_open
 
 
-def _is_scalar_constant(name: str, graph: Graph) -> bool:
-    constant = graph.constants.get(name)
-    if constant is None or constant.is_open:
-        return False
-    return constant.array.size == 1 and constant.dtype.is_native
-
-
-def _fits(group: Sequence[Node], graph: Graph, index: GraphIndex) -> bool:
-    """Whether a whole group has few enough operands and results, as nearly all have."""
-    read, outputs = index.boundary(group)
-    if len(outputs) > MAX_OUTPUTS:
-        return False
-    return len(read) <= MAX_LEAVES or sum(not _is_scalar_constant(n, graph) for n in read) <= MAX_LEAVES
-
-
-def _split(group: Sequence[Node], graph: Graph, index: GraphIndex) -> Iterator[Sequence[Node]]:
+def _split(
+    group: Sequence[Node], graph: Graph, numbers: Set[str], index: GraphIndex
+) -> Iterator[Sequence[Node]]:
     """Cuts a group where values that are needed outside of it would be too many.
 
     Which these are is known only when every node has its group. The start of a group and the rest of it can
@@ -165,8 +160,7 @@ def _split(group: Sequence[Node], graph: Graph, index: GraphIndex) -> Iterator[S
         """Values made so far that are read outside → how many readers there are."""
         for at, node in enumerate(group, 1):
             if at > 1 or _is_pointwise(node, graph.types):
-                read = {name for name in node.reads if not _is_scalar_constant(name, graph)}
-                leaves |= read - made
+                leaves |= set(node.reads) - numbers - made
             for name in waiting.keys() & {*node.reads}:
                 waiting[name] -= 1
                 if not waiting[name]:
@@ -183,28 +177,42 @@ def _split(group: Sequence[Node], graph: Graph, index: GraphIndex) -> Iterator[S
 
 def fused_node(members: Sequence[Node], graph: Graph, index: GraphIndex) -> Node:
     """Nodes as one group, whose results are what the index knows to be read outside of it."""
-    read, outputs = index.boundary(members)
-    anchor = members[0] if not _is_pointwise(members[0], graph.types) else None
-    constants = {
-        name: graph.constants[name]
-        for name in read
-        if _is_scalar_constant(name, graph) and (anchor is None or name not in anchor.inputs)
-    }
+    return _fused(members, graph, *index.boundary(members))
+
+
+def _fused(members: Sequence[Node], graph: Graph, read: Sequence[str], outputs: Sequence[str]) -> Node:
+    """Nodes as one group that reads these values and makes those."""
+    types = graph.types
+    kept_out = members[0].inputs if not _is_pointwise(members[0], types) else ()
+    """Numbers among the anchor's operands are operands, too."""
+    constants = {}
+    for name in read:
+        constant = graph.constants.get(name)
+        if constant is not None and _is_number(constant) and name not in kept_out:
+            constants[name] = constant
     inputs = [name for name in read if name not in constants]
     body = Graph(
-        tuple(Value(name, graph.types[name]) for name in inputs),
-        tuple(Value(name, graph.types[name]) for name in outputs),
+        tuple([Value(name, types[name]) for name in inputs]),
+        tuple([Value(name, types[name]) for name in outputs]),
         tuple(members),
         constants,
-        {name: graph.types[name] for node in members for name in node.outputs if name},
-        name="+".join(node.op for node in members[:8]),
+        {name: types[name] for node in members for name in node.outputs if name},
+        name="+".join([node.op for node in members[:8]]),
     )
+    Graph.captures.know(body, ())  # all that is read outside is among its inputs
     label = members[0].name or members[0].outputs[0]
     return Node("Fused", tuple(inputs), tuple(outputs), {"body": body}, name=label, domain="vkml")
 
 
 def _sorted(nodes: Sequence[Node]) -> list[Node]:
     """Topological order, stable."""
+    made_late = {name for node in nodes for name in node.outputs}
+    for node in nodes:
+        if not made_late.isdisjoint(node.reads):
+            break
+        made_late.difference_update(node.outputs)
+    else:
+        return list(nodes)
     order = GraphIndex(nodes).topological_order()
     assert len(order) == len(nodes), "fusion made a cycle"
     return [nodes[at] for at in order]

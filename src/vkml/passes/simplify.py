@@ -17,6 +17,8 @@ def simplify(graph: Graph) -> Graph:
 
 def state_casts(graph: Graph) -> Graph:
     """CastLike as a Cast to the type of its second input, which nothing then has to make."""
+    if not any(node.op == "CastLike" and not node.domain for node in graph.nodes):
+        return graph
     nodes = [
         replace(
             node,
@@ -43,8 +45,9 @@ def remove_identities(graph: Graph) -> Graph:
     """Value → the output that it becomes."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        inputs = tuple(renamed.get(name, name) for name in node.inputs)
-        kept = replace(node, inputs=inputs) if inputs != node.inputs else node
+        kept = node
+        if renamed and not renamed.keys().isdisjoint(node.inputs):
+            kept = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
         source, result = _same_as(kept, graph), node.outputs[0]
         if source is None or index.is_captured(result):
             nodes.append(kept)
@@ -54,6 +57,8 @@ def remove_identities(graph: Graph) -> Graph:
             made[source] = result
         else:
             nodes.append(kept)
+    if not renamed and not made:
+        return graph
     if made:
         nodes = [
             node
@@ -105,6 +110,8 @@ def fold_batch_normalization(graph: Graph) -> Graph:
     Types need not be known: constants that do not fit, which inference refuses, are left alone. The operators
     are named here, for the rewrite is about these two alone.
     """
+    if not any(node.op == "BatchNormalization" for node in graph.nodes):
+        return graph
     index = GraphIndex.of(graph)
     constants = dict(graph.constants)
     types = dict(graph.types)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, find
+from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, Value, find
 from vkml.ir.size import is_deciding
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
@@ -48,23 +48,31 @@ def specialise(
     types.update({name: constant.type for name, constant in constants.items()})
     folding = Folding(graph, constants)
     nodes: list[Node] = []
+    is_static = True
+    """Whether all types are so far: nothing is refused for its size then."""
     for node in graph.nodes:
-        known = [_known(name, types, folding.constants) for name in node.inputs]
         operator = find(node)
-        _check_sizes(node, known)
-        _check_values(node, operator.value_inputs, known)
-        inferred = infer_types(node, known)
+        inferred = None
+        if is_static:
+            inferred = _inferred_before(node, operator, [name and types[name] for name in node.inputs])
+        if inferred is None:
+            known = [_known(name, types, folding.constants) for name in node.inputs]
+            _check_sizes(node, known)
+            _check_values(node, operator.value_inputs, known)
+            inferred = infer_types(node, known)
         for name, type_ in zip(node.outputs, inferred, strict=False):
             if name:
                 types[name] = type_
-        missing = [name for name in node.outputs if name and name not in types]
-        if missing:
-            raise InvalidGraph(f"{node.label}: has no output number {node.outputs.index(missing[0])}")
-        is_given = any(name in given for name in node.reads)
+                is_static = is_static and type_.is_static
+        if len(inferred) < len(node.outputs):
+            missing = [name for name in node.outputs if name and name not in types]
+            if missing:
+                raise InvalidGraph(f"{node.label}: has no output number {node.outputs.index(missing[0])}")
+        is_given = bool(given) and any(name in given for name in node.reads)
         if is_given and not any(name in arithmetic for name in node.outputs):
             folded = None
         else:
-            folded = _fold(node, known, types, folding)
+            folded = _fold(node, operator, types, folding)
         if folded is None:
             nodes.append(node)
             continue
@@ -84,16 +92,33 @@ _inferred: dict[Hashable, list[TensorType]] = {}
 def infer_types(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
     """The types of a node's outputs, which are tensors."""
     operator = find(node)
-    if operator.value_inputs or operator.sizing_inputs or node.form is None or is_deciding():
-        return _infer(node, known)
-    form = (node.form, *[given and given.type for given in known])
-    found = _inferred.get(form)
+    types = [None if given is None else given.type for given in known]
+    found = _inferred_before(node, operator, types)
     if found is None:
         found = _infer(node, known)
-        if len(_inferred) >= _FORMS_KEPT:
-            _inferred.clear()
-        _inferred[form] = found
+        form = _typed_form(node, operator, types)
+        if form is not None:
+            if len(_inferred) >= _FORMS_KEPT:
+                _inferred.clear()
+            _inferred[form] = found
     return found
+
+
+def _inferred_before(
+    node: Node, operator: Operator, types: Sequence[TensorType | Literal[""] | None]
+) -> list[TensorType] | None:
+    """Output types where those of a node like it with these input types are known."""
+    form = _typed_form(node, operator, types)
+    return None if form is None else _inferred.get(form)
+
+
+def _typed_form(
+    node: Node, operator: Operator, types: Sequence[TensorType | Literal[""] | None]
+) -> Hashable | None:
+    """What decides the output types; None where more does, values for one."""
+    if operator.value_inputs or operator.sizing_inputs or node.form is None or is_deciding():
+        return None
+    return node.form, *[type_.key if type_ else None for type_ in types]
 
 
 def _infer(node: Node, known: Sequence[Known | None]) -> list[TensorType]:
@@ -135,10 +160,15 @@ def _check_values(node: Node, positions: tuple[int, ...], known: list[Known | No
 
 
 def _fold(
-    node: Node, known: list[Known | None], types: Mapping[str, TensorType], folding: Folding
+    node: Node, operator: Operator, types: Mapping[str, TensorType], folding: Folding
 ) -> dict[str, Constant] | None:
+    constants = folding.constants
+    if not (operator.is_shape_only or operator.type_inputs):
+        for name in node.inputs:
+            if name not in constants and name:
+                return None
+    known = [_known(name, types, constants) for name in node.inputs]
     outputs = [name for name in node.outputs if name]
-    operator = find(node)
     if operator.is_shape_only and known[0] is not None and known[0].type.is_static:
         value = operator.evaluate_shape(node, known[0].dims)
         return {outputs[0]: Constant(types[outputs[0]].dtype, value.shape, value)}

@@ -5,12 +5,13 @@ temporary file and a rename, so a reader sees an old entry or a new one, never a
 verify counts as absent. Nothing here raises because of the file system: a cache that cannot be written is
 only slower.
 
-Entries are code that runs on the GPU, so nobody else may put them there. They lie in a folder of their own,
-`vkml-entries`, inside the folder that the user names: that one may be a home or a project, may be shared with
-a group, and holds other files. Folders are made with mode 0700 at every level that is missing. An entry is
-read where the own folder, those below it and the file belong to the user of this process and nobody else may
-write them; links are not followed, and what is no regular file of an entry's size is not waited for. A file
-counts, and goes when the cache is full, if it also lies in the own folder and begins with the magic word.
+Entries are code that runs on GPUs and the CPU, so nobody else may put them there. They lie in a folder of
+their own, `vkml-entries`, inside the folder that the user names: that one may be a home or a project, may be
+shared with a group, and holds other files. Folders are made with mode 0700 at every level that is missing. An
+entry is read where the own folder, those below it and the file belong to the user of this process and nobody
+else may write them; links are not followed, and what is no regular file of an entry's size is not waited for.
+A file counts, and goes when the cache is full, if it also lies in the own folder and begins with the magic
+word.
 On Windows, where files have no such modes, the rights of the user's own folders stand for all this.
 """
 
@@ -214,7 +215,7 @@ def _is_private_folder(path: Path) -> bool:
         _distrusted.add(path)
         _log.warning(
             "the kernel cache is not used: %s (%s, of user %d) has to be a folder of this user that nobody "
-            "else may write, for what is in it runs on the GPU; remove it, or set VKML_CACHE_DIR",
+            "else may write, for what is in it is run; remove it, or set VKML_CACHE_DIR",
             path,
             stat.filemode(status.st_mode),
             status.st_uid,

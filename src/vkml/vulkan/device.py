@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -125,6 +125,7 @@ class Device:
         push_constant_bytes: int,
         subgroup_size: int | None = None,
         label: str = "",
+        name: Hashable = None,
     ) -> Pipeline:
         """A compiled kernel; the same arguments give the same pipeline, to be released as often as asked for.
 
@@ -135,12 +136,20 @@ class Device:
             push_constant_bytes: a multiple of 4.
             subgroup_size: to be required of the driver; None leaves it the default.
             label: for messages and debuggers.
+            name: by which `named_pipeline` finds it from now on; None: by none.
 
         Raises:
             InvalidArgument: what is asked for is beyond the device's limits, or is no SPIR-V.
             CompileError: the driver does not compile it.
         """
-        return self._pipelines.get(spirv, entry, constants, push_constant_bytes, subgroup_size, label)
+        return self._pipelines.get(spirv, entry, constants, push_constant_bytes, subgroup_size, label, name)
+
+    def named_pipeline(self, name: Hashable) -> Pipeline | None:
+        """A pipeline that was made under this name and is still there, to be released like any other.
+
+        Without its module, which would have to be read and hashed to be told from others.
+        """
+        return self._pipelines.named(name)
 
     def release(self, pipeline: Pipeline) -> None:
         """Gives back what `pipeline` returned, once for each call of it.

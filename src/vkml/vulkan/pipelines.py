@@ -6,7 +6,7 @@ import hashlib
 import struct
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -44,6 +44,8 @@ class _Made:
 
     future: Future[Pipeline] = field(default_factory=Future)
     users: int = 0
+    names: set[Hashable] = field(default_factory=set)
+    """By which it is found without its content."""
 
 
 class Pipelines:
@@ -53,6 +55,8 @@ class Pipelines:
         self._context = context
         self._lock = threading.Lock()
         self._made: dict[_Key, _Made] = {}
+        self._named: dict[Hashable, _Key] = {}
+        """Names → contents of those of `_made` that have some."""
         self._unused: OrderedDict[_Key, Pipeline] = OrderedDict()
         """Those of `_made` that nobody uses, the longest unused first."""
         self._released: deque[Pipeline] = deque()
@@ -67,6 +71,7 @@ class Pipelines:
         push_constant_bytes: int,
         subgroup_size: int | None,
         label: str,
+        name: Hashable = None,
     ) -> Pipeline:
         """See `Device.pipeline`."""
         self._context.require_open()
@@ -84,6 +89,10 @@ class Pipelines:
             if is_mine:
                 made.future.set_result(self._compile(spirv, content, label))
             pipeline = made.future.result()
+            if name is not None:
+                with self._lock:  # it is used by now, and stays
+                    made.names.add(name)
+                    self._named[name] = content
         except BaseException as error:
             with self._lock:
                 is_failed = is_mine and not made.future.done()
@@ -97,6 +106,20 @@ class Pipelines:
             raise
         finally:
             self._take_back()
+        return pipeline
+
+    def named(self, name: Hashable) -> Pipeline | None:
+        """See `Device.named_pipeline`."""
+        self._context.require_open()
+        with self._lock:
+            content = self._named.get(name)
+            if content is None:
+                return None
+            made = self._made[content]
+            pipeline = made.future.result()
+            made.users += 1
+            self._unused.pop(content, None)
+        self._take_back()
         return pipeline
 
     def release(self, pipeline: Pipeline) -> None:
@@ -121,7 +144,8 @@ class Pipelines:
                         self._unused[pipeline.content] = pipeline
                 while len(self._unused) > UNUSED_PIPELINES:
                     content, pipeline = self._unused.popitem(last=False)
-                    del self._made[content]
+                    for name in self._made.pop(content).names:
+                        self._named.pop(name, None)
                     surplus.append(pipeline)
             finally:
                 self._lock.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from vkml.cpu.native.assembler import (
 from vkml.cpu.native.depthwise_registers import Registers
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Access, Epilogue, TooFewRegisters, emit, registers_needed
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tiles import CHUNK_SECONDS, MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
@@ -199,7 +199,7 @@ def _tile_places(instructions: InstructionSet, width: int, taps: int, epilogue: 
     return -(-width // -(-width // most))
 
 
-@functools.lru_cache(maxsize=512)
+@kept_kernel(512)
 def _kernel(shape: _Shape) -> Kernel:
     return _DepthwiseCode(shape).kernel()
 

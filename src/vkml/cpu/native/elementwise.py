@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +30,7 @@ from vkml.cpu.native.assembler import (
 from vkml.cpu.native.element import ITEM_BYTES
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Expression, emit, registers_needed
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.vectors import VectorCode
 
@@ -66,7 +66,7 @@ class Walk:
         return self.itemsize < 4 and self.strides[-1] not in (0, 1)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept_kernel(1024)
 def elementwise_kernel(
     instructions: InstructionSet,
     *,

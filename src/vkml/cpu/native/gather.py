@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from vkml.cpu.native.assembler import (
@@ -24,6 +22,7 @@ from vkml.cpu.native.assembler import (
     Mem,
 )
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.open_frame import POINTERS, Axis, OpenFrame, axes_of
 from vkml.cpu.native.open_launch import OpenLaunch, Parameters, Word
@@ -107,7 +106,7 @@ def open_gather(
     return OpenLaunch(kernel, outer * count, tuple(parameters.sizes), outer * count, each)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _open_kernel(
     instructions: InstructionSet,
     axes: tuple[Axis, ...],
@@ -156,7 +155,7 @@ def _load_index(code: VectorCode, index: int, is_wide: bool, wrong: Label) -> No
     code.jump_if("ae", wrong)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(
     instructions: InstructionSet, size: int, block_bytes: int, is_wide: bool, error_code: int
 ) -> Kernel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from vkml.cpu.native.assembler import (
@@ -22,6 +21,7 @@ from vkml.cpu.native.assembler import (
     Mem,
 )
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.open_frame import Axis, OpenFrame, axes_of
 from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
@@ -85,7 +85,7 @@ def open_packing(
     return OpenLaunch(_kernel(shape), batch * panels, tuple(parameters.sizes), work, _SECONDS)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(shape: _Shape) -> Kernel:
     return _Code(shape).kernel()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ from vkml.cpu.native.assembler import RAX, RCX, RDX, Mem
 from vkml.cpu.native.elementwise import Elementwise, Walk, cycles, is_wide, lanes
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Expression
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.open_frame import POINTERS, Axis, OpenFrame, axes_of
 from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
@@ -86,7 +86,7 @@ def open_pointwise(
     return OpenLaunch(kernel, math.prod(extents), tuple(parameters.sizes), math.prod(shape), seconds)
 
 
-@functools.lru_cache(maxsize=1024)
+@kept_kernel(1024)
 def _kernel(
     instructions: InstructionSet,
     axes: tuple[Axis, ...],

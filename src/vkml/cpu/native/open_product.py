@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,6 +21,7 @@ from vkml.cpu.native.assembler import (
 )
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.open_frame import POINTERS, Axis, OpenFrame, axes_of
 from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
@@ -154,7 +154,7 @@ def rows_of_tile(instructions: InstructionSet, vectors: int, is_open: bool) -> i
     return min(most, _MOST_OPEN_ROWS) if is_open else most
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(shape: _Shape) -> Kernel:
     return _Code(shape).kernel()
 

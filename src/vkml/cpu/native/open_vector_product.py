@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from vkml.cpu.native.assembler import (
 )
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.open_frame import POINTERS, Axis, OpenFrame, axes_of
 from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
@@ -136,7 +136,7 @@ def _vectors(instructions: InstructionSet, rows: int) -> int:
     return 4 if instructions is InstructionSet.AVX512 or rows <= 2 else 2
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(shape: _Shape) -> Kernel:
     return (_Dots(shape) if shape.is_transposed else _Streams(shape)).kernel()
 

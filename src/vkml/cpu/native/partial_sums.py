@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from vkml.cpu.native.assembler import R8, R15, RAX, RBX, RCX, RDI, RSI, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import MASK, lanes_of
@@ -75,7 +75,7 @@ def sum_of_parts(
     return Launch(_kernel(shape), np.ascontiguousarray(table, np.int64), seconds + 1e-7)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(shape: _Shape) -> Kernel:
     code = VectorCode(shape.instructions)
     operands = 1 + len(shape.epilogue.leaves) + len(shape.epilogue.results)

@@ -17,6 +17,7 @@ import numpy as np
 from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.outer_products import add_outer_products
 from vkml.cpu.native.tiles import TileCode, TileShape, chunk_table, lanes_of, tile_shape
@@ -186,7 +187,7 @@ def _merge_taps(taps: tuple[int, ...], inner: int, step: int) -> tuple[tuple[int
     return taps, inner
 
 
-@functools.lru_cache(maxsize=1024)
+@kept_kernel(1024)
 def _kernel(shape: TileShape, inner: int, k_step: int) -> Kernel:
     return _ProductCode(shape, inner, k_step).kernel()
 

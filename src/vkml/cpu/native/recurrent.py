@@ -10,7 +10,6 @@ second-level cache has). Sums lie in scratch memory until the expression of the 
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from vkml.cpu.native.assembler import (
 )
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Expression, emit
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tiles import MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
@@ -180,7 +180,7 @@ def recurrent(
     return Launch(_kernel(shape), np.array(table, np.int64), flops * SECONDS_PER_FLOP + 1e-7)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(shape: _Shape) -> Kernel:
     return _Code(shape).kernel()
 

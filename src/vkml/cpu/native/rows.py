@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 
@@ -12,6 +11,7 @@ from vkml.cpu.native import mathematics
 from vkml.cpu.native.assembler import RCX, RDX, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue, emit
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.operation import Operation
@@ -216,7 +216,7 @@ def cut_of_rows(rows: int, columns: int, threads: int) -> int:
     return columns // parts // 64 * 64 if rows < 4 * threads and threads > 1 and parts > 1 else 0
 
 
-@functools.lru_cache(maxsize=512)
+@kept_kernel(512)
 def _softmax_kernel(shape: RowShape) -> Kernel:
     return _SoftmaxCode(shape).kernel()
 
@@ -283,7 +283,7 @@ class _SoftmaxCode(RowCode):
         self.each(finish, 2)
 
 
-@functools.lru_cache(maxsize=512)
+@kept_kernel(512)
 def _normalisation_kernel(shape: RowShape) -> Kernel:
     return _NormalisationCode(shape).kernel()
 
@@ -347,7 +347,7 @@ class _NormalisationCode(RowCode):
         return 2 + operand
 
 
-@functools.lru_cache(maxsize=512)
+@kept_kernel(512)
 def _reduction_kernel(shape: RowShape) -> Kernel:
     return _ReductionCode(shape).kernel()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, R14, R15, RAX,
 from vkml.cpu.native.element import computed_in, lane_bytes
 from vkml.cpu.native.elementwise import lanes
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.vectors import VectorCode
 
@@ -92,7 +92,7 @@ def transposition(
     return Launch(kernel, np.ascontiguousarray((starts[:, None] + table).reshape(-1, 6)), seconds)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _transposition_kernel(
     instructions: InstructionSet,
     *,

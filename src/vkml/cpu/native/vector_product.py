@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import numpy as np
 from vkml.cpu.native.assembler import R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBX, RCX, RDI, RDX, RSI, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import MASK, lanes_of
@@ -200,7 +200,7 @@ def _unit(instructions: InstructionSet, rows: int, inner: int, step: int, is_tra
     return min(8, (registers - rows - 1) // rows, inner)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(shape: _Shape) -> Kernel:
     return _Code(shape).kernel()
 

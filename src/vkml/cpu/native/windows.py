@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from vkml.cpu.native.assembler import R8, R10, R12, R13, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.operations import operation
 from vkml.cpu.native.tiles import MASK, TileCode, TileShape, chunk_table, lanes_of, tile_shape
@@ -88,7 +87,7 @@ def windows(
     return Launch(_kernel(shape, kind), table, total * seconds + 1e-7)
 
 
-@functools.lru_cache(maxsize=512)
+@kept_kernel(512)
 def _kernel(shape: TileShape, kind: str) -> Kernel:
     return _WindowCode(shape, kind).kernel()
 

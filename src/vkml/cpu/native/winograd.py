@@ -20,6 +20,7 @@ import numpy as np
 
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
+from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.product import SECONDS_PER_FLOP, tile_of
 from vkml.cpu.native.tiles import lanes_of
@@ -209,7 +210,7 @@ def winograd(
     return Launch(_kernel(shape), table, arrangement.seconds + 1e-7)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_kernel(256)
 def _kernel(shape: WinogradShape) -> Kernel:
     return WinogradCode(shape).kernel()
 

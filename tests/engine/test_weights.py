@@ -1,0 +1,43 @@
+"""Constants on a device: each where its address says, however they came there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vkml
+from vkml.engine import devices as device_registry
+from vkml.engine import weights
+from vkml.engine.weights import WeightStore
+from vkml.ir import Constant, dtypes
+from vkml.lowering.memory import ALIGNMENT
+
+
+def test_small_weights_are_uploaded_together_and_each_lies_where_its_address_says(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of many sizes, none at all and larger ones than go together among them."""
+    monkeypatch.setattr(weights, "_SMALL_BYTES", 4096)
+    monkeypatch.setattr(weights, "_TOGETHER_BYTES", 10_000)
+    device = device_registry.open_device(next(i for i in vkml.devices() if i.name == vulkan_device_name))
+    numbers = np.random.default_rng(1)
+    sizes = [3, 0, 1024, 1025, 7, 900, 900, 900, 1000, 1, 5000, 2, 64]
+    arrays = [numbers.standard_normal(size).astype(np.float32) for size in sizes]
+    constants = [Constant(dtypes.FLOAT32, array.shape, array) for array in arrays]
+    calls = []
+    real = device.upload
+    monkeypatch.setattr(device, "upload", lambda m, at, data: (calls.append(at), real(m, at, data)))
+    told: list[int] = []
+    store = WeightStore(device, lambda what, done, whole: told.append(done))
+    try:
+        lease = store.add(constants)
+        assert len(calls) < len(constants) and len(told) == len(constants) and told == sorted(told)
+        memory = lease[0].memory
+        for constant, array in zip(constants, arrays, strict=True):
+            at = store.address(constant) - memory.address
+            assert at % ALIGNMENT == 0
+            held = device.download(memory, at, array.nbytes).view(np.float32)
+            np.testing.assert_array_equal(held, array)
+        store.release(lease)
+    finally:
+        store.close()
