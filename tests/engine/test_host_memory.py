@@ -80,7 +80,7 @@ def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_of_sizes_that_come_no_more_is_given_back() -> None:
     gc.collect()
     host_memory._unused.clear()
-    for part in range(1, 20):  # as results of a text that grows: each size for a while
+    for part in range(1, 13):  # as results of a text that grows: each size for a while
         for _ in range(30):
             array = empty((part << 22,), np.dtype(np.uint8))
             del array
