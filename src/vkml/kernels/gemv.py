@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 4
 """Products of more rows are tiled: their matrix is no longer read once for each result."""
+THREADS = 256
 LANES_ALONG_N = 8
-COLUMNS_ALONG_N = 32
+"""Threads that share the range of k of a vector of columns, at least;"""
+MOST_LANES = 64
+"""and at most. The fewer columns a workgroup has, the more workgroups there are to read the matrix."""
+SPLIT_BYTES = 1 << 19
+"""Of the matrix for a workgroup, from twice which on ranges of k are worth a second launch: a processor reads
+them in the time that this takes."""
+UNROLL = 4
+"""Vectors of the matrix that a thread waits for together."""
 
 
 def fits(a: View, b: View) -> bool:
@@ -35,18 +43,18 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
         raise CannotLower("the matrix is contiguous along neither index")
     if along_n:
         is_wide = aligned(b, product.n, (b.strides[0], b.strides[1]))
-        lanes, columns = LANES_ALONG_N, COLUMNS_ALONG_N
+        lanes = _lanes_along_n(build, product, 4 if is_wide else 1)
     else:
         is_wide = aligned(b, product.k, (b.strides[0], b.strides[2]))
         lanes = _lanes(typical(product.k))
-        columns = 256 // lanes
+    columns = THREADS // lanes
     width = 4 if is_wide else 1
     own = width if along_n else 1
     while lanes * columns > build.target.max_invocations:
         columns //= 2
     wide_groups = -(-product.n // (columns * own))
-    a_lane = lanes * (1 if along_n else width)
-    splits = _splits(build, typical(wide_groups * product.batch), typical(product.k), a_lane)
+    workgroup_bytes = typical(product.k) * columns * own * b.itemsize
+    splits = _splits(build, typical(wide_groups * product.batch), workgroup_bytes)
     step = lanes * width
     k_range = -(-product.k // (splits * step)) * step
     splits = splits if isinstance(product.k, Size) else -(-product.k // k_range)
@@ -58,7 +66,16 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
     writer.word("steps", product.k)
     writer.word("steps_a_split", k_range)
     text = [f"typealias Accumulator = {accumulator};", multiply_add(product.accumulator)]
-    numbers = (("M", product.m), ("WIDTH", width), ("LANES", lanes), ("COLUMNS", columns))
+    parts = _parts(lanes, lanes // (own * product.m))
+    numbers = (
+        ("M", product.m),
+        ("WIDTH", width),
+        ("LANES", lanes),
+        ("COLUMNS", columns),
+        # Software drivers take minutes to compile what is unrolled.
+        ("UNROLL", 1 if build.target.processors == 1 else UNROLL),
+        ("PARTS", parts),
+    )
     text += [f"static const int {name} = {value};" for name, value in numbers]
     text.append(f"static const bool B_ALONG_N = {'true' if along_n else 'false'};")
     left = writer.read(a)
@@ -110,9 +127,28 @@ def _lanes(k: int) -> int:
     return lanes
 
 
-def _splits(build: VulkanBuilder, groups: int, k: int, step: int) -> int:
-    """Ranges of k: about eight workgroups of 256 a processor keep memory busy; at least 8 steps a lane."""
-    if build.target.processors == 1:
+def _lanes_along_n(build: VulkanBuilder, product: Product, width: int) -> int:
+    """As few as give every processor two workgroups, each of them with some vectors to read."""
+    lanes, k = LANES_ALONG_N, typical(product.k)
+    while lanes < MOST_LANES and k >= 8 * lanes:
+        groups = -(-product.n // (THREADS // lanes * width)) * product.batch
+        if typical(groups) >= 2 * build.target.processors:
+            break
+        lanes *= 2
+    return lanes
+
+
+def _parts(lanes: int, most: int) -> int:
+    """Threads that add up what lanes have for one item: a power of two, as `lanes` is."""
+    parts = 1
+    while 2 * parts <= min(most, lanes // 2):
+        parts *= 2
+    return parts
+
+
+def _splits(build: VulkanBuilder, groups: int, workgroup_bytes: int) -> int:
+    """Ranges of k, where there are too few workgroups to keep memory busy and much for each to read."""
+    if build.target.processors == 1 or workgroup_bytes < 2 * SPLIT_BYTES:
         return 1
-    wanted = build.target.processors * 8 // max(1, groups)
-    return max(1, min(wanted, k // (step * 8), 64))
+    wanted = build.target.processors * 4 // max(1, groups)
+    return max(1, min(wanted, workgroup_bytes // SPLIT_BYTES, 64))
