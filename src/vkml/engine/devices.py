@@ -189,6 +189,9 @@ renew_in_child(_renew)
 
 def open_device(info: DeviceInfo) -> Device:
     """The process's one open handle of a device; sessions share it."""
+    device = _open.get(info.uuid)
+    if device is not None and not device.is_closed:
+        return device
     from vkml.cpu.native.calls import calls
     from vkml.vulkan import Device
     from vkml.vulkan.queues import NativeCalls

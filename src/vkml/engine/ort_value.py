@@ -183,8 +183,9 @@ def device_of(device_type: str, device_id: int = 0) -> Device | None:
             f"there is no device {device_type!r}: use 'cpu', 'vulkan' with a number, or a name of "
             "vkml.devices()"
         )
-    [info] = device_registry.resolve(kind if ":" in kind else f"vulkan:{device_id}", None).gpus
-    return device_registry.open_device(info)
+    from vkml.vulkan import find_device
+
+    return device_registry.open_device(find_device(kind if ":" in kind else f"vulkan:{device_id}", True))
 
 
 def dtype_of(element_type: Any) -> DType:

@@ -25,7 +25,7 @@ from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, TensorType
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
-from vkml.ir.size import Sizes, Symbol, concrete, matcher
+from vkml.ir.size import Sizes, Symbol, binder, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.donation import donations
 from vkml.lowering.vulkan import Piece, lower, refusals
@@ -228,10 +228,10 @@ class Plan:
 
         It overlaps none of the feeds', but for those that the value may be written over.
         """
-        types = self._output_types
+        shapes = dict(zip(self._output_types, self._output_shapes(known), strict=True))
         targets = {}
         for name, there in places.items():
-            dtype, shape = types[name].dtype, tuple([concrete(dim, known) for dim in types[name].dims])
+            dtype, shape = self._output_types[name].dtype, shapes[name]
             if isinstance(there, DeviceArray):
                 check_target(there, dtype, shape, name)
                 is_read = self._needs_other_memory(name, there, feeds, wanted)
@@ -276,7 +276,6 @@ class Plan:
     def __post_init__(self) -> None:
         self._flights = [Flight(self.programs, self.graph.types)]
         self._turns = itertools.count()
-        self._output_types = {value.name: value.tensor for value in self.graph.outputs}
         self._renew()
         renew_in_child(self._renew)
         self._most_flights = max((program.most_at_once for program in self.programs), default=1)
@@ -304,6 +303,24 @@ class Plan:
         direct = self._direct_of(self._flights[0])
         self.directs: list[Direct] = [] if direct is None else [direct]
         """The shortest ways to all outputs, one a flight, where one program is the whole plan."""
+
+    @functools.cached_property
+    def _output_types(self) -> dict[str, TensorType]:
+        return {value.name: value.tensor for value in self.graph.outputs}
+
+    @functools.cached_property
+    def _output_shapes(self) -> Callable[[Mapping[Symbol, int]], list[tuple[int, ...]]]:
+        """Of all outputs, for the values of the open sizes."""
+        shapes = [type_.dims for type_ in self._output_types.values()]
+        if self.sizes is None:
+            return lambda known: shapes
+        compute = binder([dim for shape in shapes for dim in shape], tuple(self.sizes.examples))
+
+        def bound(known: Mapping[Symbol, int]) -> list[tuple[int, ...]]:
+            found = iter(compute(*known.values()))
+            return [tuple(itertools.islice(found, len(shape))) for shape in shapes]
+
+        return bound
 
     def _renew(self) -> None:
         self._growing = threading.RLock()
