@@ -99,7 +99,8 @@ class _Pool:
     def take(self, device: Device, size: int) -> Memory:
         room = _room(size)
         try:
-            return self._unused.setdefault(room, deque()).pop()
+            # The longest unused: values that take turns come back to a place after as few runs as can be.
+            return self._unused.setdefault(room, deque()).popleft()
         except IndexError:
             pass
         from vkml.vulkan import MemoryKind

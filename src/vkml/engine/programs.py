@@ -134,7 +134,7 @@ class VulkanBound(RecordedProgram):
                 `donations` allows; None and values of other devices stand for fresh arrays.
         """
         running = self._written(feeds, values, targets)
-        if running.binding.fetches:
+        if running.binding.fetches or self.program.symbols:
             self._begin(running)
             return self.finish(running, self.outputs)
         self._submit(running.binding)
@@ -173,6 +173,7 @@ class VulkanBound(RecordedProgram):
             The results.
         """
         try:
+            self.prepare_next(running.binding)
             running.binding.submission.finish()
             if running.fetched:
                 self.finish_fetch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,10 @@ takes 13 µs."""
 BINDINGS_KEPT = 8
 """Sets of sizes whose commands a program keeps."""
 _LEAST_CAPACITY = 16
+_LONGEST_PERIOD = 4
+"""Runs after which values are looked for where they were."""
+_LEAST_SIZE = 2
+"""Of open sizes: others are plans of their own."""
 _ELSEWHERE: Array = np.empty(0)
 _Form = tuple[Buffer, np.dtype[Any], tuple[Number, ...]]
 """Of an input or output where it lies, its storage type and its shape."""
@@ -141,6 +145,8 @@ class RecordedProgram:
         self._pipelines: list[Pipeline] = []
         self._bindings: OrderedDict[_Key, Binding] = OrderedDict()
         self._memories: Memories | None = None
+        self._keys: deque[_Key] = deque(maxlen=_LONGEST_PERIOD + 2)
+        """Of the last runs."""
         self._fetching: Fetching | None = None
         self._latest: Binding | None = None
         """Whose numbers kernels find in memory."""
@@ -214,6 +220,32 @@ class RecordedProgram:
         made = self._make_binding(key, numbers, memories, oldest)
         self._bindings[key] = made
         return made
+
+    def prepare_next(self, running: Binding) -> None:
+        """Binds what probably runs next, while a binding runs.
+
+        Where sizes have grown by the same number twice, as those of a text do that is written token by token,
+        they are expected to do so again; values from outside, which take turns in memory, where theirs was.
+        """
+        keys = self._keys
+        keys.append(running.key)
+        if not self.program.symbols or len(keys) < 3 or self._memories is None:
+            return
+        values, before = keys[-1][0], keys[-2][0]
+        step = [now - then for now, then in zip(values, before, strict=True)]
+        if not any(step) or step != [now - then for now, then in zip(before, keys[-3][0], strict=True)]:
+            return
+        for period in range(1, _LONGEST_PERIOD + 1):
+            if len(keys) >= period + 2 and all(keys[-at][1] == keys[-at - period][1] for at in (1, 2)):
+                break
+        else:
+            return
+        following = tuple([now + by for now, by in zip(values, step, strict=True)])
+        if min(following) < _LEAST_SIZE:
+            return
+        numbers = self._compute(*following)
+        if all(numbers[position] <= room for position, room in self._memories.rooms):
+            self.bind(following, keys[-period][1])
 
     def _make_room(self, values: tuple[int, ...], numbers: tuple[int, ...]) -> Memories:
         """Memory for these sizes and some beyond, in place of what there is."""
