@@ -228,7 +228,7 @@ class Plan:
 
         It overlaps none of the feeds', but for those that the value may be written over.
         """
-        shapes = dict(zip(self._output_types, self._output_shapes(known), strict=True))
+        shapes = self._output_shapes(known)
         targets = {}
         for name, there in places.items():
             dtype, shape = self._output_types[name].dtype, shapes[name]
@@ -309,16 +309,16 @@ class Plan:
         return {value.name: value.tensor for value in self.graph.outputs}
 
     @functools.cached_property
-    def _output_shapes(self) -> Callable[[Mapping[Symbol, int]], list[tuple[int, ...]]]:
-        """Of all outputs, for the values of the open sizes."""
-        shapes = [type_.dims for type_ in self._output_types.values()]
+    def _output_shapes(self) -> Callable[[Mapping[Symbol, int]], Mapping[str, tuple[int, ...]]]:
+        """Of outputs that can be on a device, for the values of the open sizes."""
+        shapes = {name: type_.dims for name, type_ in self._output_types.items() if type_.is_static}
         if self.sizes is None:
             return lambda known: shapes
-        compute = binder([dim for shape in shapes for dim in shape], tuple(self.sizes.examples))
+        compute = binder([dim for dims in shapes.values() for dim in dims], tuple(self.sizes.examples))
 
-        def bound(known: Mapping[Symbol, int]) -> list[tuple[int, ...]]:
+        def bound(known: Mapping[Symbol, int]) -> Mapping[str, tuple[int, ...]]:
             found = iter(compute(*known.values()))
-            return [tuple(itertools.islice(found, len(shape))) for shape in shapes]
+            return {name: tuple(itertools.islice(found, len(dims))) for name, dims in shapes.items()}
 
         return bound
 
