@@ -123,18 +123,23 @@ def live_through(
     copy_model: bool = False,
     table: bool = True,
     rows: int | str = "rows",
+    lengths: int = 1,
 ) -> dict[str, Any]:
     """What runs of a session say after a change: of a shape planned before it, and of a new one.
+
+    From two `lengths` before it on there is a plan for all.
 
     Also whether the session mapped the file before the change.
     """
     path = folder / "model.onnx"
     save(path, 0, external=external, rows=rows, table=table)
-    wanted = {size: expected(path, size) for size in ((32, 48) if isinstance(rows, str) else (rows,))}
+    sizes = (32, 48, 64)[: 1 + lengths] if isinstance(rows, str) else (rows,)
+    wanted = {size: expected(path, size) for size in sizes}
     options = vkml.SessionOptions(copy_model=copy_model)
     with vkml.InferenceSession(path, options, devices=device) as session:
-        known, *new = wanted
-        assert same(session.run(None, feed(known)), wanted[known])
+        known, *new = sizes[0], *sizes[lengths:]
+        for size in sizes[:lengths]:
+            assert same(session.run(None, feed(size)), wanted[size])
         found: dict[str, Any] = {"mapped": is_mapped(path) or is_mapped(data_of(path))}
         globals()[change](path)
         for name, sizes in (("new", new), ("known", [known])):

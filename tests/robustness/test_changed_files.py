@@ -59,6 +59,13 @@ def test_new_plans_say_so_and_known_ones_go_on(external: bool, tmp_path: Path, d
     assert is_cpu or every(found, "mapped") == {False}
 
 
+def test_a_plan_for_all_lengths_says_so(tmp_path: Path, device_name: str) -> None:
+    """On the CPU it reads constants in the file; a GPU has them all."""
+    found = live_through(tmp_path, device_name, CHANGES, lengths=2)
+    said = {"ModelChanged" if device_name == "cpu" else "right"}
+    assert every(found, "new") == every(found, "known") == said
+
+
 def test_other_names_change_nothing(tmp_path: Path, device_name: str) -> None:
     found = live_through(tmp_path, device_name, HARMLESS)
     assert set(found) == set(HARMLESS)

@@ -17,6 +17,7 @@ from vkml.engine.turns import Turn
 from vkml.errors import OutOfMemory
 from vkml.ir import Node, TensorType
 from vkml.ir.lowering import CannotLower
+from vkml.ir.mapped_file import MappedFile
 from vkml.ir.size import Size, may_fall
 from vkml.lowering.cpu import CpuProgram, Form
 from vkml.lowering.vulkan import Piece
@@ -81,6 +82,8 @@ class CpuBound:
         self.piece = piece
         self.is_open = is_open
         self._compile, self._check = compile, check
+        self.files: Sequence[MappedFile] = ()
+        """What constants are read from: no program is bound to new sizes once one of them has changed."""
         self._opened = None if opened is None else self._binding(opened)
         self._bindings: OrderedDict[tuple[int, ...], _CpuBinding] = OrderedDict()
         self._latest: tuple[tuple[int, ...], _CpuBinding] | None = None
@@ -104,7 +107,9 @@ class CpuBound:
             program = self.bind(()).program
             return CpuBound(self.piece, lambda values: program.another(), None, self._check)
         opened = None if self._opened is None else self._opened.program.another()
-        return CpuBound(self.piece, self._compile, opened, self._check, is_open=True)
+        made = CpuBound(self.piece, self._compile, opened, self._check, is_open=True)
+        made.files = self.files
+        return made
 
     def _binding(self, program: CpuProgram) -> _CpuBinding:
         return _CpuBinding(program, program.whole(self.inputs, self.outputs))
@@ -114,6 +119,9 @@ class CpuBound:
         if self._latest is not None and self._latest[0] == values:
             return self._latest[1]
         made = self._bindings.get(values)
+        if made is None:
+            for file in self.files:
+                file.check()
         if made is None and self._opened is not None:
             try:
                 self._bind_opened(self._opened, values)

@@ -25,6 +25,7 @@ from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, TensorType
 from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
+from vkml.ir.mapped_file import MappedFile
 from vkml.ir.size import Sizes, Symbol, binder, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.donation import donations
@@ -357,6 +358,15 @@ class Plan:
             return None
         inputs = [given[name] for name in program.inputs]
         return program.repeated(flight, inputs, values, [targets[name] for name in program.outputs])
+
+    def watch(self, files: Sequence[MappedFile]) -> None:
+        """Has sizes that come later refused with `ModelChanged` where one of these files has changed by then.
+
+        Programs of the CPU read constants where they are mapped; GPUs have them all.
+        """
+        for program in self.programs:
+            if isinstance(program, CpuBound):
+                program.files = files
 
     def bind(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Makes what a run with inputs of these shapes needs, for reports."""

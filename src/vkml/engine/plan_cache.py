@@ -312,6 +312,7 @@ class PlanCache:
                 segment.arithmetic,
                 sizes,
             )
+        plan.watch(self._setting.files)
         dropped: list[Plan] = []  # each closes when the last run that uses it lets go of it, or here
         with self.lock:
             self.require_open()

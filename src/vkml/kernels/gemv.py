@@ -20,9 +20,10 @@ MAX_ROWS = 4
 THREADS = 256
 LANES_ALONG_N = 8
 """Threads that share the range of k of a vector of columns, at least;"""
-MOST_LANES = 64
-"""and at most. The fewer columns a workgroup has, the more workgroups there are to read the matrix."""
-SPLIT_BYTES = 1 << 19
+MOST_LANES = ((4 << 20, 64), (16 << 20, 32))
+"""and at most, for matrices of so many bytes. The fewer columns a workgroup has, the more workgroups there
+are, and none needs a second launch; but larger matrices are read in long rows."""
+SPLIT_BYTES = 1 << 16
 """Of the matrix for a workgroup, from twice which on ranges of k are worth a second launch: a processor reads
 them in the time that this takes."""
 UNROLL = 4
@@ -53,8 +54,11 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
     while lanes * columns > build.target.max_invocations:
         columns //= 2
     wide_groups = -(-product.n // (columns * own))
-    workgroup_bytes = typical(product.k) * columns * own * b.itemsize
-    splits = _splits(build, typical(wide_groups * product.batch), workgroup_bytes)
+    groups, k = typical(wide_groups * product.batch), typical(product.k)
+    most = k // (8 * lanes * (1 if along_n else width))
+    if along_n:
+        most = min(most, k * columns * own * b.itemsize // SPLIT_BYTES)
+    splits = _splits(build, groups, most)
     step = lanes * width
     k_range = -(-product.k // (splits * step)) * step
     splits = splits if isinstance(product.k, Size) else -(-product.k // k_range)
@@ -130,7 +134,9 @@ def _lanes(k: int) -> int:
 def _lanes_along_n(build: VulkanBuilder, product: Product, width: int) -> int:
     """As few as give every processor two workgroups, each of them with some vectors to read."""
     lanes, k = LANES_ALONG_N, typical(product.k)
-    while lanes < MOST_LANES and k >= 8 * lanes:
+    size = 4 * k * typical(product.n * product.batch)
+    most = next((most for limit, most in MOST_LANES if size <= limit), lanes)
+    while lanes < most and k >= 8 * lanes:
         groups = -(-product.n // (THREADS // lanes * width)) * product.batch
         if typical(groups) >= 2 * build.target.processors:
             break
@@ -146,9 +152,8 @@ def _parts(lanes: int, most: int) -> int:
     return parts
 
 
-def _splits(build: VulkanBuilder, groups: int, workgroup_bytes: int) -> int:
-    """Ranges of k, where there are too few workgroups to keep memory busy and much for each to read."""
-    if build.target.processors == 1 or workgroup_bytes < 2 * SPLIT_BYTES:
+def _splits(build: VulkanBuilder, groups: int, most: int) -> int:
+    """Ranges of k: about eight workgroups of 256 a processor keep memory busy."""
+    if build.target.processors == 1:
         return 1
-    wanted = build.target.processors * 4 // max(1, groups)
-    return max(1, min(wanted, workgroup_bytes // SPLIT_BYTES, 64))
+    return max(1, min(build.target.processors * 8 // max(1, groups), most, 64))
