@@ -8,6 +8,7 @@ what it may differ, so that conditions, cancellation and jumps (a floor at an in
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,6 +87,11 @@ LARGEST = {**dict.fromkeys((*HALVES, np.dtype(np.float32)), 1e17), np.dtype(np.f
 FLUSHED = (np.dtype(np.float32), np.dtype(np.float64))
 """Types in whose registers devices may have no subnormal numbers; others are computed in these."""
 
+CONTINUOUS = (LINEAR | JITTERED | {"Add", "Sub", "Sin", "Cos", "Log", "BatchNormalization"}) - {
+    "GridSample", "RoiAlign", "ScatterElements", "ScatterND"
+}  # fmt: skip
+"""Where rounding may make one sign or the other, it may make zero."""
+
 TURNS = 59
 """Every so manieth of open places is the greatest at a time; a prime, so that axes of any stride have one."""
 ANYTHING = (np.nan, 0.0, np.inf, -np.inf, 1.0)
@@ -129,6 +135,10 @@ class RandomDisturbance:
         self.turn = number
         self.anything = ANYTHING[number % len(ANYTHING)]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
+        self.plain: Mapping[str, Array] = {}
+        """Values without disturbance, as far as known: what errors carry beyond something may meet it."""
+        self.computed: set[str] = set()
+        """Values of 16 bits that a fused chain need not have rounded."""
 
     def inputs(self, node: Node, arrays: list[Array | None], types: list[DType | None]) -> list[Array | None]:
         found = [
@@ -166,17 +176,54 @@ class RandomDisturbance:
                     if self.style == "zeros" and inputs and inputs[0] is not None:
                         array = _returned(array, inputs[0], error)
                 array = self._flushed(array, dtype)
+                if node.op in CONTINUOUS and self.turn % 3 == 2:
+                    array = _met(array, self._plain(node.outputs[number], array))
                 if node.op in CHOICES:
                     array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
                     array = self._anything(array.shape).astype(array.dtype)
-                elif node.op == "Tan" and array.dtype in HALVES:
-                    array = np.where(_lies_at_a_pole(inputs[0]), array.dtype.type(self.anything), array)
+                elif node.op == "Tan" and (at_pole := self._lies_at_a_pole(node, inputs[0])).any():
+                    array = np.where(at_pole, array.dtype.type(self.anything), array)
                 elif array.dtype in HALVES and self.coin:
                     # A fused chain of 16 bits rounds at its end: what overflows on the way may come back.
                     array = np.where(np.isinf(array), array.dtype.type(self.anything), array)
+                if array.dtype in HALVES and (node.op not in MOVEMENTS or self.computed & set(node.inputs)):
+                    self.computed.add(node.outputs[number])
+            elif node.op == "Equal":
+                array = array | self._may_be_equal(node, inputs)
             found.append(array)
         return found
+
+    def _plain(self, name: str, array: Array) -> Array:
+        """A value without disturbance; the disturbed one where that is unknown."""
+        plain = self.plain.get(name)
+        return array if plain is None or plain.shape != array.shape else plain
+
+    def _may_be_equal(self, node: Node, inputs: list[Array | None]) -> Any:
+        """Where errors carry one number from below another to above it."""
+        if self.turn % 3 != 2 or any(value is None or not is_computed_float(value) for value in inputs):
+            return False
+        given: list[Any] = [np.asarray(value, np.float64) for value in inputs]
+        plain: list[Any] = [
+            np.asarray(self._plain(name, value), np.float64)
+            for name, value in zip(node.inputs, given, strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            return np.sign(given[0] - given[1]) * np.sign(plain[0] - plain[1]) < 0
+
+    def _lies_at_a_pole(self, node: Node, angle: Array | None) -> Any:
+        """Where a tangent may come to infinity or to its other sign.
+
+        A fused chain, to which 16 bits come unrounded, may take it of any angle nearby; and where there is a
+        pole between the angle and the disturbed one, of an angle at the pole.
+        """
+        assert angle is not None
+        plain, wide = self._plain(node.inputs[0], angle).astype(np.float64), angle.astype(np.float64)
+        with np.errstate(all="ignore"):
+            reach = 4 * _unit(angle).astype(np.float64) if angle.dtype in HALVES else 0.0
+            low, high = np.minimum(plain, wide) - reach, np.maximum(plain, wide) + reach
+            is_finite = np.isfinite(low) & np.isfinite(high)
+            return is_finite & (np.floor(low / np.pi - 0.5) != np.floor(high / np.pi - 0.5))
 
     def _fitted(self, array: Array, source: Array) -> Array:
         """Integers made of floats: of those beyond the type ONNX leaves open what comes."""
@@ -211,7 +258,13 @@ class RandomDisturbance:
                 return np.where(np.abs(array) < tiny, tiny, scale * unit if scale != 1 else 0)
             if array.dtype in HALVES and op in ARITHMETIC:
                 # A chain of these may round once, at its end; what is left of many times a number that is not
-                # rounded yet may be anything below it.
+                # rounded yet may be anything below it, and a difference of such numbers anything near it.
+                if op in ("Add", "Sub"):
+                    return unit + sum(
+                        _unit(value).astype(np.float64)
+                        for name, value in zip(node.inputs, inputs, strict=True)
+                        if name in self.computed and value is not None
+                    )
                 return np.where(_exceeds_many_times(inputs), np.abs(inputs[1]), unit) if op == "Mod" else unit
             return None if scale == 1 or op not in ARITHMETIC else unit
         if op in QUOTIENTS:
@@ -392,13 +445,10 @@ def _folded_error(node: Node, inputs: list[Array | None], array: Array) -> Any:
     return np.where(np.isfinite(size), 4 * epsilon * size, 0)
 
 
-def _lies_at_a_pole(angle: Array | None) -> Any:
-    """Whether a fused chain, to which 16 bits come unrounded, may meet infinity or its other sign."""
-    if angle is None:
-        return False
-    with np.errstate(all="ignore"):
-        wide, reach = angle.astype(np.float64), 4 * _unit(angle).astype(np.float64)
-        return np.floor((wide - reach) / np.pi - 0.5) != np.floor((wide + reach) / np.pi - 0.5)
+def _met(array: Array, plain: Array) -> Array:
+    """The result, but zero where it has another sign than without disturbance."""
+    crosses = (np.signbit(array) != np.signbit(plain)) & (array != 0) & (plain != 0)
+    return np.where(crosses, array.dtype.type(0), array)
 
 
 def _exceeds_many_times(inputs: list[Array | None]) -> Any:

@@ -1,0 +1,65 @@
+"""What is left open where errors carry numbers across poles and jumps of functions, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from tests.fuzz.comparison import difference
+from tests.fuzz.test_oracle import model, node, sampled
+
+JUMPS = {
+    "Tan": (1.5708, 120.4), "Reciprocal": (0.0, 900.0), "Log": (0.0, -9.0), "Floor": (1.0, 0.0),
+    "Ceil": (0.0, 0.0), "Round": (0.5, 1.0), "Sign": (0.0, -1.0), "Atanh": (1.0, np.inf),
+    "Sqrt": (0.0, np.nan),
+}  # fmt: skip
+"""Where functions have a pole, an end or a jump, and what they may come to there."""
+
+
+@pytest.mark.parametrize("op", JUMPS)
+def test_functions_of_what_cancels_are_open_on_both_sides_of_poles_and_jumps(op: str) -> None:
+    """(x - c) + c of halves may be x, or a number of units of c from it; of float32 it is decided."""
+    chain = [node("Sub", ["h", "c"], ["s"]), node("Add", ["s", "c"], ["d"]), node(op, ["d"], ["y"])]
+    at, found = JUMPS[op]
+    for kind, is_open in ((TensorProto.FLOAT16, True), (TensorProto.FLOAT, False)):
+        nodes = [node("Cast", ["x"], ["h"], to=kind), *chain]
+        constant = np.full(4, 1e4, "f2" if is_open else "f4")
+        x = np.float32([at + 0.3, at - 0.3, 0.7, 20])
+        expected, sample = sampled(model(nodes, {"c": constant}), x)
+        wrong = difference(np.full_like(expected, found), expected, sample)
+        assert (wrong is None or not wrong.mask[:2].any()) if is_open else wrong is not None
+
+
+@pytest.mark.parametrize(
+    "op, other, found",
+    [("Equal", 1.1, [True, False]), ("Greater", 1.1, [True, False]), ("LessOrEqual", -0.3, [True, False]),
+     ("Div", "d", [900, -900, np.inf]), ("Mod", 1.0, [0, 0.3, 0.99]), ("Pow", -1.0, [900, np.inf])],
+)  # fmt: skip
+def test_comparisons_and_divisions_of_what_cancels_are_open(op: str, other: Any, found: list[Any]) -> None:
+    attributes = {"fmod": 1} if op == "Mod" else {}
+    for constant, is_open in ((1e4, True), (2.0, False)):
+        nodes = [
+            node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+            node("Sub", ["h", "c"], ["s"]),
+            node("Add", ["s", "c"], ["d"]),
+            node(op, ["c", "d"] if other == "d" else ["d", "o"], ["y"], **attributes),
+        ]
+        constants = {"c": np.full(4, constant, "f2"), "o": np.full(4, 0 if other == "d" else other, "f2")}
+        expected, sample = sampled(model(nodes, constants), np.float32([1.3, 1.2, -2, 3]))
+        wrong = [difference(np.full_like(expected, value), expected, sample) for value in found]
+        assert not any(wrong) if is_open else any(wrong)
+
+
+def test_a_pole_between_disturbed_angles_is_left_open() -> None:
+    """Of any type, and of those that lie between others only."""
+    total = node("ReduceSum", ["x", "axes"], ["s"])
+    x = np.float32([[1e7, 1.5703125 - 1e7 / 2, -1e7 / 2], [1e0, 0.5, -0.5]])
+    nodes = [total, node("Tan", ["s"], ["y"])]
+    expected, sample = sampled(model(nodes, {"axes": np.array([1])}, (2, 3)), x)
+    for large in (3e4, -1e6, np.inf):
+        assert difference(np.where([[True], [False]], np.float32(large), expected), expected, sample) is None
+        found = np.where([[False], [True]], np.float32(5), expected)
+        assert difference(found, expected, sample) is not None
