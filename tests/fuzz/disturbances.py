@@ -151,6 +151,8 @@ class RandomDisturbance:
                 self._moved(array, _unit(array)) if array is not None and array.dtype in HALVES else array
                 for array in found
             ]
+        if node.op in ("Cast", "CastLike"):
+            found[0] = self._unrounded(node.inputs[0], found[0])
         if node.op not in JITTERED or node.domain or _is_plain_scatter(node):
             return found
         return [
@@ -193,6 +195,20 @@ class RandomDisturbance:
                 array = array | self._may_be_equal(node, inputs)
             found.append(array)
         return found
+
+    def _unrounded(self, name: str, array: Array | None) -> Array | None:
+        """What a fused chain hands on, which need not be one of the numbers that 16 bits have."""
+        if array is None or array.dtype not in HALVES or name not in self.computed:
+            return array
+        return self._moved(array.astype(np.float32), 0.5 * _unit(array).astype(np.float64))
+
+    def _left_by_rounding(self, node: Node, inputs: list[Array | None]) -> Any:
+        """How far a sum in a fused chain may be from that of rounded numbers."""
+        return sum(
+            0.5 * _unit(value).astype(np.float64)
+            for name, value in zip(node.inputs, inputs, strict=True)
+            if name in self.computed and value is not None and value.dtype in HALVES
+        )
 
     def _plain(self, name: str, array: Array) -> Array:
         """A value without disturbance; the disturbed one where that is unknown."""
@@ -260,18 +276,15 @@ class RandomDisturbance:
                 # A chain of these may round once, at its end; what is left of many times a number that is not
                 # rounded yet may be anything below it, and a difference of such numbers anything near it.
                 if op in ("Add", "Sub"):
-                    return unit + sum(
-                        _unit(value).astype(np.float64)
-                        for name, value in zip(node.inputs, inputs, strict=True)
-                        if name in self.computed and value is not None
-                    )
+                    return unit + self._left_by_rounding(node, inputs)
                 return np.where(_exceeds_many_times(inputs), np.abs(inputs[1]), unit) if op == "Mod" else unit
             return None if scale == 1 or op not in ARITHMETIC else unit
         if op in QUOTIENTS:
             units = 4 if self.traits.rough_quotients else 1 if array.dtype in HALVES else 0
             return None if not units else units * unit
         if op in LINEAR:
-            return scale * self._linear(node, inputs, array) + unit
+            error = scale * self._linear(node, inputs, array) + unit
+            return error + self._left_by_rounding(node, inputs) if op in ("Sum", "Mean") else error
         if op == "BatchNormalization" and number == 0:
             return scale * (16 * unit + _folded_error(node, inputs, array))
         if op in RECURRENT:

@@ -63,3 +63,28 @@ def test_a_pole_between_disturbed_angles_is_left_open() -> None:
         assert difference(np.where([[True], [False]], np.float32(large), expected), expected, sample) is None
         found = np.where([[False], [True]], np.float32(5), expected)
         assert difference(found, expected, sample) is not None
+
+
+def test_a_chain_hands_on_what_halves_lack() -> None:
+    """10001 is none of them, nor are numbers near 0 that large ones and such leave."""
+    x = np.float32([1.2, 1.3, -1.1, 2.2])
+    half = node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16)
+    less = node("Sub", ["c", "h"], ["s"])
+    tails = (
+        [node("Cast", ["s"], ["i"], to=TensorProto.INT32), node("Mod", ["i", "eight"], ["y"])],
+        [node("Cast", ["s"], ["i"], to=TensorProto.INT32), node("BitwiseAnd", ["i", "eight"], ["y"])],
+        [node("Cast", ["s"], ["f"], to=TensorProto.FLOAT), node("Mod", ["f", "whole"], ["y"], fmod=1)],
+        [node("Sum", ["s", "negative"], ["d"]), node("Mod", ["d", "one"], ["y"], fmod=1)],
+        [node("Mean", ["s", "negative"], ["d"]), node("Mod", ["d", "one"], ["y"], fmod=1)],
+    )
+    for tail in tails:
+        for large, is_open in ((1e4, True), (8.0, False)):
+            constants = {
+                "c": np.full(4, large, "f2"), "negative": np.full(4, -large, "f2"),
+                "eight": np.int32([7 if tail[-1].op_type == "BitwiseAnd" else 8]),
+                "whole": np.float32([1]), "one": np.float16([1]),
+            }  # fmt: skip
+            expected, sample = sampled(model([half, less, *tail], constants), x)
+            found = np.full_like(expected, 3 if expected.dtype == np.int32 else 0.5)
+            wrong = difference(found, expected, sample)
+            assert (wrong is None) == is_open, (tail, large)
