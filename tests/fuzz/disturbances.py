@@ -57,7 +57,7 @@ LINEAR = frozenset(
 
 FUNCTIONS: dict[str, tuple[float, float]] = {
     "Elu": (16, 4e-7), "Gelu": (16, 3e-5), "Celu": (16, 2e-6), "HardSwish": (8, 2e-6),
-    "HardSigmoid": (4, 4e-7), "Pow": (70, 0),
+    "Pow": (70, 0),
     "Tan": (170, 0), "Sin": (16, 4e-7), "Cos": (16, 4e-7), "Selu": (32, 6e-7), "Softplus": (32, 0),
     "Acosh": (32, 0), "Swish": (32, 1e-36), "Mish": (32, 1e-36),
 }  # fmt: skip
@@ -293,6 +293,8 @@ class RandomDisturbance:
             return scale * (16 * unit + 16 * _epsilon(array.dtype) * size)
         if op in JITTERED:
             return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
+        if op == "HardSigmoid" and inputs[0] is not None:
+            return scale * (unit + _clipped_error(node, inputs[0]))
         units, absolute = FUNCTIONS.get(op, (16, 0))
         if op in EXPONENTIALS:
             gain = abs(node.attributes["alpha"] * node.attributes.get("gamma", 1.0))
@@ -456,6 +458,17 @@ def _folded_error(node: Node, inputs: list[Array | None], array: Array) -> Any:
         size = factor.reshape(lanes) * (np.abs(x) + np.abs(mean).reshape(lanes)) + np.abs(bias).reshape(lanes)
     epsilon = 1.2e-7 if array.dtype in HALVES else _epsilon(array.dtype)
     return np.where(np.isfinite(size), 4 * epsilon * size, 0)
+
+
+def _clipped_error(node: Node, x: Array) -> Any:
+    """Error of max(0, min(1, alpha x + beta)), of which the product is rounded or is not."""
+    alpha, beta = (x.dtype.type(node.attributes[name]).astype(np.float64) for name in ("alpha", "beta"))
+    epsilon = 1.2e-7 if x.dtype in HALVES else _epsilon(x.dtype)
+    with np.errstate(all="ignore"):
+        product = alpha * x.astype(np.float64)
+        error = epsilon * (np.abs(product) + np.abs(beta))
+        least, greatest = (np.clip(product + beta + sign * error, 0, 1) for sign in (-1, 1))
+        return np.where(np.isfinite(error), greatest - least, 0)
 
 
 def _met(array: Array, plain: Array) -> Array:

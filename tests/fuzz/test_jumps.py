@@ -53,6 +53,14 @@ def test_comparisons_and_divisions_of_what_cancels_are_open(op: str, other: Any,
         assert not any(wrong) if is_open else any(wrong)
 
 
+def test_a_pole_between_two_halves_is_left_open() -> None:
+    nodes = [node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), node("Tan", ["h"], ["y"])]
+    expected, sample = sampled(model(nodes), np.float32([np.pi / 2, 1, -np.pi / 2, 0.5]))
+    infinite = np.float16([-np.inf, 0, np.inf, 0])
+    assert difference(np.where(infinite != 0, infinite, expected), expected, sample) is None
+    assert difference(np.where(infinite == 0, np.float16(2), expected), expected, sample) is not None
+
+
 def test_a_pole_between_disturbed_angles_is_left_open() -> None:
     """Of any type, and of those that lie between others only."""
     total = node("ReduceSum", ["x", "axes"], ["s"])
