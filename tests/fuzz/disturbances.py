@@ -299,6 +299,8 @@ class RandomDisturbance:
         if op in EXPONENTIALS:
             gain = abs(node.attributes["alpha"] * node.attributes.get("gamma", 1.0))
             absolute *= gain if math.isfinite(gain) else 1.0
+        if op == "Swish" and 0 < abs(node.attributes["alpha"]) < 1:
+            absolute /= abs(node.attributes["alpha"])  # times x, of which the sigmoid ends in zero or before
         # A function that ends in numbers subnormal in the type it is computed in may end in zero before.
         computed = np.float64 if array.dtype == np.float64 else np.float32
         tiny = float(np.finfo(computed).tiny)

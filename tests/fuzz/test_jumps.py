@@ -96,3 +96,16 @@ def test_a_chain_hands_on_what_halves_lack() -> None:
             found = np.full_like(expected, 3 if expected.dtype == np.int32 else 0.5)
             wrong = difference(found, expected, sample)
             assert (wrong is None) == is_open, (tail, large)
+
+
+def test_a_sigmoid_times_its_argument_ends_in_zero_or_before() -> None:
+    """The sigmoid of -89 is 2e-39, or 0 where exp(89) has overflowed."""
+    for alpha, x in ((1.0, -89.0), (1e-5, -89e5)):
+        proto = model([node("Swish", ["x"], ["y"], alpha=alpha)])
+        proto.opset_import[0].version = 24
+        expected, sample = sampled(proto, np.float32([x, x / 2, 1, 2]))
+        true = np.float32(x * np.exp(-89.0))
+        for end in (0, true):
+            assert difference(np.float32([end, *expected[1:]]), expected, sample) is None
+        for end in (1e4 * true, expected[1]):
+            assert difference(np.float32([end, *expected[1:]]), expected, sample) is not None
