@@ -8,6 +8,7 @@ what it may differ, so that conditions, cancellation and jumps (a floor at an in
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,7 +57,7 @@ LINEAR = frozenset(
 
 FUNCTIONS: dict[str, tuple[float, float]] = {
     "Elu": (16, 4e-7), "Gelu": (16, 3e-5), "Celu": (16, 2e-6), "HardSwish": (8, 2e-6),
-    "HardSigmoid": (4, 4e-7), "Pow": (70, 0),
+    "Pow": (70, 0),
     "Tan": (170, 0), "Sin": (16, 4e-7), "Cos": (16, 4e-7), "Selu": (32, 6e-7), "Softplus": (32, 0),
     "Acosh": (32, 0), "Swish": (32, 1e-36), "Mish": (32, 1e-36),
 }  # fmt: skip
@@ -85,6 +86,11 @@ LARGEST = {**dict.fromkeys((*HALVES, np.dtype(np.float32)), 1e17), np.dtype(np.f
 """Beyond these, squares and powers in such formulas overflow in one form of them and not in another."""
 FLUSHED = (np.dtype(np.float32), np.dtype(np.float64))
 """Types in whose registers devices may have no subnormal numbers; others are computed in these."""
+
+CONTINUOUS = (LINEAR | JITTERED | {"Add", "Sub", "Sin", "Cos", "Log", "BatchNormalization"}) - {
+    "GridSample", "RoiAlign", "ScatterElements", "ScatterND"
+}  # fmt: skip
+"""Where rounding may make one sign or the other, it may make zero."""
 
 TURNS = 59
 """Every so manieth of open places is the greatest at a time; a prime, so that axes of any stride have one."""
@@ -129,6 +135,10 @@ class RandomDisturbance:
         self.turn = number
         self.anything = ANYTHING[number % len(ANYTHING)]
         self.flushes = traits.flushes and (self.style == "flushed" or bool(rng.random() < 0.3))
+        self.plain: Mapping[str, Array] = {}
+        """Values without disturbance, as far as known: what errors carry beyond something may meet it."""
+        self.computed: set[str] = set()
+        """Values of 16 bits that a fused chain need not have rounded."""
 
     def inputs(self, node: Node, arrays: list[Array | None], types: list[DType | None]) -> list[Array | None]:
         found = [
@@ -141,6 +151,8 @@ class RandomDisturbance:
                 self._moved(array, _unit(array)) if array is not None and array.dtype in HALVES else array
                 for array in found
             ]
+        if node.op in ("Cast", "CastLike"):
+            found[0] = self._unrounded(node.inputs[0], found[0])
         if node.op not in JITTERED or node.domain or _is_plain_scatter(node):
             return found
         return [
@@ -166,17 +178,68 @@ class RandomDisturbance:
                     if self.style == "zeros" and inputs and inputs[0] is not None:
                         array = _returned(array, inputs[0], error)
                 array = self._flushed(array, dtype)
+                if node.op in CONTINUOUS and self.turn % 3 == 2:
+                    array = _met(array, self._plain(node.outputs[number], array))
                 if node.op in CHOICES:
                     array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
                     array = self._anything(array.shape).astype(array.dtype)
-                elif node.op == "Tan" and array.dtype in HALVES:
-                    array = np.where(_lies_at_a_pole(inputs[0]), array.dtype.type(self.anything), array)
+                elif node.op == "Tan" and (at_pole := self._lies_at_a_pole(node, inputs[0])).any():
+                    array = np.where(at_pole, array.dtype.type(self.anything), array)
                 elif array.dtype in HALVES and self.coin:
                     # A fused chain of 16 bits rounds at its end: what overflows on the way may come back.
                     array = np.where(np.isinf(array), array.dtype.type(self.anything), array)
+                if array.dtype in HALVES and (node.op not in MOVEMENTS or self.computed & set(node.inputs)):
+                    self.computed.add(node.outputs[number])
+            elif node.op == "Equal":
+                array = array | self._may_be_equal(node, inputs)
             found.append(array)
         return found
+
+    def _unrounded(self, name: str, array: Array | None) -> Array | None:
+        """What a fused chain hands on, which need not be one of the numbers that 16 bits have."""
+        if array is None or array.dtype not in HALVES or name not in self.computed:
+            return array
+        return self._moved(array.astype(np.float32), 0.5 * _unit(array).astype(np.float64))
+
+    def _left_by_rounding(self, node: Node, inputs: list[Array | None]) -> Any:
+        """How far a sum in a fused chain may be from that of rounded numbers."""
+        return sum(
+            0.5 * _unit(value).astype(np.float64)
+            for name, value in zip(node.inputs, inputs, strict=True)
+            if name in self.computed and value is not None and value.dtype in HALVES
+        )
+
+    def _plain(self, name: str, array: Array) -> Array:
+        """A value without disturbance; the disturbed one where that is unknown."""
+        plain = self.plain.get(name)
+        return array if plain is None or plain.shape != array.shape else plain
+
+    def _may_be_equal(self, node: Node, inputs: list[Array | None]) -> Any:
+        """Where errors carry one number from below another to above it."""
+        if self.turn % 3 != 2 or any(value is None or not is_computed_float(value) for value in inputs):
+            return False
+        given: list[Any] = [np.asarray(value, np.float64) for value in inputs]
+        plain: list[Any] = [
+            np.asarray(self._plain(name, value), np.float64)
+            for name, value in zip(node.inputs, given, strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            return np.sign(given[0] - given[1]) * np.sign(plain[0] - plain[1]) < 0
+
+    def _lies_at_a_pole(self, node: Node, angle: Array | None) -> Any:
+        """Where a tangent may come to infinity or to its other sign.
+
+        A fused chain, to which 16 bits come unrounded, may take it of any angle nearby; and where there is a
+        pole between the angle and the disturbed one, of an angle at the pole.
+        """
+        assert angle is not None
+        plain, wide = self._plain(node.inputs[0], angle).astype(np.float64), angle.astype(np.float64)
+        with np.errstate(all="ignore"):
+            reach = 4 * _unit(angle).astype(np.float64) if angle.dtype in HALVES else 0.0
+            low, high = np.minimum(plain, wide) - reach, np.maximum(plain, wide) + reach
+            is_finite = np.isfinite(low) & np.isfinite(high)
+            return is_finite & (np.floor(low / np.pi - 0.5) != np.floor(high / np.pi - 0.5))
 
     def _fitted(self, array: Array, source: Array) -> Array:
         """Integers made of floats: of those beyond the type ONNX leaves open what comes."""
@@ -211,14 +274,17 @@ class RandomDisturbance:
                 return np.where(np.abs(array) < tiny, tiny, scale * unit if scale != 1 else 0)
             if array.dtype in HALVES and op in ARITHMETIC:
                 # A chain of these may round once, at its end; what is left of many times a number that is not
-                # rounded yet may be anything below it.
+                # rounded yet may be anything below it, and a difference of such numbers anything near it.
+                if op in ("Add", "Sub"):
+                    return unit + self._left_by_rounding(node, inputs)
                 return np.where(_exceeds_many_times(inputs), np.abs(inputs[1]), unit) if op == "Mod" else unit
             return None if scale == 1 or op not in ARITHMETIC else unit
         if op in QUOTIENTS:
             units = 4 if self.traits.rough_quotients else 1 if array.dtype in HALVES else 0
             return None if not units else units * unit
         if op in LINEAR:
-            return scale * self._linear(node, inputs, array) + unit
+            error = scale * self._linear(node, inputs, array) + unit
+            return error + self._left_by_rounding(node, inputs) if op in ("Sum", "Mean") else error
         if op == "BatchNormalization" and number == 0:
             return scale * (16 * unit + _folded_error(node, inputs, array))
         if op in RECURRENT:
@@ -227,10 +293,14 @@ class RandomDisturbance:
             return scale * (16 * unit + 16 * _epsilon(array.dtype) * size)
         if op in JITTERED:
             return scale * (16 * unit + (4 * _epsilon(array.dtype) if "Log" in op else 0))
+        if op == "HardSigmoid" and inputs[0] is not None:
+            return scale * (unit + _clipped_error(node, inputs[0]))
         units, absolute = FUNCTIONS.get(op, (16, 0))
         if op in EXPONENTIALS:
             gain = abs(node.attributes["alpha"] * node.attributes.get("gamma", 1.0))
             absolute *= gain if math.isfinite(gain) else 1.0
+        if op == "Swish" and 0 < abs(node.attributes["alpha"]) < 1:
+            absolute /= abs(node.attributes["alpha"])  # times x, of which the sigmoid ends in zero or before
         # A function that ends in numbers subnormal in the type it is computed in may end in zero before.
         computed = np.float64 if array.dtype == np.float64 else np.float32
         tiny = float(np.finfo(computed).tiny)
@@ -392,13 +462,21 @@ def _folded_error(node: Node, inputs: list[Array | None], array: Array) -> Any:
     return np.where(np.isfinite(size), 4 * epsilon * size, 0)
 
 
-def _lies_at_a_pole(angle: Array | None) -> Any:
-    """Whether a fused chain, to which 16 bits come unrounded, may meet infinity or its other sign."""
-    if angle is None:
-        return False
+def _clipped_error(node: Node, x: Array) -> Any:
+    """Error of max(0, min(1, alpha x + beta)), of which the product is rounded or is not."""
+    alpha, beta = (x.dtype.type(node.attributes[name]).astype(np.float64) for name in ("alpha", "beta"))
+    epsilon = 1.2e-7 if x.dtype in HALVES else _epsilon(x.dtype)
     with np.errstate(all="ignore"):
-        wide, reach = angle.astype(np.float64), 4 * _unit(angle).astype(np.float64)
-        return np.floor((wide - reach) / np.pi - 0.5) != np.floor((wide + reach) / np.pi - 0.5)
+        product = alpha * x.astype(np.float64)
+        error = epsilon * (np.abs(product) + np.abs(beta))
+        least, greatest = (np.clip(product + beta + sign * error, 0, 1) for sign in (-1, 1))
+        return np.where(np.isfinite(error), greatest - least, 0)
+
+
+def _met(array: Array, plain: Array) -> Array:
+    """The result, but zero where it has another sign than without disturbance."""
+    crosses = (np.signbit(array) != np.signbit(plain)) & (array != 0) & (plain != 0)
+    return np.where(crosses, array.dtype.type(0), array)
 
 
 def _exceeds_many_times(inputs: list[Array | None]) -> Any:

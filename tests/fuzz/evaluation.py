@@ -30,6 +30,9 @@ class Mismatch(Exception):
 class Disturbance(Protocol):
     """What is done to numbers on their way, to learn how far rounding may carry results."""
 
+    plain: Mapping[str, Array]
+    """All values without disturbance, by name."""
+
     def inputs(
         self, node: Node, arrays: list[Array | None], types: list[DType | None]
     ) -> list[Array | None]: ...
@@ -69,6 +72,8 @@ class Evaluation:
         """Values of which more than the shape and the type decides results."""
         self.current: Node | None = None
         """The node that is evaluated, or was when something was raised."""
+        self.plain: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
+        """The last feed that was run without disturbance, with all values that came of it."""
         self.needed: set[int] = set()
         for number in reversed(range(len(self.nodes))):
             node = self.nodes[number]
@@ -80,11 +85,18 @@ class Evaluation:
 
     def run(self, feed: Mapping[str, Array], disturbance: Disturbance | None = None) -> dict[str, Array]:
         """The values of all outputs, in vkml's storage; `bytes` is then what all of them took."""
+        if disturbance is not None:
+            if any(self.plain[0].get(name) is not array for name, array in feed.items()):
+                self.run(feed)
+            disturbance.plain = self.plain[1]
         values = self.start(feed)
         self.bytes = 0
         for step in self.steps(values, disturbance):
             values.update(step.results())
             self.bytes += sum(array.nbytes for array in step.outputs)
+        if disturbance is None:
+            found = {name: entry.value for name, entry in values.items() if entry.value is not None}
+            self.plain = (dict(feed), found)
         results = {value.name: values[value.name].value for value in self.graph.outputs}
         return {name: array for name, array in results.items() if array is not None}
 

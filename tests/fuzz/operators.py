@@ -200,13 +200,17 @@ class OperatorCheck:
         return self._referee(node, name, values), ONNX
 
     def _referee(self, node: NodeProto, name: str, values: Mapping[str, Known]) -> Array | None:
+        node = _without_idle_roi(node)
         arrays = self._arrays(node, values)
         if arrays is None:
             return None
         try:
-            return trusted.reference(trusted.single(node, arrays, self.proto.opset_import), arrays).get(name)
+            found = trusted.reference(trusted.single(node, arrays, self.proto.opset_import), arrays).get(name)
         except trusted.Refused:
             return None
+        if node.op_type == "Dropout" and self.opset < 10 and found is not None:
+            return found.astype(arrays[node.input[0]].dtype)  # its masks are those of opset 10
+        return found
 
     def _arrays(self, node: NodeProto, values: Mapping[str, Known]) -> dict[str, Array] | None:
         """A node's inputs by name; None where one of them has no form that others take."""
@@ -220,6 +224,17 @@ class OperatorCheck:
             elif source:
                 return None
         return arrays
+
+
+def _without_idle_roi(node: NodeProto) -> NodeProto:
+    """A Resize without the regions that only one mode reads: onnx's evaluator wants them right in all."""
+    modes = [entry.s for entry in node.attribute if entry.name == "coordinate_transformation_mode"]
+    if node.op_type != "Resize" or len(node.input) < 3 or b"tf_crop_and_resize" in modes:
+        return node
+    changed = NodeProto()
+    changed.CopyFrom(node)
+    changed.input[1] = ""
+    return changed
 
 
 def _narrowed(theirs: Array, ours: Array) -> Array:

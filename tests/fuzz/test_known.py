@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.fuzz import stages, trusted
 from tests.fuzz.case import Case, Run
 from tests.fuzz.known import ONNX, ORT, freedom
 from tests.fuzz.oracle import Verdict, judge
@@ -112,3 +113,26 @@ def test_nothing_is_left_to_repeat() -> None:
     pad = helper.make_node("Pad", ["x"], ["y"], mode="reflect", pads=[0, 1, 1, 0, -1, 0])
     verdict = verdict_of([pad], {"x": np.ones((0, 1, 1), np.float32)}, 9)
     assert verdict.counts["limits"] == 1 and not verdict.findings, verdict.findings
+
+
+@pytest.mark.parametrize("opset", [7, 10])
+def test_the_evaluator_knows_new_masks_only(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old ones have the type of the data; it is asked alone where onnxruntime crashes."""
+    monkeypatch.setattr(stages, "skipped", {"onnxruntime"})
+    monkeypatch.setattr(trusted, "skipped", stages.skipped)
+    dropout = helper.make_node("Dropout", ["x"], ["y", "mask"])
+    verdict = verdict_of([dropout], {"x": np.ones((2, 3), np.float32)}, opset)
+    assert verdict.counts["operators compared"] == 2 and not verdict.findings, verdict.findings
+
+
+def test_regions_that_no_mode_reads_are_none() -> None:
+    """onnxruntime aligns the corners of whole sizes, which onnx's evaluator denies once it gets so far."""
+    resize = helper.make_node(
+        "Resize", ["x", "s", "s"], ["y"], coordinate_transformation_mode="align_corners", mode="cubic"
+    )
+    feed = {
+        "x": np.arange(1, 17, dtype=np.float32).reshape(1, 1, 4, 4),
+        "s": np.float32([1, 1, 0.8, 0.8]),
+    }
+    verdict = verdict_of([resize], feed, 19)
+    assert verdict.counts["onnxruntime differs"] == 1 and not verdict.findings, verdict.findings
