@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import vkml
+from tests.recordings import Barrier, barrier_of
 from vkml.engine import devices as device_registry
 from vkml.engine.prepare import prepare
 from vkml.engine.programs import VulkanBound
@@ -23,7 +24,7 @@ from vkml.ir import Graph, dtypes
 from vkml.lowering.vulkan import Piece, lower
 from vkml.passes import specialise
 from vkml.vulkan import Device, Memory, MemoryKind
-from vkml.vulkan.structures import constants, ffi, handle_number
+from vkml.vulkan.structures import constants, handle_number
 
 Array = np.ndarray[Any, Any]
 SHADER_ACCESS = (
@@ -36,39 +37,6 @@ COPY_ACCESS = (
     constants.VK_ACCESS_2_TRANSFER_WRITE_BIT,
     constants.VK_ACCESS_2_TRANSFER_READ_BIT,
 )
-
-
-@dataclass(frozen=True)
-class Barrier:
-    """The stages and accesses of a memory barrier that covers all memory."""
-
-    source_stages: int
-    source_access: int
-    target_stages: int
-    target_access: int
-
-    def orders(self, before: tuple[int, int, int], after: tuple[int, int, int]) -> bool:
-        """Whether what one kind of command writes is seen, and may be written again, by another."""
-        stage, write, _ = before
-        stage_2, write_2, read_2 = after
-        return bool(
-            self.source_stages & stage
-            and self.source_access & write
-            and self.target_stages & stage_2
-            and self.target_access & write_2
-            and self.target_access & read_2
-        )
-
-    @property
-    def shows_the_host(self) -> bool:
-        """Whether the host sees what kernels and copies wrote."""
-        return all(
-            bool(self.source_stages & stage and self.source_access & write)
-            for stage, write, _ in (SHADER_ACCESS, COPY_ACCESS)
-        ) and bool(
-            self.target_stages & constants.VK_PIPELINE_STAGE_2_HOST_BIT
-            and self.target_access & constants.VK_ACCESS_2_HOST_READ_BIT
-        )
 
 
 @dataclass(frozen=True)
@@ -95,12 +63,7 @@ class Recording:
         barrier = functions.vkCmdPipelineBarrier2
 
         def note_barrier(buffer: Any, dependency: Any) -> None:
-            info = ffi.cast("VkDependencyInfo *", dependency)
-            assert info.memoryBarrierCount == 1
-            memory = info.pMemoryBarriers[0]
-            self.entries.append(
-                Barrier(memory.srcStageMask, memory.srcAccessMask, memory.dstStageMask, memory.dstAccessMask)
-            )
+            self.entries.append(barrier_of(dependency))
             barrier(buffer, dependency)
 
         push = functions.vkCmdPushConstants

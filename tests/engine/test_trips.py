@@ -19,6 +19,7 @@ from vkml.errors import IndexOutOfRange
 from vkml.vulkan import CommandRecorder, Memory
 
 Array = np.ndarray[Any, Any]
+pytestmark = pytest.mark.usefixtures("notes")
 
 
 @pytest.fixture

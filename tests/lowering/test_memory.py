@@ -46,17 +46,15 @@ def test_small_buffers_lie_in_the_gaps_of_large_ones() -> None:
 
 
 def test_the_tightest_gap_is_taken() -> None:
-    """Gaps of 512 and 256 bytes: 256 go into the second, so that 512 still fit into the first."""
-    tall, left, middle, right = tensor(4096), tensor(512), tensor(2048), tensor(256)
-    late_small, late_large = tensor(250), tensor(500)
-    levels = [
-        [Step(writes=(tall,))],
-        [Step(writes=(left, middle, right))],
-        [Step(reads=(middle,), writes=(late_small, late_large))],
-    ]
+    """Gaps of 1024 and 768 bytes: 768 go into the second, so that twice 512 still fit into the first."""
+    left, wall, right, end = (tensor(size) for size in (1024, 1023, 768, 767))
+    late = tensor(766), tensor(512), tensor(511)
+    levels = [[Step(writes=(left, wall, right, end))], [Step(reads=(wall, end), writes=late)]]
     offsets, size = plan_memory(levels)
     assert overlaps(levels, offsets, size) == []
-    assert size == 4096
+    assert [offsets[view.buffer] for view in (left, wall, right, end)] == [0, 1024, 2048, 2816]
+    assert [offsets[view.buffer] for view in late] == [2048, 0, 512]
+    assert size == 3584
 
 
 def random_levels(choose: random.Random, count: int, longest: int) -> list[list[Step]]:

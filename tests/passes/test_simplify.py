@@ -14,7 +14,7 @@ import vkml
 from tests.vulkan_cases import assert_close
 from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
-from vkml.errors import ShapeError
+from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import Graph, Node, TensorType, Value, dtypes
 from vkml.onnx import save_graph
 from vkml.passes import specialise
@@ -209,6 +209,40 @@ def test_a_convolution_that_others_read_stays() -> None:
     graph = replace(graph, outputs=(*graph.outputs, named))
     assert operators(graph) == ["Conv", "BatchNormalization"]
     same_as_reference(graph)
+
+
+@pytest.mark.parametrize("statistics", [0, 2])
+def test_a_normalisation_in_training_stays(statistics: int) -> None:
+    """It goes by the batch's own mean and variance, whether or not anybody reads the running ones."""
+    sketch, weight = started()
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight), training_mode=1))
+    extra = ("mean", "variance")[:statistics]
+    vector = TensorType(dtypes.FLOAT32, (CHANNELS,))
+    graph = replace(
+        graph,
+        nodes=tuple(
+            replace(node, outputs=(*node.outputs, *extra)) if node.op == "BatchNormalization" else node
+            for node in graph.nodes
+        ),
+        outputs=(*graph.outputs, *(Value(name, vector) for name in extra)),
+    )
+    assert operators(graph) == ["Conv", "BatchNormalization"]
+    if statistics:  # else onnxruntime refuses it
+        same_as_reference(graph)
+
+
+def test_a_normalisation_with_results_that_it_has_not_is_refused() -> None:
+    """Running statistics without training: not folded away, so that inference says what is wrong."""
+    sketch, weight = started()
+    graph = sketch.finish(normalised(sketch, convolved(sketch, weight)))
+    nodes = tuple(
+        replace(node, outputs=(*node.outputs, "mean", "variance"))
+        if node.op == "BatchNormalization"
+        else node
+        for node in graph.nodes
+    )
+    with pytest.raises(InvalidGraph, match=r"'bn'.*training_mode=1 only"):
+        specialise(prepare(replace(graph, nodes=nodes)), {"x": SHAPE})
 
 
 def test_weights_of_two_convolutions_are_folded_apart() -> None:

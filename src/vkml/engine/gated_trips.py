@@ -153,7 +153,9 @@ class GatedTrips(LoopMemory):
             )
             recorder.dispatch(self._gate, push, 1)
             state = trip.after
-        recorder.barrier()
+        # What is carried, and copied in `_end`, is behind the last launches' own barrier.
+        if any(self._stride(source) for source in stacked):
+            recorder.barrier()
         for source, slot, to in zip(stacked, self._slots, self._collected, strict=True):
             if self._stride(source):
                 recorder.copy(inside, slot, outside, to, size * self._stride(source))
@@ -175,7 +177,6 @@ class GatedTrips(LoopMemory):
         known = self._ends.get(state)
         if known is None:
             recorder = self._bound.on.recorder("results of a loop", queue=self._bound.queue)
-            recorder.barrier()
             for at, to, type_ in zip(state, self._carried, self._wiring.carried_types, strict=True):
                 if size_of(type_):
                     recorder.copy(self._inside, at, self._outside, to, size_of(type_))

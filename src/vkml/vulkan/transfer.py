@@ -131,6 +131,8 @@ class _Copy:
             recorder.copy(source, source_at, target, target_at, size)
             if target.kind is MemoryKind.READBACK:
                 recorder.barrier_to_host()
+            else:
+                recorder.barrier()
             self._buffer = recorder.finish()
         except BaseException:
             recorder.discard()
