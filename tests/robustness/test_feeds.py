@@ -94,6 +94,48 @@ def test_memory_and_interrupts_of_array_likes(session: Any) -> None:
         session.run(None, {"x": Lazy(KeyboardInterrupt())})
 
 
+def test_what_array_likes_raise_for_a_value() -> None:
+    """`OrtValue` says the same of them as a feed does."""
+    with pytest.raises(vkml.InvalidArgument, match="cannot be made an array.*call detach") as caught:
+        vkml.OrtValue.ortvalue_from_numpy(Lazy(RuntimeError("call detach")))  # type: ignore[arg-type]
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(vkml.OutOfMemory, match="8 TiB"):
+        vkml.OrtValue.ortvalue_from_numpy(Lazy(MemoryError("8 TiB")))  # type: ignore[arg-type]
+    with pytest.raises(vkml.InvalidArgument, match="datetime64"):
+        vkml.OrtValue.ortvalue_from_numpy(np.zeros(2, "datetime64[s]"))
+
+
+class Unspeakable:
+    """What somebody else's class may be."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+    def __int__(self) -> int:
+        raise RuntimeError("no number")
+
+    __index__ = __int__
+
+
+def test_what_other_arguments_raise_for_a_value(session: Any) -> None:
+    value = vkml.OrtValue.ortvalue_from_numpy(X)
+    binding = session.io_binding()
+    strange: Any = Unspeakable()
+    for attempt in (
+        lambda: value.update_inplace(strange),
+        lambda: vkml.OrtValue.ortvalue_from_numpy(X, strange),
+        lambda: vkml.OrtValue.ortvalue_from_shape_and_type([2, strange]),
+        lambda: vkml.OrtValue.ortvalue_from_shape_and_type(strange),
+        lambda: vkml.OrtValue.ortvalue_from_shape_and_type([2], strange),
+        lambda: binding.bind_ortvalue_input("x", strange),
+        lambda: binding.bind_input("x", "cpu", 0, np.float32, [2, strange], 0),
+        lambda: binding.bind_input("x", "cpu", 0, np.float32, [2, 4], strange),
+        lambda: binding.bind_input("x", "cpu", 0, strange, [2, 4], 0),
+    ):
+        with pytest.raises(vkml.InvalidArgument):
+            attempt()
+
+
 TAKEN: dict[str, Any] = {
     "Fortran": np.asfortranarray(X),
     "strided": np.repeat(np.repeat(X, 2, 0), 3, 1)[::2, ::3],

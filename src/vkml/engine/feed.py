@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from vkml.engine.array_likes import as_array
 from vkml.engine.device_array import DeviceArray
-from vkml.errors import InvalidArgument, OutOfMemory
+from vkml.errors import InvalidArgument
 from vkml.ir import OptionalType, SequenceType, TensorType, Value, dtypes
 from vkml.ir.dtypes import DType
 
@@ -80,12 +81,7 @@ def check_input(value: Value, given: Any) -> Any:
 def _check_tensor(value: Value, given: Any) -> Any:
     if isinstance(given, DeviceArray):
         return _check_device_array(value, given)
-    try:
-        array = np.asarray(given)
-    except MemoryError as error:
-        raise OutOfMemory(f"cpu: input '{value.name}' cannot be made an array: {error}") from error
-    except Exception as error:  # an array-like's own code may raise anything
-        raise InvalidArgument(f"input '{value.name}' cannot be made an array: {error}") from error
+    array = as_array(given, f"input '{value.name}'")
     wanted = value.tensor.dtype
     if wanted == dtypes.UNDEFINED:  # of what a sequence holds, nothing may be stated
         wanted = dtypes.from_numpy(array.dtype)

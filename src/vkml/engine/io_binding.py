@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.engine.array_likes import as_integer, as_sizes
 from vkml.engine.device_array import DeviceArray, Place, Value, at_address, on_host
 from vkml.engine.ort_value import OrtValue, device_of, dtype_of
 from vkml.errors import InvalidArgument
@@ -226,23 +227,23 @@ def _start(place: Array | Place | None) -> int | None:
 
 def _checked(value: Any) -> OrtValue:
     if not isinstance(value, OrtValue):
-        raise InvalidArgument(f"a vkml.OrtValue is bound here, not {value!r}")
+        raise InvalidArgument(f"a vkml.OrtValue is bound here, not {type(value).__name__}")
     return value
 
 
 def _memory(device_type: str, device_id: int, element_type: Any, shape: Sequence[int], address: int) -> Value:
     """Memory that the caller owns, as a value."""
     dtype: DType = dtype_of(element_type)
-    sizes = tuple(int(size) for size in shape)
+    sizes, address = as_sizes(shape, "a shape"), as_integer(address, "an address")
     device: Device | None = device_of(device_type, device_id)
     if device is None:
         if dtype.kind == "s":
             raise InvalidArgument("strings are bound as arrays, not by their address")
         count = int(np.prod(sizes, dtype=np.int64))
-        memory = (ctypes.c_char * (count * dtype.storage.itemsize)).from_address(int(address))
+        memory = (ctypes.c_char * (count * dtype.storage.itemsize)).from_address(address)
         array: Array = np.frombuffer(memoryview(memory), dtype.storage).reshape(sizes)
         return array
-    found = at_address(device, int(address))
+    found = at_address(device, address)
     if found is None or (found.dtype, found.shape) != (dtype, sizes):
         raise InvalidArgument(
             f"there is no value of {dtype.numpy_name}{list(sizes)} at 0x{address:x} on {device.info.name}: "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.engine import devices as device_registry
+from vkml.engine.array_likes import as_array, as_sizes
 from vkml.engine.device_array import DeviceArray, Value
 from vkml.errors import InvalidArgument
 from vkml.ir import DType, dtypes
@@ -46,10 +47,10 @@ class OrtValue:
 
         Raises:
             InvalidArgument: no such device, or no array of such elements.
-            OutOfMemory: the device has too little memory.
+            OutOfMemory: the device, or the host, has too little memory.
         """
-        array = np.asarray(numpy_obj, order="C")
-        dtype = dtypes.from_numpy(array.dtype)
+        array = as_array(numpy_obj, "the value", "C")
+        dtype = dtype_of(array.dtype)
         device = device_of(device_type, device_id)
         if device is None:
             return OrtValue(array)
@@ -72,9 +73,7 @@ class OrtValue:
             device_type: as for `ortvalue_from_numpy`.
             device_id: likewise.
         """
-        dtype, sizes = dtype_of(element_type), tuple(int(size) for size in shape)
-        if any(size < 0 for size in sizes):
-            raise InvalidArgument(f"a shape has no negative sizes, got {list(shape)}")
+        dtype, sizes = dtype_of(element_type), as_sizes(shape, "a shape")
         device = device_of(device_type, device_id)
         return OrtValue(
             np.empty(sizes, dtype.storage) if device is None else DeviceArray(device, dtype, sizes)
@@ -144,7 +143,8 @@ class OrtValue:
             np_arr: of its type and shape.
         """
         if not isinstance(np_arr, np.ndarray) or np_arr.dtype != self._dtype.storage:
-            raise InvalidArgument(f"the value is {self.data_type()}, got {np_arr!r}")
+            found = np_arr.dtype if isinstance(np_arr, np.ndarray) else type(np_arr).__name__
+            raise InvalidArgument(f"the value is {self.data_type()}, got {found}")
         if isinstance(self.value, DeviceArray):
             self.value.write(np_arr)
         elif np_arr.shape != self.value.shape:
@@ -174,7 +174,8 @@ def device_of(device_type: str, device_id: int = 0) -> Device | None:
         InvalidArgument: they name none.
     """
     if not isinstance(device_type, str) or not isinstance(device_id, int | np.integer):
-        raise InvalidArgument(f"a device is a name and a number, not {device_type!r} and {device_id!r}")
+        found = f"{type(device_type).__name__} and {type(device_id).__name__}"
+        raise InvalidArgument(f"a device is a name and a number, not {found}")
     kind = device_type.lower()
     if kind == "cpu":
         return None
@@ -194,5 +195,6 @@ def dtype_of(element_type: Any) -> DType:
         return dtypes.from_code(int(element_type))
     try:
         return dtypes.from_numpy(element_type)
-    except TypeError as error:
-        raise InvalidArgument(f"{element_type!r} is no element type: {error}") from error
+    except Exception as error:  # np.dtype asks objects for their `dtype`, whose code may raise anything
+        found = element_type if isinstance(element_type, str | type | np.dtype) else type(element_type).__name__
+        raise InvalidArgument(f"{found} is no element type: {error}") from error
