@@ -96,7 +96,7 @@ def test_memory_and_interrupts_of_array_likes(session: Any) -> None:
 
 def test_what_array_likes_raise_for_a_value() -> None:
     """`OrtValue` says the same of them as a feed does."""
-    with pytest.raises(vkml.InvalidArgument, match="cannot be made an array.*call detach") as caught:
+    with pytest.raises(vkml.InvalidArgument, match=r"cannot be made an array.*call detach") as caught:
         vkml.OrtValue.ortvalue_from_numpy(Lazy(RuntimeError("call detach")))  # type: ignore[arg-type]
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(vkml.OutOfMemory, match="8 TiB"):

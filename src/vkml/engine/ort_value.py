@@ -196,5 +196,6 @@ def dtype_of(element_type: Any) -> DType:
     try:
         return dtypes.from_numpy(element_type)
     except Exception as error:  # np.dtype asks objects for their `dtype`, whose code may raise anything
-        found = element_type if isinstance(element_type, str | type | np.dtype) else type(element_type).__name__
+        is_named = isinstance(element_type, str | type | np.dtype)
+        found = element_type if is_named else type(element_type).__name__
         raise InvalidArgument(f"{found} is no element type: {error}") from error
