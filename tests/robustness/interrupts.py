@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import os
 import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -65,7 +66,8 @@ class _Interrupter:
 
     def __init__(self, files: Collection[str], place: int) -> None:
         self._files = tuple(files)
-        self._left = place
+        self._place = place
+        self.passed = 0
         self._before: dict[FrameType, int] = {}
         self.where = ""
 
@@ -82,8 +84,8 @@ class _Interrupter:
             return self._in_frame
         before, self._before[frame] = self._before.get(frame, 0), frame.f_lasti
         if frame.f_lasti in _places(frame.f_code, before):
-            self._left -= 1
-            if self._left == 0:
+            self.passed += 1
+            if self.passed == self._place:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_qualname})"
                 self._before.clear()
                 raise KeyboardInterrupt
@@ -111,7 +113,10 @@ def _places(code: CodeType, before: int) -> range:
 
 
 def interrupted_everywhere(
-    action: Callable[[], object], check: Callable[[], object], files: Collection[str]
+    action: Callable[[], object],
+    check: Callable[[], object],
+    files: Collection[str],
+    most: int | None = None,
 ) -> int:
     """Calls `action`, interrupted at its first place, its second, …, until it gets to its end undisturbed.
 
@@ -119,24 +124,38 @@ def interrupted_everywhere(
         action: is begun anew for every place.
         check: called after each; what it raises is told with the place.
         files: how the names of the files end whose code is interrupted.
+        most: places to try, the same ones each time, drawn from all; None: all of them.
 
     Returns:
-        how many places there were.
+        how many places were tried.
     """
-    place = 0
-    while True:
-        place += 1
-        interrupter = _Interrupter(files, place)
-        sys.settrace(interrupter)
-        try:
-            action()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+    places: Iterable[int] = itertools.count(1)
+    if most is not None:
+        count = _run_until(action, files, sys.maxsize).passed
+        places = sorted(random.Random(0).sample(range(1, count + 1), min(most, count)))
+    tried = 0
+    for place in places:
+        interrupter = _run_until(action, files, place)
         if not interrupter.where:
-            return place - 1
+            if most is None:
+                break
+            continue  # this time there were fewer
+        tried += 1
         try:
             check()
         except Exception as error:
             raise AssertionError(f"after an interrupt at {interrupter.where}") from error
+    return tried
+
+
+def _run_until(action: Callable[[], object], files: Collection[str], place: int) -> _Interrupter:
+    """Calls `action`, interrupted at its n-th place, and returns what interrupted it."""
+    interrupter = _Interrupter(files, place)
+    sys.settrace(interrupter)
+    try:
+        action()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return interrupter

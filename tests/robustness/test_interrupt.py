@@ -115,6 +115,30 @@ def test_an_interrupt_at_every_place(device_name: str) -> None:
     ends_well((COMMON + EVERYWHERE).format(name=device_name, size=4, layers=1))
 
 
+PLACES = 100
+"""Of each case, of 400 to 3000."""
+OF_VULKAN = ("vulkan/pipelines", "vulkan/commands", "vulkan/memory", "vulkan/submission", "vulkan/context")
+OF_RUNS = ("engine/flight", "engine/recorded", "engine/programs", "engine/fetching", "engine/compilation")
+OF_LOOPS = ("engine/trips", "engine/gated_trips", "engine/control")
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("plain", OF_VULKAN), ("plain", OF_RUNS), ("counted", OF_LOOPS), ("gated", OF_LOOPS)]
+)
+def test_an_interrupt_leaves_nothing_on_a_device(
+    vulkan_device_name: str, kind: str, names: tuple[str, ...]
+) -> None:
+    """Whatever an interrupted session made goes with it, and nobody waits for what is not made any more."""
+    files = [f"vkml/{name}.py" for name in names]
+    done = run_python(
+        f"""
+        from tests.robustness.device_interrupts import interrupt_sessions
+        assert interrupt_sessions({vulkan_device_name!r}, {kind!r}, {files!r}, {PLACES}) > {PLACES // 2}
+        """
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 WORKERS = """
     def clocks():
         threads = [thread for thread in threading.enumerate() if thread.name.startswith("vkml-cpu")]

@@ -101,7 +101,6 @@ def test_the_barriers_of_a_condition(info, monkeypatch):
             monkeypatch.setitem(vars(device.context.functions), name, noting)
         with recorder.conditional(memory, 0):
             pass
-        recorder.discard()
     c = constants
     work = c.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT | c.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT
     with_conditions = work | c.VK_PIPELINE_STAGE_2_CONDITIONAL_RENDERING_BIT_EXT
@@ -126,7 +125,6 @@ def test_a_device_without_conditions_says_so(info):
             recorder.conditional(memory, 0),
         ):
             pass
-        recorder.discard()
 
 
 @every_device
@@ -138,4 +136,3 @@ def test_wrong_conditions_are_named(info):
         for offset, message in ((2, "multiple of 4"), (16, "no range of 4 bytes at offset 16")):
             with pytest.raises(InvalidArgument, match=message), recorder.conditional(memory, offset):
                 pass
-        recorder.discard()

@@ -129,7 +129,6 @@ def test_wrong_arguments_are_named(info):
             recorder.copy(adder.a, 0, adder.b, 0, 512)
         with pytest.raises(InvalidArgument, match="multiples of 4"):
             recorder.fill(adder.a, 2, 8)
-        recorder.discard()
         with pytest.raises(InvalidArgument, match="1 and signals 0 timelines got 0 and 0 values"):
             device.submission(adder.commands, waits=[device.timeline()]).submit()
 
@@ -283,7 +282,7 @@ def test_freeing_parts(info):
         for part in (adder.submission, adder.commands, adder.a, adder.b, adder.o, pool):
             part.free()
             part.free()
-        device.recorder().discard()
+        device.recorder()
         assert live_objects() == before
 
 

@@ -145,14 +145,14 @@ def test_the_budget_is_checked_first(info):
     share = (1 << 20) / info.device_memory_bytes  # one mebibyte, counting what vkml itself has allocated
     unaware = replace(info, capabilities=replace(info.capabilities, memory_budget=False))
     with Device(unaware, memory_limit=share) as device:
-        device.allocate(100 << 10, MemoryKind.DEVICE, "first")
+        first = device.allocate(100 << 10, MemoryKind.DEVICE, "first")
         with pytest.raises(OutOfMemory) as caught:
             device.allocate(4 << 20, MemoryKind.DEVICE, "activations")
         message = str(caught.value)
         assert info.name in message and info.title in message
         assert "activations needs 4.0 MiB" in message
         assert "are free" in message and "vkml itself holds 100.0 KiB" in message
-        assert device.live_allocations == 1
+        assert device.live_allocations == 1 and first.size == 100 << 10
         assert live_objects()["Buffer"] == 1
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.robustness.interrupts import interrupted_everywhere
 from tests.vulkan.helpers import Adder, every_device, floats
 from tests.vulkan.kernels import ADD, ADD_PUSH_BYTES
 from vkml.errors import CompileError
@@ -59,7 +60,7 @@ def test_the_longest_unused_goes_first(info, monkeypatch):
 def test_a_named_pipeline_is_found_as_long_as_it_is_there(info, monkeypatch):
     monkeypatch.setattr(pipelines, "UNUSED_PIPELINES", 1)
     with Device(info) as device:
-        assert device.named_pipeline("add") is None
+        assert device.named_pipeline("add", []) is None
 
         def named(size, name):
             given = {"constants": [size], "push_constant_bytes": ADD_PUSH_BYTES}
@@ -67,17 +68,17 @@ def test_a_named_pipeline_is_found_as_long_as_it_is_there(info, monkeypatch):
 
         first = named(1, "add")
         assert named(1, "sum") is first
-        found = device.named_pipeline("add")
-        assert found is first is device.named_pipeline("sum")
+        found = device.named_pipeline("add", [])
+        assert found is first is device.named_pipeline("sum", [])
         for _ in range(3):
             device.release(first)
         device.release(make(device, 2))
         device.release(make(device, 3))
-        assert device.named_pipeline("add") is first  # asked for four times, released three times
+        assert device.named_pipeline("add", []) is first  # asked for four times, released three times
         for _ in range(2):
             device.release(first)
         device.release(make(device, 4))
-        assert device.named_pipeline("add") is device.named_pipeline("sum") is None
+        assert device.named_pipeline("add", []) is device.named_pipeline("sum", []) is None
         assert named(5, "add") is not first
     assert live_objects() == {}
 
@@ -160,3 +161,34 @@ def test_the_drivers_cache_is_replaced_before_it_grows_large(info, monkeypatch):
         assert len(handles) > 1
         assert device.save_pipeline_cache()
         assert not device.save_pipeline_cache()
+
+
+@every_device
+def test_an_interrupt_at_every_place(info, monkeypatch):
+    """Nobody waits for a pipeline that is not made, and what was asked for is given back."""
+    monkeypatch.setattr(pipelines, "UNUSED_PIPELINES", 0)
+    with Device(info) as device:
+        found = device._pipelines
+
+        def ask_and_release():
+            taken = []
+            try:
+                given = {"constants": [1], "push_constant_bytes": ADD_PUSH_BYTES, "taken": taken}
+                device.pipeline(ADD, **given, name="add")
+                assert device.named_pipeline("add", taken) is taken[0]
+                device.release_all(taken)
+                assert not taken
+            except KeyboardInterrupt:
+                device.release_all(taken)
+                raise
+
+        def check():
+            device.release_all([])  # what was on its way
+            assert not found._made and not found._named and not found._unused and not found._released
+            assert live() == live_objects().get("ShaderModule", 0) == 0
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(ask_and_release).result(60)
+
+        ask_and_release()
+        files = ["vulkan/pipelines.py", "vulkan/context.py"]
+        assert interrupted_everywhere(ask_and_release, check, files) > 50

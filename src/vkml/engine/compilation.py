@@ -29,23 +29,21 @@ def compile_kernels(
 
     def make(kernel: KernelSpec) -> Pipeline:
         code = compile_slang(kernel.source, kernel.label, sessions)
-        pipeline = device.pipeline(
+        return device.pipeline(
             code,
             constants=[value & 0xFFFFFFFF for value in kernel.constants],
             push_constant_bytes=kernel.push_bytes,
             subgroup_size=kernel.subgroup_size,
             label=kernel.label,
             name=kernel.name,
+            taken=taken,
         )
-        taken.append(pipeline)
-        return pipeline
 
     unique = {kernel.name: kernel for kernel in kernels}
     made: dict[Hashable, Pipeline] = {}
     for name in unique:
-        found = device.named_pipeline(name)
+        found = device.named_pipeline(name, taken)
         if found is not None:
-            taken.append(found)
             made[name] = found
             if progress:
                 progress("compile", len(made), len(unique))

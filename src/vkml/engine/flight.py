@@ -152,8 +152,9 @@ class Flight(Turn):
                 if value is not None and value is self._held.get(name):
                     values[name] = on_host(value)
         except BaseException:
-            for each in submitted:
-                each.program.settle(each.running)
+            for program in self.programs:  # also one that has just been started, and is not in the list yet
+                if isinstance(program, VulkanBound):
+                    program.settle()
             raise
 
     @staticmethod

@@ -60,5 +60,4 @@ def _answer(device: Device, count: int, ask: Callable[[View], Dispatch]) -> npt.
         return np.array(memory.host[: 4 * count].view(np.int32))
     finally:
         memory.free()
-        for pipeline in pipelines:
-            device.release(pipeline)
+        device.release_all(pipelines)

@@ -235,5 +235,4 @@ class GatedTrips(LoopMemory):
 
     def free(self) -> None:
         super().free()
-        while self._pipelines:
-            self._bound.on.release(self._pipelines.pop())
+        self._bound.on.release_all(self._pipelines)

@@ -65,6 +65,8 @@ class VulkanBound(RecordedProgram):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         self._trips: OrderedDict[tuple[tuple[int, ...], Wiring, int | None], Trips | GatedTrips]
         self._trips = OrderedDict()
+        self._begun: Binding | None = None
+        """What `start` has begun, as long as nobody has waited for it."""
         super().__init__(*arguments, **more)
 
     def free_memories(self) -> None:
@@ -135,8 +137,12 @@ class VulkanBound(RecordedProgram):
         """
         running = self._written(feeds, values, targets)
         if running.binding.fetches or self.program.symbols:
-            self._begin(running)
-            return self.finish(running, self.outputs)
+            try:
+                self._begin(running)
+                return self.finish(running, self.outputs)
+            except BaseException:
+                self.settle()
+                raise
         self._submit(running.binding)
         return self._results(running, self.outputs)
 
@@ -146,7 +152,10 @@ class VulkanBound(RecordedProgram):
         values: tuple[int, ...] = (),
         targets: Sequence[DeviceArray | None] | None = None,
     ) -> Running:
-        """As `run`, but returns at once; to be followed by `finish`, or `settle`, before anything else."""
+        """As `run`, but returns at once; to be followed by `finish`, or `settle`, before anything else.
+
+        By `settle` also after an exception, which may have come when the device was at work.
+        """
         running = self._written(feeds, values, targets)
         self._begin(running)
         return running
@@ -154,13 +163,10 @@ class VulkanBound(RecordedProgram):
     def _begin(self, running: Running) -> None:
         binding = running.binding
         self._write_sizes(binding)
+        self._begun = binding
         binding.submission.submit()
         if binding.fetches:
-            try:
-                running.fetched.update(self.fetch(binding))
-            except BaseException:
-                self.settle(running)
-                raise
+            running.fetched.update(self.fetch(binding))
 
     def finish(self, running: Running, kept: Collection[str]) -> list[Value]:
         """Waits for what `start` has begun.
@@ -172,20 +178,19 @@ class VulkanBound(RecordedProgram):
         Returns:
             The results.
         """
-        try:
-            self.prepare_next(running.binding)
-            running.binding.submission.finish()
-            if running.fetched:
-                self.finish_fetch()
-        except BaseException:
-            self.settle(running)
-            raise
+        self.prepare_next(running.binding)
+        running.binding.submission.finish()
+        if running.fetched:
+            self.finish_fetch()
+        self._begun = None
         self.check()
         return self._results(running, kept)
 
-    def settle(self, running: Running) -> None:
-        """Waits for what `start` has begun and nobody wants any more."""
-        self._settle(running.binding)
+    def settle(self) -> None:
+        """Waits for what `start` has begun and nobody wants any more; there may be nothing."""
+        if self._begun is not None:
+            self._settle(self._begun)
+            self._begun = None
 
     def another(self) -> VulkanBound:
         """The same program with memory and commands of its own."""
@@ -389,6 +394,10 @@ class VulkanBound(RecordedProgram):
             submission.submit()
             submission.wait()
             times = pool.read_intervals()
+        except BaseException:
+            with contextlib.suppress(DeviceError):
+                self.on.wait_idle()  # after an interrupt it may be at work still
+            raise
         finally:
             submission.free()
             commands.free()

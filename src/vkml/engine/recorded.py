@@ -160,8 +160,7 @@ class RecordedProgram:
         """Frees everything; nothing of it may be running."""
         self._is_closed = True
         self.free_memories()
-        while self._pipelines:
-            self.on.release(self._pipelines.pop())
+        self.on.release_all(self._pipelines)
         lease, self._lease = self._lease, ()
         self._weights.release(lease)
 
@@ -336,9 +335,8 @@ class RecordedProgram:
             commands = self._record(numbers, memories, outside, commands)
             submission = submission or self.on.submission(commands, time_limit=self.time_limit)
         except BaseException:
-            for each in (submission, commands):
-                if each is not None:
-                    each.free()
+            if oldest is not None:
+                oldest.free()  # nothing it had is recorded any more
             raise
         elsewhere = memories.fetched.union(outside)
         host = memories.staging or memories.input_memory

@@ -230,6 +230,10 @@ class LoopMemory:
             memory.free()
         self._submissions, self._commands, self._memories = [], [], []
 
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.free()  # where an interrupt came before it was where others free it
+
 
 class Trips(LoopMemory):
     """So many trips of a loop, recorded one behind the other; what they collect is written where it stays.

@@ -122,8 +122,7 @@ class WeightStore:
             self._forget(arena)
             raise
         finally:
-            for pipeline in taken:
-                self._device.release(pipeline)
+            self._device.release_all(taken)
         return arena
 
     def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:

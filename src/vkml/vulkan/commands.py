@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vkml.errors import InvalidArgument
-from vkml.vulkan.context import Context
+from vkml.vulkan.context import Context, Key
 from vkml.vulkan.memory import Memory
 from vkml.vulkan.pipelines import Pipeline
 from vkml.vulkan.queues import Queue
@@ -29,7 +29,7 @@ _ALL_COMMANDS = constants.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
 class CommandBuffer:
     """Recorded commands, ready to be submitted any number of times, one at a time."""
 
-    def __init__(self, context: Context, handle: Any, pool: int, key: int, queue: Queue, label: str) -> None:
+    def __init__(self, context: Context, handle: Any, pool: int, key: Key, queue: Queue, label: str) -> None:
         self._context = context
         self._key = key
         self.pool = pool
@@ -119,7 +119,7 @@ class DispatchTable:
 
 
 class CommandRecorder:
-    """Records one command buffer.
+    """Records one command buffer, which is thrown away with the recorder where it is not finished.
 
     Nothing orders two dispatches but a barrier between them. Addresses are recorded as they are: the caller
     keeps every buffer that the commands use alive until they have run for the last time.
@@ -345,10 +345,6 @@ class CommandRecorder:
         return self._again or CommandBuffer(
             self._context, buffer, self._pool, self._key, self._queue, self._label
         )
-
-    def discard(self) -> None:
-        """Throws an unfinished recording away."""
-        self._context.release(self._key)
 
 
 def _check_range(memory: Memory, offset: int, size: int) -> None:

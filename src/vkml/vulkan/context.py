@@ -28,12 +28,26 @@ _SECONDS_AT_EXIT = 20.0
 """How long the end of the process waits for a device that was given up."""
 
 
+class Key:
+    """What an object of a device is destroyed by, at the latest when nobody has its key any more.
+
+    So an interrupt may come at any place between making an object and putting it where it is freed.
+    """
+
+    context: Context | None = None
+    number = -1
+
+    def __del__(self) -> None:
+        if self.context is not None:
+            self.context.release(self)
+
+
 class Context:
     """The part of a device that its objects share and that outlives none of them.
 
     Objects register how they are destroyed (`own`); `release` destroys one, `close` all that are left, newest
-    first, then the device. The functions registered must not refer to the Python objects: the context has to
-    be usable from a finalizer after those are gone.
+    first, then the device. What is registered must not refer to the Python objects: the context has to be
+    usable from a finalizer after those are gone.
     """
 
     def __init__(self, info: DeviceInfo, native: NativeCalls | None = None) -> None:
@@ -72,19 +86,21 @@ class Context:
         try:
             with process_lock:
                 result = instance.functions.vkCreateDevice(info.handle, chain(create, features), NULL, handle)
-            created("Device")
+            created("Device", handle)
         except BaseException:
             # An interrupt during the call, which takes half a second on an H200; NVIDIA's driver crashes at
             # the exit of a process whose instance goes before its device.
+            destroyed(handle)
             if handle[0]:
                 self.functions.vkDestroyDevice(handle[0], NULL)
             fork_safety.note_closed(info.driver_id)
             raise
         if result:
-            destroyed("Device")
+            destroyed(handle)
             fork_safety.note_closed(info.driver_id)
             Functions(lambda name: NULL, self.title).fail("vkCreateDevice", result)
         self.handle: Any = handle[0]
+        self._token = handle
         if info.capabilities.device_fault:
             self.functions.fault_report = self._fault_report
         self.families = indices
@@ -113,6 +129,7 @@ class Context:
 
     def _leave_to_parent(self) -> None:
         self.is_closed = True
+        self._owned.clear()
 
     def require_open(self) -> None:
         """Raises when the device has been closed, or is the parent's in a forked child."""
@@ -126,24 +143,56 @@ class Context:
         if self.is_closed:
             raise DeviceError(f"{self.title} has been closed; open it again to use it")
 
-    def own(self, destroy: Callable[[], None]) -> int:
-        """Registers how an object is destroyed; returns the key to release it by."""
+    def own(
+        self,
+        kind: str,
+        out: Any,
+        destroy: Callable[[Any, Any, Any], None],
+        forget: Callable[[], object] | None = None,
+    ) -> Key:
+        """Registers how an object is destroyed, before it is there: an interrupt must not lose it.
+
+        Args:
+            kind: its name without "Vk".
+            out: memory for its handle, zero as long as there is none.
+            destroy: the driver's function.
+            forget: called behind it; may be called again after an interrupt.
+
+        Returns:
+            the key to release it by.
+        """
+        device = self.handle
+
+        def destroy_it() -> None:
+            # Another thread, or this one after an interrupt, finds it destroyed or does what is left: between
+            # these two lines the interpreter does not look for either.
+            handle, out[0] = out[0], 0
+            if handle:
+                destroy(device, handle, NULL)
+            if forget is not None:
+                forget()
+            destroyed(out)
+
+        key = Key()
         with self._lock:
             self.require_open()
-            key = next(self._keys)
-            self._owned[key] = destroy
-            return key
+            number = next(self._keys)
+            self._owned[number] = destroy_it
+            key.context, key.number = self, number
+        created(kind, out)
+        return key
 
-    def release(self, key: int) -> None:
+    def release(self, key: Key) -> None:
         """Destroys an object, once: a second call and a call after `close` do nothing."""
-        if self._is_inherited or self._why_given_up:
+        # Without the lock: keys may be garbage, which is collected in the midst of anything.
+        destroy = self._owned.get(key.number)
+        if destroy is None or self._is_inherited or self._why_given_up:
             return
-        with self._lock:
-            destroy = self._owned.pop(key, None)
-        if destroy is not None:
-            destroy()
+        destroy()
+        self._owned.pop(key.number, None)
+        key.context = None
 
-    def create(self, kind: str, function: str, info: Any) -> tuple[int, int]:
+    def create(self, kind: str, function: str, info: Any) -> tuple[int, Key]:
         """Makes an object by `vkCreate…(device, info, NULL, &handle)`, named `kind` without "Vk".
 
         Returns:
@@ -151,20 +200,11 @@ class Context:
         """
         self.require_open()
         out = ffi.new(f"Vk{kind} *")
-        destroy, device = getattr(self.functions, f"vkDestroy{kind}"), self.handle
-
-        def destroy_it() -> None:
-            if out[0]:
-                destroy(device, out[0], NULL)
-            destroyed(kind)
-
-        # Owned before it is there: an interrupt right after the call must not lose it.
-        created(kind)
-        key = self.own(destroy_it)
+        key = self.own(kind, out, getattr(self.functions, f"vkDestroy{kind}"))
         try:
             self.functions.call(function, self.handle, info, NULL, out)
         except BaseException:
-            self.release(key)
+            self.release(key)  # who keeps the exception keeps its frames, and what these hold
             raise
         return out[0], key
 
@@ -257,7 +297,7 @@ class Context:
         with process_lock:
             self.functions.vkDestroyDevice(self.handle, NULL)
             fork_safety.note_closed(self.info.driver_id)
-        destroyed("Device")
+        destroyed(self._token)
 
     def next_queue(self) -> Queue:
         """One of the queues that compute, in turns."""

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 from vkml.forks import renew_in_child
 
-# Re-entrant: a finalizer that destroys objects may run inside any allocation made while the lock is held.
-_lock = threading.RLock()
-_live: Counter[str] = Counter()
+# Without a lock: each change is one operation of a dictionary, and finalizers come in the midst of anything.
+_live: dict[object, str] = {}
+renew_in_child(_live.clear)
 
 
-def _renew() -> None:
-    global _lock
-    _lock = threading.RLock()
-    _live.clear()
+def created(kind: str, token: object) -> None:
+    """Counts one object more.
+
+    Args:
+        kind: for example "Buffer".
+        token: stands for the object.
+    """
+    _live[token] = kind
 
 
-renew_in_child(_renew)
-
-
-def created(kind: str) -> None:
-    """Counts one object more, for example a "Buffer"."""
-    with _lock:
-        _live[kind] += 1
-
-
-def destroyed(kind: str) -> None:
-    """Counts one object less."""
-    with _lock:
-        _live[kind] -= 1
+def destroyed(token: object) -> None:
+    """Counts one object less; nothing where it is not counted, as when an interrupt came before."""
+    _live.pop(token, None)
 
 
 def live_objects() -> dict[str, int]:
     """The Vulkan objects of this process by kind, without the one instance; empty when none is left."""
-    with _lock:
-        return {kind: count for kind, count in _live.items() if count}
+    return dict(Counter(_live.copy().values()))

@@ -126,6 +126,7 @@ class Device:
         subgroup_size: int | None = None,
         label: str = "",
         name: Hashable = None,
+        taken: list[Pipeline] | None = None,
     ) -> Pipeline:
         """A compiled kernel; the same arguments give the same pipeline, to be released as often as asked for.
 
@@ -137,19 +138,26 @@ class Device:
             subgroup_size: to be required of the driver; None leaves it the default.
             label: for messages and debuggers.
             name: by which `named_pipeline` finds it from now on; None: by none.
+            taken: receives the pipeline, so that an interrupt on the way back to the caller does not lose it.
 
         Raises:
             InvalidArgument: what is asked for is beyond the device's limits, or is no SPIR-V.
             CompileError: the driver does not compile it.
         """
-        return self._pipelines.get(spirv, entry, constants, push_constant_bytes, subgroup_size, label, name)
+        return self._pipelines.get(
+            spirv, entry, constants, push_constant_bytes, subgroup_size, label, name, taken
+        )
 
-    def named_pipeline(self, name: Hashable) -> Pipeline | None:
+    def named_pipeline(self, name: Hashable, taken: list[Pipeline]) -> Pipeline | None:
         """A pipeline that was made under this name and is still there, to be released like any other.
 
         Without its module, which would have to be read and hashed to be told from others.
+
+        Args:
+            name: given to `pipeline`.
+            taken: receives the pipeline, as for `pipeline`.
         """
-        return self._pipelines.named(name)
+        return self._pipelines.named(name, taken)
 
     def release(self, pipeline: Pipeline) -> None:
         """Gives back what `pipeline` returned, once for each call of it.
@@ -159,7 +167,11 @@ class Device:
         Args:
             pipeline: no command buffer with it may run any more.
         """
-        self._pipelines.release(pipeline)
+        self._pipelines.release([pipeline])
+
+    def release_all(self, taken: list[Pipeline]) -> None:
+        """As `release`, of each in a list, which is empty then; an interrupt loses none of them."""
+        self._pipelines.release(taken)
 
     def save_pipeline_cache(self) -> bool:
         """Keeps the driver's compiled code for the next process; returns whether there was anything new."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vkml.vulkan import cache
-from vkml.vulkan.context import Context
+from vkml.vulkan.context import Context, Key
 from vkml.vulkan.structures import NULL, ffi, structure
 
 PIPELINES_PER_CACHE = 256
@@ -21,7 +21,7 @@ class _Generation:
     """One VkPipelineCache."""
 
     handle: int
-    key: int
+    key: Key
     users: int = 0
     """Threads that compile with it."""
     pipelines: int = 0

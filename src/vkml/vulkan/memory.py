@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkml.errors import DeviceError, InvalidArgument, OutOfMemory
-from vkml.vulkan.context import Context
-from vkml.vulkan.counters import created, destroyed
+from vkml.vulkan.context import Context, Key
 from vkml.vulkan.structures import NULL, chain, constants, ffi, structure
 
 Bytes = npt.NDArray[np.uint8]
@@ -84,8 +83,10 @@ class Memory:
         )
         if imported is not None:
             info = chain(info, structure("VkExternalMemoryBufferCreateInfo", handleTypes=_OF_HOST))
-        self.buffer, self._buffer_key = context.create("Buffer", "vkCreateBuffer", info)
+        self._buffer_key: Key | None = None
+        self._memory_key: Key | None = None
         try:
+            self.buffer, self._buffer_key = context.create("Buffer", "vkCreateBuffer", info)
             requirements = ffi.new("VkMemoryRequirements *")
             functions.vkGetBufferMemoryRequirements(device, self.buffer, requirements)
             if imported is not None and requirements.size > size:
@@ -93,13 +94,9 @@ class Memory:
             self._memory, self._memory_key = allocator.allocate_memory(
                 type_index, requirements.size if imported is None else size, label, limit, imported
             )
-        except BaseException:
-            context.release(self._buffer_key)
-            raise
-        self._memory_type = type_index
-        flags = allocator.type_flags[type_index]
-        self.allocated_bytes: int = requirements.size
-        try:
+            self._memory_type = type_index
+            flags = allocator.type_flags[type_index]
+            self.allocated_bytes: int = requirements.size
             functions.call("vkBindBufferMemory", device, self.buffer, self._memory, 0)
             self.address: int = functions.vkGetBufferDeviceAddress(
                 device, structure("VkBufferDeviceAddressInfo", buffer=self.buffer)
@@ -121,7 +118,7 @@ class Memory:
             context.name("BUFFER", self.buffer, label)
             context.name("DEVICE_MEMORY", self._memory, label)
         except BaseException:
-            self.free()
+            self.free()  # who keeps the exception keeps its frames, and what these hold
             raise
 
     def invalidate(self) -> None:
@@ -138,8 +135,9 @@ class Memory:
         """Gives the memory back; idempotent. The device must not use it any more."""
         self.host = None
         context = self._allocator.context
-        context.release(self._buffer_key)
-        context.release(self._memory_key)
+        for key in (self._buffer_key, self._memory_key):
+            if key is not None:
+                context.release(key)
 
     def _range(self, function: str) -> None:
         context = self._allocator.context
@@ -173,9 +171,8 @@ class Allocator:
         self._heap_bytes: list[int] = [heap.size for heap in heaps]
         self._heap_is_local = [bool(heap.flags & constants.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) for heap in heaps]
         self._lock = threading.RLock()
-        self._heap_used = [0] * len(heaps)
-        self.live_allocations = 0
-        self.allocated_bytes = 0
+        self._allocations: dict[object, tuple[int, int]] = {}
+        """Of each allocation its heap and bytes. Finalizers take it out without waiting for the lock."""
         self._types = self._choose_types()
 
     def allocate(self, size: int, kind: MemoryKind, label: str, limit: float | None = None) -> Memory:
@@ -235,7 +232,7 @@ class Allocator:
         label: str,
         limit: float | None = None,
         imported: Bytes | None = None,
-    ) -> tuple[int, int]:
+    ) -> tuple[int, Key]:
         """A VkDeviceMemory within the budget, new or of this process, and the key to release it by."""
         context = self.context
         limit = self._limit if limit is None else min(limit, self._limit)
@@ -259,27 +256,20 @@ class Allocator:
                 )
             info = chain(*parts)
             out = ffi.new("VkDeviceMemory *")
-            free_memory, device, count = context.functions.vkFreeMemory, context.handle, self._count
-
-            def free_it() -> None:
-                if out[0]:
-                    free_memory(device, out[0], NULL)
-                count(heap, -size)
-                destroyed("DeviceMemory")
-
-            # Owned before it is there: an interrupt right after the call must not lose it.
-            self._count(heap, size)
-            created("DeviceMemory")
-            key = context.own(free_it)
+            forget = functools.partial(self._allocations.pop, out, None)
+            key = context.own("DeviceMemory", out, context.functions.vkFreeMemory, forget)
+            self._allocations[out] = heap, size
             try:
                 result = context.functions.vkAllocateMemory(context.handle, info, NULL, out)
-                if result in (constants.VK_ERROR_OUT_OF_DEVICE_MEMORY, constants.VK_ERROR_OUT_OF_HOST_MEMORY):
-                    raise OutOfMemory(f"{shortage}; the driver refused it")
-                if result:
-                    context.functions.fail("vkAllocateMemory", result)
             except BaseException:
                 context.release(key)
                 raise
+        if result:
+            context.release(key)
+        if result in (constants.VK_ERROR_OUT_OF_DEVICE_MEMORY, constants.VK_ERROR_OUT_OF_HOST_MEMORY):
+            raise OutOfMemory(f"{shortage}; the driver refused it")
+        if result:
+            context.functions.fail("vkAllocateMemory", result)
         return out[0], key
 
     def free_bytes(self, heap: int, limit: float | None = None) -> int:
@@ -287,11 +277,11 @@ class Allocator:
         context = self.context
         limit = self._limit if limit is None else limit
         if not context.info.capabilities.memory_budget:
-            return max(0, int(self._heap_bytes[heap] * limit) - self._heap_used[heap])
+            return max(0, int(self._heap_bytes[heap] * limit) - self._used_bytes(heap))
         budget = structure("VkPhysicalDeviceMemoryBudgetPropertiesEXT")
         properties = chain(structure("VkPhysicalDeviceMemoryProperties2"), budget)
         context.instance_functions.vkGetPhysicalDeviceMemoryProperties2(context.info.handle, properties)
-        used: int = max(budget.heapUsage[heap], self._heap_used[heap])
+        used: int = max(budget.heapUsage[heap], self._used_bytes(heap))
         allowed = int(budget.heapBudget[heap] * limit)
         return max(0, allowed - used)
 
@@ -299,17 +289,24 @@ class Allocator:
         """The heap that a kind of memory comes from."""
         return self._type_heap[self._types[kind]]
 
-    def _count(self, heap: int, size: int) -> None:
-        with self._lock:
-            self._heap_used[heap] += size
-            self.allocated_bytes += size
-            self.live_allocations += 1 if size > 0 else -1
+    @property
+    def live_allocations(self) -> int:
+        """How many memories exist."""
+        return len(self._allocations)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """How much memory of all kinds is allocated."""
+        return sum(size for _, size in self._allocations.copy().values())
+
+    def _used_bytes(self, heap: int) -> int:
+        return sum(size for where, size in self._allocations.copy().values() if where == heap)
 
     def _shortage(self, label: str, size: int, free: int, heap: int, limit: float) -> str:
         return (
             f"{self.context.title}: {label or 'an allocation'} needs {_amount(size)}, {_amount(free)} of "
             f"{_amount(self._heap_bytes[heap])} are free within the limit of {limit * 100:.3g} % "
-            f"(vkml itself holds {_amount(self._heap_used[heap])}); close other sessions or programs, "
+            f"(vkml itself holds {_amount(self._used_bytes(heap))}); close other sessions or programs, "
             "use a smaller batch, or another device"
         )
 

@@ -7,15 +7,17 @@ import struct
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from vkml.errors import CompileError, DeviceError, InvalidArgument
-from vkml.vulkan.context import Context
-from vkml.vulkan.counters import created, destroyed
+from vkml.vulkan.context import Context, Key
 from vkml.vulkan.driver_cache import DriverCache
 from vkml.vulkan.spirv import preserve_special_values
 from vkml.vulkan.structures import NULL, constants, ffi, structure
+
+if TYPE_CHECKING:
+    from _thread import RLock
 
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
 _Key = tuple[bytes, str, tuple[int, ...], int, int | None]
@@ -34,33 +36,40 @@ class Pipeline:
     push_constant_bytes: int
     label: str
     content: _Key = field(repr=False)
-    key: int = field(repr=False)
+    key: Key = field(repr=False)
     """To destroy it by."""
 
 
 @dataclass(eq=False)
 class _Made:
-    """A pipeline, or the promise of one while a thread compiles it."""
+    """A pipeline, or none yet while the first of its users compiles it."""
 
-    future: Future[Pipeline] = field(default_factory=Future)
+    pipeline: Pipeline | None = None
+    compiling: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is compiled. The others wait, and the next compiles where that came to nothing."""
     users: int = 0
     names: set[Hashable] = field(default_factory=set)
     """By which it is found without its content."""
 
 
 class Pipelines:
-    """The pipelines of a device. Threads may ask at the same time and compile side by side."""
+    """The pipelines of a device. Threads may ask at the same time and compile side by side.
+
+    An interrupt may come wherever the interpreter looks for signals: behind calls, and where loops and
+    functions begin. What must not be torn apart stands together here, without any of these in between.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._lock = threading.Lock()
+        # Re-entrant only to be asked who has it: see `_take_back`.
+        self._lock = threading.RLock()
         self._made: dict[_Key, _Made] = {}
         self._named: dict[Hashable, _Key] = {}
         """Names → contents of those of `_made` that have some."""
         self._unused: OrderedDict[_Key, Pipeline] = OrderedDict()
         """Those of `_made` that nobody uses, the longest unused first."""
         self._released: deque[Pipeline] = deque()
-        self._layouts: dict[int, int] = {}
+        self._layouts: dict[int, tuple[int, Key]] = {}
         self.driver_cache = DriverCache(context)
 
     def get(
@@ -72,59 +81,76 @@ class Pipelines:
         subgroup_size: int | None,
         label: str,
         name: Hashable = None,
+        taken: list[Pipeline] | None = None,
     ) -> Pipeline:
         """See `Device.pipeline`."""
         self._context.require_open()
         self._check(spirv, push_constant_bytes, subgroup_size, label)
         numbers = tuple(number & 0xFFFFFFFF for number in specialization)
         content = (hashlib.sha256(spirv).digest(), entry, numbers, push_constant_bytes, subgroup_size)
-        with self._lock:
-            made = self._made.get(content)
-            is_mine = made is None
-            if made is None:
-                made = self._made[content] = _Made()
-            made.users += 1
-            self._unused.pop(content, None)
+        made: _Made | None = None
+        is_user = False
         try:
-            if is_mine:
-                made.future.set_result(self._compile(spirv, content, label))
-            pipeline = made.future.result()
+            fresh = _Made()
+            with self._lock:
+                if content not in self._made:
+                    self._made[content] = fresh
+                made = self._made[content]
+                made.users += 1
+                is_user = True
+                self._unused.pop(content, None)
+            with made.compiling:
+                pipeline = made.pipeline
+                if pipeline is None:
+                    made.pipeline = pipeline = self._compile(spirv, content, label)
             if name is not None:
                 with self._lock:  # it is used by now, and stays
                     made.names.add(name)
                     self._named[name] = content
-        except BaseException as error:
-            with self._lock:
-                is_failed = is_mine and not made.future.done()
-                made.users -= 1
-                if is_failed:
-                    del self._made[content]  # the next one who asks tries again
-                elif not made.users and made.future.exception() is None:  # an interrupt, after all was done
-                    self._unused[content] = made.future.result()
-            if is_failed:
-                made.future.set_exception(error)
-            raise
-        finally:
             self._take_back()
-        return pipeline
+            if taken is not None:
+                taken += [pipeline]
+                is_user = False
+            return pipeline
+        except BaseException:
+            if made is not None and is_user:
+                self._leave(content, made)
+            raise
 
-    def named(self, name: Hashable) -> Pipeline | None:
+    def _leave(self, content: _Key, made: _Made) -> None:
+        """Gives up what was asked for, and may never have been compiled."""
+        with self._lock:
+            if made.pipeline is not None:
+                self._released += [made.pipeline]
+            else:
+                made.users -= 1
+                if not made.users:
+                    del self._made[content]
+        self._take_back()
+
+    def named(self, name: Hashable, taken: list[Pipeline]) -> Pipeline | None:
         """See `Device.named_pipeline`."""
         self._context.require_open()
-        with self._lock:
-            content = self._named.get(name)
-            if content is None:
-                return None
-            made = self._made[content]
-            pipeline = made.future.result()
-            made.users += 1
-            self._unused.pop(content, None)
-        self._take_back()
-        return pipeline
+        try:
+            with self._lock:
+                content = self._named.get(name)
+                if content is None:
+                    return None
+                made = self._made[content]
+                pipeline = made.pipeline
+                assert pipeline is not None
+                made.users += 1
+                taken += [pipeline]
+                self._unused.pop(content, None)
+            return pipeline
+        finally:
+            self._take_back()
 
-    def release(self, pipeline: Pipeline) -> None:
-        """See `Device.release`."""
-        self._released.append(pipeline)
+    def release(self, taken: list[Pipeline]) -> None:
+        """See `Device.release_all`."""
+        released = self._released
+        released += taken
+        del taken[:]
         self._take_back()
 
     def _take_back(self) -> None:
@@ -133,22 +159,32 @@ class Pipelines:
         Whoever releases does not wait for the lock: it may be the garbage collector that closes a session, in
         a thread that holds it. Whoever holds the lock comes here afterwards.
         """
-        while self._released and self._lock.acquire(blocking=False):
+        lock, released = self._lock, self._released
+        while (released or len(self._unused) > UNUSED_PIPELINES) and not _is_owned(lock):
             surplus: list[Pipeline] = []
             try:
-                while self._released:
-                    pipeline = self._released.popleft()
+                if not lock.acquire(blocking=False):
+                    return
+                while released:
+                    pipeline = released[0]
                     made = self._made[pipeline.content]
                     made.users -= 1
+                    del released[0]
                     if not made.users:
                         self._unused[pipeline.content] = pipeline
                 while len(self._unused) > UNUSED_PIPELINES:
-                    content, pipeline = self._unused.popitem(last=False)
-                    for name in self._made.pop(content).names:
+                    content = next(iter(self._unused))
+                    for name in self._made[content].names:
                         self._named.pop(name, None)
-                    surplus.append(pipeline)
+                    surplus += [self._unused[content]]
+                    del self._unused[content]
+                    del self._made[content]
             finally:
-                self._lock.release()
+                # An interrupt may have come before it was acquired, and one may come in here.
+                try:  # noqa: SIM105
+                    lock.release()
+                except RuntimeError:
+                    pass  # this thread does not have it
             for pipeline in surplus:
                 self._context.release(pipeline.key)
 
@@ -219,16 +255,7 @@ class Pipelines:
                 stage.pNext = required
             info = structure("VkComputePipelineCreateInfo", stage=stage[0], layout=layout)
             out = ffi.new("VkPipeline *")
-            destroy = functions.vkDestroyPipeline
-
-            def destroy_it() -> None:
-                if out[0]:
-                    destroy(device, out[0], NULL)
-                destroyed("Pipeline")
-
-            # Owned before it is there: an interrupt right after the call must not lose it.
-            created("Pipeline")
-            key = context.own(destroy_it)
+            key = context.own("Pipeline", out, functions.vkDestroyPipeline)
             with self.driver_cache.lend() as driver_cache:
                 result = functions.vkCreateComputePipelines(device, driver_cache, 1, info, NULL, out)
             del required, stage  # alive up to here
@@ -247,8 +274,8 @@ class Pipelines:
 
     def _layout(self, push_bytes: int) -> int:
         with self._lock:
-            layout = self._layouts.get(push_bytes)
-            if layout is None:
+            found = self._layouts.get(push_bytes)
+            if found is None:
                 everything = structure(
                     "VkPushConstantRange", stageFlags=constants.VK_SHADER_STAGE_COMPUTE_BIT, size=push_bytes
                 )
@@ -257,6 +284,11 @@ class Pipelines:
                     pushConstantRangeCount=1 if push_bytes else 0,
                     pPushConstantRanges=everything if push_bytes else NULL,
                 )
-                layout, _ = self._context.create("PipelineLayout", "vkCreatePipelineLayout", info)
-                self._layouts[push_bytes] = layout
-            return layout
+                found = self._context.create("PipelineLayout", "vkCreatePipelineLayout", info)
+                self._layouts[push_bytes] = found
+            return found[0]
+
+
+def _is_owned(lock: RLock) -> bool:
+    """Whether this very thread holds a lock."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks

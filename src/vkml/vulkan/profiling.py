@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from vkml.errors import InvalidArgument
-from vkml.vulkan.context import Context
+from vkml.vulkan.context import Context, Key
 from vkml.vulkan.structures import constants, ffi, structure
 
 
@@ -21,7 +21,7 @@ class TimestampPool:
         self._context = context
         self.count = count
         self.handle = 0
-        self._key = -1
+        self._key: Key | None = None
         if context.info.capabilities.timestamps:
             info = structure(
                 "VkQueryPoolCreateInfo", queryType=constants.VK_QUERY_TYPE_TIMESTAMP, queryCount=count
@@ -67,5 +67,5 @@ class TimestampPool:
     def free(self) -> None:
         """Destroys it; idempotent. No command buffer that writes it must be running."""
         self.handle = 0
-        if self._key >= 0:
+        if self._key is not None:
             self._context.release(self._key)

@@ -240,7 +240,7 @@ def _make_submit(
             context.require_open()
         await_value(current[0])
 
-    keep = (signal_infos, wait_infos, info, block, out, queue)
+    keep = (signal_infos, wait_infos, info, block, out, queue, own, buffers, waits, signals)
     submit.__kept__ = run.__kept__ = finish.__kept__ = keep  # type: ignore[attr-defined]
     return submit, run, finish, current
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vkml.errors import InvalidArgument
+from vkml.errors import DeviceError, InvalidArgument
 from vkml.vulkan.commands import CommandRecorder
 from vkml.vulkan.context import Context
 from vkml.vulkan.memory import Allocator, Bytes, Memory, MemoryKind
@@ -51,7 +52,9 @@ class Transfers:
                     assert staging.host is not None
                     staging.host[: part.size] = part
                     staging.flush()
-                    pending[slot] = _Copy(self._context, queue, staging, 0, memory, offset + start, part.size)
+                    copy = _Copy(self._context, queue, staging, 0, memory, offset + start, part.size)
+                    pending[slot] = copy
+                    copy.start()
             finally:
                 _finish(pending, 0)
                 _finish(pending, 1)
@@ -73,7 +76,10 @@ class Transfers:
                 for number, (start, part) in enumerate(parts):
                     slot = number % 2
                     staging = self._staging_memory(MemoryKind.READBACK, slot, min(size, CHUNK_BYTES))
-                    pending[slot] = _Copy(self._context, queue, memory, offset + start, staging, 0, part)
+                    pending[slot] = copy = _Copy(
+                        self._context, queue, memory, offset + start, staging, 0, part
+                    )
+                    copy.start()
                     if number:
                         self._collect(pending, 1 - slot, result, parts[number - 1])
                 if parts:
@@ -89,9 +95,10 @@ class Transfers:
         _check(source, source_at, size)
         _check(target, target_at, size)
         if size:
-            _Copy(
-                self._context, self._context.compute_queue, source, source_at, target, target_at, size
-            ).finish()
+            queue = self._context.compute_queue
+            copy = _Copy(self._context, queue, source, source_at, target, target_at, size)
+            copy.start()
+            copy.finish()
 
     def _collect(self, pending: list[_Copy | None], slot: int, result: Bytes, part: tuple[int, int]) -> None:
         _finish(pending, slot)
@@ -113,7 +120,9 @@ class Transfers:
 
 
 class _Copy:
-    """One copy that is under way."""
+    """One copy, prepared and then under way."""
+
+    _is_started = False
 
     def __init__(
         self,
@@ -126,40 +135,48 @@ class _Copy:
         size: int,
     ) -> None:
         recorder = CommandRecorder(context, "transfer", queue)
-        try:
+        recorder.barrier()
+        recorder.copy(source, source_at, target, target_at, size)
+        if target.kind is MemoryKind.READBACK:
+            recorder.barrier_to_host()
+        else:
             recorder.barrier()
-            recorder.copy(source, source_at, target, target_at, size)
-            if target.kind is MemoryKind.READBACK:
-                recorder.barrier_to_host()
-            else:
-                recorder.barrier()
-            self._buffer = recorder.finish()
-        except BaseException:
-            recorder.discard()
-            raise
+        self._buffer = recorder.finish()
         self._submission = Submission(context, self._buffer)
-        value = self._submission.submit()
         self._handover: Submission | None = None
         if queue is not context.compute_queue:
             # The standard makes the copy visible to another queue through a semaphore only: one wait on the
             # compute queue covers all that is submitted to it later.
             self._handover = Submission(context, (), waits=(self._submission.timeline,))
+
+    def start(self) -> None:
+        """Submits it."""
+        self._is_started = True
+        value = self._submission.submit()
+        if self._handover is not None:
             self._handover.submit((value,))
 
     def finish(self) -> None:
-        """Waits for it and gives its objects back."""
+        """Waits for it, where it was submitted, and gives its objects back."""
         self._submission.wait()
         if self._handover is not None:
             self._handover.wait()
             self._handover.free()
         self._submission.free()
         self._buffer.free()
+        self._is_started = False
+
+    def __del__(self) -> None:
+        if self._is_started:
+            with contextlib.suppress(DeviceError):
+                self.finish()  # after an interrupt: it may be under way
 
 
 def _finish(pending: list[_Copy | None], slot: int) -> None:
-    copy, pending[slot] = pending[slot], None
+    copy = pending[slot]
     if copy is not None:
         copy.finish()
+        pending[slot] = None
 
 
 def as_bytes(array: npt.NDArray[Any] | bytes) -> Bytes:
