@@ -163,6 +163,7 @@ def test_the_drivers_cache_is_replaced_before_it_grows_large(info, monkeypatch):
         assert not device.save_pipeline_cache()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it met a finalizer
 @every_device
 def test_an_interrupt_at_every_place(info, monkeypatch):
     """Nobody waits for a pipeline that is not made, and what was asked for is given back."""
