@@ -1,8 +1,8 @@
 """Checks by replay that barriers stand between all commands that a device was given and that need one.
 
 Software drivers run commands in the order in which they were recorded, so a missing barrier changes none of
-their results. Here it does not have to: what commands read and write is noted as they are recorded, and so are
-submissions and waits; `missing_barriers` holds that against Vulkan's rules.
+their results. Here it does not have to: what commands read and write is noted as they are recorded, and so
+are submissions and waits; `missing_barriers` holds that against Vulkan's rules.
 """
 
 from __future__ import annotations

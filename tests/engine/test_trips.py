@@ -389,3 +389,32 @@ def test_an_index_that_is_outside_is_said(vulkan_device_name: str, together: lis
             session.run(None, {**feed, "at": wrong})
         np.testing.assert_array_equal(session.run(None, feed)[0], wanted[0])
     assert together == [20] * 3
+
+
+@pytest.mark.parametrize("more", ["Identity (go_on)", "Less (largest, top)"])
+def test_the_number_of_a_trip_that_is_carried(
+    vulkan_device_name: str, gated: list[int | None], together: list[int], more: str
+) -> None:
+    """On a device that finds the end the number changes where it lies: such loops go trip by trip."""
+    source = model(
+        f"""
+        looping (int64 n, bool go, float[k, 4] x, int64 before) =>
+            (float[k, 4] last, int64 number, float[m] all)
+        {{
+            last, number, all = Loop (n, go, x, before) <body =
+                body (int64 i, bool go_on, float[k, 4] value, int64 old) =>
+                    (bool more, float[k, 4] after, int64 same, float seen)
+                {{
+                    axes = Constant <value = int64[2] {{0, 1}}> ()
+                    largest = ReduceMax <keepdims = 0> (value, axes)
+                    top = Constant <value = float {{1e30}}> ()
+                    more = {more}
+                    after = Sub (value, largest)
+                    same = Identity (i)
+                    seen = Cast <to = 1> (old)
+                }}>
+        }}"""
+    )
+    check(source, feeds((1, 2, 7, 100), before=np.array(-5)), vulkan_device_name)
+    is_known = more.startswith("Identity") and has(vulkan_device_name, "int64")
+    assert (together, gated) == ([1, 2, 7, 100] if is_known else [], [])

@@ -58,11 +58,14 @@ class GatedTrips(LoopMemory):
         wiring: how values go from trip to trip; a condition is made by the program.
 
     Raises:
-        CannotLower: values go round without coming back to a place.
+        CannotLower: values go round without coming back to a place, or a trip's number is carried, which
+            is counted up where it lies.
         OutOfMemory: there is too little memory.
     """
 
     def __init__(self, bound: VulkanBound, values: tuple[int, ...], wiring: Wiring) -> None:
+        if any(source.kind == "number" for source in wiring.carried):
+            raise CannotLower("a loop carries the number of its trip")
         super().__init__(bound, values, wiring)
         self._is_conditional = bound.on.info.capabilities.conditional_rendering
         # On an H200 an indirect dispatch behind a barrier takes 2 µs more than one with numbers of its own.
