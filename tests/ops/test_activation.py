@@ -227,3 +227,22 @@ def test_zeros_keep_their_signs(op: str, slope: float, kind: type) -> None:
     [found] = run_operator(op, inputs, {} if op == "PRelu" else {"alpha": slope})
     np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
     assert not found.any()
+
+
+@pytest.mark.parametrize("slope", [0.0, -0.0, 1e-40, -1e-40, 4.0])
+@pytest.mark.parametrize("op", ["LeakyRelu", "PRelu", "Elu"])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_products_that_vanish_below_zero_keep_their_signs(
+    device_name: str, op: str, slope: float, kind: type
+) -> None:
+    """They are products still, and no sums of these and of the zero that is above."""
+    x = np.tile(np.array([-1e-7, -2, -0.5, 3, 1e-7], kind), 20)
+    inputs = [x, np.array([slope], kind)] if op == "PRelu" else [x]
+    attributes = {} if op == "PRelu" else {"alpha": slope}
+    expected = np.where(x < 0, np.signbit(x) ^ np.signbit(slope), np.signbit(x))
+    [found] = run_operator(op, inputs, attributes)
+    np.testing.assert_array_equal(np.signbit(found), expected)
+    model = build_model(op, inputs, attributes).SerializeToString()
+    with vkml.InferenceSession(model, devices=device_name) as session:
+        [made] = session.run(None, {f"x{place}": array for place, array in enumerate(inputs)})
+    np.testing.assert_array_equal(np.signbit(made), expected)

@@ -35,6 +35,11 @@ def _split(x: Array, above: Any, below: Any) -> Any:
     return np.where(x >= 0, above, np.where(x < 0, below, x))
 
 
+def _above(x: Array) -> Any:
+    """The part from 0 on: -0 below, which leaves the sign of the other part's zeros, as 0 would not."""
+    return np.maximum(x, x.dtype.type(-0.0))
+
+
 def _sum(x: Array, above: Array, below: Any) -> Any:
     """`above` and `below`, of which one is 0; where both are, the zero that `x` is: a sum loses its sign."""
     total = np.asarray(above + below)
@@ -46,7 +51,7 @@ def _leaky_relu(x: Array, alpha: float) -> Any:
     if not math.isfinite(alpha):
         return _split(x, x, x * alpha)
     if not 0 < x.dtype.type(alpha) <= 1:  # 0 times infinity is no number, and no part of what lies above 0
-        return _sum(x, np.maximum(x, 0), np.minimum(x, 0) * alpha)
+        return _sum(x, _above(x), np.minimum(x, 0) * alpha)
     value = np.multiply(x, x.dtype.type(alpha), out=np.empty_like(x))
     return np.maximum(x, value, out=value)
 
@@ -54,7 +59,7 @@ def _leaky_relu(x: Array, alpha: float) -> Any:
 def _elu(x: Array, alpha: float) -> Any:
     if not math.isfinite(alpha):
         return _split(x, x, alpha * np.expm1(x))
-    return _sum(x, np.maximum(x, 0), alpha * np.expm1(np.minimum(x, 0)))
+    return _sum(x, _above(x), alpha * np.expm1(np.minimum(x, 0)))
 
 
 def _celu(x: Array, alpha: float) -> Any:
@@ -95,7 +100,7 @@ def _prelu(x: Array, slope: Array) -> Any:
         return np.broadcast_to(x, np.broadcast_shapes(x.shape, slope.shape)).copy()
     if not np.isfinite(slope).all():
         return np.where(x < 0, x * slope, x)
-    return _sum(x, np.maximum(x, 0), np.minimum(x, 0) * slope)
+    return _sum(x, _above(x), np.minimum(x, 0) * slope)
 
 
 def _shrink(x: Array, lambd: float, bias: float) -> Any:
