@@ -13,6 +13,7 @@ from vkml.engine.recorded import Addresses, Binding, RecordedProgram
 from vkml.engine.sketch import Sketch
 
 Array = np.ndarray[Any, Any]
+ENDS = np.array([0]), np.array([1])
 
 
 def growing() -> bytes:
@@ -126,3 +127,21 @@ def test_an_interrupt_while_the_next_sizes_are_bound(
                 check(session, 23)
         for count in (23, 24, 25, 20):
             check(session, count)
+
+
+def test_sizes_for_which_there_is_no_plan_are_not_expected(vulkan_device_name: str, watch: Watch) -> None:
+    """With n rows of x there are 100 - n of the second output: for 103 nothing can be bound."""
+    sketch = Sketch("shrinking", 17)
+    x, most = sketch.input("x", ("n", 6)), sketch.constant(np.array([100]))
+    rest = sketch.node(
+        "Sub", most, sketch.node("Slice", sketch.node("Shape", x), *map(sketch.constant, ENDS))
+    )
+    wide = sketch.node("Concat", rest, sketch.constant(np.array([6])), axis=0)
+    ones = sketch.node("Expand", sketch.constant(np.ones((1, 6), np.float32)), wide)
+    model = vkml.onnx.save_graph(sketch.finish(sketch.node("Neg", x), sketch.node("Exp", ones)))
+    with InferenceSession(model, devices=vulkan_device_name) as session:
+        for count in range(75, 100, 4):
+            given = rows(count)
+            negative, rest_of_rows = session.run(None, {"x": given})
+            np.testing.assert_array_equal(negative, -given)
+            assert rest_of_rows.shape == (100 - count, 6)

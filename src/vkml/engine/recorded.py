@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import OrderedDict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from vkml.engine.fetching import Fetch, Fetching
 from vkml.engine.host_memory import LARGE_BYTES
 from vkml.engine.launches import Launches
 from vkml.engine.weights import Lease, WeightStore
+from vkml.errors import DeviceError, OutOfMemory
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.lowering.memory import ALIGNMENT, plan_memory
 from vkml.lowering.numbers import Number, Numbers
@@ -42,8 +45,6 @@ BINDINGS_KEPT = 8
 _LEAST_CAPACITY = 16
 _LONGEST_PERIOD = 4
 """Runs after which values are looked for where they were."""
-_LEAST_SIZE = 2
-"""Of open sizes: others are plans of their own."""
 _ELSEWHERE: Array = np.empty(0)
 _Form = tuple[Buffer, np.dtype[Any], tuple[Number, ...]]
 """Of an input or output where it lies, its storage type and its shape."""
@@ -240,11 +241,18 @@ class RecordedProgram:
         else:
             return
         following = tuple([now + by for now, by in zip(values, step, strict=True)])
-        if min(following) < _LEAST_SIZE:
+        if not self._holds(*following):
             return
         numbers = self._compute(*following)
         if all(numbers[position] <= room for position, room in self._memories.rooms):
-            self.bind(following, keys[-period][1])
+            with contextlib.suppress(DeviceError, OutOfMemory):  # the run that wants it says so, if it comes
+                self.bind(following, keys[-period][1])
+
+    @functools.cached_property
+    def _holds(self) -> Callable[..., bool]:
+        """Whether the program is for these values of its symbols."""
+        assert self.program.sizes is not None
+        return self.program.sizes.compiled()
 
     def _make_room(self, values: tuple[int, ...], numbers: tuple[int, ...]) -> Memories:
         """Memory for these sizes and some beyond, in place of what there is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vkml.ir.size import Symbol
+from vkml.ir.size import Sizes, Symbol
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
 
@@ -27,6 +27,8 @@ class VulkanProgram:
     """Labels of the nodes that may write the status word; a node writes its position here plus one."""
     symbols: tuple[Symbol, ...] = ()
     """The sizes that are open: what a launch is given of them is bound before it runs."""
+    sizes: Sizes | None = None
+    """These, and what has been decided about them: the program is for values for which that holds."""
 
     @property
     def dispatches(self) -> list[Dispatch]:

@@ -81,6 +81,7 @@ def lower(
         build.uses_status,
         build.error_labels,
         tuple(sizes.examples) if sizes is not None else (),
+        sizes,
     )
 
 
