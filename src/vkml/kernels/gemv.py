@@ -44,7 +44,7 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
         raise CannotLower("the matrix is contiguous along neither index")
     if along_n:
         is_wide = aligned(b, product.n, (b.strides[0], b.strides[1]))
-        lanes = _lanes_along_n(build, product, 4 if is_wide else 1)
+        lanes = _lanes_along_n(build, product, 4 if is_wide else 1, b.itemsize)
     else:
         is_wide = aligned(b, product.k, (b.strides[0], b.strides[2]))
         lanes = _lanes(typical(product.k))
@@ -131,10 +131,10 @@ def _lanes(k: int) -> int:
     return lanes
 
 
-def _lanes_along_n(build: VulkanBuilder, product: Product, width: int) -> int:
+def _lanes_along_n(build: VulkanBuilder, product: Product, width: int, itemsize: int) -> int:
     """As few as give every processor two workgroups, each of them with some vectors to read."""
     lanes, k = LANES_ALONG_N, typical(product.k)
-    size = 4 * k * typical(product.n * product.batch)
+    size = itemsize * k * typical(product.n * product.batch)
     most = next((most for limit, most in MOST_LANES if size <= limit), lanes)
     while lanes < most and k >= 8 * lanes:
         groups = -(-product.n // (THREADS // lanes * width)) * product.batch
