@@ -210,19 +210,17 @@ def run(device: Any, found: Sequence[Case], feeds: Sequence[Sequence[Array]]) ->
     from vkml.vulkan import MemoryKind
 
     count = feeds[0][0].size
-    words: list[int] = []
+    memories = []  # memory is freed with the last reference to it
     outputs = []
     for case, arrays in zip(found, feeds, strict=True):
         for array in arrays:
             data = array.view(np.uint8) if array.dtype == np.bool_ else array
-            memory = device.allocate(max(data.nbytes, 4), MemoryKind.DEVICE)
-            device.upload(memory, 0, np.ascontiguousarray(data))
-            words.append(memory.address)
-        memory = device.allocate(count * case.result.storage.itemsize, MemoryKind.DEVICE)
-        words.append(memory.address)
-        outputs.append((memory, case.result))
-    table = device.allocate(8 * len(words), MemoryKind.DEVICE)
-    device.upload(table, 0, np.array(words, np.uint64))
+            memories.append(device.allocate(max(data.nbytes, 4), MemoryKind.DEVICE))
+            device.upload(memories[-1], 0, np.ascontiguousarray(data))
+        memories.append(device.allocate(count * case.result.storage.itemsize, MemoryKind.DEVICE))
+        outputs.append((memories[-1], case.result))
+    table = device.allocate(8 * len(memories), MemoryKind.DEVICE)
+    device.upload(table, 0, np.array([memory.address for memory in memories], np.uint64))
     pipeline = device.pipeline(compile_slang(kernel(found), "checked"), constants=[], push_constant_bytes=16)
     recorder = device.recorder("checked")
     recorder.dispatch(pipeline, struct.pack("<QII", table.address, count, 0), -(-count // 64))
