@@ -36,7 +36,15 @@ HOSTILE = (
     "{}",
     "../x",
     "ü" * 300,
+    "~product",
+    "~addend",
+    "~sum",
 )
+MADE_UP = (
+    "epsilon", "mask", "shape", "aligned", "inlined", "carried", "goes on", "trip 0", "axis", "row 0",
+    "item 0", "result 0", "length", "zero", "made 0", "Unsqueeze 0",
+)  # fmt: skip
+"""What rewrites put behind `<output>/`."""
 Shapes = dict[str, tuple[int | str, ...]]
 
 
@@ -210,7 +218,9 @@ def hostile_names(build: GraphBuilder, model: ModelProto) -> dict[str, str]:
         for name in node.output
         if name
         for text in (
-            *(f"{name}+bias", f"{name}/axes", f"{name}/split", f"{name}:0", f"{name}_0", f"{name}/epsilon"),
+            *(f"{name}+bias", f"{name}+weight", f"{name}/axes", f"{name}/split", f"{name}:0", f"{name}_0"),
+            *(f"{name}/{end}" for end in MADE_UP),
+            *(f"{name}~factor", f"{name}~scaled"),
             *(f"{source}*{name}" for source in node.input if source),
             *(f"{other.input[1]}*{name}" for other in model.graph.node if len(other.input) > 1),
         )
