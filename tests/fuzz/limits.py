@@ -75,6 +75,10 @@ LIMITS = (
         "onnxruntime reads it for mode nearest only",
         lambda node: node is not None and not _takes_nearest(node),
     ),
+    Limit(
+        r"Resize node .*: nearest_mode '' is not one of", "onnxruntime takes no text for opset 10's rounding"
+    ),
+    Limit(r"Gelu node .*: approximate must be", "onnxruntime takes all texts but tanh for none"),
     Limit(r"in a cycle: .*Constant node", "onnxruntime does not look at Constant nodes"),
     Limit(
         r"MeanVarianceNormalization node .*: axis -?\d+ is outside", "the default axes are those of an image"
