@@ -42,8 +42,8 @@ __all__ = [  # noqa: F405
     "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode", "Fail",
     "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
     "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
-    "NoSuchFile", "NodeArg", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
-    "RuntimeException", "SessionOptions", "ShapeError", "StepReport", "UnknownOption",
+    "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
+    "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "StepReport", "UnknownOption",
     "UnsupportedOperator", "close_devices", "devices", "onnx",
 ]  # fmt: skip
 

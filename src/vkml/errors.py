@@ -66,6 +66,10 @@ class UnsupportedOperator(NotImplemented):
     """One or more operators of a model are unknown; the message lists all of them."""
 
 
+class NotDifferentiable(RuntimeException, RuntimeError):
+    """A derivative was asked for that does not exist, or that vkml does not know."""
+
+
 class CompileError(Error):
     """A kernel did not compile, or there is no Slang compiler to compile it."""
 

@@ -11,13 +11,13 @@ import pytest
 
 import vkml.ops  # noqa: F401  (fills the registry)
 from tests.kernels.test_pointwise_math import VARIANTS, float_inputs
-from tests.scalar_evaluation import evaluate
 from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, scalar, static
 from vkml.ir.lowering import CannotLower
 from vkml.ir.operator import REGISTRY, normalise_attributes
 from vkml.ir.scalar import Scalar, argument, constant, ordered
 from vkml.ir.scalar_body import scalar_results
+from vkml.ops.scalar_evaluation import evaluate
 
 X, Y = argument(0, dtypes.FLOAT32), argument(1, dtypes.FLOAT32)
 

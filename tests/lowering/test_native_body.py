@@ -12,7 +12,6 @@ from tests.cpu.native.harness import guarded, instruction_sets, require, run
 from tests.cpu.native.test_expression import dense_floats, ulps
 from tests.ir.test_scalar import LEAST, POINTWISE, UNITS, form_of, inputs_of
 from tests.kernels.test_pointwise_math import VARIANTS
-from tests.scalar_evaluation import evaluate
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Access
 from vkml.cpu.native.pointwise import pointwise
@@ -22,6 +21,7 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.operator import REGISTRY
 from vkml.ir.scalar import Scalar, argument, constant, ordered, unary
 from vkml.lowering.native_body import expression
+from vkml.ops.scalar_evaluation import evaluate
 
 Array = np.ndarray[Any, Any]
 TYPES = (FLOAT32, FLOAT64, *dtypes.INTEGERS, BOOL)

@@ -22,7 +22,12 @@ def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
 
     Bodies are prepared in the same way; constants that they capture become their own.
     """
-    return _prepared(normalise(graph), optimise, UnrollBudget())
+    return prepare_normalised(normalise(graph), optimise)
+
+
+def prepare_normalised(graph: Graph, optimise: bool = True) -> Graph:
+    """The same for a graph whose nodes are in their newest form, with all attributes."""
+    return _prepared(graph, optimise, UnrollBudget())
 
 
 def _prepared(graph: Graph, optimise: bool, budget: UnrollBudget) -> Graph:

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from vkml.errors import InvalidGraph, UnsupportedOperator
+from vkml.errors import InvalidGraph, NotDifferentiable, UnsupportedOperator
 from vkml.ir.dtypes import DType
+from vkml.ir.gradients import Emitter, T, pointwise_vjp
 from vkml.ir.graph import Constant, Graph, Node
 from vkml.ir.lowering import Lowering, V
-from vkml.ir.scalar import Scalar
+from vkml.ir.scalar import Scalar, argument, constant
 from vkml.ir.types import Known, TensorType, ValueType
 from vkml.ir.windows import Windows
 
@@ -211,6 +212,55 @@ class Operator:
         operator has no form for these types.
         """
         return None
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        """The vector-Jacobian product: cotangents of the inputs from those of the outputs.
+
+        That of a pointwise operator follows from its scalar form.
+
+        Args:
+            build: applies operators.
+            node: normalised.
+            inputs: of `node.operands`; None where one is absent.
+            outputs: of the node.
+            cotangents: of the outputs, of their types; None where nothing that is differentiated depends on
+                one.
+            needed: of each input, whether its cotangent is wanted.
+
+        Returns:
+            Of each input, its cotangent, of its type; None where it is not wanted, or 0.
+
+        Raises:
+            NotDifferentiable: it has no derivative, or none that is known.
+        """
+        [cotangent] = cotangents
+        form = self._form_of(build, node, inputs, outputs[0]) if self.is_pointwise else None
+        if form is None or cotangent is None:
+            raise NotDifferentiable(f"{node.op} has no gradient by any of its inputs")
+        return pointwise_vjp(build, node, form, inputs, outputs[0], cotangent, needed)
+
+    def _form_of(self, build: Emitter[T], node: Node, inputs: Sequence[T | None], output: T) -> Scalar | None:
+        arguments: list[Scalar | None] = []
+        types: list[DType | None] = []
+        for at, value in enumerate(inputs):
+            if value is None:
+                arguments.append(None)
+                types.append(None)
+                continue
+            dtype, elements = build.type_of(value).dtype, build.elements_of(value)
+            is_number = elements is not None and elements.size == 1
+            number = elements.reshape(-1)[0].item() if is_number and elements is not None else None
+            arguments.append(argument(at, dtype) if number is None else constant(number, dtype))
+            types.append(dtype)
+        return self.scalar(node, arguments, types, build.type_of(output).dtype)
 
 
 REGISTRY: dict[tuple[str, str], Operator] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from vkml.forks import renew_in_child
@@ -273,3 +273,20 @@ def ordered(results: Iterable[Scalar]) -> list[Scalar]:
                 stack.append((scalar, True))
                 stack += [(entry, False) for entry in reversed(scalar.inputs) if id(entry) not in seen]
     return order
+
+
+def substituted(form: Scalar, instead: Callable[[Scalar], Scalar | None]) -> Scalar:
+    """A form with others in the places of some scalars.
+
+    Args:
+        form: any.
+        instead: gives what takes a scalar's place, None where it stays.
+    """
+    found: dict[Scalar, Scalar] = {}
+    for part in ordered([form]):
+        other = instead(part)
+        if other is None:
+            inputs = tuple(found[entry] for entry in part.inputs)
+            other = part if inputs == part.inputs else make(part.operation, part.dtype, inputs, part.value)
+        found[part] = other
+    return found[form]

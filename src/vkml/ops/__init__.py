@@ -8,6 +8,7 @@ FAMILIES = (
     "comparison",
     "bitwise",
     "activation",
+    "expression",
     "cast",
     "reduce",
     "arg_reduce",

@@ -66,7 +66,8 @@ def _value(scalar: Scalar, inputs: Sequence[Array], arguments: Sequence[Array]) 
 
 def _converted(x: Array, scalar: Scalar) -> Array:
     if scalar.dtype == BOOL:
-        return x != 0
+        return np.asarray(x != 0)
     if x.dtype.kind == "f" and scalar.dtype.is_integer:
         x = x.astype(np.uint64 if scalar.dtype.storage == np.uint64 else np.int64)
-    return x.astype(scalar.dtype.storage)
+    found: Array = x.astype(scalar.dtype.storage)
+    return found

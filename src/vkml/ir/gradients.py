@@ -1,0 +1,169 @@
+"""Vector-Jacobian products: what operators ask for to write their gradients in operators.
+
+An operator states its product beside its type rule and its evaluation (`Operator.vjp`). It is written over an
+`Emitter`, which applies operators to values of some kind, so that a gradient is a graph like any other: it is
+fused, placed, run and differentiated once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from vkml.ir import scalar
+from vkml.ir.dtypes import INT64, DType
+from vkml.ir.graph import Node
+from vkml.ir.scalar import Scalar, arithmetic_type, ordered, substituted
+from vkml.ir.scalar_derivatives import derivative
+from vkml.ir.types import TensorType
+
+T = TypeVar("T")
+"""A value that operators are applied to."""
+
+
+class Emitter(Protocol[T]):
+    """Applies operators, in their newest form, to values of the kind `T`."""
+
+    def apply(self, op: str, *inputs: T | None, domain: str = "", **attributes: Any) -> T:
+        """The first output of an operator.
+
+        Args:
+            op: its name.
+            inputs: None where one is absent.
+            domain: the operator's.
+            attributes: those that are not the default's.
+        """
+
+    def apply_all(
+        self, op: str, inputs: Sequence[T | None], outputs: int, domain: str = "", **attributes: Any
+    ) -> list[T]:
+        """The first `outputs` outputs of an operator."""
+
+    def constant(self, value: Any, dtype: DType) -> T:
+        """A tensor of known elements: shapes, axes, numbers."""
+
+    def type_of(self, value: T) -> TensorType:
+        """The type of a value, whose sizes are known."""
+
+    def elements_of(self, value: T) -> np.ndarray[Any, Any] | None:
+        """A constant's elements; None for other values."""
+
+
+def reshaped(build: Emitter[T], x: T, dims: Sequence[int]) -> T:
+    """`x` under another shape of as many elements."""
+    if build.type_of(x).dims == tuple(dims):
+        return x
+    return build.apply("Reshape", x, build.constant(list(dims), INT64), allowzero=1)
+
+
+def expanded(build: Emitter[T], x: T, dims: Sequence[int]) -> T:
+    """`x` broadcast to a shape."""
+    if build.type_of(x).dims == tuple(dims):
+        return x
+    return build.apply("Expand", x, build.constant(list(dims), INT64))
+
+
+def transposed(build: Emitter[T], x: T, order: Sequence[int]) -> T:
+    """`x` with its axes in another order."""
+    return x if list(order) == list(range(len(order))) else build.apply("Transpose", x, perm=tuple(order))
+
+
+def summed(build: Emitter[T], x: T, axes: Sequence[int], *, keep: bool = False) -> T:
+    """The sum over axes; over none it is `x`."""
+    if not axes:
+        return x
+    return build.apply("ReduceSum", x, build.constant(list(axes), INT64), keepdims=int(keep))
+
+
+def sum_to(build: Emitter[T], x: T, dims: Sequence[int]) -> T:
+    """The sum of `x` over the axes along which a tensor of shape `dims` was broadcast to its shape."""
+    found = build.type_of(x).dims
+    more = len(found) - len(dims)
+    axes = [
+        axis
+        for axis, size in enumerate(found)
+        if axis < more or (size != dims[axis - more] and dims[axis - more] == 1)
+    ]
+    return reshaped(build, summed(build, x, axes), dims)
+
+
+def zeros(build: Emitter[T], type_: TensorType) -> T:
+    """A tensor of zeros."""
+    return expanded(build, build.constant(0, type_.dtype), type_.dims)
+
+
+def converted(build: Emitter[T], x: T, dtype: DType) -> T:
+    """`x` in another element type."""
+    return x if build.type_of(x).dtype == dtype else build.apply("Cast", x, to=dtype.code)
+
+
+def expression(build: Emitter[T], form: Scalar, values: Sequence[T], dtype: DType) -> T:
+    """A form applied to elements at the same (broadcast) places.
+
+    Args:
+        build: the emitter.
+        form: of arguments that are elements of `values`.
+        values: those that the form does not name may be any.
+        dtype: of the result.
+    """
+    used = sorted({int(part.value) for part in ordered([form]) if part.operation == "argument"})
+    arguments = {at: scalar.argument(n, build.type_of(values[at]).dtype) for n, at in enumerate(used)}
+    compact = substituted(
+        scalar.convert(form, dtype), lambda x: arguments[int(x.value)] if x.operation == "argument" else None
+    )
+    return build.apply("Expression", *[values[at] for at in used], domain="vkml", form=compact, to=dtype.code)
+
+
+def pointwise_vjp(
+    build: Emitter[T],
+    node: Node,
+    form: Scalar,
+    inputs: Sequence[T | None],
+    output: T,
+    cotangent: T,
+    needed: Sequence[bool],
+) -> list[T | None]:
+    """The product of a pointwise operator, from its scalar form.
+
+    Args:
+        build: the emitter.
+        node: normalised.
+        form: argument n is an element of input n.
+        inputs: of the node.
+        output: of the node; read instead of computed again where the derivative contains it.
+        cotangent: of the output.
+        needed: of each input, whether its product is wanted.
+    """
+    result = build.type_of(output).dtype
+    last = len(inputs)
+    incoming = scalar.argument(last, build.type_of(cotangent).dtype)
+    # What 16 bits have rounded is not what the derivative is made of.
+    known = scalar.argument(last + 1, result) if arithmetic_type(result) == result else None
+    made: list[T | None] = []
+    for at, value in enumerate(inputs):
+        slope = derivative(form, at) if value is not None and needed[at] else None
+        if slope is None or value is None:
+            made.append(None)
+            continue
+        if known is not None and form.operation in _KEPT:
+            again: Scalar = known
+            slope = substituted(slope, lambda x, again=again: again if x is form else None)  # type: ignore[misc]
+        type_ = build.type_of(value)
+        if slope.is_constant and slope.value == 1:
+            found = converted(build, cotangent, type_.dtype)
+        else:
+            product = scalar.convert(incoming, slope.dtype) * slope
+            found = expression(build, product, [*_present(inputs, value), cotangent, output], type_.dtype)
+        made.append(sum_to(build, found, type_.dims))
+    return made
+
+
+_KEPT = frozenset(("exp", "expm1", "sigmoid", "tanh", "sqrt", "tan", "power", "divide"))
+"""Operations whose derivative is simple in the result."""
+
+
+def _present(values: Sequence[T | None], other: T) -> list[T]:
+    """The values, another in the place of those that are absent, which nothing reads."""
+    return [other if value is None else value for value in values]

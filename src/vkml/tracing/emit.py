@@ -1,0 +1,140 @@
+"""Applies operators to traced values: types are inferred at once, nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+import vkml.ops  # noqa: F401  fills the registry of operators
+from vkml.ir import DType, Known, Node, Operator, TensorType, find
+from vkml.ir.gradients import Emitter
+from vkml.ir.operator import normalise_attributes
+from vkml.ops.upgrading import NEWEST
+from vkml.passes.explain import explained
+from vkml.tracing.value import Application, Kind, Traced, device_of, tensor_type
+
+Array = np.ndarray[Any, Any]
+_KEPT = 4096
+
+
+class _Template:
+    """What all applications of an operator with the same attributes have in common."""
+
+    def __init__(self, node: Node, operator: Operator) -> None:
+        self.node, self.operator = node, operator
+        self.types: dict[Hashable, tuple[TensorType, ...]] = {}
+
+
+_templates: dict[Hashable, _Template] = {}
+
+
+def apply(op: str, *inputs: Traced | None, domain: str = "", **attributes: Any) -> Traced:
+    """The first output of an operator; see `vkml.ir.gradients.Emitter`."""
+    return _applied(op, inputs, 1, domain, attributes).output(0)
+
+
+def apply_all(
+    op: str, inputs: Sequence[Traced | None], outputs: int, domain: str = "", **attributes: Any
+) -> list[Traced]:
+    """The first `outputs` outputs of an operator."""
+    made = _applied(op, tuple(inputs), outputs, domain, attributes)
+    return [made.output(at) for at in range(outputs)]
+
+
+def constant(value: Any, dtype: DType) -> Traced:
+    """A tensor whose elements belong to the structure of what is made of it."""
+    array = np.asarray(value, dtype.storage)
+    return Traced(tensor_type(dtype, array.shape), None, array, kind=Kind.CONSTANT)
+
+
+def number(value: float, dtype: DType) -> Traced:
+    """A number of the program's text: part of the structure as long as it stays the same."""
+    return Traced(tensor_type(dtype, ()), None, np.asarray(value, dtype.storage), kind=Kind.NUMBER)
+
+
+def _applied(
+    op: str, inputs: tuple[Traced | None, ...], outputs: int, domain: str, attributes: dict[str, Any]
+) -> Application:
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    there = tuple([value is not None for value in inputs])
+    key: tuple[Any, ...] = (op, domain, outputs, there)
+    if attributes:
+        # 0.0 is not -0.0, which is equal to it.
+        key += tuple([(name, value, str(value)) for name, value in attributes.items()])
+    template = _templates.get(key)
+    if template is None:
+        template = _template(op, there, outputs, domain, attributes)
+        if len(_templates) >= _KEPT:
+            _templates.clear()
+        _templates[key] = template
+    types = _types(template, inputs)
+    made = Application(template.node, template.operator, inputs, types)
+    device_of(inputs)  # refuses several
+    return made
+
+
+def _template(
+    op: str, there: Sequence[bool], outputs: int, domain: str, attributes: dict[str, Any]
+) -> _Template:
+    names = tuple(f"x{at}" if is_there else "" for at, is_there in enumerate(there))
+    made = tuple(f"y{at}" for at in range(outputs))
+    node = Node(op, names, made, attributes, op, domain, version=1 if domain else NEWEST)
+    operator = find(node)
+    complete = normalise_attributes(node, operator)
+    node = Node(op, names, made, complete, op, domain, version=node.version)
+    operator.check(node)
+    return _Template(node, operator)
+
+
+def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[TensorType, ...]:
+    deciding = template.operator.value_inputs
+    key: list[Any] = [None if value is None else value.type.key for value in inputs]
+    for at in deciding:
+        value = inputs[at] if at < len(inputs) else None
+        if value is not None:
+            if value.data is None or value.kind is Kind.DATA:
+                raise TypeError(f"{template.node.op}: input {at} decides shapes and must be a constant")
+            key.append(np.asarray(value.data).tobytes())
+    found = template.types.get(tuple(key))
+    if found is None:
+        known = [
+            None if value is None else Known(value.type, np.asarray(value.data) if at in deciding else None)
+            for at, value in enumerate(inputs)
+        ]
+        with explained(template.node, "its types cannot be inferred"):
+            inferred = template.operator.infer(template.node, known)
+        found = tuple(
+            tensor_type(type_.tensor.dtype, type_.tensor.dims)
+            for type_ in inferred[: len(template.node.outputs)]
+        )
+        if len(template.types) >= _KEPT:
+            template.types.clear()
+        template.types[tuple(key)] = found
+    return found
+
+
+class _Tracing(Emitter[Traced]):
+    """The emitter of traced values."""
+
+    def apply(self, op: str, *inputs: Traced | None, domain: str = "", **attributes: Any) -> Traced:
+        return apply(op, *inputs, domain=domain, **attributes)
+
+    def apply_all(
+        self, op: str, inputs: Sequence[Traced | None], outputs: int, domain: str = "", **attributes: Any
+    ) -> list[Traced]:
+        return apply_all(op, inputs, outputs, domain, **attributes)
+
+    def constant(self, value: Any, dtype: DType) -> Traced:
+        return constant(value, dtype)
+
+    def type_of(self, value: Traced) -> TensorType:
+        return value.type
+
+    def elements_of(self, value: Traced) -> Array | None:
+        return np.asarray(value.data) if value.kind is Kind.CONSTANT else None
+
+
+EMITTER = _Tracing()

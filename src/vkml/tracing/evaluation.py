@@ -1,0 +1,288 @@
+"""Computes traced values: what was recorded becomes a graph, planned once for all that are built alike."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.engine import devices as device_registry
+from vkml.engine.collector import collector_paused
+from vkml.engine.device_array import Place, place_array
+from vkml.engine.options import SessionOptions
+from vkml.engine.placement import Placement, Site
+from vkml.engine.plan import Plan
+from vkml.engine.plan_cache import Setting
+from vkml.engine.prepare import prepare_normalised
+from vkml.engine.runner import Runner
+from vkml.engine.weights import WeightStore
+from vkml.forks import renew_in_child
+from vkml.ir import Constant, Graph, Value
+from vkml.ops.upgrading import NEWEST
+from vkml.tracing.value import Application, Kind, Traced
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device
+
+_log = logging.getLogger("vkml")
+STRUCTURES_KEPT = 256
+"""Plans of structures that were evaluated last."""
+_LABEL = "the recorded operations"
+
+
+class _Recorded:
+    """What has to be computed for some values: applications in the order of recording, and what they read.
+
+    Args:
+        targets: values that are not known.
+    """
+
+    def __init__(self, targets: Sequence[Traced]) -> None:
+        self.applications = _applications(targets)
+        self.leaves: list[Traced] = []
+        """Known values, in the order in which they are met."""
+        self.numbers: list[Traced] = []
+        """Those among the leaves that are numbers of the program's text."""
+        self.places: dict[tuple[int, int], int] = {}
+        """Serial of an application and number of an output → the value's number."""
+        self._leaf_numbers: dict[int, int] = {}
+        self.wanted = self._wanted(targets)
+        self.key = self._key()
+
+    def _wanted(self, targets: Sequence[Traced]) -> list[Traced]:
+        """The targets, and what else tensors of the program hold of what they are made of."""
+        wanted: dict[int, Traced] = {id(value): value for value in targets}
+        for application in self.applications:
+            for value in application.inputs:
+                if value is not None and value.data is None and value.holders:
+                    wanted[id(value)] = value
+        return list(wanted.values())
+
+    def _key(self) -> Hashable:
+        key: list[Any] = []
+        places = self.places
+        count = 0
+        for application in self.applications:
+            key.append(application.node)
+            for value in application.inputs:
+                if value is None:
+                    key.append(None)
+                elif value.data is None:
+                    assert value.application is not None
+                    key.append(places[value.application.serial, value.index])
+                else:
+                    key.append(self._leaf(value, key))
+            for at in range(len(application.types)):
+                places[application.serial, at] = count
+                count += 1
+        for value in self.wanted:
+            assert value.application is not None
+            key.append(places[value.application.serial, value.index])
+        return tuple(key)
+
+    def _leaf(self, value: Traced, key: list[Any]) -> int:
+        """The number of a known value: below 0. What it is becomes part of the key where it comes first."""
+        found = self._leaf_numbers.get(id(value))
+        if found is not None:
+            return found
+        self.leaves.append(value)
+        number = self._leaf_numbers[id(value)] = -len(self.leaves)
+        key.append(value.kind)
+        key.append(value.type.key)
+        if value.kind is Kind.CONSTANT:
+            key.append(np.asarray(value.data).tobytes())
+        elif value.kind is Kind.NUMBER:
+            self.numbers.append(value)
+        return number
+
+
+def _applications(targets: Sequence[Traced]) -> list[Application]:
+    """What makes values, and all that these need, in the order of recording."""
+    found: dict[int, Application] = {}
+    stack = [value.application for value in targets if value.data is None]
+    while stack:
+        application = stack.pop()
+        assert application is not None, "a value without data or history"
+        if application.serial in found:
+            continue
+        found[application.serial] = application
+        for value in application.inputs:
+            if value is not None and value.data is None:
+                stack.append(value.application)
+    return [found[serial] for serial in sorted(found)]
+
+
+class _Structure:
+    """Everything that is built like what it was made for, but for numbers of the program's text."""
+
+    def __init__(self) -> None:
+        self.latest: tuple[float, ...] | None = None
+        self.varying: frozenset[int] = frozenset()
+        """Which of the numbers have changed from one time to another: they are inputs of the plan."""
+
+    def fixed(self, recorded: _Recorded) -> tuple[bytes | None, ...]:
+        """The numbers that are part of the plan; None for those that vary."""
+        numbers = tuple([value.data.tobytes() for value in recorded.numbers])  # type: ignore[union-attr]
+        if self.latest is not None and numbers != self.latest:
+            changed = {
+                at for at, pair in enumerate(zip(numbers, self.latest, strict=True)) if pair[0] != pair[1]
+            }
+            self.varying |= changed
+        self.latest = numbers  # type: ignore[assignment]
+        return tuple([None if at in self.varying else found for at, found in enumerate(numbers)])
+
+
+class _Program:
+    """A structure planned for a device."""
+
+    def __init__(self, recorded: _Recorded, varying: frozenset[int], device: Device | None) -> None:
+        numbers = {id(value): at for at, value in enumerate(recorded.numbers)}
+        self.inputs = [
+            at
+            for at, value in enumerate(recorded.leaves)
+            if value.kind is Kind.DATA or numbers.get(id(value)) in varying
+        ]
+        """Which of the leaves are fed."""
+        graph = _graph(recorded, self.inputs)
+        self.outputs = tuple(value.name for value in graph.outputs)
+        self.device = device
+        self.places: dict[str, Place] | None = None if device is None else dict.fromkeys(self.outputs, device)
+        with collector_paused():
+            self.runner = Runner(prepare_normalised(graph), _setting(device))
+
+    def run(self, recorded: _Recorded) -> list[Any]:
+        feeds = [recorded.leaves[at].data for at in self.inputs]
+        plan = self.runner.only_plan(feeds)
+        if plan is not None:
+            return self.runner.run_plan(plan, feeds, self.outputs, places=self.places)
+        made = self.runner.run(feeds, self.outputs)
+        if self.device is None:
+            return made
+        return [place_array(found, self.device, "a tensor") for found in made]
+
+
+def _graph(recorded: _Recorded, inputs: Sequence[int]) -> Graph:
+    names = {id(value): f"leaf {at}" for at, value in enumerate(recorded.leaves)}
+    fed = set(inputs)
+
+    def name(value: Traced | None) -> str:
+        if value is None:
+            return ""
+        if value.data is not None:
+            return names[id(value)]
+        assert value.application is not None
+        return f"value {recorded.places[value.application.serial, value.index]}"
+
+    nodes = []
+    for application in recorded.applications:
+        node = application.node
+        outputs = tuple(
+            f"value {recorded.places[application.serial, at]}" for at in range(len(application.types))
+        )
+        nodes.append(replace(node, inputs=tuple(map(name, application.inputs)), outputs=outputs, name=""))
+    constants = {
+        names[id(value)]: Constant(value.type.dtype, value.dims, np.asarray(value.data))
+        for at, value in enumerate(recorded.leaves)
+        if at not in fed
+    }
+    given = tuple(Value(names[id(recorded.leaves[at])], recorded.leaves[at].type) for at in inputs)
+    made = tuple(Value(name(value), value.type) for value in recorded.wanted)
+    return Graph(given, made, tuple(nodes), constants, name="tensors", opsets={"": NEWEST})
+
+
+_lock = threading.RLock()
+_structures: OrderedDict[Hashable, _Structure] = OrderedDict()
+_programs: OrderedDict[Hashable, _Program] = OrderedDict()
+_settings: dict[int | None, tuple[Device | None, Setting]] = {}
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _programs.clear()
+    _settings.clear()
+
+
+renew_in_child(_renew)
+
+
+def evaluate(targets: Sequence[Traced]) -> None:
+    """Computes values, with whatever else of what they are made of a tensor of the program holds.
+
+    Values on several devices are computed by one plan each.
+
+    Args:
+        targets: known ones are left alone.
+
+    Raises:
+        OutOfMemory: of the device, or the host.
+        DeviceError: what a run may raise.
+    """
+    devices: dict[int, list[Traced]] = {}
+    for value in targets:
+        if value.data is None:
+            devices.setdefault(id(value.device), []).append(value)
+    for values in devices.values():
+        _evaluate(values)
+
+
+def _evaluate(targets: Sequence[Traced]) -> None:
+    recorded = _Recorded(targets)
+    device = targets[0].device
+    program = _program(recorded, device)
+    made = program.run(recorded)
+    for value, data in zip(recorded.wanted, made, strict=True):
+        value.data = data
+        if not value.tracks:
+            value.application = None
+
+
+def _program(recorded: _Recorded, device: Device | None) -> _Program:
+    with _lock:
+        key = (id(device), recorded.key)
+        structure = _structures.get(key)
+        if structure is None:
+            structure = _structures[key] = _Structure()
+            while len(_structures) > STRUCTURES_KEPT:
+                _structures.popitem(last=False)
+        else:
+            _structures.move_to_end(key)
+        fixed = structure.fixed(recorded)
+        program = _programs.get((key, fixed))
+        if program is None:
+            program = _Program(recorded, structure.varying, device)
+            _programs[key, fixed] = program
+            while len(_programs) > STRUCTURES_KEPT:
+                _programs.popitem(last=False)
+        else:
+            _programs.move_to_end((key, fixed))
+        return program
+
+
+def _setting(device: Device | None) -> Setting:
+    found = _settings.get(id(device))
+    if found is None:
+        sites: tuple[Site, ...] = ()
+        options = SessionOptions()
+        if device is not None:
+            target = device_registry.target_of(device.info, "high")
+            sites = (Site(device, target, WeightStore(device, None, options.memory_limit)),)
+        setting = Setting(_LABEL, Placement(sites), options, (), _announce, lambda: None)
+        found = _settings[id(device)] = (device, setting)
+    return found[1]
+
+
+_warned: set[str] = set()
+
+
+def _announce(plan: Plan) -> None:
+    for label, reason in plan.fallbacks:
+        operator = label.split(" node ")[0]
+        if operator not in _warned:
+            _warned.add(operator)
+            _log.warning("%s runs on the CPU, not where the tensors are: %s", operator, reason)

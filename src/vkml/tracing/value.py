@@ -1,0 +1,144 @@
+"""A traced value: data, or what an operator is going to make of other traced values."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.engine.device_array import DeviceArray, dtype_of
+from vkml.errors import InvalidArgument
+from vkml.ir import DType, Node, Operator, TensorType
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device
+
+Array = np.ndarray[Any, Any]
+_serials = itertools.count()
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
+    """One object for all values of a type."""
+    return TensorType(dtype, shape)
+
+
+class Kind(Enum):
+    """What is known of a value when it is recorded."""
+
+    DATA = 0
+    """Elements that differ from run to run."""
+    CONSTANT = 1
+    """Elements that belong to the structure: shapes, axes."""
+    NUMBER = 2
+    """A number of the program's text, the same in most runs."""
+
+
+class Application:
+    """An operator applied to values."""
+
+    __slots__ = ("_outputs", "inputs", "node", "operator", "serial", "types")
+
+    def __init__(
+        self, node: Node, operator: Operator, inputs: tuple[Traced | None, ...], types: Sequence[TensorType]
+    ) -> None:
+        self.node = node
+        """Normalised; one for all that do the same, its values' names stand for nothing."""
+        self.operator = operator
+        self.inputs = inputs
+        self.types = types
+        """Of the outputs."""
+        self.serial = next(_serials)
+        """Greater than those of all that it reads."""
+        self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
+
+    def output(self, at: int) -> Traced:
+        """One of its outputs."""
+        found = self._outputs[at]
+        value = found() if found is not None else None
+        if value is None:
+            value = Traced(self.types[at], self._device(), None, self, at)
+            self._outputs[at] = weakref.ref(value)
+        return value
+
+    def _device(self) -> Device | None:
+        return device_of(self.inputs)
+
+
+class Traced:
+    """A tensor that is known, or will be when it is looked at.
+
+    Args:
+        type: static.
+        device: where it is computed; None for the CPU.
+        data: its elements, where they are known.
+        application: what makes it; None where its history does not matter.
+        index: which of the outputs it is.
+        kind: of data.
+    """
+
+    __slots__ = ("__weakref__", "application", "data", "device", "holders", "index", "kind", "tracks", "type")
+
+    def __init__(
+        self,
+        type: TensorType,
+        device: Device | None,
+        data: Array | DeviceArray | None,
+        application: Application | None = None,
+        index: int = 0,
+        kind: Kind = Kind.DATA,
+    ) -> None:
+        self.type = type
+        self.device = device
+        self.data = data
+        self.application = application
+        self.index = index
+        self.kind = kind
+        self.holders = 0
+        """How many tensors of the program it is the value of: these are computed with what needs them."""
+        self.tracks = False
+        """Whether gradients flow through it: its history is kept when it is known."""
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return self.type.dims
+
+    def __repr__(self) -> str:
+        made = "" if self.application is None else f" of {self.application.node.op}"
+        return f"<{'known' if self.data is not None else 'traced'} {self.type}{made}>"
+
+
+def value_of(data: Array | DeviceArray) -> Traced:
+    """A value whose elements are known; an array is not copied."""
+    device = data.device if isinstance(data, DeviceArray) else None
+    return Traced(tensor_type(dtype_of(data), tuple(data.shape)), device, data)
+
+
+def device_of(values: Sequence[Traced | None]) -> Device | None:
+    """Where what is made of these values is computed: where those that are no single numbers are.
+
+    Raises:
+        InvalidArgument: on several devices.
+    """
+    found: Device | None = None
+    has_data = False
+    number: Device | None = None
+    for value in values:
+        if value is None or value.kind is not Kind.DATA:
+            continue
+        if not value.type.shape:
+            number = number or value.device
+        elif not has_data:
+            found, has_data = value.device, True
+        elif value.device is not found:
+            names = ["cpu" if device is None else device.info.name for device in (found, value.device)]
+            raise InvalidArgument(
+                f"the tensors are on {names[0]} and {names[1]}: move one with .to('{names[0]}')"
+            )
+    return found if has_data else number
