@@ -13,7 +13,7 @@ from vkml.ir.gradients import Emitter
 from vkml.ir.operator import normalise_attributes
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.explain import explained
-from vkml.tracing.value import Application, Kind, Traced, device_of, tensor_type
+from vkml.tracing.value import Application, Kind, Traced, tensor_type
 
 Array = np.ndarray[Any, Any]
 _KEPT = 4096
@@ -70,10 +70,7 @@ def _applied(
         if len(_templates) >= _KEPT:
             _templates.clear()
         _templates[key] = template
-    types = _types(template, inputs)
-    made = Application(template.node, template.operator, inputs, types)
-    device_of(inputs)  # refuses several
-    return made
+    return Application(template.node, template.operator, inputs, _types(template, inputs))
 
 
 def _template(

@@ -238,7 +238,7 @@ def _evaluate(targets: Sequence[Traced]) -> None:
     made = program.run(recorded)
     for value, data in zip(recorded.wanted, made, strict=True):
         value.data = data
-        if not value.tracks:
+        if not value.tracks or value.is_leaf:
             value.application = None
 
 

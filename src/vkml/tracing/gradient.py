@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vkml.errors import NotDifferentiable
 from vkml.tracing.emit import EMITTER, apply
@@ -15,7 +15,7 @@ def gradients(
     """Cotangents of `wrt` from those of `outputs`, recorded like any other operation.
 
     Args:
-        outputs: what is differentiated.
+        outputs: what is differentiated; their histories reach back to `wrt` through values that track.
         cotangents: of its types: what each element of an output counts.
         wrt: by what.
 
@@ -25,7 +25,7 @@ def gradients(
     Raises:
         NotDifferentiable: an operator between them has no derivative.
     """
-    between = _between(outputs, {id(value) for value in wrt})
+    between = _between(outputs, frozenset(map(id, wrt)))
     found: dict[int, list[Traced]] = {}
     for value, cotangent in zip(outputs, cotangents, strict=True):
         found.setdefault(id(value), []).append(cotangent)
@@ -59,34 +59,60 @@ def _sum(parts: Sequence[Traced]) -> Traced:
 _Step = tuple[Application, list[bool], list[Traced]]
 
 
-def _between(outputs: Sequence[Traced], wrt: set[int]) -> list[_Step]:
+def leaves_of(outputs: Sequence[Traced]) -> list[Traced]:
+    """The values that take gradients, among what others are made of, in the order of recording."""
+    found = {
+        id(value): value
+        for application in _tracked(outputs, frozenset())
+        for value in application.inputs
+        if value is not None and value.is_leaf
+    }
+    return [*found.values()]
+
+
+def _tracked(outputs: Sequence[Traced], ends: Collection[int]) -> list[Application]:
+    """The applications through which gradients flow from outputs, in the order of recording.
+
+    Args:
+        outputs: where they begin.
+        ends: identities of values behind which they are not followed.
+    """
+    applications: dict[int, Application] = {}
+    stack = list(outputs)
+    while stack:
+        value = stack.pop()
+        application = value.application
+        if application is None or value.is_leaf or not value.tracks or id(value) in ends:
+            continue
+        if application.serial not in applications:
+            applications[application.serial] = application
+            stack += [given for given in application.inputs if given is not None]
+    return [applications[serial] for serial in sorted(applications)]
+
+
+def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
     """The applications by which outputs depend on values, in the order of recording.
 
     With each, which of its inputs depend on these values, and its outputs.
     """
-    applications: dict[int, Application] = {}
-    stack = [value.application for value in outputs if id(value) not in wrt]
-    while stack:
-        application = stack.pop()
-        if application is None or application.serial in applications:
-            continue
-        applications[application.serial] = application
-        stack += [v.application for v in application.inputs if v is not None and id(v) not in wrt]
     depending: set[int] = set()
     steps: list[_Step] = []
-    for serial in sorted(applications):
-        application = applications[serial]
+    for application in _tracked(outputs, wrt):
         needed = [
             value is not None
             and value.type.dtype.is_float
             and (
-                id(value) in wrt or (value.application is not None and value.application.serial in depending)
+                id(value) in wrt
+                or (
+                    not value.is_leaf
+                    and value.application is not None
+                    and value.application.serial in depending
+                )
             )
             for value in application.inputs
         ]
         if any(needed):
-            depending.add(serial)
-            steps.append(
-                (application, needed, [application.output(n) for n in range(len(application.types))])
-            )
+            depending.add(application.serial)
+            made = [application.output(at) for at in range(len(application.types))]
+            steps.append((application, needed, made))
     return steps

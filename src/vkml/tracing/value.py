@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +41,29 @@ class Kind(Enum):
     """A number of the program's text, the same in most runs."""
 
 
+class _Mode(threading.local):
+    tracks = True
+
+
+mode = _Mode()
+"""Whether what this thread records keeps its history for gradients."""
+
+
+@contextlib.contextmanager
+def tracking(is_on: bool) -> Iterator[None]:
+    """Has what is recorded in the context keep its history for gradients, or not."""
+    before = mode.tracks
+    mode.tracks = is_on
+    try:
+        yield
+    finally:
+        mode.tracks = before
+
+
 class Application:
     """An operator applied to values."""
 
-    __slots__ = ("_outputs", "inputs", "node", "operator", "serial", "types")
+    __slots__ = ("_outputs", "depth", "device", "inputs", "node", "operator", "serial", "tracks", "types")
 
     def __init__(
         self, node: Node, operator: Operator, inputs: tuple[Traced | None, ...], types: Sequence[TensorType]
@@ -55,6 +76,18 @@ class Application:
         """Of the outputs."""
         self.serial = next(_serials)
         """Greater than those of all that it reads."""
+        self.device = device_of(inputs)
+        self.tracks = False
+        """Whether gradients flow through it."""
+        self.depth = 1
+        """Of what has to be computed before it is known."""
+        keeps = mode.tracks
+        for value in inputs:
+            if value is not None:
+                if keeps and value.tracks:
+                    self.tracks = True
+                if value.data is None and value.application is not None:
+                    self.depth = max(self.depth, value.application.depth + 1)
         self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
 
     def output(self, at: int) -> Traced:
@@ -62,12 +95,10 @@ class Application:
         found = self._outputs[at]
         value = found() if found is not None else None
         if value is None:
-            value = Traced(self.types[at], self._device(), None, self, at)
+            value = Traced(self.types[at], self.device, None, self, at)
+            value.tracks = self.tracks and value.type.dtype.is_float
             self._outputs[at] = weakref.ref(value)
         return value
-
-    def _device(self) -> Device | None:
-        return device_of(self.inputs)
 
 
 class Traced:
@@ -82,7 +113,10 @@ class Traced:
         kind: of data.
     """
 
-    __slots__ = ("__weakref__", "application", "data", "device", "holders", "index", "kind", "tracks", "type")
+    __slots__ = (
+        "__weakref__", "application", "data", "device", "holders", "index", "is_leaf", "kind", "owner",
+        "tracks", "type",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,6 +137,10 @@ class Traced:
         """How many tensors of the program it is the value of: these are computed with what needs them."""
         self.tracks = False
         """Whether gradients flow through it: its history is kept when it is known."""
+        self.is_leaf = False
+        """Whether gradients flow to it and end there, whatever it was made of."""
+        self.owner: weakref.ref[Any] | None = None
+        """The tensor of the program that takes its gradient."""
 
     @property
     def dims(self) -> tuple[int, ...]:
