@@ -116,3 +116,15 @@ def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
             made = [application.output(at) for at in range(len(application.types))]
             steps.append((application, needed, made))
     return steps
+
+
+def release(outputs: Sequence[Traced]) -> None:
+    """Lets go of what outputs were made of, as far as nothing but their own computation needs it."""
+    for application in _tracked(outputs, frozenset()):
+        application.tracks = False
+        for at in range(len(application.types)):
+            value = application.known_output(at)
+            if value is not None:
+                value.tracks = False
+                if value.data is not None:
+                    value.application = None

@@ -90,10 +90,14 @@ class Application:
                     self.depth = max(self.depth, value.application.depth + 1)
         self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
 
+    def known_output(self, at: int) -> Traced | None:
+        """One of its outputs, where anything refers to it."""
+        found = self._outputs[at]
+        return found() if found is not None else None
+
     def output(self, at: int) -> Traced:
         """One of its outputs."""
-        found = self._outputs[at]
-        value = found() if found is not None else None
+        value = self.known_output(at)
         if value is None:
             value = Traced(self.types[at], self.device, None, self, at)
             value.tracks = self.tracks and value.type.dtype.is_float

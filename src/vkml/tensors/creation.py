@@ -1,0 +1,145 @@
+"""Tensors from numbers, lists, arrays and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.engine.ort_value import OrtValue
+from vkml.ir import DType, dtypes
+from vkml.tensors.promotion import get_default_dtype, number_type
+from vkml.tensors.tensor import Tensor, device_name
+from vkml.tracing import value_of
+
+Array = np.ndarray[Any, Any]
+
+
+def tensor(
+    data: Any, *, dtype: DType | None = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor with a copy of some elements.
+
+    Args:
+        data: a number, nested lists, an array, anything that `numpy.asarray` takes, or a tensor.
+        dtype: of its elements; as they come where left out: floats of Python's become the default type.
+        device: its name, as in ``"vulkan:0"``; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
+    """
+    if isinstance(data, Tensor):
+        made = data.detach().to(device, dtype)
+        made = made.clone()
+    else:
+        made = _of_array(_array(data, dtype), device)
+    return made.requires_grad_() if requires_grad else made
+
+
+def _array(data: Any, dtype: DType | None) -> Array:
+    is_own = isinstance(data, np.ndarray | np.generic) or hasattr(data, "__array__")
+    array = np.array(data)
+    if dtype is None and not is_own:
+        dtype = {"f": get_default_dtype(), "i": dtypes.INT64, "b": dtypes.BOOL}.get(array.dtype.kind)
+        if array.dtype.kind == "f" and not array.size:
+            dtype = get_default_dtype()
+    if array.dtype == object:
+        raise TypeError("a tensor is made of numbers in lists of the same length")
+    return array if dtype is None else array.astype(dtype.storage)
+
+
+def _of_array(array: Array, device: Any) -> Tensor:
+    name = "cpu" if device is None else device_name(device)
+    return Tensor(
+        value_of(OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape), name).value)
+    )
+
+
+def as_tensor(data: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+    """A tensor of some elements, which may share memory with an array of the CPU."""
+    if isinstance(data, Tensor):
+        return data.to(device, dtype)
+    if isinstance(data, np.ndarray) and dtype is None:
+        return _of_array(data, device)
+    return tensor(data, dtype=dtype, device=device)
+
+
+def from_numpy(array: Array) -> Tensor:
+    """A tensor of the CPU that shares memory with an array; neither should be written into while both live."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"an array is needed, not {type(array).__name__}")
+    return _of_array(array, None)
+
+
+def full(
+    size: Sequence[int], fill_value: Any, *, dtype: DType | None = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """A tensor of one number throughout."""
+    kind = dtype or number_type(fill_value)
+    made = _of_array(np.full(tuple(size), fill_value, kind.storage), device)
+    return made.requires_grad_() if requires_grad else made
+
+
+def _sizes(size: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else tuple(size)
+
+
+def zeros(*size: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of zeros."""
+    kind = dtype or get_default_dtype()
+    return full(_sizes(size), 0, dtype=kind, device=device, requires_grad=requires_grad)
+
+
+def ones(*size: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of ones."""
+    kind = dtype or get_default_dtype()
+    return full(_sizes(size), 1, dtype=kind, device=device, requires_grad=requires_grad)
+
+
+def empty(*size: Any, dtype: DType | None = None, device: Any = None) -> Tensor:
+    """A tensor to be written."""
+    return zeros(*size, dtype=dtype, device=device)
+
+
+def _like(make: Any) -> Any:
+    def like(
+        x: Tensor, *, dtype: DType | None = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        """The same of the shape of another tensor."""
+        made: Tensor = make(
+            *x.shape, dtype=dtype or x.dtype, device=device or x.device, requires_grad=requires_grad
+        )
+        return made
+
+    return like
+
+
+zeros_like, ones_like = _like(zeros), _like(ones)
+
+
+def full_like(x: Tensor, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+    """A tensor of one number of the shape of another."""
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def arange(
+    start: Any, end: Any = None, step: Any = 1, *, dtype: DType | None = None, device: Any = None
+) -> Tensor:
+    """The numbers from `start` up to `end`, without it."""
+    if end is None:
+        start, end = 0, start
+    is_float = any(isinstance(one, float) for one in (start, end, step))
+    kind = dtype or (get_default_dtype() if is_float else dtypes.INT64)
+    return _of_array(np.arange(start, end, step).astype(kind.storage), device)
+
+
+def linspace(
+    start: float, end: float, steps: int, *, dtype: DType | None = None, device: Any = None
+) -> Tensor:
+    """So many numbers from `start` to `end`, both among them."""
+    return _of_array(np.linspace(start, end, steps).astype((dtype or get_default_dtype()).storage), device)
+
+
+def eye(n: int, m: int | None = None, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+    """Ones along the diagonal, zeros elsewhere."""
+    return _of_array(np.eye(n, m, dtype=(dtype or get_default_dtype()).storage), device)

@@ -1,0 +1,189 @@
+"""Indices: numbers, ranges, `...`, None, bools and tensors of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.ir import dtypes
+from vkml.ir.gradients import converted, expanded, reshaped, transposed
+from vkml.tensors import tensor as core
+from vkml.tensors.views import Reshaped, Sliced
+from vkml.tracing import EMITTER, Traced, apply, value_of
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+Range = tuple[int, int, int]
+
+
+def read(x: Tensor, index: Any) -> Tensor:
+    """What an index selects: a view for numbers, ranges, `...` and None, a copy for tensors.
+
+    Raises:
+        IndexError: a number is outside its axis, or there are more of them than axes.
+    """
+    ranges, shape, arrays = _parsed(x, index)
+    found = x
+    if any(one != (0, size, 1) for one, size in zip(ranges, x.shape, strict=True)):
+        found = found._shown(Sliced(tuple(ranges)))
+    if tuple(shape) != tuple(found.shape) or found is x:
+        found = found._shown(Reshaped(tuple(shape)))
+    return core.Tensor(_gathered(found.value, arrays)) if arrays else found
+
+
+def write(x: Tensor, index: Any, value: Any) -> None:
+    """Gives what an index selects other elements, which are broadcast and converted."""
+    from vkml.tensors.operations import value_as
+
+    if isinstance(index, core.Tensor) and index.dtype == dtypes.BOOL and index.shape == x.shape:
+        given = value_as(value, x.dtype)
+        if not given.type.shape:
+            x._write(apply("Where", index.value, given, x.value))
+            return
+    ranges, shape, arrays = _parsed(x, index)
+    given = value_as(value, x.dtype)
+    part = read(x, _plain(index)) if arrays else read(x, index)
+    if arrays:
+        part._write(_scattered(part.value, arrays, given))
+    else:
+        part._write(expanded(EMITTER, given, part.shape))
+
+
+def _plain(index: Any) -> Any:
+    """An index with all of an axis in the places of tensors."""
+    entries = index if isinstance(index, tuple) else (index,)
+    found: list[Any] = []
+    for entry in entries:
+        if _is_array(entry):
+            found += [slice(None)] * (_as_tensor(entry).ndim if _as_tensor(entry).dtype == dtypes.BOOL else 1)
+        else:
+            found.append(entry)
+    return tuple(found)
+
+
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, core.Tensor | np.ndarray | list) and not (
+        isinstance(entry, core.Tensor) and not entry.ndim and entry.dtype.is_integer
+    )
+
+
+def _as_tensor(entry: Any) -> Tensor:
+    return entry if isinstance(entry, core.Tensor) else core.Tensor(value_of(np.asarray(entry)))
+
+
+def _parsed(x: Tensor, index: Any) -> tuple[list[Range], list[int], dict[int, Tensor]]:
+    """The range of each axis, the shape of what they leave, and tensors by its axes."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(_width(entry) for entry in entries)
+    if taken > x.ndim:
+        raise IndexError(f"{taken} indices for a tensor of {x.ndim} axes")
+    if not any(entry is Ellipsis for entry in entries):
+        entries.append(Ellipsis)
+    ranges: list[Range] = []
+    shape: list[int] = []
+    arrays: dict[int, Tensor] = {}
+    for entry in entries:
+        axis = len(ranges)
+        if entry is None:
+            shape.append(1)
+        elif entry is Ellipsis:
+            for size in x.shape[axis : axis + x.ndim - taken]:
+                ranges.append((0, size, 1))
+                shape.append(size)
+        elif isinstance(entry, slice):
+            start, stop, step = entry.indices(x.shape[axis])
+            if step < 1:
+                raise ValueError("steps of ranges must be positive")
+            ranges.append((start, max(start, stop), step))
+            shape.append(len(range(start, stop, step)))
+        elif _is_array(entry):
+            tensor = _as_tensor(entry)
+            arrays[len(shape)] = tensor
+            for size in x.shape[axis : axis + _width(entry)]:
+                ranges.append((0, size, 1))
+                shape.append(size)
+        else:
+            at, size = int(entry), x.shape[axis]
+            if not -size <= at < size:
+                raise IndexError(f"index {at} is out of bounds for axis {axis} of size {size}")
+            ranges.append((at % size, at % size + 1, 1))
+    return ranges, shape, arrays
+
+
+def _width(entry: Any) -> int:
+    """How many axes an entry stands for."""
+    if entry is None or entry is Ellipsis:
+        return 0
+    if _is_array(entry):
+        tensor = _as_tensor(entry)
+        return tensor.ndim if tensor.dtype == dtypes.BOOL else 1
+    return 1
+
+
+def _numbers(
+    arrays: dict[int, Tensor], dims: Sequence[int]
+) -> tuple[list[int], list[Traced], tuple[int, ...]]:
+    """The axes that tensors index, their indices broadcast to one shape, and that shape."""
+    axes: list[int] = []
+    found: list[Traced] = []
+    for axis, tensor in arrays.items():
+        if tensor.dtype == dtypes.BOOL:
+            if tuple(tensor.shape) != tuple(dims[axis : axis + tensor.ndim]):
+                raise IndexError(f"a mask of shape {list(tensor.shape)} for a tensor of shape {list(dims)}")
+            # Their number is known when the mask is: it is computed now.
+            for more, places in enumerate(np.nonzero(tensor._elements())):
+                axes.append(axis + more)
+                found.append(value_of(places.astype(np.int64)))
+        else:
+            axes.append(axis)
+            found.append(converted(EMITTER, tensor.value, dtypes.INT64))
+    shape = np.broadcast_shapes(*(value.dims for value in found))
+    return axes, [expanded(EMITTER, value, shape) for value in found], shape
+
+
+def _gathered(base: Traced, arrays: dict[int, Tensor]) -> Traced:
+    axes, indices, shape = _numbers(arrays, base.dims)
+    if len(axes) == 1:
+        return apply("Gather", base, indices[0], axis=axes[0])
+    rest = [axis for axis in range(len(base.dims)) if axis not in axes]
+    front = transposed(EMITTER, base, [*axes, *rest])
+    found = apply("GatherND", front, _joined(indices))
+    return _moved(found, axes, len(shape), back=False)
+
+
+def _joined(indices: Sequence[Traced]) -> Traced:
+    last = [reshaped(EMITTER, value, (*value.dims, 1)) for value in indices]
+    return apply("Concat", *last, axis=-1)
+
+
+def _moved(found: Traced, axes: Sequence[int], rank: int, back: bool) -> Traced:
+    """The indexed axes from the front to where they belong, or back there: where the first tensor was.
+
+    They stay in front where others lie between the tensors.
+    """
+    if list(axes) != list(range(axes[0], axes[0] + len(axes))) or not axes[0]:
+        return found
+    count, first = len(found.dims), axes[0]
+    front = list(range(rank))
+    order = [*range(rank, rank + first), *front, *range(rank + first, count)]
+    if back:
+        order = sorted(range(count), key=order.__getitem__)
+    return transposed(EMITTER, found, order)
+
+
+def _scattered(base: Traced, arrays: dict[int, Tensor], given: Traced) -> Traced:
+    axes, indices, shape = _numbers(arrays, base.dims)
+    rest = [axis for axis in range(len(base.dims)) if axis not in axes]
+    order = [*axes, *rest]
+    front = transposed(EMITTER, base, order)
+    shown = [*shape, *(base.dims[axis] for axis in rest)]
+    is_together = list(axes) == list(range(axes[0], axes[0] + len(axes)))
+    if is_together and axes[0]:
+        before = [base.dims[axis] for axis in rest[: axes[0]]]
+        shown = [*before, *shape, *(base.dims[axis] for axis in rest[axes[0] :])]
+    updates = _moved(expanded(EMITTER, given, shown), axes, len(shape), back=True)
+    made = apply("ScatterND", front, _joined(indices), updates)
+    return transposed(EMITTER, made, sorted(range(len(order)), key=order.__getitem__))

@@ -1,0 +1,82 @@
+"""Element types of results, by PyTorch's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.ir import DType, dtypes
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+_default = dtypes.FLOAT32
+
+
+def get_default_dtype() -> DType:
+    """The element type of numbers with a fraction where none is stated."""
+    return _default
+
+
+def set_default_dtype(dtype: DType) -> None:
+    """Changes the element type of numbers with a fraction where none is stated.
+
+    Raises:
+        TypeError: it is no floating-point type.
+    """
+    global _default
+    if not isinstance(dtype, DType) or not dtype.is_float:
+        raise TypeError(f"only floating-point types can be the default, not {dtype!r}")
+    _default = dtype
+
+
+def category(dtype: DType) -> int:
+    """0 for bool, 1 for integers, 2 for floats."""
+    return 0 if dtype == dtypes.BOOL else 1 if dtype.is_integer else 2
+
+
+def promote_types(one: DType, other: DType) -> DType:
+    """The smallest type that holds the values of both, as `torch.promote_types`."""
+    if one == other:
+        return one
+    if category(one) != category(other):
+        return max(one, other, key=category)
+    if one.is_float:
+        # Half of a kind each: neither holds the other's.
+        return max((one, other), key=lambda d: d.bits) if one.bits != other.bits else dtypes.FLOAT32
+    return dtypes.from_numpy(np.promote_types(one.storage, other.storage))
+
+
+def number_type(value: bool | int | float) -> DType:
+    """The type that a number of the program has by itself."""
+    if isinstance(value, bool | np.bool_):
+        return dtypes.BOOL
+    return dtypes.INT64 if isinstance(value, int | np.integer) else _default
+
+
+def result_type(*operands: Any) -> DType:
+    """The type in which tensors and numbers are computed with each other, as `torch.result_type`.
+
+    Tensors with axes decide; single elements and numbers of the program only where they are of a higher
+    category.
+    """
+    levels: list[DType | None] = [None, None, None]
+    for operand in operands:
+        is_tensor = hasattr(operand, "dtype") and hasattr(operand, "shape")
+        dtype = operand.dtype if is_tensor else number_type(operand)
+        level = 2 if not is_tensor else 0 if operand.shape else 1
+        before = levels[level]
+        levels[level] = dtype if before is None else promote_types(before, dtype)
+    found: DType | None = None
+    for dtype in levels:
+        if dtype is not None and (found is None or category(dtype) > category(found)):
+            found = dtype
+    assert found is not None
+    return found
+
+
+def common_type(tensors: Sequence[Tensor]) -> DType:
+    """The type of tensors that are joined."""
+    return result_type(*tensors)

@@ -1,0 +1,568 @@
+"""`Tensor`: elements on a device, with PyTorch's interface."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from vkml.engine.device_array import on_host
+from vkml.errors import NotDifferentiable
+from vkml.ir import DType, dtypes
+from vkml.ir.gradients import converted, expanded
+from vkml.tensors import operations as op
+from vkml.tensors.indexing import read, write
+from vkml.tensors.promotion import category
+from vkml.tensors.views import View
+from vkml.tracing import EMITTER, Traced, apply, evaluate, gradients, number, value_of
+from vkml.tracing.gradient import leaves_of, release
+from vkml.tracing.value import mode, tracking
+
+Array = np.ndarray[Any, Any]
+MOST_PENDING = 2000
+"""Depth of what is recorded at which it is computed, though nobody looks: memory stays bounded."""
+_roots: list[weakref.ref[Traced]] = []
+"""What `backward` was called on and is not known: computed with whatever is computed next."""
+
+
+class Size(tuple[int, ...]):
+    """The sizes of a tensor's axes."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """How many elements a tensor of these sizes has."""
+        return int(np.prod(self, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        return f"vkml.Size({list(self)})"
+
+
+class Tensor:
+    """A tensor; made by `vkml.tensor`, `vkml.zeros`, … and by operations on others.
+
+    Operations are recorded; they run, fused, when an element is looked at: by `numpy`, `item`, `print`, or by
+    an optimizer's step.
+
+    Example:
+        >>> import vkml
+        >>> x = vkml.tensor([1.0, 2.0], requires_grad=True)
+        >>> (x * x).sum().backward()
+        >>> x.grad
+        tensor([2., 4.])
+    """
+
+    __slots__ = (
+        "__dict__", "__weakref__", "_base", "_grad", "_hooks", "_keeps_grad", "_seen", "_traced", "_version",
+        "_view",
+    )  # fmt: skip
+
+    def __init__(self, value: Traced, base: Tensor | None = None, view: View | None = None) -> None:
+        self._traced = value
+        value.holders += 1
+        self._base, self._view = base, view
+        self._version = 0
+        self._seen = 0 if base is None else base._root._version
+        self._grad: Tensor | None = None
+        self._hooks: list[Callable[[Tensor], Tensor | None]] = []
+        self._keeps_grad = False
+        if value.application is not None and value.application.depth > MOST_PENDING and value.data is None:
+            evaluate([value])
+
+    def __del__(self) -> None:
+        traced = getattr(self, "_traced", None)
+        if traced is not None:
+            traced.holders -= 1
+
+    # -- value ----------------------------------------------------------------------------------------------
+
+    @property
+    def _root(self) -> Tensor:
+        return self if self._base is None else self._base._root
+
+    @property
+    def value(self) -> Traced:
+        """The traced value that it has now."""
+        if self._base is not None and self._seen != self._root._version:
+            assert self._view is not None
+            self._hold(self._view.read(self._base.value))
+            self._seen = self._root._version
+        return self._traced
+
+    def _hold(self, value: Traced) -> None:
+        value.holders += 1
+        self._traced.holders -= 1
+        self._traced = value
+
+    def _write(self, value: Traced) -> Tensor:
+        """Gives it other elements, of its type and shape; what it is a view of has them, too."""
+        if self._is_leaf_that_tracks and mode.tracks:
+            raise NotDifferentiable(
+                "a leaf that requires grad is changed in place: do so under vkml.no_grad(), or on a clone()"
+            )
+        if self._base is not None:
+            assert self._view is not None
+            self._base._write(self._view.write(self._base.value, value))
+            return self
+        was_leaf, owner = self._traced.is_leaf, self._traced.owner
+        if was_leaf:
+            value = _alone(value)
+            value.tracks = value.is_leaf = True
+            value.owner = owner
+        self._hold(value)
+        self._version += 1
+        return self
+
+    @property
+    def _is_leaf_that_tracks(self) -> bool:
+        value = self._root.value
+        return value.is_leaf and value.tracks
+
+    def _shown(self, view: View) -> Tensor:
+        """A view of it."""
+        return Tensor(view.read(self.value), self, view)
+
+    # -- description ----------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its elements."""
+        return self._traced.type.dtype
+
+    @property
+    def shape(self) -> Size:
+        """Its sizes."""
+        return Size(self._traced.dims)
+
+    def size(self, dim: int | None = None) -> Any:
+        """All sizes, or that of one axis."""
+        return self.shape if dim is None else self.shape[dim]
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self._traced.dims)
+
+    def dim(self) -> int:
+        """How many axes it has."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """How many elements it has."""
+        return self.shape.numel()
+
+    @property
+    def device(self) -> str:
+        """The name of the device that it is on."""
+        device = self._traced.device
+        return "cpu" if device is None else device.info.name
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was not made by operations that gradients flow through."""
+        value = self.value
+        return value.is_leaf or not value.tracks
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of a tensor without axes")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[at] for at in range(len(self)))
+
+    # -- elements on the host -------------------------------------------------------------------------------
+
+    def _elements(self) -> Array:
+        value = self.value
+        if value.data is None:
+            compute([self])
+        return cast(Array, on_host(value.data))
+
+    def numpy(self) -> Array:
+        """Its elements as an array of the host.
+
+        Raises:
+            RuntimeError: it requires grad; `detach` it first.
+        """
+        if self.requires_grad:
+            raise NotDifferentiable("the tensor requires grad: use tensor.detach().numpy()")
+        found = self._elements()
+        return np.array(found) if found is self.value.data else found
+
+    def item(self) -> Any:
+        """Its only element as a number of Python's."""
+        if self.numel() != 1:
+            raise RuntimeError(f"a tensor with {self.numel()} elements cannot be converted to a number")
+        return self._elements().reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        """Its elements as nested lists."""
+        return self._elements().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.numpy(), dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the host: elements of a device are copied there
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise RuntimeError("the truth of a tensor of several elements, or of none, is ambiguous")
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError("only integer tensors of a single element can be an index")
+        return int(self.item())
+
+    def __repr__(self) -> str:
+        text = np.array2string(self._elements(), separator=", ", precision=4, prefix="tensor(")
+        more = (
+            ""
+            if self.dtype in (dtypes.FLOAT32, dtypes.INT64, dtypes.BOOL)
+            else f", dtype={self.dtype.numpy_name}"
+        )
+        where = "" if self.device == "cpu" else f", device='{self.device}'"
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"tensor({text}{more}{where}{grad})"
+
+    # -- elsewhere, otherwise -------------------------------------------------------------------------------
+
+    def to(self, *arguments: Any, device: Any = None, dtype: DType | None = None) -> Tensor:
+        """On another device, of another element type, or like another tensor; itself where it is so already."""
+        for given in arguments:
+            if isinstance(given, DType):
+                dtype = given
+            elif isinstance(given, Tensor):
+                device, dtype = given.device, given.dtype
+            elif given is not None:
+                device = given
+        found = self
+        if dtype is not None and dtype != self.dtype:
+            found = Tensor(converted(EMITTER, found.value, dtype))
+        if device is not None and device_name(device) != found.device:
+            found = found._moved(device_name(device))
+        return found
+
+    def _moved(self, name: str) -> Tensor:
+        from vkml.engine.ort_value import OrtValue
+
+        if self.requires_grad and mode.tracks and not self.is_leaf:
+            raise NotDifferentiable("gradients do not flow between devices yet: move leaves")
+        moved = OrtValue.ortvalue_from_numpy(self._elements(), name)
+        found = Tensor(value_of(moved.value))
+        return found.requires_grad_() if self.requires_grad else found
+
+    def cpu(self) -> Tensor:
+        """On the CPU."""
+        return self.to("cpu")
+
+    def float(self) -> Tensor:
+        """As float32."""
+        return self.to(dtypes.FLOAT32)
+
+    def double(self) -> Tensor:
+        """As float64."""
+        return self.to(dtypes.FLOAT64)
+
+    def half(self) -> Tensor:
+        """As float16."""
+        return self.to(dtypes.FLOAT16)
+
+    def bfloat16(self) -> Tensor:
+        """As bfloat16."""
+        return self.to(dtypes.BFLOAT16)
+
+    def long(self) -> Tensor:
+        """As int64."""
+        return self.to(dtypes.INT64)
+
+    def int(self) -> Tensor:
+        """As int32."""
+        return self.to(dtypes.INT32)
+
+    def bool(self) -> Tensor:
+        """Which elements are not 0."""
+        return self.to(dtypes.BOOL)
+
+    def clone(self) -> Tensor:
+        """A tensor of its own with the same elements, through which gradients flow."""
+        return Tensor(_alone(self.value)) if not self.value.tracks else Tensor(apply("Identity", self.value))
+
+    def contiguous(self) -> Tensor:
+        """Itself: elements lie in the order of the axes as far as anybody sees."""
+        return self
+
+    # -- operations -----------------------------------------------------------------------------------------
+
+    abs, acos, acosh, add, all, amax, amin = op.abs, op.acos, op.acosh, op.add, op.all, op.amax, op.amin
+    any, argmax, argmin, asin, asinh = op.any, op.argmax, op.argmin, op.asin, op.asinh
+    atan, atanh, bitwise_and, bitwise_not = op.atan, op.atanh, op.bitwise_and, op.bitwise_not
+    bitwise_or, bitwise_xor, broadcast_to = op.bitwise_or, op.bitwise_xor, op.broadcast_to
+    ceil, chunk, clamp, clip, cos, cosh = op.ceil, op.chunk, op.clamp, op.clamp, op.cos, op.cosh
+    cumsum, div, divide, eq, erf, exp = op.cumsum, op.div, op.div, op.eq, op.erf, op.exp
+    expand, flatten, floor, floor_divide = op.expand, op.flatten, op.floor, op.floor_divide
+    fmod, gather, ge, gt, index_select = op.fmod, op.gather, op.ge, op.gt, op.index_select
+    isfinite, isinf, isnan, le, lerp = op.isfinite, op.isinf, op.isnan, op.le, op.lerp
+    log, log10, log2, log_softmax = op.log, op.log10, op.log2, op.log_softmax
+    logical_and, logical_not, logical_or = op.logical_and, op.logical_not, op.logical_or
+    logical_xor, logsumexp, lt, matmul = op.logical_xor, op.logsumexp, op.lt, op.matmul
+    maximum, mean, minimum, mm, mul, multiply = op.maximum, op.mean, op.minimum, op.matmul, op.mul, op.mul
+    ne, neg, norm, permute, pow, prod = op.ne, op.neg, op.norm, op.permute, op.pow, op.prod
+    reciprocal, relu, remainder, reshape = op.reciprocal, op.relu, op.remainder, op.reshape
+    round, rsqrt, sigmoid, sign, sin, sinh = op.round, op.rsqrt, op.sigmoid, op.sign, op.sin, op.sinh
+    softmax, sort, split, sqrt, square = op.softmax, op.sort, op.split, op.sqrt, op.square
+    squeeze, std, sub, subtract, sum = op.squeeze, op.std, op.sub, op.sub, op.sum
+    tan, tanh, topk, transpose, tril, triu = op.tan, op.tanh, op.topk, op.transpose, op.tril, op.triu
+    trunc, unsqueeze, var, view = op.trunc, op.unsqueeze, op.var, op.reshape
+
+    __add__ = __radd__ = op.add
+    __mul__ = __rmul__ = op.mul
+    __sub__, __truediv__, __floordiv__ = op.sub, op.div, op.floor_divide
+    __mod__, __pow__, __matmul__ = op.remainder, op.pow, op.matmul
+    __and__ = __rand__ = op.bitwise_and
+    __or__ = __ror__ = op.bitwise_or
+    __xor__ = __rxor__ = op.bitwise_xor
+    __neg__, __abs__, __invert__ = op.neg, op.abs, op.bitwise_not
+    __lt__, __le__, __gt__, __ge__ = op.lt, op.le, op.gt, op.ge
+    __eq__, __ne__ = op.eq, op.ne  # type: ignore[assignment]
+    __hash__ = object.__hash__
+    __array_priority__ = 1000
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return op.add(op.neg(self), other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return op.div(other, self)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return op.floor_divide(other, self)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return op.remainder(other, self)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return op.pow(other, self)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return read(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        write(self, index, value)
+
+    @property
+    def T(self) -> Tensor:
+        """The axes in reverse."""
+        return op.permute(self, *range(self.ndim)[::-1])
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes exchanged."""
+        return op.transpose(self, -2, -1)
+
+    def t(self) -> Tensor:
+        """A matrix with rows and columns exchanged."""
+        return op.permute(self, *range(self.ndim)[::-1])
+
+    def view_as(self, other: Tensor) -> Tensor:
+        """The elements under the shape of another."""
+        return op.reshape(self, *other.shape)
+
+    def expand_as(self, other: Tensor) -> Tensor:
+        """Repeated to the shape of another."""
+        return op.expand(self, *other.shape)
+
+    # -- in place -------------------------------------------------------------------------------------------
+
+    def _become(self, made: Tensor) -> Tensor:
+        """Takes the elements of another, which must fit."""
+        if made.shape != self.shape:
+            raise RuntimeError(f"the result has the shape {list(made.shape)}, the tensor {list(self.shape)}")
+        if category(made.dtype) > category(self.dtype):
+            raise RuntimeError(f"a result of {made.dtype.numpy_name} does not fit {self.dtype.numpy_name}")
+        return self._write(converted(EMITTER, made.value, self.dtype))
+
+    def add_(self, other: Any, *, alpha: float = 1) -> Tensor:
+        """Adds to it."""
+        return self._become(op.add(self, other, alpha=alpha))
+
+    def sub_(self, other: Any, *, alpha: float = 1) -> Tensor:
+        """Subtracts from it."""
+        return self._become(op.sub(self, other, alpha=alpha))
+
+    def mul_(self, other: Any) -> Tensor:
+        """Multiplies it."""
+        return self._become(op.mul(self, other))
+
+    def div_(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+        """Divides it."""
+        return self._become(op.div(self, other, rounding_mode=rounding_mode))
+
+    def lerp_(self, end: Tensor, weight: Any) -> Tensor:
+        """Moves it towards another."""
+        return self._become(op.lerp(self, end, weight))
+
+    def clamp_(self, min: Any = None, max: Any = None) -> Tensor:
+        """Limits it."""
+        return self._become(op.clamp(self, min, max))
+
+    def zero_(self) -> Tensor:
+        """Fills it with zeros."""
+        return self.fill_(0)
+
+    def fill_(self, value: Any) -> Tensor:
+        """Fills it with a number."""
+        return self._write(expanded(EMITTER, op.value_as(value, self.dtype), self.shape))
+
+    def copy_(self, source: Any) -> Tensor:
+        """Takes the elements of another tensor, broadcast and converted."""
+        value = converted(EMITTER, op.value_as(source, self.dtype), self.dtype)
+        return self._write(expanded(EMITTER, value, self.shape))
+
+    __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
+
+    # -- gradients ------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to it, or through it."""
+        return self.value.tracks
+
+    @requires_grad.setter
+    def requires_grad(self, is_on: bool) -> None:
+        self.requires_grad_(is_on)
+
+    def requires_grad_(self, is_on: bool = True) -> Tensor:
+        """Has `backward` leave the gradient by it in `grad`; returns it."""
+        if is_on and not self.dtype.is_float:
+            raise NotDifferentiable(
+                f"only tensors of floats can require grad, not of {self.dtype.numpy_name}"
+            )
+        value = self.value
+        if not is_on and not self.is_leaf:
+            raise NotDifferentiable("only a leaf can stop to require grad; use detach()")
+        if is_on and not value.tracks:
+            self._hold(_alone(value))
+            self._traced.owner = weakref.ref(self)
+            self._traced.tracks = self._traced.is_leaf = True
+        elif not is_on:
+            self._hold(_alone(value))
+        return self
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The sum of the gradients that `backward` has found by it; None for none."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
+            raise RuntimeError(f"a gradient is like its tensor: {self.dtype.numpy_name}{list(self.shape)}")
+        self._grad = value
+
+    def detach(self) -> Tensor:
+        """The same elements, through which no gradient flows."""
+        return Tensor(_alone(self.value))
+
+    def detach_(self) -> Tensor:
+        """Cuts it from what it was made of; returns it."""
+        self._hold(_alone(self.value))
+        return self
+
+    def retain_grad(self) -> None:
+        """Has `backward` leave the gradient by it in `grad` though it is no leaf."""
+        self._keeps_grad = True
+        self.value.owner = weakref.ref(self)
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> None:
+        """Has `hook` called with the gradient by it; what it returns takes the gradient's place."""
+        self._hooks.append(hook)
+        self.value.owner = weakref.ref(self)
+
+    def backward(
+        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+    ) -> None:
+        """Adds the gradient of it by every leaf that requires grad to the leaf's `grad`.
+
+        Args:
+            gradient: what each of its elements counts; may be left out for a single one.
+            retain_graph: whether `backward` may be called once more; as `create_graph` where left out.
+            create_graph: whether the gradients can be differentiated in turn.
+
+        Raises:
+            RuntimeError: it does not require grad, or its history is gone.
+        """
+        value = self.value
+        if not value.tracks:
+            raise NotDifferentiable(
+                "the tensor does not require grad, or backward() was called on it before without retain_graph"
+            )
+        with tracking(create_graph):
+            found = leaves_of([value])
+            if value.is_leaf:
+                found.append(value)
+            made = gradients([value], [_cotangent(self, gradient)], found)
+            for leaf, result in zip(found, made, strict=True):
+                owner = leaf.owner() if leaf.owner is not None else None
+                if owner is not None and result is not None:
+                    owner._add_gradient(Tensor(result))
+        if value.data is None:
+            _roots.append(weakref.ref(value))
+        if not (create_graph if retain_graph is None else retain_graph):
+            release([value])
+
+    def _add_gradient(self, found: Tensor) -> None:
+        for hook in self._hooks:
+            found = hook(found) or found
+        if self.value.is_leaf or self._keeps_grad:
+            before = self._grad
+            self._grad = found if before is None else Tensor(apply("Add", before.value, found.value))
+
+
+def compute(tensors: Sequence[Tensor]) -> None:
+    """Computes tensors, with what `backward` was called on, in as few submissions as can be."""
+    targets = [tensor.value for tensor in tensors]
+    while _roots:
+        root = _roots.pop()()
+        if root is not None and root.holders and root.data is None:
+            targets.append(root)
+    evaluate(targets)
+
+
+def _alone(value: Traced) -> Traced:
+    """The same elements without a history for gradients."""
+    if value.data is not None:
+        return Traced(value.type, value.device, value.data)
+    with tracking(False):
+        return apply("Identity", value)
+
+
+def _cotangent(tensor: Tensor, gradient: Tensor | None) -> Traced:
+    if gradient is None:
+        if tensor.numel() != 1:
+            raise NotDifferentiable(
+                f"a gradient can be left out only for a tensor of one element, this has {tensor.numel()}"
+            )
+        return expanded(EMITTER, number(1, tensor.dtype), tensor.shape)
+    if gradient.shape != tensor.shape:
+        raise RuntimeError(
+            f"the gradient has the shape {list(gradient.shape)}, the tensor {list(tensor.shape)}"
+        )
+    return converted(EMITTER, gradient.value, tensor.dtype)
+
+
+def device_name(device: Any) -> str:
+    """The name of a device that is given by its name or by what has one."""
+    return device if isinstance(device, str) else str(getattr(device, "name", device))
