@@ -14,9 +14,8 @@ import numpy as np
 
 from vkml.ir import scalar
 from vkml.ir.dtypes import INT64, DType
-from vkml.ir.graph import Node
-from vkml.ir.scalar import Scalar, arithmetic_type, ordered, substituted
-from vkml.ir.scalar_derivatives import derivative
+from vkml.ir.scalar import Scalar, arithmetic_type, constant, ordered, substituted
+from vkml.ir.scalar_derivatives import times
 from vkml.ir.types import TensorType
 
 T = TypeVar("T")
@@ -121,6 +120,21 @@ def expression(build: Emitter[T], form: Scalar, values: Sequence[T], dtype: DTyp
     return build.apply("Expression", *[values[at] for at in used], domain="vkml", form=compact, to=dtype.code)
 
 
+def arguments(build: Emitter[T], values: Sequence[T | None]) -> list[Scalar | None]:
+    """An element of each value: a number where it has only one, which is known; None for what is absent."""
+    found: list[Scalar | None] = []
+    for at, value in enumerate(values):
+        if value is None:
+            found.append(None)
+            continue
+        dtype, elements = build.type_of(value).dtype, build.elements_of(value)
+        if elements is not None and elements.size == 1:
+            found.append(constant(elements.reshape(-1)[0].item(), dtype))
+        else:
+            found.append(scalar.argument(at, dtype))
+    return found
+
+
 def pointwise(build: Emitter[T], form: Callable[..., Scalar], *values: T, dtype: DType | None = None) -> T:
     """A form applied to elements at the same (broadcast) places of floats.
 
@@ -131,16 +145,15 @@ def pointwise(build: Emitter[T], form: Callable[..., Scalar], *values: T, dtype:
         dtype: of the result; by default the first value's.
     """
     result = dtype or build.type_of(values[0]).dtype
-    types = [build.type_of(value).dtype for value in values]
-    wide = max((arithmetic_type(type_) for type_ in types), key=lambda type_: type_.bits)
-    arguments = [scalar.convert(scalar.argument(at, type_), wide) for at, type_ in enumerate(types)]
-    return expression(build, form(*arguments), values, result)
+    elements = [element for element in arguments(build, values) if element is not None]
+    wide = max((element.dtype for element in elements), key=lambda type_: type_.bits)
+    return expression(build, form(*(scalar.convert(element, wide) for element in elements)), values, result)
 
 
 def pointwise_vjp(
     build: Emitter[T],
-    node: Node,
     form: Scalar,
+    slopes: Callable[[int], Scalar | None],
     inputs: Sequence[T | None],
     output: T,
     cotangent: T,
@@ -150,8 +163,8 @@ def pointwise_vjp(
 
     Args:
         build: the emitter.
-        node: normalised.
         form: argument n is an element of input n.
+        slopes: its derivative by an argument.
         inputs: of the node.
         output: of the node; read instead of computed again where the derivative contains it.
         cotangent: of the output.
@@ -164,7 +177,7 @@ def pointwise_vjp(
     known = scalar.argument(last + 1, result) if arithmetic_type(result) == result else None
     made: list[T | None] = []
     for at, value in enumerate(inputs):
-        slope = derivative(form, at) if value is not None and needed[at] else None
+        slope = slopes(at) if value is not None and needed[at] else None
         if slope is None or value is None:
             made.append(None)
             continue
@@ -175,7 +188,7 @@ def pointwise_vjp(
         if slope.is_constant and slope.value == 1:
             found = converted(build, cotangent, type_.dtype)
         else:
-            product = scalar.convert(incoming, slope.dtype) * slope
+            product = times(slope, scalar.convert(incoming, slope.dtype))
             found = expression(build, product, [*_present(inputs, value), cotangent, output], type_.dtype)
         made.append(sum_to(build, found, type_.dims))
     return made
