@@ -246,6 +246,10 @@ def _hard_sigmoid_slope(x: Scalar, alpha: float, beta: float) -> Scalar:
     return scalar.where((value > 0) & (value < 1), scalar.constant(alpha, x.dtype), 0.0)
 
 
+def _hard_swish_slope(x: Scalar) -> Scalar:
+    return scalar.where(x <= -3, 0.0, scalar.where(x >= 3, 1.0, x * (1 / 3) + 0.5))
+
+
 def _sigmoid_form(x: Scalar) -> Scalar:
     return scalar.unary("sigmoid", x)
 
@@ -323,7 +327,15 @@ register(
         slopes=[_hard_sigmoid_slope],
     )
 )
-register(Unary("HardSwish", _hard_swish, lambda x: x * _hard_sigmoid_form(x, 1 / 6, 0.5), FLOATS))
+register(
+    Unary(
+        "HardSwish",
+        _hard_swish,
+        lambda x: x * _hard_sigmoid_form(x, 1 / 6, 0.5),
+        FLOATS,
+        slopes=[_hard_swish_slope],
+    )
+)
 register(
     Unary("Swish", _swish, lambda x, alpha: x * _sigmoid_form(x * alpha), FLOATS, attributes={"alpha": 1.0})
 )
