@@ -7,16 +7,15 @@ fused, placed, run and differentiated once more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from vkml.ir import scalar
 from vkml.ir.dtypes import INT64, DType
-from vkml.ir.graph import Node
-from vkml.ir.scalar import Scalar, arithmetic_type, ordered, substituted
-from vkml.ir.scalar_derivatives import derivative
+from vkml.ir.scalar import Scalar, arithmetic_type, constant, ordered, substituted
+from vkml.ir.scalar_derivatives import times
 from vkml.ir.types import TensorType
 
 T = TypeVar("T")
@@ -99,6 +98,11 @@ def converted(build: Emitter[T], x: T, dtype: DType) -> T:
     return x if build.type_of(x).dtype == dtype else build.apply("Cast", x, to=dtype.code)
 
 
+def widened(build: Emitter[T], x: T) -> T:
+    """`x` in the type in which its elements are computed: floats of 16 bits as float32."""
+    return converted(build, x, arithmetic_type(build.type_of(x).dtype))
+
+
 def expression(build: Emitter[T], form: Scalar, values: Sequence[T], dtype: DType) -> T:
     """A form applied to elements at the same (broadcast) places.
 
@@ -116,10 +120,40 @@ def expression(build: Emitter[T], form: Scalar, values: Sequence[T], dtype: DTyp
     return build.apply("Expression", *[values[at] for at in used], domain="vkml", form=compact, to=dtype.code)
 
 
+def arguments(build: Emitter[T], values: Sequence[T | None]) -> list[Scalar | None]:
+    """An element of each value: a number where it has only one, which is known; None for what is absent."""
+    found: list[Scalar | None] = []
+    for at, value in enumerate(values):
+        if value is None:
+            found.append(None)
+            continue
+        dtype, elements = build.type_of(value).dtype, build.elements_of(value)
+        if elements is not None and elements.size == 1:
+            found.append(constant(elements.reshape(-1)[0].item(), dtype))
+        else:
+            found.append(scalar.argument(at, dtype))
+    return found
+
+
+def pointwise(build: Emitter[T], form: Callable[..., Scalar], *values: T, dtype: DType | None = None) -> T:
+    """A form applied to elements at the same (broadcast) places of floats.
+
+    Args:
+        build: the emitter.
+        form: a function of one element of each value, in the widest of the types in which these are computed.
+        values: that the form is of.
+        dtype: of the result; by default the first value's.
+    """
+    result = dtype or build.type_of(values[0]).dtype
+    elements = [element for element in arguments(build, values) if element is not None]
+    wide = max((element.dtype for element in elements), key=lambda type_: type_.bits)
+    return expression(build, form(*(scalar.convert(element, wide) for element in elements)), values, result)
+
+
 def pointwise_vjp(
     build: Emitter[T],
-    node: Node,
     form: Scalar,
+    slopes: Callable[[int], Scalar | None],
     inputs: Sequence[T | None],
     output: T,
     cotangent: T,
@@ -129,8 +163,8 @@ def pointwise_vjp(
 
     Args:
         build: the emitter.
-        node: normalised.
         form: argument n is an element of input n.
+        slopes: its derivative by an argument.
         inputs: of the node.
         output: of the node; read instead of computed again where the derivative contains it.
         cotangent: of the output.
@@ -143,7 +177,7 @@ def pointwise_vjp(
     known = scalar.argument(last + 1, result) if arithmetic_type(result) == result else None
     made: list[T | None] = []
     for at, value in enumerate(inputs):
-        slope = derivative(form, at) if value is not None and needed[at] else None
+        slope = slopes(at) if value is not None and needed[at] else None
         if slope is None or value is None:
             made.append(None)
             continue
@@ -154,7 +188,7 @@ def pointwise_vjp(
         if slope.is_constant and slope.value == 1:
             found = converted(build, cotangent, type_.dtype)
         else:
-            product = scalar.convert(incoming, slope.dtype) * slope
+            product = times(slope, scalar.convert(incoming, slope.dtype))
             found = expression(build, product, [*_present(inputs, value), cotangent, output], type_.dtype)
         made.append(sum_to(build, found, type_.dims))
     return made

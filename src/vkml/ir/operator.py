@@ -11,10 +11,11 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, NotDifferentiable, UnsupportedOperator
 from vkml.ir.dtypes import DType
-from vkml.ir.gradients import Emitter, T, pointwise_vjp
+from vkml.ir.gradients import Emitter, T, arguments, pointwise_vjp
 from vkml.ir.graph import Constant, Graph, Node
 from vkml.ir.lowering import Lowering, V
-from vkml.ir.scalar import Scalar, argument, constant
+from vkml.ir.scalar import Scalar
+from vkml.ir.scalar_derivatives import derivative
 from vkml.ir.types import Known, TensorType, ValueType
 from vkml.ir.windows import Windows
 
@@ -213,6 +214,25 @@ class Operator:
         """
         return None
 
+    def slope(
+        self, node: Node, form: Scalar, arguments: Sequence[Scalar | None], position: int
+    ) -> Scalar | None:
+        """The derivative of the scalar form by an element of an input, which is an argument of it.
+
+        Stated where PyTorch's choice at a kink is another than `derivative` makes of the form, or where the
+        form has kinks that the operator does not have.
+
+        Args:
+            node: normalised.
+            form: what `scalar` gave.
+            arguments: that it was given.
+            position: of the input.
+
+        Returns:
+            A form of its type; None where the derivative is 0.
+        """
+        return derivative(form, position)
+
     def vjp(
         self,
         build: Emitter[T],
@@ -242,25 +262,17 @@ class Operator:
             NotDifferentiable: it has no derivative, or none that is known.
         """
         [cotangent] = cotangents
-        form = self._form_of(build, node, inputs, outputs[0]) if self.is_pointwise else None
+        elements = arguments(build, inputs)
+        types = [None if value is None else build.type_of(value).dtype for value in inputs]
+        result = build.type_of(outputs[0]).dtype
+        form = self.scalar(node, elements, types, result) if self.is_pointwise else None
         if form is None or cotangent is None:
             raise NotDifferentiable(f"{node.op} has no gradient by any of its inputs")
-        return pointwise_vjp(build, node, form, inputs, outputs[0], cotangent, needed)
 
-    def _form_of(self, build: Emitter[T], node: Node, inputs: Sequence[T | None], output: T) -> Scalar | None:
-        arguments: list[Scalar | None] = []
-        types: list[DType | None] = []
-        for at, value in enumerate(inputs):
-            if value is None:
-                arguments.append(None)
-                types.append(None)
-                continue
-            dtype, elements = build.type_of(value).dtype, build.elements_of(value)
-            is_number = elements is not None and elements.size == 1
-            number = elements.reshape(-1)[0].item() if is_number and elements is not None else None
-            arguments.append(argument(at, dtype) if number is None else constant(number, dtype))
-            types.append(dtype)
-        return self.scalar(node, arguments, types, build.type_of(output).dtype)
+        def slope(position: int) -> Scalar | None:
+            return self.slope(node, form, elements, position)
+
+        return pointwise_vjp(build, form, slope, inputs, outputs[0], cotangent, needed)
 
 
 REGISTRY: dict[tuple[str, str], Operator] = {}

@@ -36,6 +36,19 @@ def derivative(form: Scalar, position: int) -> Scalar | None:
     return found[form]
 
 
+def times(slope: Scalar, factor: Scalar) -> Scalar:
+    """A derivative times a number of its type, which meets nothing where the derivative selects 0.
+
+    Infinity and NaN stay out of derivatives that do not depend on them.
+    """
+    if slope.operation == "where":
+        condition, yes, no = slope.inputs
+        return where(condition, times(yes, factor), times(no, factor))
+    if slope.is_constant and slope.value in (0.0, 1.0):
+        return slope if slope.value == 0.0 else factor
+    return factor * slope
+
+
 def _derivative(part: Scalar, position: int, found: Mapping[Scalar, Scalar | None]) -> Scalar | None:
     if not part.dtype.is_float:
         return None
@@ -50,6 +63,8 @@ def _derivative(part: Scalar, position: int, found: Mapping[Scalar, Scalar | Non
     if part.operation == "convert":
         [within] = inner
         return None if within is None else convert(within, part.dtype)
+    if part.operation == "relu":
+        return _selected(part.inputs[0] > 0, inner[0], None)
     if part.operation in ("minimum", "maximum"):
         x, y = part.inputs
         first, second = (x, y) if part.operation == "maximum" else (y, x)
@@ -113,7 +128,6 @@ _PARTIALS: Mapping[str, Partials] = {
     "fmod": lambda x, y, r: (1.0, -unary("trunc", x / y)),
     "mod": lambda x, y, r: (1.0, -unary("floor", x / y)),
     "power": _power,
-    "relu": lambda x, r: (where(x > 0, constant(1.0, x.dtype), 0.0),),
     "fma": lambda x, y, z, r: (y, x, 1.0),
     "sqrt": lambda x, r: (0.5 / r,),
     "exp": lambda x, r: (r,),

@@ -217,8 +217,16 @@ def _leaky_form(x: Scalar, slope: Scalar | float) -> Scalar:
     return scalar.where(x < 0, x * slope, x)
 
 
+def _leaky_slope(x: Scalar, slope: Scalar | float) -> Scalar:
+    return scalar.where(x > 0, 1.0, slope if isinstance(slope, Scalar) else scalar.constant(slope, x.dtype))
+
+
 def _elu_form(x: Scalar, alpha: float) -> Scalar:
     return scalar.where(x < 0, scalar.unary("expm1", x) * alpha, x)
+
+
+def _elu_slope(x: Scalar, alpha: float) -> Scalar:
+    return scalar.where(x > 0, 1.0, scalar.unary("exp", x) * alpha)
 
 
 def _celu_form(x: Scalar, alpha: float) -> Scalar:
@@ -231,6 +239,15 @@ def _selu_form(x: Scalar, alpha: float, gamma: float) -> Scalar:
 
 def _hard_sigmoid_form(x: Scalar, alpha: float, beta: float) -> Scalar:
     return scalar.maximum(scalar.minimum(scalar.fma(x, alpha, beta), 1), 0)
+
+
+def _hard_sigmoid_slope(x: Scalar, alpha: float, beta: float) -> Scalar:
+    value = scalar.fma(x, alpha, beta)
+    return scalar.where((value > 0) & (value < 1), scalar.constant(alpha, x.dtype), 0.0)
+
+
+def _hard_swish_slope(x: Scalar) -> Scalar:
+    return scalar.where(x <= -3, 0.0, scalar.where(x >= 3, 1.0, x * (1 / 3) + 0.5))
 
 
 def _sigmoid_form(x: Scalar) -> Scalar:
@@ -256,9 +273,18 @@ register(
         lambda x, alpha: _leaky_form(x, alpha),
         FLOATS,
         attributes={"alpha": 0.01},
+        slopes=[lambda x, alpha: _leaky_slope(x, alpha)],
     )
 )
-register(_PRelu("PRelu", _prelu, _leaky_form, (*FLOATS, INT32, INT64, UINT32, UINT64)))
+register(
+    _PRelu(
+        "PRelu",
+        _prelu,
+        _leaky_form,
+        (*FLOATS, INT32, INT64, UINT32, UINT64),
+        slopes=[_leaky_slope, lambda x, slope: scalar.where(x > 0, 0.0, x)],
+    )
+)
 register(
     Unary(
         "ThresholdedRelu",
@@ -278,7 +304,7 @@ register(
     )
 )
 
-register(Unary("Elu", _elu, _elu_form, FLOATS, attributes={"alpha": 1.0}))
+register(Unary("Elu", _elu, _elu_form, FLOATS, attributes={"alpha": 1.0}, slopes=[_elu_slope]))
 register(_Celu("Celu", _celu, _celu_form, FLOATS, attributes={"alpha": 1.0}))
 register(
     _Selu(
@@ -292,13 +318,28 @@ register(
 
 register(Unary("Sigmoid", special_functions.sigmoid, _sigmoid_form, FLOATS))
 register(
-    Unary("HardSigmoid", _hard_sigmoid, _hard_sigmoid_form, FLOATS, attributes={"alpha": 0.2, "beta": 0.5})
+    Unary(
+        "HardSigmoid",
+        _hard_sigmoid,
+        _hard_sigmoid_form,
+        FLOATS,
+        attributes={"alpha": 0.2, "beta": 0.5},
+        slopes=[_hard_sigmoid_slope],
+    )
 )
-register(Unary("HardSwish", _hard_swish, lambda x: x * _hard_sigmoid_form(x, 1 / 6, 0.5), FLOATS))
+register(
+    Unary(
+        "HardSwish",
+        _hard_swish,
+        lambda x: x * _hard_sigmoid_form(x, 1 / 6, 0.5),
+        FLOATS,
+        slopes=[_hard_swish_slope],
+    )
+)
 register(
     Unary("Swish", _swish, lambda x, alpha: x * _sigmoid_form(x * alpha), FLOATS, attributes={"alpha": 1.0})
 )
 register(_Gelu("Gelu", _gelu, _gelu_form, FLOATS, attributes={"approximate": "none"}))
 register(Unary("Mish", special_functions.mish, _mish_form, FLOATS))
-register(Unary("Softplus", special_functions.softplus, _softplus_form, FLOATS))
+register(Unary("Softplus", special_functions.softplus, _softplus_form, FLOATS, slopes=[_sigmoid_form]))
 register(Unary("Softsign", _softsign, lambda x: x / (1 + scalar.absolute(x)), FLOATS))

@@ -8,6 +8,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT32, INT64, UINT32, UINT64, from_numpy
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given, known
 from vkml.ir.operator import Array, Operator, operator
@@ -62,3 +63,50 @@ class Cumulative(Operator):
             is_exclusive=bool(node.attributes["exclusive"]),
             is_reverse=bool(node.attributes["reverse"]),
         )
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, axis, cotangent = present(inputs, 0), present(inputs, 1), present(cotangents, 0)
+        elements = build.elements_of(axis)
+        assert elements is not None, "infer asks for it"
+        along = normalise_axis(node, int(elements.reshape(-1)[0]), build.type_of(x).rank)
+        is_exclusive, is_reverse = node.attributes["exclusive"], node.attributes["reverse"]
+        if self.name == "CumSum":
+            made = build.apply("CumSum", cotangent, axis, exclusive=is_exclusive, reverse=1 - is_reverse)
+            return [made, None]
+        step = -1 if is_reverse else 1
+        if is_exclusive:
+            cotangent = _shifted(build, cotangent, along, step)
+        others = build.apply("CumProd", x, axis, exclusive=1, reverse=is_reverse)
+        return [build.apply("Mul", others, _weighed(build, x, cotangent, along, step)), None]
+
+
+def _shifted(build: Emitter[T], x: T, axis: int, by: int) -> T:
+    """At each place along an axis the element so many places further on; zeros beyond the end."""
+    rank = build.type_of(x).rank
+    pads = [0] * (2 * rank)
+    pads[axis], pads[axis + rank] = -by, by
+    return build.apply("Pad", x, build.constant(pads, INT64))
+
+
+def _weighed(build: Emitter[T], x: T, cotangent: T, axis: int, step: int) -> T:
+    """r[i] = cotangent[i] + x[i + step] r[i + step].
+
+    Twice as many terms in each round: nothing is divided by an element, which may be 0.
+    """
+    size = build.type_of(x).dims[axis]
+    total, factor = cotangent, _shifted(build, x, axis, step)
+    reach = 1
+    while reach < size:
+        more = build.apply("Mul", factor, _shifted(build, total, axis, reach * step))
+        total = build.apply("Add", total, more)
+        factor = build.apply("Mul", factor, _shifted(build, factor, axis, reach * step))
+        reach *= 2
+    return total

@@ -240,3 +240,28 @@ class Clip(Operator):
             elif limits is not None:
                 value = scalar.binary(operation, value, limits[index - 1])
         return value
+
+    def slope(
+        self, node: Node, form: Scalar, arguments: Sequence[Scalar | None], position: int
+    ) -> Scalar | None:
+        value = present(arguments, 0)
+        low, high = (
+            None if bound is None else scalar.convert(bound, value.dtype)
+            for bound in (optional(arguments, 1), optional(arguments, 2))
+        )
+        if position == 0:
+            # What lies on a bound passes.
+            tests = [
+                scalar.compare(operation, value, bound)
+                for operation, bound in (("greater_equal", low), ("less_equal", high))
+                if bound is not None
+            ]
+        elif position == 1:
+            assert low is not None
+            tests = [value < low] if high is None else [value < low, low < high]
+        else:
+            assert high is not None
+            above = value > high
+            tests = [above] if low is None else [above | (high < low)]
+        one = scalar.constant(1.0, form.dtype)
+        return scalar.where(functools.reduce(operators.and_, tests), one, 0.0) if tests else one

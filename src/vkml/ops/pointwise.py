@@ -44,6 +44,7 @@ class Pointwise(Operator):
         result: DType | None = None,
         attributes: Mapping[str, Any] | None = None,
         neutral_elements: Mapping[int, float] | None = None,
+        slopes: Sequence[Form] = (),
     ) -> None:
         """States the operator.
 
@@ -55,6 +56,7 @@ class Pointwise(Operator):
             result: element type of the output where it is not that of the inputs.
             attributes: attribute → default.
             neutral_elements: see `Operator`.
+            slopes: derivatives by each input, functions of what the scalar form is of; see `Operator.slope`.
         """
         super().__init__(name)
         self.compute = compute
@@ -63,6 +65,7 @@ class Pointwise(Operator):
         self.result = result
         self.attributes = dict(attributes or {})
         self.neutral_elements = dict(neutral_elements or {})
+        self.slopes = tuple(slopes)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         known = [required(node, inputs, index) for index in range(len(inputs))]
@@ -80,6 +83,13 @@ class Pointwise(Operator):
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
     ) -> Scalar | None:
         return self.form(*arguments, **node.attributes)
+
+    def slope(
+        self, node: Node, form: Scalar, arguments: Sequence[Scalar | None], position: int
+    ) -> Scalar | None:
+        if not self.slopes:
+            return super().slope(node, form, arguments, position)
+        return self.slopes[position](*arguments, **node.attributes)
 
 
 class Unary(Pointwise):
