@@ -86,6 +86,11 @@ def floating(x: Tensor) -> Traced:
     return x.value if x.dtype.is_float else converted(EMITTER, x.value, get_default_dtype())
 
 
+def to_float(x: Tensor, dtype: DType) -> Tensor:
+    """The same numbers as floats."""
+    return wrap(converted(EMITTER, x.value, dtype))
+
+
 # -- arithmetic ----------------------------------------------------------------------------------------------
 
 

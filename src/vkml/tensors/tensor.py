@@ -265,6 +265,16 @@ class Tensor:
         found = Tensor(value_of(moved.value))
         return found.requires_grad_() if self.requires_grad else found
 
+    def _become_elsewhere(self, arguments: Sequence[Any], device: Any, dtype: DType | None) -> None:
+        """Becomes what `to` makes of it; the element type of floats alone changes."""
+        with tracking(False):
+            kept = [x for x in arguments if self.dtype.is_float or not isinstance(x, DType)]
+            made = self.detach().to(*kept, device=device, dtype=dtype if self.dtype.is_float else None)
+            if made.device != self.device or made.dtype != self.dtype:
+                self._write(made.value)
+                if self._grad is not None:
+                    self._grad = self._grad.to(made.device, made.dtype)
+
     def cpu(self) -> Tensor:
         """On the CPU."""
         return self.to("cpu")
@@ -513,7 +523,7 @@ class Tensor:
             found = leaves_of([value])
             if value.is_leaf:
                 found.append(value)
-            made = gradients([value], [_cotangent(self, gradient)], found)
+            made = gradients([value], [cotangent_of(self, gradient)], found)
             for leaf, result in zip(found, made, strict=True):
                 owner = leaf.owner() if leaf.owner is not None else None
                 if owner is not None and result is not None:
@@ -549,7 +559,8 @@ def _alone(value: Traced) -> Traced:
         return apply("Identity", value)
 
 
-def _cotangent(tensor: Tensor, gradient: Tensor | None) -> Traced:
+def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:
+    """What each element of a tensor counts, in its shape: 1 where nothing is said of a single one."""
     if gradient is None:
         if tensor.numel() != 1:
             raise NotDifferentiable(

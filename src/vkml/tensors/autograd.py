@@ -1,0 +1,94 @@
+"""Gradients: whether they flow, and asked for directly."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from vkml.errors import NotDifferentiable
+from vkml.tensors.tensor import Tensor, cotangent_of
+from vkml.tracing import gradients
+from vkml.tracing.gradient import release
+from vkml.tracing.value import mode, tracking
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class set_grad_enabled:
+    """A context, or a decorator, in which gradients flow through what is computed, or not."""
+
+    def __init__(self, mode: bool) -> None:
+        self._mode = mode
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(mode.tracks)
+        mode.tracks = self._mode
+
+    def __exit__(self, *_: object) -> None:
+        mode.tracks = self._before.pop()
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def within(*arguments: Any, **named: Any) -> Any:
+            with type(self)(self._mode):
+                return function(*arguments, **named)
+
+        return cast(F, within)
+
+
+class no_grad(set_grad_enabled):
+    """A context, or a decorator, in which no gradients flow through what is computed."""
+
+    def __init__(self, mode: bool = False) -> None:
+        super().__init__(mode)
+
+
+class enable_grad(set_grad_enabled):
+    """A context, or a decorator, in which gradients flow again."""
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__(mode)
+
+
+inference_mode = no_grad
+
+
+def is_grad_enabled() -> bool:
+    """Whether gradients flow through what this thread computes."""
+    return mode.tracks
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The sum of the gradients of outputs by each of the inputs, which keep their own `grad`.
+
+    Args:
+        outputs: what is differentiated.
+        inputs: by what.
+        grad_outputs: what each element of the outputs counts; may be left out for single elements.
+        retain_graph: whether the outputs can be differentiated once more.
+        create_graph: whether the gradients can be differentiated in turn.
+        allow_unused: whether inputs may have nothing to do with the outputs; their gradient is None.
+    """
+    ends = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    starts = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    counts = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or [None] * len(ends))
+    for end in ends:
+        if not end.requires_grad:
+            raise NotDifferentiable("an output does not require grad")
+    with tracking(create_graph):
+        given = [cotangent_of(end, count) for end, count in zip(ends, counts, strict=True)]
+        made = gradients([end.value for end in ends], given, [start.value for start in starts])
+    if not allow_unused and any(found is None for found in made):
+        raise NotDifferentiable("an input was not used for the outputs: allow_unused=True gives None for it")
+    if not (create_graph if retain_graph is None else retain_graph):
+        release([end.value for end in ends])
+    return tuple(None if found is None else Tensor(found) for found in made)
