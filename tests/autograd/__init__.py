@@ -1,0 +1,1 @@
+"""Gradients of operators: against finite differences, against torch, on every device."""
