@@ -152,7 +152,7 @@ class _Case:
             elif at in self.constants:
                 made.append(tracing.constant(array, from_numpy(array.dtype)))
             else:
-                made.append(_placed(array, device))
+                made.append(_leaf(array, device) if at in self.wrt else _placed(array, device))
         return made
 
     def applied(self, inputs: Sequence[Traced | None]) -> list[Traced]:
@@ -225,7 +225,7 @@ class _Case:
     def check_second_order(self) -> None:
         """The gradient of a random projection of the gradient, against differences of that projection."""
         inputs = self.traced(self.inputs, None)
-        cotangents = [_placed(array, None) for array in self.cotangents]
+        cotangents = [_leaf(array, None) for array in self.cotangents]
         _, first = self.gradients(inputs, cotangents)
         known = [value for value in first if value is not None]
         if not known:
@@ -339,6 +339,12 @@ def _device(name: str) -> Any:
 
 def _placed(array: Array, device: Any) -> Traced:
     return tracing.value_of(array if device is None else place_array(array, device, "an input"))
+
+
+def _leaf(array: Array, device: Any) -> Traced:
+    value = _placed(array, device)
+    value.tracks = value.is_leaf = True
+    return value
 
 
 def _host(value: Traced) -> Array:

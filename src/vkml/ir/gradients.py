@@ -7,7 +7,7 @@ fused, placed, run and differentiated once more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -99,6 +99,11 @@ def converted(build: Emitter[T], x: T, dtype: DType) -> T:
     return x if build.type_of(x).dtype == dtype else build.apply("Cast", x, to=dtype.code)
 
 
+def widened(build: Emitter[T], x: T) -> T:
+    """`x` in the type in which its elements are computed: floats of 16 bits as float32."""
+    return converted(build, x, arithmetic_type(build.type_of(x).dtype))
+
+
 def expression(build: Emitter[T], form: Scalar, values: Sequence[T], dtype: DType) -> T:
     """A form applied to elements at the same (broadcast) places.
 
@@ -114,6 +119,22 @@ def expression(build: Emitter[T], form: Scalar, values: Sequence[T], dtype: DTyp
         scalar.convert(form, dtype), lambda x: arguments[int(x.value)] if x.operation == "argument" else None
     )
     return build.apply("Expression", *[values[at] for at in used], domain="vkml", form=compact, to=dtype.code)
+
+
+def pointwise(build: Emitter[T], form: Callable[..., Scalar], *values: T, dtype: DType | None = None) -> T:
+    """A form applied to elements at the same (broadcast) places of floats.
+
+    Args:
+        build: the emitter.
+        form: a function of one element of each value, in the widest of the types in which these are computed.
+        values: that the form is of.
+        dtype: of the result; by default the first value's.
+    """
+    result = dtype or build.type_of(values[0]).dtype
+    types = [build.type_of(value).dtype for value in values]
+    wide = max((arithmetic_type(type_) for type_ in types), key=lambda type_: type_.bits)
+    arguments = [scalar.convert(scalar.argument(at, type_), wide) for at, type_ in enumerate(types)]
+    return expression(build, form(*arguments), values, result)
 
 
 def pointwise_vjp(

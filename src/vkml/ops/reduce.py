@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, FLOATS, INT8, INT32, INT64, UINT8, UINT32, UINT64, DType
+from vkml.ir.gradients import Emitter, T, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given, known
 from vkml.ir.operator import INTS, Array, Operator, register
@@ -26,6 +27,7 @@ from vkml.ops.checks import (
 from vkml.ops.elementwise import divide
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
+from vkml.ops.reduce_gradients import GRADIENTS
 from vkml.ops.upgrading import attributes_to_inputs
 
 SUMMABLE: tuple[DType, ...] = (*FLOATS, INT32, INT64, UINT32, UINT64)
@@ -107,6 +109,23 @@ class Reduction(Operator):
         if self.name == "ReduceLogSumExp":
             return [_lower_log_sum_exp(build, data, axes)]
         return build.reduce(self.name.removeprefix("Reduce"), data, axes)
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, given = present(inputs, 0), optional(inputs, 1)
+        dims = build.type_of(x).dims
+        stated = None if given is None else build.elements_of(given)
+        axes = reduction_axes(node, len(dims), None if stated is None else integers(stated))
+        kept = reduced_shape(dims, axes, True)
+        result, cotangent = (reshaped(build, y, kept) for y in (outputs[0], present(cotangents, 0)))
+        return [GRADIENTS[self.name](build, x, result, cotangent, axes)]
 
 
 def total(x: Array, axes: Axes) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import INT64
+from vkml.ir.gradients import Emitter, T, reshaped, sum_to, transposed
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INT, INTS, Array, Operator, operator
@@ -139,6 +140,17 @@ class Reshape(Operator):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return [build.reshape(given(inputs, 0), build.result().dims)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [reshaped(build, present(cotangents, 0), build.type_of(present(inputs, 0)).dims)]
 
 
 def flatten_geometry(node: Node, x_shape: Sequence[int]) -> tuple[int, int]:
@@ -286,6 +298,20 @@ class Transpose(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return [given(inputs, 0).transpose(permutation(node, len(given(inputs, 0).shape)))]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        cotangent = present(cotangents, 0)
+        order = permutation(node, build.type_of(cotangent).rank)
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return [transposed(build, cotangent, back)]
+
 
 def expand_geometry(node: Node, x_shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
     """The input's shape and the wanted one, broadcast with each other (Expand never shrinks an axis)."""
@@ -319,3 +345,14 @@ class Expand(Operator):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return [given(inputs, 0).expand(build.result().dims)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [sum_to(build, present(cotangents, 0), build.type_of(present(inputs, 0)).dims)]
