@@ -23,6 +23,7 @@ FAMILIES = (
     "pool",
     "shape",
     "slicing",
+    "resample",
     "padding",
     "rearrange",
     "creation",

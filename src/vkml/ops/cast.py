@@ -9,6 +9,8 @@ import numpy as np
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import dtypes, scalar
 from vkml.ir.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
+from vkml.ir.gradients import Emitter, T
+from vkml.ir.gradients import converted as converted_back
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
@@ -114,6 +116,17 @@ class _Conversion(Operator):
                 f"{node.label}: round_mode must be up, down or nearest, not {node.attributes['round_mode']!r}"
             )
         return [check_size(node, target, data.dims)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [converted_back(build, present(cotangents, 0), build.type_of(present(inputs, 0)).dtype)]
 
 
 @operator()
