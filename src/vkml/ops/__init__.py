@@ -18,6 +18,7 @@ FAMILIES = (
     "attention",
     "matmul",
     "einsum",
+    "conv_gradients",
     "conv",
     "conv_transpose",
     "pool",
