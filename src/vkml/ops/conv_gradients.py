@@ -28,9 +28,9 @@ COLUMN_ELEMENTS = 2**23
 def image_gradient(build: Emitter[T], cotangent: T, weight: T, windows: Windows, group: int) -> T:
     """The cotangent of a convolution's image.
 
-    A convolution once more where that is possible, for its kernels are the faster ones. With stride s,
-    places of the image that leave the same rest r when divided by s meet the same taps r, r + s, …, so that each rest
-    has a dense convolution. These are one, each rest's channels beside the others', that become places.
+    A convolution once more where that is possible, for its kernels are the faster ones. With stride s, places
+    of the image that leave the same rest r when divided by s meet the same taps r, r + s, …: each rest has a
+    dense convolution. These are one, each rest's channels beside the others', that become places.
 
     Args:
         build: the emitter.
@@ -160,10 +160,10 @@ def weight_gradient(build: Emitter[T], x: T, cotangent: T, windows: Windows, gro
 class ConvWeightGradient(Operator):
     """Gradient of a convolution of x [N, C, *spatial] by its weight, from its output's [N, M, *output].
 
-    ``pads`` are those in front; how many windows there are, the output's gradient says. vkml makes it, no file
-    does. It is a convolution itself, of channels by output channels with the output as a window. But such
-    windows are huge and few: unrolled the way of the forward one, NumPy takes a third to three quarters of
-    the time (8 samples of ResNet's stages).
+    ``pads`` are those in front; how many windows there are, the output's gradient says. vkml makes it, no
+    file does. It is a convolution itself, of channels by output channels with the output as a window. But
+    such windows are huge and few: unrolled the way of the forward one, NumPy takes a third to three quarters
+    of the time (8 samples of ResNet's stages).
     """
 
     domain = "vkml"
