@@ -88,6 +88,28 @@ def sum_to(build: Emitter[T], x: T, dims: Sequence[int]) -> T:
     return reshaped(build, summed(build, x, axes), dims)
 
 
+def sliced(build: Emitter[T], x: T, axis: int, start: int, end: int) -> T:
+    """The elements `start` … `end` - 1 along an axis."""
+    if start == 0 and end == build.type_of(x).dims[axis]:
+        return x
+    stated = [build.constant([entry], INT64) for entry in (start, end, axis)]
+    return build.apply("Slice", x, *stated)
+
+
+def reversed_along(build: Emitter[T], x: T, axes: Sequence[int]) -> T:
+    """`x` with its elements along axes in reverse order."""
+    starts, ends = [-1] * len(axes), [-(2**62)] * len(axes)
+    stated = [build.constant(entries, INT64) for entries in (starts, ends, list(axes), starts)]
+    return build.apply("Slice", x, *stated)
+
+
+def padded(build: Emitter[T], x: T, begins: Sequence[int], ends: Sequence[int]) -> T:
+    """`x` with zeros before and behind every axis; negative counts crop."""
+    if not any(begins) and not any(ends):
+        return x
+    return build.apply("Pad", x, build.constant([*begins, *ends], INT64))
+
+
 def zeros(build: Emitter[T], type_: TensorType) -> T:
     """A tensor of zeros."""
     return expanded(build, build.constant(0, type_.dtype), type_.dims)

@@ -11,12 +11,14 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT8, INT32, UINT8
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ir.windows import Windows
 from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
+from vkml.ops.conv_gradients import bias_gradient, image_gradient, weight_gradient
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.windows import (
@@ -228,6 +230,24 @@ class Conv(Operator):
             windows,
             group=geometry.group,
         )
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, weight, cotangent = present(inputs, 0), present(inputs, 1), present(cotangents, 0)
+        geometry = conv_geometry(node, build.type_of(x).dims, build.type_of(weight).dims)
+        by_bias = len(inputs) > 2 and needed[2]
+        return [
+            image_gradient(build, cotangent, weight, geometry, geometry.group) if needed[0] else None,
+            weight_gradient(build, x, cotangent, geometry, geometry.group) if needed[1] else None,
+            bias_gradient(build, cotangent) if by_bias else None,
+        ]
 
 
 @operator()

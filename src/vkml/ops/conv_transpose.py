@@ -11,12 +11,15 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import FLOATS
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
+from vkml.ir.windows import Windows
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
 from vkml.ops.conv import Conv, check_bias, check_kernel_shape, check_ranks, with_bias
+from vkml.ops.conv_gradients import bias_gradient, convolved, weight_gradient
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.windows import WINDOW_ATTRIBUTES, auto_pad_mode, explicit_pads, spatial_attribute
@@ -153,6 +156,34 @@ class ConvTranspose(Operator):
             dilations=(*ones, *geometry.dilations),
             group=geometry.group,
         )
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, weight, cotangent = present(inputs, 0), present(inputs, 1), present(cotangents, 0)
+        geometry = conv_transpose_geometry(node, build.type_of(x).dims, build.type_of(weight).dims)
+        by_bias = len(inputs) > 2 and needed[2]
+        # The convolution that this one transposes slides over the output.
+        windows = Windows(
+            geometry.output,
+            geometry.kernel,
+            geometry.strides,
+            geometry.dilations,
+            geometry.pads_begin,
+            geometry.pads_end,
+            geometry.spatial,
+        )
+        return [
+            convolved(build, cotangent, weight, windows, geometry.group) if needed[0] else None,
+            weight_gradient(build, cotangent, x, windows, geometry.group) if needed[1] else None,
+            bias_gradient(build, cotangent) if by_bias else None,
+        ]
 
 
 def _transpose_convolve(x: Array, weight: Array, geometry: ConvTransposeGeometry) -> Array:

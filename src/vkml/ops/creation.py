@@ -22,6 +22,7 @@ from vkml.ir.dtypes import (
     from_code,
     from_numpy,
 )
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Constant as ConstantValue
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, all_given
@@ -245,3 +246,14 @@ class EyeLike(Operator):
         # Clamped: a hostile k near the ends of int64 would overflow.
         diagonal = max(min(int(node.attributes["k"]), columns), -rows)
         return [np.eye(rows, columns, diagonal, dtype=dtype.storage)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [None]  # it reads no element

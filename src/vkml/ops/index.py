@@ -11,6 +11,7 @@ import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 from vkml.ir.dtypes import BFLOAT16, INT32, INT64
+from vkml.ir.gradients import Emitter, T, zeros
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, all_given, given
 from vkml.ir.operator import Array, Operator, operator
@@ -24,6 +25,13 @@ from vkml.ops.checks import (
     require_rank,
     require_same_dtype,
     required,
+)
+from vkml.ops.index_gradients import (
+    element_places,
+    gather_gradient,
+    gather_tuples_gradient,
+    scatter_gradient,
+    tuple_places,
 )
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
@@ -85,6 +93,19 @@ class Gather(Operator):
         axis, _ = gather_geometry(node, given(inputs, 0).shape, given(inputs, 1).shape)
         return build.gather(given(inputs, 0), given(inputs, 1), axis)
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, indices = build.type_of(present(inputs, 0)), present(inputs, 1)
+        axis = normalise_axis(node, node.attributes["axis"], len(x.dims))
+        return [gather_gradient(build, x, indices, axis, present(cotangents, 0))]
+
 
 def _along_axis(node: Node, x: Sequence[int], indices: Sequence[int]) -> int:
     """Checks that indices fit inside a tensor on all axes but the indexed one; returns that axis."""
@@ -129,6 +150,19 @@ class GatherElements(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         axis = normalise_axis(node, node.attributes["axis"], len(given(inputs, 0).shape))
         return build.gather_elements(given(inputs, 0), given(inputs, 1), axis)
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, indices = build.type_of(present(inputs, 0)), present(inputs, 1)
+        places = element_places(build, indices, node.attributes["axis"])
+        return [places.scatter(zeros(build, x), present(cotangents, 0), "add")]
 
 
 @dataclass(frozen=True)
@@ -211,6 +245,20 @@ class GatherND(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return build.gather_tuples(given(inputs, 0), given(inputs, 1), node.attributes["batch_dims"])
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, indices = build.type_of(present(inputs, 0)), present(inputs, 1)
+        return [
+            gather_tuples_gradient(build, x, indices, node.attributes["batch_dims"], present(cotangents, 0))
+        ]
+
 
 REDUCTIONS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -275,6 +323,26 @@ class ScatterElements(Operator):
         x, indices, updates = all_given(inputs)
         return build.scatter_elements(x, indices, updates, axis, node.attributes["reduction"])
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, indices, updates = (present(inputs, at) for at in range(3))
+        places, reduction = (
+            element_places(build, indices, node.attributes["axis"]),
+            node.attributes["reduction"],
+        )
+        wanted = needed[0], needed[2]
+        by_x, by_updates = scatter_gradient(
+            build, places, reduction, x, updates, outputs[0], present(cotangents, 0), wanted
+        )
+        return [by_x, None, by_updates]
+
 
 @operator()
 class Scatter(ScatterElements):
@@ -322,6 +390,23 @@ class ScatterND(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         x, indices, updates = all_given(inputs)
         return build.scatter_tuples(x, indices, updates, node.attributes["reduction"])
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, indices, updates = (present(inputs, at) for at in range(3))
+        places, reduction = tuple_places(build, indices), node.attributes["reduction"]
+        wanted = needed[0], needed[2]
+        by_x, by_updates = scatter_gradient(
+            build, places, reduction, x, updates, outputs[0], present(cotangents, 0), wanted
+        )
+        return [by_x, None, by_updates]
 
 
 @operator()

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
+from vkml.ir.dtypes import BOOL, FLOAT32, FLOATS, INT64
+from vkml.ir.gradients import Emitter, T, converted, padded, reshaped, summed, zeros
 from vkml.ir.graph import Constant, Node
-from vkml.ir.lowering import CannotLower, Lowering, V, given, known
+from vkml.ir.lowering import CannotLower, Lowering, Table, V, given, known
 from vkml.ir.operator import FLOAT, INTS, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
@@ -28,6 +29,7 @@ from vkml.ops.checks import (
     unknown_shape,
 )
 from vkml.ops.limits import check_size
+from vkml.ops.resample import resampled, transposed_table
 from vkml.ops.upgrading import NEWEST, attributes_to_inputs, constant_node, fresh_name, renew
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -155,6 +157,54 @@ class Pad(Operator):
         fill = optional(inputs, 2)
         return _lower_pad(build, x, geometry, node.attributes["mode"], fill)
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, cotangent, fill = build.type_of(present(inputs, 0)), present(cotangents, 0), optional(inputs, 2)
+        stated = [None if value is None else build.elements_of(value) for value in inputs]
+        pads, axes = array_values([*stated, None, None], 1, 3)
+        geometry, mode = pad_geometry(node, x.dims, pads or (), axes), node.attributes["mode"]
+        by_x = by_fill = None
+        if needed[0] and mode == "constant":
+            by_x = padded(build, cotangent, [-b for b in geometry.begins], [-e for e in geometry.ends])
+        elif needed[0]:
+            by_x = resampled(build, cotangent, _collecting_tables(geometry, mode, x.dims))
+        if fill is not None and needed[2] and mode == "constant":
+            total = _sum_outside(build, cotangent, geometry, x.dims)
+            type_ = build.type_of(fill)
+            by_fill = reshaped(build, converted(build, total, type_.dtype), type_.dims)
+        return [by_x, None, by_fill]
+
+
+def _collecting_tables(geometry: PadGeometry, mode: str, x: Sequence[int]) -> list[Table | None]:
+    """Tables by which each element collects what was taken of it."""
+    tables: list[Table | None] = []
+    for size, begin, end in zip(x, geometry.begins, geometry.ends, strict=True):
+        sources = pad_sources(mode, size, begin, end)[:, None]
+        changes = begin != 0 or end != 0
+        tables.append(transposed_table(sources, np.ones(sources.shape), size) if changes else None)
+    return tables
+
+
+def _sum_outside(build: Emitter[T], cotangent: T, geometry: PadGeometry, x: Sequence[int]) -> T:
+    """The sum of a cotangent where the output is what fills it."""
+    mask: T | None = None
+    for axis, (size, begin) in enumerate(zip(x, geometry.begins, strict=True)):
+        places = np.arange(geometry.output[axis]).reshape(-1, *(1,) * (len(x) - axis - 1))
+        inside = (places >= max(begin, 0)) & (places < begin + size)
+        if not inside.all():
+            along = build.constant(inside, BOOL)
+            mask = along if mask is None else build.apply("And", mask, along)
+    zero = build.constant(0, build.type_of(cotangent).dtype)
+    outside = zero if mask is None else build.apply("Where", mask, zero, cotangent)
+    return summed(build, outside, range(len(build.type_of(outside).dims)))
+
 
 def _stated(build: Lowering[V], view: V | None) -> tuple[int, ...] | None:
     """The integers of a constant input of a lowering; None where it is absent or computed."""
@@ -266,6 +316,24 @@ class Tile(Operator):
         build.copy(build.reshape(x, split).expand(spread), target)
         return [made]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, repeats = build.type_of(present(inputs, 0)), build.elements_of(present(inputs, 1))
+        assert repeats is not None, "the repeats decide the shape"
+        if 0 in build.type_of(outputs[0]).dims:
+            return [zeros(build, x)]
+        split = [part for pair in zip(integers(repeats), x.dims, strict=True) for part in pair]
+        copies = [2 * axis for axis in range(len(x.dims)) if split[2 * axis] != 1]
+        apart = reshaped(build, present(cotangents, 0), split)
+        return [reshaped(build, summed(build, apart, copies), x.dims)]
+
 
 def center_crop_pad_geometry(
     node: Node, x_shape: Sequence[int], shape: Sequence[int]
@@ -312,3 +380,17 @@ class CenterCropPad(Operator):
         shape = integers(known(build, given(inputs, 1)))
         begins, ends = center_crop_pad_geometry(node, x.shape, shape)
         return _lower_pad(build, x, PadGeometry(begins, ends, build.result().dims), "constant", None)
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, shape = build.type_of(present(inputs, 0)), build.elements_of(present(inputs, 1))
+        assert shape is not None, "the sizes decide the shape"
+        begins, ends = center_crop_pad_geometry(node, x.dims, integers(shape))
+        return [padded(build, present(cotangents, 0), [-b for b in begins], [-e for e in ends])]

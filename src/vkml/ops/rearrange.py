@@ -8,6 +8,7 @@ import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT32, INT64
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
@@ -69,6 +70,18 @@ class DepthToSpace(Operator):
             split, order = (batch, depth, block, block, height, width), (0, 1, 4, 2, 5, 3)
         return [build.reshape(build.reshape(x, split).transpose(order), build.result().dims)]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        block, mode = node.attributes["blocksize"], node.attributes["mode"]
+        return [build.apply("SpaceToDepth", present(cotangents, 0), blocksize=block, mode=mode)]
+
 
 @operator()
 class SpaceToDepth(Operator):
@@ -100,6 +113,18 @@ class SpaceToDepth(Operator):
         batch, channels, height, width = x.shape
         split = (batch, channels, height // block, block, width // block, block)
         return [build.reshape(build.reshape(x, split).transpose(_blocks_order(node)), build.result().dims)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        block, mode = node.attributes["blocksize"], node.attributes["mode"]
+        return [build.apply("DepthToSpace", present(cotangents, 0), blocksize=block, mode=mode)]
 
 
 def _blocks_order(node: Node) -> tuple[int, ...]:
@@ -159,6 +184,17 @@ class Trilu(Operator):
         ]
         return [build.compute(write, [x, *tables], build.output(build.result()), label="trilu")]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [build.apply("Trilu", present(cotangents, 0), *inputs[1:], upper=node.attributes["upper"])]
+
 
 @operator()
 class ReverseSequence(Operator):
@@ -200,3 +236,18 @@ class ReverseSequence(Operator):
         if batch_first:
             return [x[rows, source]]
         return [x[source.T, rows.T]]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        batch, time = node.attributes["batch_axis"], node.attributes["time_axis"]
+        lengths = present(inputs, 1)
+        return [
+            build.apply("ReverseSequence", present(cotangents, 0), lengths, batch_axis=batch, time_axis=time)
+        ]

@@ -8,6 +8,7 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import BOOL, INT32, INT64, NUMBERS
+from vkml.ir.gradients import Emitter, T, padded, reshaped, sliced, summed, zeros
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, all_given, known
 from vkml.ir.operator import INT, Array, Operator, operator
@@ -89,6 +90,25 @@ class OneHot(Operator):
         output = build.output(build.result())
         return [build.compute(write, [found, classes, off, on], output, label="one_hot")]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        indices, depth, values = (present(inputs, at) for at in range(3))
+        cotangent, type_ = present(cotangents, 0), build.type_of(values)
+        both = build.constant([False, True], BOOL)
+        hot = build.apply("OneHot", indices, depth, both, axis=node.attributes["axis"])
+        zero = build.constant(0, type_.dtype)
+        parts = [build.apply("Where", hot, zero, cotangent), build.apply("Where", hot, cotangent, zero)]
+        axes = range(len(build.type_of(cotangent).dims))
+        totals = [reshaped(build, summed(build, part, axes), [1]) for part in parts]
+        return [None, None, build.apply("Concat", *totals, axis=0)]
+
 
 @operator()
 class NonZero(Operator):
@@ -150,6 +170,27 @@ class TopK(Operator):
         places = contiguous(places.astype(np.int64, copy=False))
         return [np.take_along_axis(x, places, axis=axis), places][: len(node.outputs)]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        [cotangent, *_] = cotangents
+        if cotangent is None:
+            return [None]
+        x, k, axis = present(inputs, 0), present(inputs, 1), node.attributes["axis"]
+        if len(outputs) > 1:
+            places = outputs[1]
+        else:
+            attributes = {key: node.attributes[key] for key in ("axis", "largest", "sorted")}
+            places = build.apply_all("TopK", [x, k], 2, **attributes)[1]
+        nothing = zeros(build, build.type_of(x))
+        return [build.apply("ScatterElements", nothing, places, cotangent, axis=axis)]
+
 
 def _top_places(rows: Array, k: int, is_largest: bool) -> Array:
     """Places of the `k` greatest or least elements of the last axis, best first and equals in order."""
@@ -210,6 +251,35 @@ class Compress(Operator):
         axis = node.attributes["axis"]
         length = x.size if axis is None else x.shape[axis]
         return [np.compress(condition[:length], x, axis=axis)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, condition = present(inputs, 0), present(inputs, 1)
+        type_, stated = build.type_of(x), node.attributes["axis"]
+        dims = (type_.elements,) if stated is None else type_.dims
+        axis = 0 if stated is None else normalise_axis(node, stated, len(dims))
+        count = build.type_of(outputs[0]).dims[axis]
+        if 0 in (count, type_.elements):
+            return [zeros(build, type_)]
+        given = build.type_of(condition).dims[0]
+        kept = sliced(build, condition, 0, 0, min(given, dims[axis]))
+        kept = padded(build, kept, [0], [max(dims[axis] - given, 0)])
+        # What lies in front of an element among those that are kept is its place in the output.
+        places = build.apply(
+            "CumSum", build.apply("Cast", kept, to=INT32.code), build.constant(0, INT64), exclusive=1
+        )
+        places = build.apply("Min", places, build.constant(count - 1, INT32))
+        spread = build.apply("Gather", present(cotangents, 0), places, axis=axis)
+        mask = reshaped(build, kept, [dims[axis], *(1,) * (len(dims) - axis - 1)])
+        found = build.apply("Where", mask, spread, build.constant(0, type_.dtype))
+        return [reshaped(build, found, type_.dims)]
 
 
 @operator()

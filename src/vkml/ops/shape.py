@@ -179,6 +179,17 @@ class Flatten(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return [build.reshape(given(inputs, 0), build.result().dims)]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [reshaped(build, present(cotangents, 0), build.type_of(present(inputs, 0)).dims)]
+
 
 def squeeze_geometry(node: Node, x_shape: Sequence[int], axes: Sequence[int] | None) -> tuple[int, ...]:
     """The shape without `axes`, which must have size 1; None means all axes of size 1."""
@@ -228,6 +239,17 @@ class Squeeze(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return [build.reshape(given(inputs, 0), build.result().dims)]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [reshaped(build, present(cotangents, 0), build.type_of(present(inputs, 0)).dims)]
+
 
 def unsqueeze_geometry(node: Node, x_shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     """The shape with axes of size 1 put in; `axes` count in the output."""
@@ -263,6 +285,17 @@ class Unsqueeze(Operator):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return [build.reshape(given(inputs, 0), build.result().dims)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [reshaped(build, present(cotangents, 0), build.type_of(present(inputs, 0)).dims)]
 
 
 def permutation(node: Node, rank: int) -> tuple[int, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT64
+from vkml.ir.gradients import Emitter, T, padded, reshaped, reversed_along, zeros
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, all_given, given, known
 from vkml.ir.operator import INT, INTS, MANY, REQUIRED, Array, Operator, operator
@@ -80,6 +81,26 @@ class Concat(Operator):
         parts = all_given(inputs)
         return build.concat(parts, concat_geometry(node, [part.shape for part in parts])[0])
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        cotangent, sizes = (
+            present(cotangents, 0),
+            [build.type_of(present(inputs, at)).dims for at in range(len(inputs))],
+        )
+        axis, _ = concat_geometry(node, sizes)
+        if len(sizes) == 1:
+            return [cotangent]
+        lengths = build.constant([dims[axis] for dims in sizes], INT64)
+        parts = build.apply_all("Split", [cotangent, lengths], len(sizes), axis=axis)
+        return [part if wanted else None for part, wanted in zip(parts, needed, strict=True)]
+
 
 def split_geometry(
     node: Node, x_shape: Sequence[int], lengths: Sequence[int] | None
@@ -142,6 +163,22 @@ class Split(Operator):
             start += part
         return made
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        axis = normalise_axis(node, node.attributes["axis"], len(build.type_of(outputs[0]).dims))
+        parts = [
+            zeros(build, build.type_of(made)) if part is None else part
+            for part, made in zip(cotangents, outputs, strict=True)
+        ]
+        return [build.apply("Concat", *parts, axis=axis)]
+
 
 @dataclass(frozen=True)
 class SliceGeometry:
@@ -197,6 +234,30 @@ def slices_of(geometry: SliceGeometry) -> tuple[slice, ...]:
     return tuple(made)
 
 
+def put_back(build: Emitter[T], part: T, geometry: SliceGeometry, dims: Sequence[int]) -> T:
+    """A tensor of shape `dims`, 0 but where `geometry` has cut `part` out of it."""
+    if 0 in geometry.sizes:
+        return zeros(build, replace(build.type_of(part), shape=tuple(dims)))
+    backwards = [axis for axis, step in enumerate(geometry.steps) if step < 0 and geometry.sizes[axis] > 1]
+    if backwards:
+        part = reversed_along(build, part, backwards)
+    starts, steps = list(geometry.starts), [abs(step) for step in geometry.steps]
+    for axis in backwards:
+        starts[axis] -= (geometry.sizes[axis] - 1) * steps[axis]
+    sizes = list(geometry.sizes)
+    if any(step > 1 and size > 1 for step, size in zip(steps, sizes, strict=True)):
+        # Every element with step - 1 zeros behind it; those behind the last may reach beyond the tensor.
+        steps = [step if size > 1 else 1 for step, size in zip(steps, sizes, strict=True)]
+        apart = reshaped(build, part, [entry for size in sizes for entry in (size, 1)])
+        apart = padded(
+            build, apart, [0] * 2 * len(sizes), [entry for step in steps for entry in (0, step - 1)]
+        )
+        sizes = [size * step for size, step in zip(sizes, steps, strict=True)]
+        part = reshaped(build, apart, sizes)
+    behind = [full - start - size for full, start, size in zip(dims, starts, sizes, strict=True)]
+    return padded(build, part, starts, behind)
+
+
 @operator()
 class Slice(Operator):
     """Cuts a strided box out of a tensor."""
@@ -241,3 +302,18 @@ class Slice(Operator):
         made = build.output(cut.type)
         build.copy(cut, made)
         return [made]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x = build.type_of(present(inputs, 0))
+        stated = [None if value is None else build.elements_of(value) for value in inputs]
+        starts, ends, axes, steps = array_values([*stated, None, None], 1, 2, 3, 4)
+        geometry = slice_geometry(node, x.dims, starts or (), ends or (), axes, steps)
+        return [put_back(build, present(cotangents, 0), geometry, x.dims)]

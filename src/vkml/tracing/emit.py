@@ -87,7 +87,7 @@ def _template(
 
 
 def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[TensorType, ...]:
-    deciding = template.operator.value_inputs
+    deciding = (*template.operator.value_inputs, *template.operator.sizing_inputs)
     key: list[Any] = [None if value is None else value.type.key for value in inputs]
     for at in deciding:
         value = inputs[at] if at < len(inputs) else None

@@ -49,7 +49,11 @@ def gradients(
         for given, result in zip(application.inputs, results, strict=False):
             if given is not None and result is not None:
                 found.setdefault(id(given), []).append(result)
-    return [total(value) for value in wrt]
+    asked = [total(value) for value in wrt]
+    for value, result in zip(wrt, asked, strict=True):
+        if result is not None and result.is_free:
+            result.device = value.device
+    return asked
 
 
 def _sum(parts: Sequence[Traced]) -> Traced:

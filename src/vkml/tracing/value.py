@@ -63,7 +63,9 @@ def tracking(is_on: bool) -> Iterator[None]:
 class Application:
     """An operator applied to values."""
 
-    __slots__ = ("_outputs", "depth", "device", "inputs", "node", "operator", "serial", "tracks", "types")
+    __slots__ = (
+        "_outputs", "depth", "device", "inputs", "is_free", "node", "operator", "serial", "tracks", "types",
+    )  # fmt: skip
 
     def __init__(
         self, node: Node, operator: Operator, inputs: tuple[Traced | None, ...], types: Sequence[TensorType]
@@ -81,6 +83,8 @@ class Application:
         """Whether gradients flow through it."""
         self.depth = 1
         """Of what has to be computed before it is known."""
+        self.is_free = True
+        """Whether it is made of constants alone, so that it is computed wherever it is needed."""
         keeps = mode.tracks
         for value in inputs:
             if value is not None:
@@ -88,6 +92,8 @@ class Application:
                     self.tracks = True
                 if value.data is None and value.application is not None:
                     self.depth = max(self.depth, value.application.depth + 1)
+                if not value.is_free:
+                    self.is_free = False
         self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
 
     def known_output(self, at: int) -> Traced | None:
@@ -151,6 +157,13 @@ class Traced:
         """Its sizes."""
         return self.type.dims
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it is computed wherever it is needed: a constant, or made of nothing else."""
+        if self.data is None and self.application is not None:
+            return self.application.is_free
+        return self.kind is not Kind.DATA
+
     def __repr__(self) -> str:
         made = "" if self.application is None else f" of {self.application.node.op}"
         return f"<{'known' if self.data is not None else 'traced'} {self.type}{made}>"
@@ -165,6 +178,8 @@ def value_of(data: Array | DeviceArray) -> Traced:
 def device_of(values: Sequence[Traced | None]) -> Device | None:
     """Where what is made of these values is computed: where those that are no single numbers are.
 
+    What is made of constants alone is computed anywhere.
+
     Raises:
         InvalidArgument: on several devices.
     """
@@ -172,7 +187,7 @@ def device_of(values: Sequence[Traced | None]) -> Device | None:
     has_data = False
     number: Device | None = None
     for value in values:
-        if value is None or value.kind is not Kind.DATA:
+        if value is None or value.is_free:
             continue
         if not value.type.shape:
             number = number or value.device
