@@ -152,7 +152,7 @@ class _Case:
             elif at in self.constants:
                 made.append(tracing.constant(array, from_numpy(array.dtype)))
             else:
-                made.append(_leaf(array, device) if at in self.wrt else _placed(array, device))
+                made.append(leaf(array, device) if at in self.wrt else placed(array, device))
         return made
 
     def applied(self, inputs: Sequence[Traced | None]) -> list[Traced]:
@@ -177,11 +177,11 @@ class _Case:
     ) -> tuple[list[Array], list[Array | None]]:
         """Outputs that count, and gradients."""
         outputs, found = self.gradients(
-            self.traced(arrays, device), [_placed(array, device) for array in cotangents]
+            self.traced(arrays, device), [placed(array, device) for array in cotangents]
         )
         kept = [*outputs, *(value for value in found if value is not None)]
         tracing.evaluate(kept)
-        return [_host(value) for value in outputs], [None if v is None else _host(v) for v in found]
+        return [host(value) for value in outputs], [None if v is None else host(v) for v in found]
 
     def check_masks(self) -> None:
         """Nothing is made for inputs that do not want it, and the same for those that do."""
@@ -189,7 +189,7 @@ class _Case:
         made = self.applied(inputs)
         cotangents: list[Traced | None] = [None] * self.outputs
         for at, array in zip(self.counted, self.cotangents, strict=True):
-            cotangents[at] = _placed(array, None)
+            cotangents[at] = placed(array, None)
 
         def product(needed: Sequence[bool]) -> list[Traced | None]:
             operator, node = self.application.operator, self.application.node
@@ -204,7 +204,7 @@ class _Case:
             assert (pair[0] is None) == (pair[1] is None), f"{self.op}: input {wanted} of {pair}"
             if pair[0] is not None and pair[1] is not None:
                 tracing.evaluate([pair[0], pair[1]])
-                _compare(_host(pair[1]), _host(pair[0]), 1e-12, 1e-12, f"{self.op}: input {wanted} alone")
+                _compare(host(pair[1]), host(pair[0]), 1e-12, 1e-12, f"{self.op}: input {wanted} alone")
 
     def check_differences(self, gradients: Sequence[Array | None]) -> None:
         """First order: the reference evaluation, moved along each input."""
@@ -225,14 +225,14 @@ class _Case:
     def check_second_order(self) -> None:
         """The gradient of a random projection of the gradient, against differences of that projection."""
         inputs = self.traced(self.inputs, None)
-        cotangents = [_leaf(array, None) for array in self.cotangents]
+        cotangents = [leaf(array, None) for array in self.cotangents]
         _, first = self.gradients(inputs, cotangents)
         known = [value for value in first if value is not None]
         if not known:
             return
         weights = [np.asarray(self.random.standard_normal(value.dims)) for value in known]
         by = [value for at in self.wrt if (value := inputs[at]) is not None]
-        second = tracing.gradients(known, [_placed(w, None) for w in weights], [*by, *cotangents])
+        second = tracing.gradients(known, [placed(w, None) for w in weights], [*by, *cotangents])
         tracing.evaluate([value for value in second if value is not None])
 
         def projected(arrays: Sequence[Array | None], cotangents: Sequence[Array]) -> float:
@@ -247,7 +247,7 @@ class _Case:
         def counted(at: int, by: Array) -> float:
             return projected(self.inputs, [c + by if n == at else c for n, c in enumerate(self.cotangents)])
 
-        made = [None if value is None else _host(value) for value in second]
+        made = [None if value is None else host(value) for value in second]
         for at, value in zip(self.wrt, made[: len(by)], strict=True):
             what = f"{self.op}: second order by input {at}"
             self._along(at, value, partial(moved, at), what)
@@ -276,7 +276,7 @@ class _Case:
         self, values: Sequence[Array], gradients: Sequence[Array | None], name: str, dtype: np.dtype[Any]
     ) -> None:
         """What the engine makes of both in `dtype`, against float64."""
-        device = _device(name)
+        device = device_called(name)
         narrow = [x.astype(dtype) if x is not None and x.dtype == np.float64 else x for x in self.inputs]
         cotangents = [array.astype(dtype) for array in self.cotangents]  # exact: they are rounded
         made, found = self.run(narrow, cotangents, device)
@@ -330,24 +330,24 @@ def _slope(function: Callable[[Array], float], direction: Array) -> float:
     return (8 * near - far) / (12 * STEP)
 
 
-def _device(name: str) -> Any:
+def device_called(name: str) -> Any:
     if name == "cpu":
         return None
     [info] = [info for info in device_registry.devices(True) if info.name == name]
     return device_registry.open_device(info)
 
 
-def _placed(array: Array, device: Any) -> Traced:
+def placed(array: Array, device: Any) -> Traced:
     return tracing.value_of(array if device is None else place_array(array, device, "an input"))
 
 
-def _leaf(array: Array, device: Any) -> Traced:
-    value = _placed(array, device)
+def leaf(array: Array, device: Any) -> Traced:
+    value = placed(array, device)
     value.tracks = value.is_leaf = True
     return value
 
 
-def _host(value: Traced) -> Array:
+def host(value: Traced) -> Array:
     return np.asarray(on_host(value.data))
 
 

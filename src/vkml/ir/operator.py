@@ -261,13 +261,15 @@ class Operator:
         Raises:
             NotDifferentiable: it has no derivative, or none that is known.
         """
-        [cotangent] = cotangents
-        elements = arguments(build, inputs)
-        types = [None if value is None else build.type_of(value).dtype for value in inputs]
-        result = build.type_of(outputs[0]).dtype
-        form = self.scalar(node, elements, types, result) if self.is_pointwise else None
-        if form is None or cotangent is None:
+        form: Scalar | None = None
+        if self.is_pointwise:
+            elements = arguments(build, inputs)
+            types = [None if value is None else build.type_of(value).dtype for value in inputs]
+            form = self.scalar(node, elements, types, build.type_of(outputs[0]).dtype)
+        if form is None:
             raise NotDifferentiable(f"{node.op} has no gradient by any of its inputs")
+        [cotangent] = cotangents
+        assert cotangent is not None, "an output that something depends on"
 
         def slope(position: int) -> Scalar | None:
             return self.slope(node, form, elements, position)

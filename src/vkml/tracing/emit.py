@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 import vkml.ops  # noqa: F401  fills the registry of operators
-from vkml.ir import DType, Known, Node, Operator, TensorType, find
+from vkml.ir import Constant, DType, Graph, Known, Node, Operator, TensorType, find
 from vkml.ir.gradients import Emitter
 from vkml.ir.operator import normalise_attributes
+from vkml.ir.scalar import Scalar
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.explain import explained
 from vkml.tracing.value import Application, Kind, Traced, tensor_type
@@ -62,15 +63,27 @@ def _applied(
     there = tuple([value is not None for value in inputs])
     key: tuple[Any, ...] = (op, domain, outputs, there)
     if attributes:
-        # 0.0 is not -0.0, which is equal to it.
-        key += tuple([(name, value, str(value)) for name, value in attributes.items()])
+        key += tuple([(name, _attribute_key(value)) for name, value in attributes.items()])
     template = _templates.get(key)
     if template is None:
         template = _template(op, there, outputs, domain, attributes)
         if len(_templates) >= _KEPT:
             _templates.clear()
         _templates[key] = template
+    for at in template.operator.value_inputs:
+        value = inputs[at] if at < len(inputs) else None
+        if value is not None and value.kind is Kind.NUMBER:
+            # What decides shapes may not vary under one structure.
+            inputs = (*inputs[:at], constant(value.data, value.type.dtype), *inputs[at + 1 :])
     return Application(template.node, template.operator, inputs, _types(template, inputs))
+
+
+def _attribute_key(value: Any) -> Hashable:
+    """Equal for equal attributes only: 0.0 is not the -0.0 that equals it, nor 1 the 1.0."""
+    if isinstance(value, Constant):
+        return value.dtype, value.shape, value.array.tobytes()
+    # A form's text is longer than the form: it repeats what the form shares.
+    return value if isinstance(value, Scalar | Graph) else repr(value)
 
 
 def _template(

@@ -83,6 +83,7 @@ class _Recorded:
         for value in self.wanted:
             assert value.application is not None
             key.append(places[value.application.serial, value.index])
+            key.append(value.device is None)
         return tuple(key)
 
     def _leaf(self, value: Traced, key: list[Any]) -> int:
@@ -150,8 +151,13 @@ class _Program:
         """Which of the leaves are fed."""
         graph = _graph(recorded, self.inputs)
         self.outputs = tuple(value.name for value in graph.outputs)
-        self.device = device
-        self.places: dict[str, Place] | None = None if device is None else dict.fromkeys(self.outputs, device)
+        places: dict[str, Place] = {
+            name: value.device
+            for name, value in zip(self.outputs, recorded.wanted, strict=True)
+            if value.device is not None
+        }
+        self.places = places or None
+        """Of the outputs that stay on the device: single numbers that the host made stay on the host."""
         with collector_paused():
             self.runner = Runner(prepare_normalised(graph), _setting(device))
 
@@ -161,9 +167,11 @@ class _Program:
         if plan is not None:
             return self.runner.run_plan(plan, feeds, self.outputs, places=self.places)
         made = self.runner.run(feeds, self.outputs)
-        if self.device is None:
-            return made
-        return [place_array(found, self.device, "a tensor") for found in made]
+        places = self.places or {}
+        return [
+            place_array(found, places[name], "a tensor") if name in places else found
+            for name, found in zip(self.outputs, made, strict=True)
+        ]
 
 
 def _graph(recorded: _Recorded, inputs: Sequence[int]) -> Graph:

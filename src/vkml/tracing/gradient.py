@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from vkml.errors import NotDifferentiable
 from vkml.tracing.emit import EMITTER, apply
@@ -67,26 +67,21 @@ def leaves_of(outputs: Sequence[Traced]) -> list[Traced]:
     """The values that take gradients, among what others are made of, in the order of recording."""
     found = {
         id(value): value
-        for application in _tracked(outputs, frozenset())
+        for application in _tracked(outputs)
         for value in application.inputs
         if value is not None and value.is_leaf
     }
     return [*found.values()]
 
 
-def _tracked(outputs: Sequence[Traced], ends: Collection[int]) -> list[Application]:
-    """The applications through which gradients flow from outputs, in the order of recording.
-
-    Args:
-        outputs: where they begin.
-        ends: identities of values behind which they are not followed.
-    """
+def _tracked(outputs: Sequence[Traced]) -> list[Application]:
+    """The applications through which gradients flow from outputs, in the order of recording."""
     applications: dict[int, Application] = {}
     stack = list(outputs)
     while stack:
         value = stack.pop()
         application = value.application
-        if application is None or value.is_leaf or not value.tracks or id(value) in ends:
+        if application is None or value.is_leaf or not value.tracks:
             continue
         if application.serial not in applications:
             applications[application.serial] = application
@@ -97,11 +92,12 @@ def _tracked(outputs: Sequence[Traced], ends: Collection[int]) -> list[Applicati
 def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
     """The applications by which outputs depend on values, in the order of recording.
 
-    With each, which of its inputs depend on these values, and its outputs.
+    A value that is asked for ends no path: another one may lie behind it. With each, which of its inputs
+    depend on these values, and its outputs.
     """
     depending: set[int] = set()
     steps: list[_Step] = []
-    for application in _tracked(outputs, wrt):
+    for application in _tracked(outputs):
         needed = [
             value is not None
             and value.type.dtype.is_float

@@ -176,7 +176,7 @@ def value_of(data: Array | DeviceArray) -> Traced:
 
 
 def device_of(values: Sequence[Traced | None]) -> Device | None:
-    """Where what is made of these values is computed: where those that are no single numbers are.
+    """Where what is made of these values is computed: where they are, but for single numbers of the host.
 
     What is made of constants alone is computed anywhere.
 
@@ -184,18 +184,15 @@ def device_of(values: Sequence[Traced | None]) -> Device | None:
         InvalidArgument: on several devices.
     """
     found: Device | None = None
-    has_data = False
-    number: Device | None = None
+    is_settled = False
     for value in values:
-        if value is None or value.is_free:
+        if value is None or value.is_free or (value.device is None and not value.type.shape):
             continue
-        if not value.type.shape:
-            number = number or value.device
-        elif not has_data:
-            found, has_data = value.device, True
+        if not is_settled:
+            found, is_settled = value.device, True
         elif value.device is not found:
             names = ["cpu" if device is None else device.info.name for device in (found, value.device)]
             raise InvalidArgument(
                 f"the tensors are on {names[0]} and {names[1]}: move one with .to('{names[0]}')"
             )
-    return found if has_data else number
+    return found

@@ -1,0 +1,1 @@
+"""Values that are recorded, and computed when they are looked at."""
