@@ -31,8 +31,8 @@ class Parameter(Tensor):
 class Module:
     """Base of all layers; `forward` says what one computes.
 
-    Parameters, buffers and modules that are assigned to attributes are found by `parameters`, `state_dict` and
-    kin, under the names that PyTorch gives them.
+    Parameters, buffers and modules that are assigned to attributes are found by `parameters`, `state_dict`
+    and kin, under the names that PyTorch gives them.
     """
 
     training: bool = True
@@ -118,7 +118,7 @@ class Module:
         self._modules[name] = module
 
     def register_forward_hook(self, hook: Callable[..., Any]) -> None:
-        """Has `hook(module, arguments, result)` called after `forward`; what it returns replaces the result."""
+        """Has `hook(module, arguments, result)` called after `forward`, and takes what it returns."""
         self._hooks.append(hook)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> None:
@@ -211,7 +211,7 @@ class Module:
         """Moves and converts all parameters and buffers of floats; returns it."""
         for module in self.modules():
             for table in (module._parameters, module._buffers):
-                for value in table.values():  # type: ignore[attr-defined]
+                for value in table.values():
                     if value is not None:
                         value._become_elsewhere(arguments, device, dtype)
         return self
@@ -233,7 +233,7 @@ class Module:
         found: dict[str, Tensor] = {}
         for prefix, module in self.named_modules():
             for table in (module._parameters, module._buffers):
-                for name, value in table.items():  # type: ignore[attr-defined]
+                for name, value in table.items():
                     if value is not None and not (table is module._buffers and name in module._unsaved):
                         found[f"{prefix}.{name}" if prefix else name] = value.detach()
         return found
@@ -252,7 +252,7 @@ class Module:
         own: dict[str, Tensor] = {}
         for prefix, module in self.named_modules():
             for table in (module._parameters, module._buffers):
-                for name, value in table.items():  # type: ignore[attr-defined]
+                for name, value in table.items():
                     if value is not None and not (table is module._buffers and name in module._unsaved):
                         own[f"{prefix}.{name}" if prefix else name] = value
         missing = [name for name in own if name not in state_dict]

@@ -55,7 +55,7 @@ class Optimizer:
                     param.grad = param.grad * 0
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Changes all parameters that have gradients, and computes all there is to compute, in one submission.
+        """Changes all parameters that have gradients; what was recorded is computed, in one submission.
 
         Args:
             closure: computes the loss anew, with gradients.

@@ -64,7 +64,7 @@ def as_tensor(data: Any, *, dtype: DType | None = None, device: Any = None) -> T
 
 
 def from_numpy(array: Array) -> Tensor:
-    """A tensor of the CPU that shares memory with an array; neither should be written into while both live."""
+    """A tensor of the CPU that shares memory with an array; neither is to be written into."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"an array is needed, not {type(array).__name__}")
     return _of_array(array, None)

@@ -36,20 +36,20 @@ def read(x: Tensor, index: Any) -> Tensor:
 
 def write(x: Tensor, index: Any, value: Any) -> None:
     """Gives what an index selects other elements, which are broadcast and converted."""
-    from vkml.tensors.operations import value_as
+    from vkml.tensors.operations import filled, value_as
 
     if isinstance(index, core.Tensor) and index.dtype == dtypes.BOOL and index.shape == x.shape:
         given = value_as(value, x.dtype)
         if not given.type.shape:
             x._write(apply("Where", index.value, given, x.value))
             return
-    ranges, shape, arrays = _parsed(x, index)
+    _, _, arrays = _parsed(x, index)
     given = value_as(value, x.dtype)
     part = read(x, _plain(index)) if arrays else read(x, index)
     if arrays:
         part._write(_scattered(part.value, arrays, given))
     else:
-        part._write(expanded(EMITTER, given, part.shape))
+        part._write(filled(given, part.shape))
 
 
 def _plain(index: Any) -> Any:
@@ -175,6 +175,8 @@ def _moved(found: Traced, axes: Sequence[int], rank: int, back: bool) -> Traced:
 
 
 def _scattered(base: Traced, arrays: dict[int, Tensor], given: Traced) -> Traced:
+    from vkml.tensors.operations import filled
+
     axes, indices, shape = _numbers(arrays, base.dims)
     rest = [axis for axis in range(len(base.dims)) if axis not in axes]
     order = [*axes, *rest]
@@ -184,6 +186,6 @@ def _scattered(base: Traced, arrays: dict[int, Tensor], given: Traced) -> Traced
     if is_together and axes[0]:
         before = [base.dims[axis] for axis in rest[: axes[0]]]
         shown = [*before, *shape, *(base.dims[axis] for axis in rest[axes[0] :])]
-    updates = _moved(expanded(EMITTER, given, shown), axes, len(shape), back=True)
+    updates = _moved(filled(given, shown), axes, len(shape), back=True)
     made = apply("ScatterND", front, _joined(indices), updates)
     return transposed(EMITTER, made, sorted(range(len(order)), key=order.__getitem__))

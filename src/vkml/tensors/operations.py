@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from builtins import any as any_of
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from vkml.ir import DType, dtypes
-from vkml.ir.gradients import converted, reshaped
+from vkml.ir.gradients import converted, expanded, reshaped
 from vkml.tensors import tensor as core
 from vkml.tensors.promotion import get_default_dtype, result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
@@ -58,6 +59,19 @@ def _check_broadcast(x: Sequence[int], y: Sequence[int]) -> None:
                 f"the size of tensor a ({a}) must match the size of tensor b ({b}) at axis "
                 f"{max(len(x), len(y)) - axis}: the shapes are {list(x)} and {list(y)}"
             )
+
+
+def filled(value: Traced, dims: Sequence[int]) -> Traced:
+    """A value broadcast to a shape.
+
+    Raises:
+        RuntimeError: it does not fit.
+    """
+    own = value.dims
+    more = len(dims) - len(own)
+    if more < 0 or any_of(size not in (1, dims[more + at]) for at, size in enumerate(own)):
+        raise RuntimeError(f"a value of shape {list(own)} does not fill the shape {list(dims)}")
+    return expanded(EMITTER, value, dims)
 
 
 def axis_of(dim: int, rank: int) -> int:
@@ -322,7 +336,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         raise RuntimeError(f"the shapes {list(x.shape)} and {list(y.shape)} cannot be multiplied")
     if x.dtype != y.dtype:
         raise RuntimeError(
-            f"the factors of a matrix product have one type, not {x.dtype.numpy_name} and {y.dtype.numpy_name}"
+            f"factors of a matrix product have one type, not {x.dtype.numpy_name} and {y.dtype.numpy_name}"
         )
     return wrap(apply("MatMul", x.value, y.value))
 
@@ -337,7 +351,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if x.shape[-1] != weight.shape[-1]:
         raise RuntimeError(
-            f"linear: the input has {x.shape[-1]} features, the weight {list(weight.shape)} takes {weight.shape[-1]}"
+            f"linear: the input has {x.shape[-1]} features, the weight {list(weight.shape)} takes "
+            f"{weight.shape[-1]}"
         )
     if x.ndim == 2:
         given = [x.value, weight.value] + ([] if bias is None else [bias.value])
@@ -559,7 +574,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             at for at in range(other.ndim) if at != axis and other.shape[at] != tensors[0].shape[at]
         ]:
             raise RuntimeError(
-                f"tensors of the shapes {list(tensors[0].shape)} and {list(other.shape)} do not join along axis {dim}"
+                f"tensors of the shapes {list(tensors[0].shape)} and {list(other.shape)} do not join along "
+                f"axis {dim}"
             )
     return wrap(apply("Concat", *(value_as(tensor, kind) for tensor in tensors), axis=axis))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from vkml.tracing.gradient import leaves_of, release
 from vkml.tracing.value import mode, tracking
 
 Array = np.ndarray[Any, Any]
+Real: TypeAlias = float
+Flag: TypeAlias = bool
+"""Names that methods of tensors do not take."""
 MOST_PENDING = 2000
 """Depth of what is recorded at which it is computed, though nobody looks: memory stays bounded."""
 _roots: list[weakref.ref[Traced]] = []
@@ -241,7 +244,7 @@ class Tensor:
     # -- elsewhere, otherwise -------------------------------------------------------------------------------
 
     def to(self, *arguments: Any, device: Any = None, dtype: DType | None = None) -> Tensor:
-        """On another device, of another element type, or like another tensor; itself where it is so already."""
+        """On another device, of another type, or like another tensor; itself where it is so already."""
         for given in arguments:
             if isinstance(given, DType):
                 dtype = given
@@ -404,11 +407,11 @@ class Tensor:
             raise RuntimeError(f"a result of {made.dtype.numpy_name} does not fit {self.dtype.numpy_name}")
         return self._write(converted(EMITTER, made.value, self.dtype))
 
-    def add_(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def add_(self, other: Any, *, alpha: Real = 1) -> Tensor:
         """Adds to it."""
         return self._become(op.add(self, other, alpha=alpha))
 
-    def sub_(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def sub_(self, other: Any, *, alpha: Real = 1) -> Tensor:
         """Subtracts from it."""
         return self._become(op.sub(self, other, alpha=alpha))
 
@@ -434,27 +437,27 @@ class Tensor:
 
     def fill_(self, value: Any) -> Tensor:
         """Fills it with a number."""
-        return self._write(expanded(EMITTER, op.value_as(value, self.dtype), self.shape))
+        return self._write(op.filled(op.value_as(value, self.dtype), self.shape))
 
     def copy_(self, source: Any) -> Tensor:
         """Takes the elements of another tensor, broadcast and converted."""
         value = converted(EMITTER, op.value_as(source, self.dtype), self.dtype)
-        return self._write(expanded(EMITTER, value, self.shape))
+        return self._write(op.filled(value, self.shape))
 
     __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
 
     # -- gradients ------------------------------------------------------------------------------------------
 
     @property
-    def requires_grad(self) -> bool:
+    def requires_grad(self) -> Flag:
         """Whether gradients flow to it, or through it."""
         return self.value.tracks
 
     @requires_grad.setter
-    def requires_grad(self, is_on: bool) -> None:
+    def requires_grad(self, is_on: Flag) -> None:
         self.requires_grad_(is_on)
 
-    def requires_grad_(self, is_on: bool = True) -> Tensor:
+    def requires_grad_(self, is_on: Flag = True) -> Tensor:
         """Has `backward` leave the gradient by it in `grad`; returns it."""
         if is_on and not self.dtype.is_float:
             raise NotDifferentiable(
@@ -502,7 +505,7 @@ class Tensor:
         self.value.owner = weakref.ref(self)
 
     def backward(
-        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+        self, gradient: Tensor | None = None, retain_graph: Flag | None = None, create_graph: Flag = False
     ) -> None:
         """Adds the gradient of it by every leaf that requires grad to the leaf's `grad`.
 

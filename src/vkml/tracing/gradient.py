@@ -120,7 +120,7 @@ def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
 
 def release(outputs: Sequence[Traced]) -> None:
     """Lets go of what outputs were made of, as far as nothing but their own computation needs it."""
-    for application in _tracked(outputs, frozenset()):
+    for application in _tracked(outputs):
         application.tracks = False
         for at in range(len(application.types)):
             value = application.known_output(at)
