@@ -33,8 +33,8 @@ _AUTOGRAD = ("enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set
 _PROMOTION = ("get_default_dtype", "promote_types", "result_type", "set_default_dtype")
 _OPERATIONS = (
     "abs", "acos", "acosh", "add", "all", "amax", "amin", "any", "argmax", "argmin", "asin", "asinh", "atan",
-    "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "cat", "ceil", "chunk",
-    "clamp", "cos", "cosh", "cumsum", "div", "eq", "erf", "exp", "flatten", "floor", "floor_divide", "fmod",
+    "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "cat", "ceil",
+    "chunk", "clamp", "cos", "cosh", "cumsum", "div", "eq", "erf", "exp", "flatten", "floor", "floor_divide", "fmod",
     "gather", "ge", "gt", "index_select", "isfinite", "isinf", "isnan", "le", "lerp", "log", "log10", "log2",
     "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "matmul",
     "maximum", "mean", "minimum", "mul", "ne", "neg", "norm", "permute", "pow", "prod", "reciprocal", "relu",
@@ -43,8 +43,8 @@ _OPERATIONS = (
     "triu", "trunc", "unsqueeze", "var", "where",
 )  # fmt: skip
 _DTYPES = (
-    "bfloat16", "bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint16", "uint32",
-    "uint64", "uint8",
+    "bfloat16", "bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint16",
+    "uint32", "uint64", "uint8",
 )  # fmt: skip
 _LAZY = {
     "InferenceSession": "vkml.engine.session",
@@ -73,8 +73,8 @@ __all__ = [  # noqa: F405
     "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
     "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
     "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
-    "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "StepReport", "UnknownOption",
-    "UnsupportedOperator", "close_devices", "devices", "onnx",
+    "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
+    "UnsupportedOperator", "close_devices", "devices", "nn", "onnx", "optim",
 ]  # fmt: skip
 
 
