@@ -73,8 +73,8 @@ __all__ = [  # noqa: F405
     "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
     "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
     "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
-    "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
-    "UnsupportedOperator", "close_devices", "devices", "nn", "onnx", "optim",
+    "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor",
+    "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "nn", "onnx", "optim",
 ]  # fmt: skip
 
 
