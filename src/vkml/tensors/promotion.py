@@ -64,9 +64,9 @@ def result_type(*operands: Any) -> DType:
     """
     levels: list[DType | None] = [None, None, None]
     for operand in operands:
-        is_tensor = hasattr(operand, "dtype") and hasattr(operand, "shape")
-        dtype = operand.dtype if is_tensor else number_type(operand)
-        level = 2 if not is_tensor else 0 if operand.shape else 1
+        type_ = getattr(operand, "tensor_type", None)
+        dtype = number_type(operand) if type_ is None else type_.dtype
+        level = 2 if type_ is None else 0 if type_.shape else 1
         before = levels[level]
         levels[level] = dtype if before is None else promote_types(before, dtype)
     found: DType | None = None

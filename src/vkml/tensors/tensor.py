@@ -10,7 +10,7 @@ import numpy as np
 
 from vkml.engine.device_array import on_host
 from vkml.errors import NotDifferentiable
-from vkml.ir import DType, dtypes
+from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.gradients import converted, expanded
 from vkml.tensors import operations as op
 from vkml.tensors.indexing import read, write
@@ -128,6 +128,11 @@ class Tensor:
         return Tensor(view.read(self.value), self, view)
 
     # -- description ----------------------------------------------------------------------------------------
+
+    @property
+    def tensor_type(self) -> TensorType:
+        """Element type and sizes."""
+        return self._traced.type
 
     @property
     def dtype(self) -> DType:
