@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import patience
 from tests.robustness.large import CASES
 
 LIMIT = 20.0
@@ -24,7 +25,7 @@ def seconds(case: str, device: str, *counts: int) -> list[float]:
         env={**os.environ, "VKML_VALIDATE": "0"},  # the layer looks at each of 100,000 dispatches
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=patience(600),
         check=False,
     )
     assert done.returncode == 0, done.stderr
