@@ -44,7 +44,9 @@ def test_four_times_the_graph_takes_four_times_as_long(
     assert large < 8 * small + 0.2
 
 
-@pytest.mark.parametrize("case", ["chain", "concatenation", "consumers", "initializers", "sum_of_inputs"])
+@pytest.mark.parametrize(
+    "case", ["bodies", "chain", "concatenation", "consumers", "initializers", "sum_of_inputs"]
+)
 def test_a_hundred_thousand_load_in_seconds(case: str) -> None:
     count = 500_000 if case == "sum_of_inputs" else 100_000  # which makes of five an input
     [found] = seconds(case, "cpu", count)

@@ -59,28 +59,52 @@ class HostNode:
 
     Args:
         segment: whose only node it is.
-        types: of the values around it, as far as they are known.
         make: makes what runs a body.
         memory_limit: share of the free memory that may be taken.
+
+    Raises:
+        InvalidGraph: in a body, a node that needs a tensor is given a sequence or an optional.
     """
 
-    def __init__(
-        self, segment: Segment, types: Mapping[str, ValueType], make: MakeRunner, memory_limit: float
-    ) -> None:
+    def __init__(self, segment: Segment, make: MakeRunner, memory_limit: float) -> None:
         assert segment.alone is not None
         self.node: Node = segment.alone
-        self.bodies: dict[str, Body] = {}
         self._operator: Operator = find(self.node)
+        self._types = segment.types
+        self._make = make
+        self._made: list[Mapping[str, Body]] = []
+        """Its bodies, the first of the list, once there was a use for them."""
+        self._is_closed = False
         constants = segment.graph.constants
         self._constants = {name: read_only(constant.array) for name, constant in constants.items()}
         self._constant_types = {name: constant.type for name, constant in constants.items()}
         self._memory_limit = memory_limit
         self._trips = 0
-        if isinstance(self._operator, ControlFlow):
-            given = [_type_of(name, types, segment) for name in self.node.inputs]
-            carried = self._operator.carried(self.node)
-            for key, inputs in self._operator.body_types(self.node, given).items():
-                self.bodies[key] = Body(self.node.attributes[key], inputs, types, make, carried.get(key))
+        if isinstance(self._operator, ControlFlow) and _may_be_refused(self.node, self._types):
+            self._made.append(self._new_bodies(self._operator))
+
+    @property
+    def bodies(self) -> Mapping[str, Body]:
+        """What runs its bodies, by attribute.
+
+        They are made at their first use, by which a model of very many loads sooner, unless something may be
+        wrong with them, which is to be said while it loads.
+        """
+        made = self._made
+        if not made and isinstance(self._operator, ControlFlow):
+            made.append(self._new_bodies(self._operator))  # of several threads', all take the first
+            if self._is_closed:
+                self.close()
+        return made[0] if made else {}
+
+    def _new_bodies(self, operator: ControlFlow) -> Mapping[str, Body]:
+        node, types, constants = self.node, self._types, self._constant_types
+        given = [constants.get(name) or types.get(name, UNKNOWN) for name in node.inputs]
+        carried = operator.carried(node)
+        return {
+            key: Body(node.attributes[key], inputs, types, self._make, carried.get(key))
+            for key, inputs in operator.body_types(node, given).items()
+        }
 
     def run(self, values: Mapping[str, Any]) -> list[Any]:
         """Runs it.
@@ -150,12 +174,17 @@ class HostNode:
 
     def close(self) -> bool:
         """Closes the plans of its bodies; see `PlanCache.close`."""
-        return all([body.close() for body in self.bodies.values()])
+        self._is_closed = True  # before it is looked which bodies there are; see `bodies`
+        return all([body.close() for bodies in self._made for body in bodies.values()])
 
 
-def _type_of(name: str, types: Mapping[str, ValueType], segment: Segment) -> ValueType:
-    constant = segment.graph.constants.get(name)
-    return constant.type if constant is not None else types.get(name, UNKNOWN)
+def _may_be_refused(node: Node, types: Mapping[str, ValueType]) -> bool:
+    """Whether there may be sequences or optionals in a node's bodies, or nodes that no plan can have."""
+    return any(types.get(name, UNKNOWN).is_container for name in node.reads) or any(
+        any(value.type.is_container for value in (*body.inputs, *body.outputs))
+        or any(find(inner).stands_alone for inner in body.nodes)
+        for body in node.subgraphs
+    )
 
 
 def read_only(array: Array) -> Array:

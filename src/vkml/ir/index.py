@@ -163,4 +163,4 @@ class GraphIndex:
 
     @lazy
     def _captured(self) -> frozenset[str]:
-        return frozenset(name for node in self.nodes for name in node.captures)
+        return frozenset(name for node in self.nodes if node.attributes for name in node.captures)
