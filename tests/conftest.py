@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.patience import patience
 
 ALLOWED_SKIPS = Path(__file__).parent / "allowed_skips.txt"
 SKIPS = pytest.StashKey[set[str]]()
@@ -72,6 +74,18 @@ def lowerings_of_its_own() -> None:
     from vkml.lowering.kept import forget_lowerings
 
     forget_lowerings()
+
+
+# --- what hangs ---------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Gives tests longer, before they count as hung, on a machine that is busy."""
+    limit = float(item.config.getini("timeout") or 0)
+    if limit and item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(patience(limit)))
+    return (yield)
 
 
 # --- the end of a run ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from tests.patience import patience
 from tests.robustness.processes import output_of, run_python
 from vkml.process_settings import ProcessSetting
 
@@ -38,7 +39,7 @@ def test_the_last_context_sets_back() -> None:
 
 
 def test_threads_overlap() -> None:
-    setting, inside = Setting(7), threading.Barrier(4, timeout=60)
+    setting, inside = Setting(7), threading.Barrier(4, timeout=patience(60))
 
     def work() -> None:
         for _ in range(200):

@@ -79,5 +79,6 @@ class _Change(Generic[_Value]):
             setting._open.discard(id(self))  # last: until then an interrupt leaves it to the finalizer
 
     def __del__(self) -> None:
-        if id(self) in self._setting._open:
+        setting = getattr(self, "_setting", None)  # an interrupt may have kept it from being set
+        if setting is not None and id(self) in setting._open:
             self.__exit__()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vkml.onnx
+from tests.patience import patience
 from tests.robustness.processes import interrupted_command
 from vkml import __version__
 from vkml.engine.sketch import Sketch
@@ -23,7 +24,7 @@ def run(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=patience(120),
         **options,  # type: ignore[call-overload]
     )
 
@@ -96,7 +97,7 @@ def test_a_full_disk_is_said(scale_model: Path) -> None:
     for words in (["--version"], ["inspect", str(scale_model)], ["inspect", str(scale_model), "--json"]):
         with open("/dev/full", "wb") as full:
             done = subprocess.run(
-                [*VKML, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+                [*VKML, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=patience(120)
             )
         assert done.returncode == 1
         assert "No space left" in done.stderr and "Traceback" not in done.stderr
@@ -115,7 +116,7 @@ def test_without_streams(scale_model: Path, tmp_path: Path) -> None:
             "inspect",
             str(model),
         ]
-        return subprocess.run(words, timeout=120, check=False).returncode
+        return subprocess.run(words, timeout=patience(120), check=False).returncode
 
     assert code_of(scale_model, 1) == 0
     assert code_of(tmp_path / "none.onnx", 1, 2) == 1

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.cli.conftest import Command
+from tests.patience import patience
 from vkml.cli.terminal import PrintableStream, printable, printable_streams
 
 HOSTILE = "x\x1b[31m\x1b]0;title\x07\r\x08\x7f\x9b2J\u202e\u2028\udcff\t"
@@ -131,7 +132,7 @@ def _in_terminal_of(encoding: str, *words: object) -> subprocess.CompletedProces
         [sys.executable, "-m", "vkml", *map(str, words)],
         env={**os.environ, **environment},
         capture_output=True,
-        timeout=120,
+        timeout=patience(120),
         check=False,
     )
 

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from tests.patience import patience
 from tests.robustness.processes import run_python
 from vkml.cpu.pool import WorkerPool, shared_pool
 
@@ -22,7 +23,7 @@ def test_every_index_is_done_once(size: int, count: int, grain: int) -> None:
 
 
 def test_work_is_spread_over_threads() -> None:
-    gate = threading.Barrier(2, timeout=20)
+    gate = threading.Barrier(2, timeout=patience(20))
     with WorkerPool(2) as pool:
         # Passes only when two threads are inside at once.
         pool.parallel_for(2, lambda start, stop: gate.wait() and None)
@@ -96,7 +97,9 @@ def test_a_process_with_busy_pools_ends_cleanly() -> None:
         "pool.parallel_for(6, lambda a, b: None)\n"
         "print('done')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(60)
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
 
 
@@ -132,6 +135,7 @@ def test_threads_that_cannot_start(monkeypatch: pytest.MonkeyPatch, allowed: int
 
 INTERRUPTED = """
     import faulthandler, threading
+    from tests.patience import patience
     from tests.robustness.interrupts import interrupted_everywhere
     from vkml.cpu.pool import WorkerPool
 
@@ -155,7 +159,7 @@ INTERRUPTED = """
         pool.close()
         pool = WorkerPool(4)
 
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(patience(200), exit=True)
     pool = WorkerPool(4)
     assert interrupted_everywhere(start, check, ["vkml/cpu/pool.py"]) > 20
     print("done")
@@ -169,7 +173,7 @@ def test_interrupts_while_threads_start() -> None:
 
 
 def test_a_thread_outlives_what_it_is_given() -> None:
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2, timeout=patience(60))
 
     def fail(worker: int) -> None:
         raise ValueError("not to be raised")

@@ -13,6 +13,7 @@ import pytest
 import vkml
 import vkml.onnx
 from tests.control_models import model
+from tests.patience import patience
 from vkml.engine import programs
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray
@@ -56,7 +57,7 @@ def block_first(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threa
     def stopping(self: Flight, feeds: Any, bound: Any) -> Any:
         if not reached.is_set():
             reached.set()
-            assert goes_on.wait(timeout=60)
+            assert goes_on.wait(timeout=patience(60))
         return run_only(self, feeds, bound)
 
     monkeypatch.setattr(Flight, "run_only", stopping)
@@ -83,7 +84,7 @@ def test_a_run_does_not_wait_for_another(device_name: str, monkeypatch: pytest.M
         monkeypatch.setattr(only_plan(session), "_most_flights", 2)  # whatever the processors
         reached, goes_on = block_first(monkeypatch)
         thread, first = in_thread(lambda: through_plan(session, numbers(0)))
-        assert reached.wait(timeout=60)
+        assert reached.wait(timeout=patience(60))
         for seed in (1, 2):
             np.testing.assert_array_equal(through_plan(session, numbers(seed)), wanted[seed])
         assert not first
@@ -105,7 +106,7 @@ def test_without_memory_for_another_it_waits(device_name: str, monkeypatch: pyte
         monkeypatch.setattr(Flight, "another", refused)
         reached, goes_on = block_first(monkeypatch)
         first, made = in_thread(lambda: through_plan(session, numbers(0)))
-        assert reached.wait(timeout=60)
+        assert reached.wait(timeout=patience(60))
         second, also = in_thread(lambda: through_plan(session, numbers(1)))
         second.join(timeout=0.2)
         assert second.is_alive() and not also
@@ -143,7 +144,7 @@ def test_a_session_that_is_closed_waits_for_all_runs(device_name: str, monkeypat
     monkeypatch.setattr(plan, "_most_flights", 2)
     reached, goes_on = block_first(monkeypatch)
     run, made = in_thread(lambda: through_plan(session, numbers(0)))
-    assert reached.wait(timeout=60)
+    assert reached.wait(timeout=patience(60))
     through_plan(session, numbers(1))
     closing, _ = in_thread(session.close)
     closing.join(timeout=0.2)
@@ -364,7 +365,7 @@ def test_a_run_is_ended_in_its_middle(device_name: str) -> None:
         thread.join(timeout=0.3)
         assert thread.is_alive()
         run_options.terminate = True
-        thread.join(timeout=120)
+        thread.join(timeout=patience(120))
         assert len(failures) == 1 and "RunOptions.terminate" in str(failures[0])
         [found] = session.run(None, {"n": np.array(700), "x": x})
         np.testing.assert_array_equal(found, x + 700)

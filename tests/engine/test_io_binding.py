@@ -13,6 +13,7 @@ import pytest
 import vkml
 import vkml.onnx
 from tests.control_models import model as control_model
+from tests.patience import patience
 from vkml import InferenceSession, IOBinding, OrtValue, RunOptions
 from vkml.engine.device_array import DeviceArray
 from vkml.engine.sketch import Sketch
@@ -364,9 +365,9 @@ def test_runs_with_values_and_runs_in_another_thread(session: InferenceSession, 
         done.release()
 
     session.run_async([SECOND], {"x": numbers(4)}, callback, "mine")
-    assert done.acquire(timeout=60)
+    assert done.acquire(timeout=patience(60))
     session.run_async(None, {"x": numbers(4).astype(np.float64)}, callback)
-    assert done.acquire(timeout=60)
+    assert done.acquire(timeout=patience(60))
     (results, data, error), (nothing, _, failure) = told
     np.testing.assert_allclose(results[0], 2 * numbers(4))
     assert (data, error, nothing) == ("mine", "", []) and "takes float32" in failure
@@ -510,5 +511,5 @@ def test_whatever_fails_in_another_thread_is_told(
     told: list[tuple[Any, ...]] = []
     done = threading.Event()
     session.run_async(None, {"x": numbers(1)}, lambda *found: (told.append(found), done.set()))
-    assert done.wait(timeout=60)
+    assert done.wait(timeout=patience(60))
     assert told[0][0] == [] and "of nobody's" in told[0][2]

@@ -19,6 +19,7 @@ from tests.engine.open_graphs import check as check_open_graph
 from tests.engine.open_models import OPEN_MODELS
 from tests.engine.test_open_plans import dimensions, feed_of, open_plans
 from tests.passes.test_fuse import evaluate
+from tests.patience import patience
 from vkml.cpu.native.assembler import Assembler
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.engine.cpu_bound import CpuBound
@@ -197,7 +198,7 @@ print(resident() - settled)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_stays_flat_over_two_thousand_lengths() -> None:
     made = subprocess.run(
-        [sys.executable, "-c", GROWING], capture_output=True, text=True, check=True, timeout=600
+        [sys.executable, "-c", GROWING], capture_output=True, text=True, check=True, timeout=patience(600)
     )
     # What the values themselves take is below a megabyte.
     assert float(made.stdout) < 5, made.stdout

@@ -184,6 +184,9 @@ class RandomDisturbance:
                     array = self._either_zero(node, inputs, array)
                 if self._is_undecided(node, inputs, array):
                     array = self._anything(array.shape).astype(array.dtype)
+                elif node.op in ("Sin", "Cos") and (is_open := self._has_any_angle(node, inputs[0])).any():
+                    waves = np.sin(self.rng.uniform(-np.pi, np.pi, array.shape))
+                    array = np.where(is_open, waves, array).astype(array.dtype)
                 elif node.op == "Tan" and (at_pole := self._lies_at_a_pole(node, inputs[0])).any():
                     array = np.where(at_pole, array.dtype.type(self.anything), array)
                 elif array.dtype in HALVES and self.coin:
@@ -226,6 +229,14 @@ class RandomDisturbance:
         ]
         with np.errstate(all="ignore"):
             return np.sign(given[0] - given[1]) * np.sign(plain[0] - plain[1]) < 0
+
+    def _has_any_angle(self, node: Node, angle: Array | None) -> Any:
+        """Where an angle of 16 bits, which a fused chain hands on unrounded, may be any within a turn."""
+        assert angle is not None
+        if angle.dtype not in HALVES or node.inputs[0] not in self.computed:
+            return np.zeros((), bool)
+        with np.errstate(all="ignore"):
+            return np.isfinite(angle.astype(np.float64)) & (_unit(angle).astype(np.float64) > 0.5)
 
     def _lies_at_a_pole(self, node: Node, angle: Array | None) -> Any:
         """Where a tangent may come to infinity or to its other sign.

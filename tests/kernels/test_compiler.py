@@ -150,6 +150,7 @@ def test_planning_leaves_no_compiler_open(vulkan_device_name: str, made: list[st
 INTERRUPTED = """
     import faulthandler, itertools
     from tests.kernels.test_compiler import SOURCE
+    from tests.patience import patience
     from tests.robustness.interrupts import interrupted_everywhere
     from vkml.kernels import compiler
 
@@ -165,7 +166,7 @@ INTERRUPTED = """
         compiler.compile_slang(SOURCE.format(size))
         assert len(compiler._sessions) == len(compiler._idle) <= 1
 
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(patience(200), exit=True)
     compile()
     assert interrupted_everywhere(compile, check, ["vkml/kernels/compiler.py"]) > 20
     print("done")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import vkml.ops  # noqa: F401  (fills the registry)
+from tests.patience import patience
 from vkml.errors import InvalidGraph
 from vkml.ir import DType, Known, Node, Operator, dtypes, static
 from vkml.ir.lowering import CannotLower
@@ -227,7 +228,7 @@ def run(device: Any, found: Sequence[Case], feeds: Sequence[Sequence[Array]]) ->
     recorder.barrier()
     submission = device.submission(recorder.finish())
     submission.submit()
-    assert submission.wait(timeout_seconds=100)
+    assert submission.wait(timeout_seconds=patience(100))
     return [
         device.download(memory, 0, count * dtype.storage.itemsize).view(dtype.storage).copy()
         for memory, dtype in outputs

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vkml
 from tests.ops.checking import check_operator, inferred_types, random_array, run_operator
+from vkml.engine.sketch import Sketch
 from vkml.errors import ShapeError
 from vkml.ir import TensorType, dtypes, static
+from vkml.onnx import save_graph
 
 
 def _array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -28,6 +31,22 @@ def test_one_hot(axis: int, index_type: type, value_type: type) -> None:
     indices = np.array([[0, 3, -1], [7, -5, 2]]).astype(index_type)
     depth, values = np.array(4, np.int64), np.array([2, 5], value_type)
     check_operator("OneHot", [indices, depth, values], {"axis": axis}, opset=11)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_one_hot_of_what_is_no_number(device_name: str, dtype: type, depth: int) -> None:
+    sketch = Sketch("one_hot")
+    x = sketch.input("x", (5,), dtypes.from_numpy(np.dtype(dtype)))
+    values = sketch.constant(np.array([-1, 1], np.float32))
+    hot = sketch.node("OneHot", x, sketch.constant(np.array(depth)), values)
+    model = save_graph(sketch.finish(hot))
+    assert model is not None
+    indices = np.array([np.nan, 0, np.inf, -np.inf, -1], dtype)
+    [found] = vkml.InferenceSession(model, devices=device_name).run(None, {"x": indices})
+    wanted = np.full((5, depth), -1, np.float32)
+    wanted[1, 0] = wanted[4, depth - 1] = 1
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_one_hot_scalar_and_errors() -> None:

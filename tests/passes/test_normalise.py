@@ -9,7 +9,7 @@ import pytest
 
 import vkml
 from vkml.engine.sketch import Sketch
-from vkml.ir import Graph
+from vkml.ir import Graph, dtypes
 from vkml.onnx import save_graph
 from vkml.passes import normalise
 
@@ -95,3 +95,21 @@ def test_made_up_names_avoid_what_the_node_itself_reads() -> None:
     graph = sketch.finish(sketch.node("Squeeze", x, axes=[0], name="node"))
     [found] = results(graph, **{"node:0/axes": DATA})
     np.testing.assert_array_equal(found, DATA[0])
+
+
+def test_what_is_in_its_newest_form_stays_the_same_object() -> None:
+    body = Sketch("body")
+    body.output(body.node("Exp", "x"), "y")
+    sketch = Sketch("outer")
+    x, condition = sketch.input("x", (2,)), sketch.input("c", (), dtypes.BOOL)
+    chosen = sketch.node("If", condition, then_branch=body.finish(), else_branch=body.finish())
+    graph = sketch.finish(chosen, sketch.node("Concat", x, x, axis=0))
+    assert normalise(graph) is graph
+    older = Sketch("older", opset=11)
+    older.output(older.node("Squeeze", "x", axes=[0]), "y")
+    choice, *others = graph.nodes
+    choice = replace(choice, attributes={**choice.attributes, "else_branch": older.finish()})
+    changed = normalise(replace(graph, nodes=(choice, *others)))
+    assert changed.nodes[0].attributes["then_branch"] is graph.nodes[0].attributes["then_branch"]
+    assert changed.nodes[0].attributes["else_branch"].nodes[0].attributes == {}
+    assert changed.nodes[1] is graph.nodes[1]

@@ -11,6 +11,7 @@ import numpy as np
 
 import vkml
 from tests.control_models import model
+from tests.patience import patience
 from tests.robustness.interrupts import interrupted_everywhere
 from vkml.engine.devices import open_device
 from vkml.vulkan import find_device, live_objects, pipelines
@@ -43,7 +44,7 @@ def interrupt_sessions(device_name: str, kind: str, files: Collection[str], most
     Returns:
         how many were tried.
     """
-    faulthandler.dump_traceback_later(200, exit=True)  # somebody waits for ever
+    faulthandler.dump_traceback_later(patience(200), exit=True)  # somebody waits for ever
     pipelines.UNUSED_PIPELINES = 0  # all sessions have their own compiled
     open_device(find_device(device_name))
     source, sizes = model(MODELS[kind]), itertools.cycle(range(20, 30))

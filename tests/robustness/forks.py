@@ -8,6 +8,8 @@ import signal
 import traceback
 from collections.abc import Callable
 
+from tests.patience import patience
+
 PATIENCE = 100
 """Seconds after which a child counts as hanging: it then shows where, and ends. One that compiles takes
 twenty beside busy processes."""
@@ -31,7 +33,7 @@ def _fork(gate: int, opener: int, number: int, body: Callable[[int], None]) -> i
     try:
         # Not dump_traceback_later: its thread would be missing in a grandchild, which hangs.
         faulthandler.register(signal.SIGALRM, chain=True)
-        signal.alarm(PATIENCE)
+        signal.alarm(int(patience(PATIENCE)))
         os.close(opener)
         os.read(gate, 1)
         body(number)

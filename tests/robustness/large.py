@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 import vkml
-from vkml.engine.sketch import Sketch
-from vkml.ir import Graph, Value
+from vkml.engine.sketch import OPSET, Sketch
+from vkml.ir import Graph, Node, TensorType, Value, dtypes
 from vkml.ir.types import UNKNOWN
 from vkml.onnx import save_graph
 
@@ -130,11 +130,49 @@ def refused(count: int) -> Graph:
     return sketch.finish(x)
 
 
+def bodies(count: int) -> Graph:
+    """If, Loop and Scan in turn, each with one of its inputs from the last; nodes of bodies count."""
+    sketch = Sketch("bodies")
+    x = sketch.input("x", (4,))
+    condition = sketch.input("condition", (), dtypes.BOOL)
+    trips = sketch.input("trips", (), dtypes.INT64)
+
+    def body(inputs: list[Value], *nodes: tuple[str, list[str], str], outputs: list[Value]) -> Graph:
+        made = tuple(Node(op, tuple(read), (name,), version=OPSET) for op, read, name in nodes)
+        return Graph(tuple(inputs), tuple(outputs), made, {})
+
+    def value(name: str, *shape: int, dtype: dtypes.DType = dtypes.FLOAT32) -> Value:
+        return Value(name, TensorType(dtype, shape))
+
+    for _ in range(count // 10):
+        branches = {
+            name: body([], (op, [x], op), outputs=[value(op, 4)])
+            for name, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
+        }
+        chosen = sketch.node("If", condition, **branches)
+        trip = body(
+            [value("number", dtype=dtypes.INT64), value("goes_on", dtype=dtypes.BOOL), value("carried", 4)],
+            ("Identity", ["goes_on"], "goes_on_then"),
+            ("Tanh", ["carried"], "tanh"),
+            ("Add", ["tanh", x], "sum"),
+            outputs=[value("goes_on_then", dtype=dtypes.BOOL), value("sum", 4)],
+        )
+        carried = sketch.node("Loop", trips, condition, chosen, body=trip)
+        row = body(
+            [value("element")],
+            ("Abs", ["element"], "absolute"),
+            ("Sqrt", ["absolute"], "root"),
+            outputs=[value("root")],
+        )
+        x = sketch.node("Scan", carried, body=row, num_scan_inputs=1)
+    return sketch.finish(x)
+
+
 CASES: dict[str, Callable[[int], Graph]] = {
     case.__name__: case
     for case in (
         *(sum_of_inputs, concatenation, concatenation_of_results, chain, consumers, outputs, initializers),
-        *(folded, normalised, alive, lattice, refused),
+        *(folded, normalised, alive, lattice, refused, bodies),
     )
 }
 

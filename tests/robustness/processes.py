@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.patience import patience
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,7 +22,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience(240),
         check=False,
     )
 
@@ -72,11 +74,11 @@ def interrupted_command(*words: str) -> tuple[int, str, str]:
         os.close(reader)
         process.send_signal(signal.SIGINT)
         try:
-            out, error = process.communicate(timeout=60)
+            out, error = process.communicate(timeout=patience(60))
         except subprocess.TimeoutExpired:
             # Python drops an interrupt that meets a finalizer; a person presses the keys again.
             process.send_signal(signal.SIGINT)
-            out, error = process.communicate(timeout=60)
+            out, error = process.communicate(timeout=patience(60))
     finally:
         process.kill()
     return process.returncode, out, error

@@ -34,10 +34,11 @@ INTERRUPTS = """
     import faulthandler
     import numpy as np, vkml
     from tests.control_models import model
+    from tests.patience import patience
     from tests.robustness.interrupts import interrupted, interrupted_everywhere
     from tests.robustness.test_control_flow import ENDLESS
 
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(patience(200), exit=True)
     session = vkml.InferenceSession(model(ENDLESS), devices="{name}")
     x = np.ones(40, np.float32)
 

@@ -31,12 +31,13 @@ def ends_well(code: str, **environment: str) -> None:
 COMMON = """
     import faulthandler, gc, itertools, random, signal, threading, time
     import numpy as np, vkml
+    from tests.patience import patience
     from tests.robustness.interrupts import interrupted, interrupted_everywhere
     from tests.robustness.models import model, node, value
     from vkml.cpu import blas
     from vkml.vulkan import live_objects
 
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(patience(200), exit=True)
     SIZE, LAYERS = {size}, {layers}
     names = ["x", *(f"h{{index}}" for index in range(1, LAYERS)), "y"]
     chain = model(

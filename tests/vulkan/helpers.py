@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.patience import patience
 from tests.vulkan.kernels import ADD, ADD_PUSH_BYTES, add_push
 from vkml.vulkan import CommandBuffer, Device, DeviceInfo, Memory, MemoryKind, devices, rejected_devices
 
@@ -53,7 +54,7 @@ class Adder:
         self.device.upload(self.a, 0, a)
         self.device.upload(self.b, 0, b)
         self.submission.submit()
-        assert self.submission.wait(timeout_seconds=60)
+        assert self.submission.wait(timeout_seconds=patience(60))
         return self.read(self.o)
 
     def read(self, memory: Memory) -> np.ndarray:
@@ -68,7 +69,7 @@ def run_python(code: str, tmp_path: Path, **environment: str) -> subprocess.Comp
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience(240),
         cwd=root,
         env={**os.environ, "VKML_CACHE_DIR": str(tmp_path), "PYTHONPATH": path, **environment},
         check=False,

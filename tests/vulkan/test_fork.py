@@ -12,6 +12,7 @@ START = """
 import gc, os, sys, threading
 import numpy as np
 import vkml
+from tests.patience import patience
 from tests.robustness.forks import in_children
 from tests.robustness.models import product
 from vkml.errors import DeviceError
@@ -166,7 +167,7 @@ def ends(act):
     child = os.fork()
     if not child:
         import faulthandler
-        faulthandler.dump_traceback_later(30, exit=True)
+        faulthandler.dump_traceback_later(patience(30), exit=True)
         act()
         faulthandler.cancel_dump_traceback_later()
         sys.exit(0)

@@ -59,28 +59,59 @@ class HostNode:
 
     Args:
         segment: whose only node it is.
-        types: of the values around it, as far as they are known.
         make: makes what runs a body.
         memory_limit: share of the free memory that may be taken.
+
+    Raises:
+        InvalidGraph: in a body, a node that needs a tensor is given a sequence or an optional.
     """
 
-    def __init__(
-        self, segment: Segment, types: Mapping[str, ValueType], make: MakeRunner, memory_limit: float
-    ) -> None:
+    def __init__(self, segment: Segment, make: MakeRunner, memory_limit: float) -> None:
         assert segment.alone is not None
         self.node: Node = segment.alone
-        self.bodies: dict[str, Body] = {}
         self._operator: Operator = find(self.node)
+        self._types = segment.types
+        self._make = make
+        self._captures: dict[str, tuple[str, ...]] = {}
+        """Body → what it captures."""
+        self._bodies: dict[str, Body] = {}
+        """Those that there was a use for."""
+        self._is_closed = False
         constants = segment.graph.constants
         self._constants = {name: read_only(constant.array) for name, constant in constants.items()}
         self._constant_types = {name: constant.type for name, constant in constants.items()}
         self._memory_limit = memory_limit
         self._trips = 0
         if isinstance(self._operator, ControlFlow):
-            given = [_type_of(name, types, segment) for name in self.node.inputs]
-            carried = self._operator.carried(self.node)
-            for key, inputs in self._operator.body_types(self.node, given).items():
-                self.bodies[key] = Body(self.node.attributes[key], inputs, types, make, carried.get(key))
+            attributes = self.node.attributes
+            self._captures = {key: attributes[key].captures for key in self._operator.body_inputs(self.node)}
+            if _may_be_refused(self.node, self._types):
+                _ = self.bodies
+
+    @property
+    def bodies(self) -> Mapping[str, Body]:
+        """What runs its bodies, by attribute."""
+        return {key: self.body(key) for key in self._captures}
+
+    def body(self, key: str) -> Body:
+        """What runs a body.
+
+        It is made at its first use, by which a model of very many loads sooner, unless something may be wrong
+        with it, which is to be said while it loads.
+        """
+        made = self._bodies.get(key)
+        if made is None:
+            made = self._bodies.setdefault(key, self._new_body(key))  # one for all threads
+            if self._is_closed:
+                made.close()
+        return made
+
+    def _new_body(self, key: str) -> Body:
+        node, operator, types, constants = self.node, self._operator, self._types, self._constant_types
+        assert isinstance(operator, ControlFlow)
+        given = [constants.get(name) or types.get(name, UNKNOWN) for name in node.inputs]
+        inputs, carried = operator.body_types(node, given)[key], operator.carried(node).get(key)
+        return Body(node.attributes[key], inputs, types, self._make, carried)
 
     def run(self, values: Mapping[str, Any]) -> list[Any]:
         """Runs it.
@@ -96,7 +127,7 @@ class HostNode:
         inputs = [on_host(known[name]) if name else None for name in node.inputs]
         try:
             if isinstance(operator, ControlFlow):
-                captured = {key: [known[name] for name in body.captures] for key, body in self.bodies.items()}
+                captured = {key: [known[name] for name in names] for key, names in self._captures.items()}
                 return [on_host(value) for value in operator.execute(node, inputs, _Host(self, captured))]
             return operator.evaluate(node, inputs)
         except (Error, MemoryError):
@@ -124,7 +155,7 @@ class HostNode:
         if isinstance(operator, ControlFlow):
             given = [UNKNOWN if each is None else each.stated for each in known[: len(node.inputs)]]
             for key, inputs in operator.body_types(node, given).items():
-                inner, more = self.bodies[key].planned(inputs, around, depth + 1)
+                inner, more = self.body(key).planned(inputs, around, depth + 1)
                 found += inner
                 assumed += [f"in {key} of {node.label}: {text}" for text in more]
         try:
@@ -150,12 +181,17 @@ class HostNode:
 
     def close(self) -> bool:
         """Closes the plans of its bodies; see `PlanCache.close`."""
-        return all([body.close() for body in self.bodies.values()])
+        self._is_closed = True  # before it is looked which bodies there are; see `body`
+        return all([body.close() for body in list(self._bodies.values())])
 
 
-def _type_of(name: str, types: Mapping[str, ValueType], segment: Segment) -> ValueType:
-    constant = segment.graph.constants.get(name)
-    return constant.type if constant is not None else types.get(name, UNKNOWN)
+def _may_be_refused(node: Node, types: Mapping[str, ValueType]) -> bool:
+    """Whether there may be sequences or optionals in a node's bodies, or nodes that no plan can have."""
+    return any(types.get(name, UNKNOWN).is_container for name in node.reads) or any(
+        any(value.type.is_container for value in (*body.inputs, *body.outputs))
+        or any(find(inner).stands_alone for inner in body.nodes)
+        for body in node.subgraphs
+    )
 
 
 def read_only(array: Array) -> Array:
@@ -171,17 +207,16 @@ class _Host:
     def __init__(self, owner: HostNode, captured: Mapping[str, list[Any]]) -> None:
         self._owner = owner
         self._captured = captured
-        self._bodies = owner.bodies
 
     def run(self, body: str, inputs: Sequence[Any]) -> Sequence[Any]:
         self._owner.count_trip()
-        return self._bodies[body].run(inputs, self._captured[body])
+        return self._owner.body(body).run(inputs, self._captured[body])
 
     def run_trips(self, body: str, count: int | None, carried: Sequence[Any]) -> Sequence[Any] | None:
-        return self._bodies[body].run_trips(count, carried, self._captured[body])
+        return self._owner.body(body).run_trips(count, carried, self._captured[body])
 
     def captured(self, body: str) -> Mapping[str, Any]:
-        return dict(zip(self._bodies[body].captures, on_host(self._captured[body]), strict=True))
+        return dict(zip(self._owner.body(body).captures, on_host(self._captured[body]), strict=True))
 
     def allocate(self, node: Node, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         need = dtype.itemsize

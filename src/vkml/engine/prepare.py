@@ -47,9 +47,10 @@ def _prepared(graph: Graph, optimise: bool, budget: UnrollBudget) -> Graph:
     def body(inner: Graph) -> Graph:
         nonlocal allowance
         known = {name: constants[name] for name in inner.captures if name in constants}
-        made = _prepared(
-            replace(inner, constants={**inner.constants, **known}, fold_allowance=allowance), optimise, budget
-        )
+        whole = replace(inner, constants={**inner.constants, **known}, fold_allowance=allowance)
+        if not known:
+            Graph.captures.know(whole, inner.captures)
+        made = _prepared(whole, optimise, budget)
         allowance = made.fold_allowance
         return made
 
@@ -60,7 +61,11 @@ def _prepared(graph: Graph, optimise: bool, budget: UnrollBudget) -> Graph:
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Evaluates nodes all of whose inputs are constants, as far as memory allows."""
+    """Evaluates nodes all of whose inputs are constants, as far as memory allows.
+
+    Returns:
+        The graph with its `fold_allowance`; itself where that is stated and there is nothing to evaluate.
+    """
     folding = Folding(graph, graph.constants)
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -69,6 +74,8 @@ def fold_constants(graph: Graph) -> Graph:
             nodes.append(node)
         else:
             folding.fold(node, folded)
+    if len(nodes) == len(graph.nodes) and graph.fold_allowance is not None:
+        return graph
     return folding.finish(graph, nodes)
 
 

@@ -21,7 +21,6 @@ from vkml.engine.trace import Trace
 from vkml.errors import ModelError, RuntimeException
 from vkml.ir import Graph, TensorType, ValueType, static
 from vkml.ir.dtypes import UNDEFINED
-from vkml.ops.bodies import infer_values
 from vkml.passes.segments import Segment
 
 if TYPE_CHECKING:
@@ -75,17 +74,16 @@ class Runner:
         """Whether it is one segment that plans run, of all inputs."""
         self._dead = _last_reads(segments, [value.name for value in graph.outputs])
         if any(segment.alone is not None for segment in segments):
-            self._add_hosts(graph, setting)
+            self._add_hosts(setting)
 
-    def _add_hosts(self, graph: Graph, setting: Setting) -> None:
-        types = infer_values(graph, {}, {})
+    def _add_hosts(self, setting: Setting) -> None:
         placement = replace(setting.placement, host_elements=HOST_ELEMENTS)
         inside = replace(setting, placement=placement)
         for at, segment in enumerate(self.plans.segments):
             if segment.alone is None:
                 continue
             make = partial(_body_runner, inside, self._trace, segment.alone.label)
-            self.hosts[at] = HostNode(segment, types, make, setting.options.memory_limit)
+            self.hosts[at] = HostNode(segment, make, setting.options.memory_limit)
 
     def run(self, feeds: Sequence[Any], wanted: Sequence[str]) -> list[Any]:
         """Runs it.

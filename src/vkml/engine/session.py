@@ -145,13 +145,14 @@ class InferenceSession:
         self._placement = replace(self._place(choice, limits), strict=strict, assigned=assigned)
         announce, close = _weakly(self._announce), _weakly(self.close)
         setting = Setting(self._label, self._placement, self._options, files, announce, close)
-        self._runner = Runner(graph, setting, self._trace, _weakly(self._forget))
-        try:
-            self._refuse_data_dependent_sizes()
-            self._plan_statically()
-        except BaseException:
-            self.close()
-            raise
+        with collector_paused():
+            self._runner = Runner(graph, setting, self._trace, _weakly(self._forget))
+            try:
+                self._refuse_data_dependent_sizes()
+                self._plan_statically()
+            except BaseException:
+                self.close()
+                raise
 
     def _place(self, choice: device_registry.Choice, limits: Mapping[str, int]) -> Placement:
         """Opens the devices."""

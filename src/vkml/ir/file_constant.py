@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +75,10 @@ def owned(array: Array) -> Array:
 
 
 def settled_graph(graph: Graph, *, copies: bool = False) -> Graph:
-    """The graph and its bodies with settled constants, those in attributes copied; one object stays one."""
+    """The graph and its bodies with settled constants, those in attributes copied; one object stays one.
+
+    What holds none that have to change stays the same object.
+    """
     made: dict[int, Constant] = {}
 
     def once(constant: Constant) -> Constant:
@@ -84,23 +88,28 @@ def settled_graph(graph: Graph, *, copies: bool = False) -> Graph:
         return found
 
     def owned_value(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(owned_value, value))
+        if isinstance(value, tuple) and _holds_constants(value):
+            made = tuple(map(owned_value, value))
+            return value if all(map(operator.is_, made, value)) else made
         if isinstance(value, Constant):
             return settled(value, copies=True)
         return whole(value) if isinstance(value, Graph) else value
 
     def with_own_attributes(node: Node) -> Node:
-        if not any(_holds_constants(value) for value in node.attributes.values()):
+        own = node.attributes
+        if not any(_holds_constants(value) for value in own.values()):
             return node
-        return replace(node, attributes={key: owned_value(value) for key, value in node.attributes.items()})
+        attributes = {key: owned_value(value) for key, value in own.items()}
+        is_same = all(map(operator.is_, attributes.values(), own.values()))
+        return node if is_same else replace(node, attributes=attributes)
 
     def whole(part: Graph) -> Graph:
-        return replace(
-            part,
-            constants={name: once(constant) for name, constant in part.constants.items()},
-            nodes=tuple(map(with_own_attributes, part.nodes)),
-        )
+        constants = {name: once(constant) for name, constant in part.constants.items()}
+        nodes = tuple(map(with_own_attributes, part.nodes))
+        is_same = all(map(operator.is_, constants.values(), part.constants.values()))
+        if is_same and all(map(operator.is_, nodes, part.nodes)):
+            return part
+        return replace(part, constants=constants, nodes=nodes)
 
     return whole(graph)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -119,7 +120,7 @@ class Node:
                 found = (*found, *value)
         return found
 
-    @property
+    @lazy
     def captures(self) -> tuple[str, ...]:
         """Values of the graph around it that its subgraphs read, each once."""
         bodies = self.subgraphs
@@ -261,7 +262,10 @@ def with_bodies(node: Node, change: Callable[[Graph], Graph]) -> Node:
     def changed(value: Any) -> Any:
         if isinstance(value, Graph):
             return change(value)
-        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+        if isinstance(value, tuple) and value and isinstance(value[0], Graph):
+            made = tuple(map(changed, value))
+            return value if all(map(operator.is_, made, value)) else made
+        return value
 
     attributes = {key: changed(value) for key, value in node.attributes.items()}
     is_same = all(attributes[key] is value for key, value in node.attributes.items())

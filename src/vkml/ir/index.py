@@ -32,7 +32,9 @@ class GraphIndex:
     ) -> None:
         self.nodes = nodes
         self._inputs = frozenset(inputs)
-        self._outputs = Counter(outputs)
+        self._outputs: dict[str, int] = {}
+        for name in outputs:
+            self._outputs[name] = self._outputs.get(name, 0) + 1
         self._constants = constants
 
     @classmethod
@@ -163,4 +165,4 @@ class GraphIndex:
 
     @lazy
     def _captured(self) -> frozenset[str]:
-        return frozenset(name for node in self.nodes for name in node.captures)
+        return frozenset(name for node in self.nodes if node.attributes for name in node.captures)

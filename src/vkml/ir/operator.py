@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
@@ -334,14 +334,21 @@ def normalise_attributes(node: Node, spec: Operator) -> dict[str, Any]:
     return complete
 
 
-def check_attributes(node: Node, spec: Operator) -> dict[str, Any]:
-    """The node's own attributes, integers made floats where floats belong; others pass unseen.
+def check_attributes(node: Node, spec: Operator, unseen: Collection[str] = ()) -> dict[str, Any]:
+    """The node's own attributes, integers made floats where floats belong.
+
+    Args:
+        node: of any opset.
+        spec: its operator.
+        unseen: attributes that are left out; those whose types the operator does not state pass as they are.
 
     Raises:
         InvalidGraph: an attribute is not of the type that its operator states.
     """
     checked = {}
     for key, value in node.attributes.items():
+        if key in unseen:
+            continue
         wanted = spec.attribute_type(key)
         checked[key] = value if wanted is None or value is None else _checked(node, key, value, wanted)
     return checked

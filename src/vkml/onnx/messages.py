@@ -1,17 +1,15 @@
-"""ONNX's messages as frozen dataclasses, each with the table that reads and writes it.
+"""ONNX's messages as dataclasses, each with the table that reads and writes it.
 
 Names and numbers are those of the public ONNX protobuf definition. A field that is absent is None, "" or ();
 presence matters for the ones whose default is None.
 """
-# The helpers that describe fields return `dataclasses.field`, which the linter cannot see.
-# ruff: noqa: RUF009
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 from vkml.onnx import wire
 from vkml.onnx.wire import Buffer
@@ -39,34 +37,33 @@ def _text(number: int) -> Any:
     return _one(number, wire.STRING, "")
 
 
+@dataclass_transform(frozen_default=True)
 def _message(cls: type[_T]) -> type[_T]:
-    TABLES[cls.__name__] = wire.MessageType(cls.__name__, cls)
-    return cls
+    """A message: frozen for the type checker, plain at run time (see `vkml.ir.described`), with its table."""
+    made = dataclass(slots=True)(cls)
+    TABLES[cls.__name__] = wire.MessageType(cls.__name__, made)
+    return made
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class StringStringEntryProto:
     key: str = _text(1)
     value: str = _text(2)
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class OperatorSetIdProto:
     domain: str = _text(1)
     version: int = _one(2, wire.INT64, 0)
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class Segment:
     begin: int | None = _one(1, wire.INT64)
     end: int | None = _one(2, wire.INT64)
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class TensorProto:
     """A tensor as the file has it; numbers in typed fields stay the packed bytes they are."""
 
@@ -88,7 +85,6 @@ class TensorProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class SparseTensorProto:
     values: TensorProto | None = _one(1, wire.MESSAGE, message="TensorProto")
     indices: TensorProto | None = _one(2, wire.MESSAGE, message="TensorProto")
@@ -96,7 +92,6 @@ class SparseTensorProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class Dimension:
     dim_value: int | None = _one(1, wire.INT64)
     dim_param: str | None = _one(2, wire.STRING)
@@ -104,53 +99,45 @@ class Dimension:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class TensorShapeProto:
     dim: tuple[Dimension, ...] = _many(1, wire.MESSAGE, "Dimension")
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class Tensor:
     elem_type: int = _one(1, wire.INT32, 0)
     shape: TensorShapeProto | None = _one(2, wire.MESSAGE, message="TensorShapeProto")
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class SparseTensor:
     elem_type: int = _one(1, wire.INT32, 0)
     shape: TensorShapeProto | None = _one(2, wire.MESSAGE, message="TensorShapeProto")
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class Sequence:
     elem_type: TypeProto | None = _one(1, wire.MESSAGE, message="TypeProto")
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class Optional:
     elem_type: TypeProto | None = _one(1, wire.MESSAGE, message="TypeProto")
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class Map:
     key_type: int = _one(1, wire.INT32, 0)
     value_type: TypeProto | None = _one(2, wire.MESSAGE, message="TypeProto")
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class Opaque:
     domain: str = _text(1)
     name: str = _text(2)
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class TypeProto:
     tensor_type: Tensor | None = _one(1, wire.MESSAGE, message="Tensor")
     sequence_type: Sequence | None = _one(4, wire.MESSAGE, message="Sequence")
@@ -162,7 +149,6 @@ class TypeProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class ValueInfoProto:
     name: str = _text(1)
     type: TypeProto | None = _one(2, wire.MESSAGE, message="TypeProto")
@@ -171,7 +157,6 @@ class ValueInfoProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class AttributeProto:
     name: str = _text(1)
     f: float | None = _one(2, wire.FLOAT)
@@ -194,7 +179,6 @@ class AttributeProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class NodeProto:
     input: tuple[str, ...] = _many(1, wire.STRING)
     output: tuple[str, ...] = _many(2, wire.STRING)
@@ -208,7 +192,6 @@ class NodeProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class TensorAnnotation:
     tensor_name: str = _text(1)
     quant_parameter_tensor_names: tuple[StringStringEntryProto, ...] = _many(
@@ -217,7 +200,6 @@ class TensorAnnotation:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class GraphProto:
     node: tuple[NodeProto, ...] = _many(1, wire.MESSAGE, "NodeProto")
     name: str = _text(2)
@@ -232,7 +214,6 @@ class GraphProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class FunctionProto:
     name: str = _text(1)
     input: tuple[str, ...] = _many(4, wire.STRING)
@@ -249,7 +230,6 @@ class FunctionProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class TrainingInfoProto:
     initialization: GraphProto | None = _one(1, wire.MESSAGE, message="GraphProto")
     algorithm: GraphProto | None = _one(2, wire.MESSAGE, message="GraphProto")
@@ -260,7 +240,6 @@ class TrainingInfoProto:
 
 
 @_message
-@dataclass(frozen=True, slots=True)
 class ModelProto:
     ir_version: int = _one(1, wire.INT64, 0)
     producer_name: str = _text(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,6 +61,8 @@ class OneHot(Operator):
         axis = normalise_axis(node, node.attributes["axis"], indices.ndim + 1)
         with np.errstate(invalid="ignore"):
             found = np.expand_dims(indices.astype(np.int64), axis)
+            if indices.dtype.kind not in "iu":
+                found[np.isnan(np.expand_dims(indices, axis))] = size  # no class
         classes = np.arange(size).reshape(-1, *(1,) * (indices.ndim - axis))
         hot = np.where(found < 0, found + size, found) == classes
         return [np.where(hot, values[1], values[0]).astype(values.dtype, copy=False)]
@@ -70,17 +73,22 @@ class OneHot(Operator):
         axis = normalise_axis(node, node.attributes["axis"], rank)
         size = int(known(build, depth).reshape(()))
         found = build.reshape(indices, (*indices.shape[:axis], 1, *indices.shape[axis:]))
-        # Beyond 32 bits no index is one of a class: clamped, so that it does not wrap onto one.
+        # Beyond 32 bits no index is one of a class, nor is infinity: it must not wrap onto one.
         places = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (rank - axis - 1))
         classes = build.constant(Constant(INT32, places.shape, places), "classes")
         off, on = (build.reshape(values.slice([i], [1], [1]), ()) for i in (0, 1))
 
         def write(body: BodyWriter, index: str, place: str, off: str, on: str) -> str:
-            bound = 2**30 if indices.dtype.bits > 16 else None
-            if bound is not None:
-                low = body.constant(-bound if indices.dtype.kind != "u" else 0, index)
-                index = body("Min", body("Max", index, low), body.constant(bound, index))
+            there = ""
+            if indices.dtype.is_float:  # NaN is less than nothing
+                bound = 2.0**30 if indices.dtype.bits > 16 else math.inf
+                there = body("Less", body("Abs", index), body.constant(bound, index))
+            elif indices.dtype.bits > 16:
+                low = body.constant(-(2**30) if indices.dtype.kind != "u" else 0, index)
+                index = body("Min", body("Max", index, low), body.constant(2**30, index))
             whole = body.cast(index, INT32)
+            if there:
+                whole = body("Where", there, whole, body.constant(size, whole))
             zero = body.constant(0, whole)
             wrapped = body(
                 "Where", body("Less", whole, zero), body("Add", whole, body.constant(size, whole)), whole

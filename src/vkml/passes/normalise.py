@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names, with_bodies
@@ -22,7 +25,7 @@ def normalise(graph: Graph) -> Graph:
 
 
 def _normalised(graph: Graph, taken: set[str]) -> Graph:
-    """A graph or a body; adds the names of the values that it makes to those that are `taken`."""
+    """A graph or a body, itself where it stays as it is; adds names of values it makes to those `taken`."""
     nodes: list[Node] = []
     constants: dict[str, Constant] = dict(graph.constants)
     for node in graph.nodes:
@@ -32,6 +35,8 @@ def _normalised(graph: Graph, taken: set[str]) -> Graph:
                 nodes.append(with_bodies(form, lambda body: _normalised(body, taken)))
             else:
                 constants[form.outputs[0]] = stated
+    if len(nodes) == len(graph.nodes) and all(map(operator.is_, nodes, graph.nodes)):
+        return graph
     return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
@@ -79,17 +84,15 @@ def _report_unknown(graph: Graph) -> None:
 
 
 def _upgraded(node: Node) -> list[Node]:
-    operator = find(node)
+    spec = find(node)
     if node.attributes:
-        hidden = sorted(operator.internal_attributes.intersection(node.attributes))
+        hidden = sorted(spec.internal_attributes.intersection(node.attributes))
         if hidden:
             raise InvalidGraph(f"{node.label}: the attribute {hidden[0]!r} is not one of {node.op}'s")
-        changed = operator.retyped_attributes if node.version < 6 else ()
-        stated = {key: value for key, value in node.attributes.items() if key not in changed}
-        checked = check_attributes(replace(node, attributes=stated), operator)
-        node = replace(node, attributes={**node.attributes, **checked})
+        changed = spec.retyped_attributes if node.version < 6 else ()
+        node = _with_attributes(node, {**node.attributes, **check_attributes(node, spec, changed)})
     with explained(node, f"its form of opset {node.version} cannot be understood"):
-        upgraded = operator.upgrade(node)
+        upgraded = spec.upgrade(node)
     forms = [upgraded] if isinstance(upgraded, Node) else list(upgraded)
     # A rewrite may name other operators, which are then in their newest form already.
     complete = []
@@ -98,13 +101,22 @@ def _upgraded(node: Node) -> list[Node]:
         count = len(form.inputs)
         while count and not form.inputs[count - 1]:
             count -= 1
-        inputs = form.inputs[:count]
-        _check_count(form, "inputs", len(inputs), spec.inputs)
+        _check_count(form, "inputs", count, spec.inputs)
         _check_count(form, "outputs", len(form.outputs), spec.outputs)
-        form = replace(form, inputs=inputs, attributes=normalise_attributes(form, spec))
+        if count < len(form.inputs):
+            form = replace(form, inputs=form.inputs[:count])
+        form = _with_attributes(form, normalise_attributes(form, spec))
         spec.check(form)
         complete.append(form)
     return complete
+
+
+def _with_attributes(node: Node, attributes: Mapping[str, Any]) -> Node:
+    """The node with these attributes; itself, with all that is known of it, where it has them already."""
+    own = node.attributes
+    if [*own] == [*attributes] and all(map(operator.is_, own.values(), attributes.values())):
+        return node
+    return replace(node, attributes=attributes)
 
 
 def _check_count(node: Node, what: str, found: int, allowed: tuple[int, int]) -> None:

@@ -14,12 +14,12 @@ by planning and cuts nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from vkml.errors import InvalidGraph
 from vkml.ir import Graph, GraphIndex, Node, Value, find
-from vkml.ir.types import UNKNOWN, TensorType
+from vkml.ir.types import UNKNOWN, TensorType, ValueType
 from vkml.ops.bodies import infer_values
 from vkml.passes.folding import is_foldable
 
@@ -41,6 +41,8 @@ class Segment:
     """Nodes whose results have sizes that are not known before they have run."""
     alone: Node | None = None
     """The segment's only node, where that is one that no plan can have."""
+    types: Mapping[str, ValueType] = field(default_factory=dict)
+    """For such a node: types of the values around it, as far as they are known."""
 
 
 def segments(graph: Graph) -> tuple[Segment, ...]:
@@ -79,7 +81,7 @@ class _Places:
         """Nodes that run by themselves, one after the other, behind each segment."""
         self._late: set[str] = set()
         """What these make."""
-        self._stands_alone = standing_alone(graph)
+        self._stands_alone, self.types = standing_alone(graph)
         self._small = _small_values(graph)
         self._folded: set[str] = set()
         """Of `planned`, those that need no value from outside of the segment, only types."""
@@ -128,15 +130,15 @@ class _Places:
         return name in self._small
 
 
-def standing_alone(graph: Graph) -> Callable[[Node], bool]:
-    """Tells the nodes of a graph that no plan can have.
+def standing_alone(graph: Graph) -> tuple[Callable[[Node], bool], Mapping[str, ValueType]]:
+    """Tells the nodes of a graph that no plan can have, and the types of its values where there may be any.
 
     Raises:
         InvalidGraph: a node that needs a tensor is given a sequence or an optional.
     """
     holds_any = any(value.type.is_container for value in (*graph.inputs, *graph.outputs))
     if not holds_any and not any(find(node).stands_alone for node in graph.nodes):
-        return lambda node: False
+        return lambda node: False, {}
     types = infer_values(graph, {}, {})
     alone: set[int] = set()
     for node in graph.nodes:
@@ -154,7 +156,7 @@ def standing_alone(graph: Graph) -> Callable[[Node], bool]:
         found, stated = types.get(output.name, UNKNOWN), output.type
         if type(found) is not type(stated) and not found.is_unknown and not stated.is_unknown:
             raise InvalidGraph(f"the output '{output.name}' is stated to be {stated} and computes to {found}")
-    return lambda node: id(node) in alone
+    return lambda node: id(node) in alone, types
 
 
 def _is_shape(node: Node) -> bool:
@@ -275,7 +277,7 @@ def _parts(graph: Graph, places: _Places) -> Iterator[Segment]:
                 nodes=(node,),
                 constants={name: graph.constants[name] for name in node.reads if name in graph.constants},
             )
-            yield Segment(part, (), frozenset(), (), node)
+            yield Segment(part, (), frozenset(), (), node, places.types)
 
 
 def _segment(graph: Graph, places: _Places, sized_by_data: Sequence[Node]) -> Segment:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.patience import patience
 from vkml.cpu.functions import ffi
 from vkml.cpu.native.calls import BLOCK_WORDS, ROW_WORDS, Calls, calls
 
@@ -108,7 +109,7 @@ def test_a_lock_is_waited_for(made: Calls) -> None:
     thread.join(timeout=0.1)
     assert thread.is_alive() and not driver.events
     driver.lock[0] = 0
-    thread.join(timeout=60)
+    thread.join(timeout=patience(60))
     assert driver.events == ["submit, locked 1", "ask"]
     assert driver.lock[0] == 0
 

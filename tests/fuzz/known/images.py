@@ -95,6 +95,10 @@ def _crops(node: Node, inputs: list[Array | None], result: Array) -> Any:
     return node.attributes["coordinate_transformation_mode"] == "tf_crop_and_resize"
 
 
+def _is_cubic_to_the_border(node: Node, inputs: list[Array | None], result: Array) -> Any:
+    return node.attributes["mode"] == "cubic" and node.attributes["padding_mode"] == "border"
+
+
 FREEDOMS = (
     Freedom(
         "Resize Upsample GridSample RoiAlign", _may_overflow, "infinity times a weight of 0: who multiplies?"
@@ -112,5 +116,11 @@ FREEDOMS = (
         "Resize", _has_a_size_at_a_jump, "sizes are float32 with vkml and onnxruntime, float64 there", ONNX
     ),
     Freedom("Resize", _is_complex, "onnx's evaluator drops the imaginary part", ONNX),
+    Freedom(
+        "GridSample",
+        _is_cubic_to_the_border,
+        "onnx's evaluator moves the place to the border, PyTorch and onnxruntime each element that is read",
+        ONNX,
+    ),
     Freedom("CenterCropPad Pad", _is_text, "onnx's evaluator pads texts with numbers", ONNX),
 )
