@@ -34,8 +34,8 @@ _PROMOTION = ("get_default_dtype", "promote_types", "result_type", "set_default_
 _OPERATIONS = (
     "abs", "acos", "acosh", "add", "all", "amax", "amin", "any", "argmax", "argmin", "asin", "asinh", "atan",
     "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "cat", "ceil",
-    "chunk", "clamp", "cos", "cosh", "cumsum", "div", "eq", "erf", "exp", "flatten", "floor", "floor_divide",
-    "fmod", "gather", "ge", "gt", "index_select", "isfinite", "isinf", "isnan", "le", "lerp", "log", "log10", "log2",
+    "chunk", "clamp", "cos", "cosh", "cumsum", "div", "eq", "erf", "exp", "expm1", "flatten", "floor", "floor_divide",
+    "fmod", "gather", "ge", "gt", "index_select", "isfinite", "isinf", "isnan", "le", "lerp", "log", "log10", "log1p", "log2",
     "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "matmul",
     "maximum", "mean", "minimum", "mul", "ne", "neg", "norm", "permute", "pow", "prod", "reciprocal", "relu",
     "remainder", "reshape", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split",

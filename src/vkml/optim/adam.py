@@ -8,7 +8,8 @@ from typing import Any
 
 from vkml.optim.optimizer import Optimizer
 from vkml.tensors import Tensor
-from vkml.tensors.operations import maximum
+from vkml.tensors.creation import zeros
+from vkml.tensors.operations import expm1, maximum
 
 
 class Adam(Optimizer):
@@ -45,17 +46,23 @@ class Adam(Optimizer):
             grad = -grad
         if decay and not self._decays_apart:
             grad = grad + param * decay
-        step = state["step"] = state.get("step", 0) + 1
-        mean, square = state.get("exp_avg"), state.get("exp_avg_sq")
-        mean = grad * (1 - one) if mean is None else mean * one + grad * (1 - one)
-        square = grad * grad * (1 - two) if square is None else square * two + grad * grad * (1 - two)
-        state["exp_avg"], state["exp_avg_sq"] = mean, square
+        before, mean, square = (state.get(name) for name in ("step", "exp_avg", "exp_avg_sq"))
+        # A tensor, so that a captured step counts on.
+        counted = zeros(dtype=param.dtype, device=param.device) if before is None else before
+        step = self.remember(state, "step", counted + 1)
+        mean = self.remember(
+            state, "exp_avg", grad * (1 - one) if mean is None else mean * one + grad * (1 - one)
+        )
+        squared = grad * grad * (1 - two)
+        square = self.remember(state, "exp_avg_sq", squared if square is None else square * two + squared)
         if group["amsgrad"]:
             most = state.get("max_exp_avg_sq")
-            square = state["max_exp_avg_sq"] = square if most is None else maximum(most, square)
-        root = square.sqrt() * (1 / math.sqrt(1 - two**step)) + group["eps"]
+            square = self.remember(
+                state, "max_exp_avg_sq", square if most is None else maximum(most, square)
+            )
+        root = (square / _corrected(step, two)).sqrt() + group["eps"]
         found = param * (1 - lr * decay) if decay and self._decays_apart else param
-        param.copy_(found - mean / root * (lr / (1 - one**step)))
+        param.copy_(found - mean / _corrected(step, one) / root * lr)
 
 
 class AdamW(Adam):
@@ -68,3 +75,8 @@ class AdamW(Adam):
         eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+
+
+def _corrected(step: Tensor, beta: float) -> Tensor | float:
+    """1 - βᵗ, as -expm1(t log β), which keeps its digits where βᵗ is near 1."""
+    return expm1(step * math.log(beta)).neg() if beta else 1.0

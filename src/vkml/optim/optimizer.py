@@ -87,6 +87,15 @@ class Optimizer:
         """
         raise NotImplementedError
 
+    def remember(self, state: dict[str, Any], name: str, value: Tensor) -> Tensor:
+        """Keeps a tensor from step to step, in the tensor that it is kept in already; returns that."""
+        kept: Tensor | None = state.get(name)
+        if kept is None:
+            kept = state[name] = value.clone()
+        else:
+            kept.copy_(value)
+        return kept
+
     def state_dict(self) -> dict[str, Any]:
         """State and settings, parameters by number, as PyTorch has them."""
         numbers: dict[int, int] = {}

@@ -44,7 +44,7 @@ class SGD(Optimizer):
         momentum = group["momentum"]
         if momentum:
             before = state.get("momentum_buffer")
-            kept = grad if before is None else before * momentum + grad * (1 - group["dampening"])
-            state["momentum_buffer"] = kept
+            fresh = grad if before is None else before * momentum + grad * (1 - group["dampening"])
+            kept = self.remember(state, "momentum_buffer", fresh)
             grad = grad + kept * momentum if group["nesterov"] else kept
         param.sub_(grad * group["lr"])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from vkml.ir import DType, dtypes
-from vkml.ir.gradients import converted, expanded, reshaped
+from vkml.ir import DType, dtypes, scalar
+from vkml.ir.gradients import converted, expanded, expression, reshaped
 from vkml.tensors import tensor as core
 from vkml.tensors.promotion import get_default_dtype, result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
@@ -298,6 +298,21 @@ erf, sigmoid = map(_unary, ("Erf", "Sigmoid"))
 floor, ceil, round = (_unary(op) for op in ("Floor", "Ceil", "Round"))
 isnan, isinf = (_unary(op) for op in ("IsNaN", "IsInf"))
 relu = _unary("Relu", keeps_type=True)
+
+
+def _written(operation: str) -> Callable[[Tensor], Tensor]:
+    """A function that ONNX has no operator for."""
+
+    def act(x: Tensor) -> Tensor:
+        value = floating(x)
+        form = scalar.unary(operation, scalar.argument(0, value.type.dtype))
+        return wrap(expression(EMITTER, form, [value], value.type.dtype))
+
+    act.__doc__ = f"{operation}, element by element."
+    return act
+
+
+expm1, log1p = map(_written, ("expm1", "log1p"))
 
 
 def trunc(x: Tensor) -> Tensor:

@@ -331,6 +331,7 @@ class Tensor:
     bitwise_or, bitwise_xor, broadcast_to = op.bitwise_or, op.bitwise_xor, op.broadcast_to
     ceil, chunk, clamp, clip, cos, cosh = op.ceil, op.chunk, op.clamp, op.clamp, op.cos, op.cosh
     cumsum, div, divide, eq, erf, exp = op.cumsum, op.div, op.div, op.eq, op.erf, op.exp
+    expm1, log1p = op.expm1, op.log1p
     expand, flatten, floor, floor_divide = op.expand, op.flatten, op.floor, op.floor_divide
     fmod, gather, ge, gt, index_select = op.fmod, op.gather, op.ge, op.gt, op.index_select
     isfinite, isinf, isnan, le, lerp = op.isfinite, op.isinf, op.isnan, op.le, op.lerp

@@ -1,0 +1,185 @@
+"""Functions of tensors that are recorded once and then run as one plan, in one submission."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vkml.engine.device_array import DeviceArray, Place
+from vkml.errors import RuntimeException
+from vkml.tensors.creation import as_tensor
+from vkml.tensors.tensor import Tensor, capture, compute
+from vkml.tracing import Traced, value_of
+from vkml.tracing.evaluation import Program, Recorded
+
+Array = np.ndarray[Any, Any]
+CAPTURES_KEPT = 16
+"""Captures of a function that were used last."""
+
+
+class CaptureError(RuntimeException, RuntimeError):
+    """A function does what a capture cannot repeat."""
+
+
+class jit:
+    """Has a function of tensors run as one plan: a training step with its gradients and updates, say.
+
+    The first call with arguments of these types and shapes runs as it is written; the second is captured, and
+    later ones only run what was captured: the function itself is not called. Tensors that it writes in place
+    (parameters, what optimizers remember) are written each time; numbers of the program, a learning rate among
+    them, are those of the capture.
+
+    Args:
+        function: of tensors, arrays and other arguments, which have to be the same for the same capture.
+
+    Raises:
+        CaptureError: in a capture, an element of a tensor is looked at, or gradients would be left behind of
+            what is not captured.
+
+    Example:
+        >>> import vkml
+        >>> weight = vkml.zeros(3, requires_grad=True)
+        >>> optimizer = vkml.optim.SGD([weight], lr=0.1)
+        >>> @vkml.jit
+        ... def step(x):
+        ...     optimizer.zero_grad()
+        ...     loss = ((weight - x) ** 2).sum()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     return loss
+        >>> for _ in range(50):
+        ...     loss = step(vkml.tensor([1.0, 2.0, 3.0]))
+        >>> loss.item() < 1e-6
+        True
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._captures: dict[Hashable, _Capture | None] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        leaves: list[Any] = []
+        key = (_flattened(arguments, leaves), _flattened(named, leaves))
+        values = [leaf if isinstance(leaf, Tensor) else as_tensor(leaf) for leaf in leaves]
+        key = (key, *[(value.tensor_type.key, value.device) for value in values])
+        if key not in self._captures:
+            self._captures[key] = None
+            return self._function(*arguments, **named)
+        found = self._captures[key]
+        if found is None:
+            found = _Capture(self._function, arguments, named, values)
+            if len(self._captures) > CAPTURES_KEPT:
+                self._captures.pop(next(iter(self._captures)))
+            self._captures[key] = found
+        return found.run(values)
+
+
+class _Capture:
+    """What a function does, as one program.
+
+    Args:
+        function: to be captured.
+        arguments: of a call.
+        named: likewise.
+        values: the tensors among them, in the order of `_flattened`.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Any, named: Any, values: Sequence[Tensor]
+    ) -> None:
+        compute(values)
+        given = [Tensor(value_of(value.value.data)) for value in values]  # type: ignore[arg-type]
+        left = list(given)
+        with capture() as seen:
+            made = function(*_filled(arguments, left), **_filled(named, left))
+        results: list[Any] = []
+        self._structure = made
+        _flattened(made, results)
+        for result in results:
+            if not isinstance(result, Tensor):
+                raise CaptureError(f"a captured function returns tensors, not {type(result).__name__}")
+        self._written = list(seen.written.values())
+        for tensor in seen.graded.values():
+            tensor.grad = None
+        targets = [result.value for result in results] + [tensor.value for tensor in self._written]
+        self._known = [value if value.data is not None else None for value in targets]
+        pending = [value for value in targets if value.data is None]
+        for tensor, before in seen.before:
+            tensor._restore(before)
+        recorded = Recorded(pending, held=False)
+        self._program = Program(recorded, frozenset(), pending[0].device if pending else None)
+        order = {id(value): at for at, value in enumerate(recorded.wanted)}
+        self._places = [None if value.data is not None else order[id(value)] for value in targets]
+        self._results = len(results)
+        arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
+        states = {id(value): tensor for tensor, value in seen.read}
+        self._feeds: list[Callable[[Sequence[Tensor]], Any]] = []
+        for at in self._program.inputs:
+            leaf = recorded.leaves[at]
+            self._feeds.append(_feed(arguments_at.get(id(leaf)), states.get(id(leaf)), leaf))
+
+    def run(self, values: Sequence[Tensor]) -> Any:
+        """Runs it for other arguments of these types.
+
+        Returns:
+            What the function returned, with tensors of this run.
+        """
+        compute(values)
+        feeds = [feed(values) for feed in self._feeds]
+        places: dict[str, Place] | None = None
+        if self._program.device is not None:
+            places = dict(self._program.places or {})
+            for tensor, place in zip(self._written, self._places[self._results :], strict=True):
+                there = tensor.value.data
+                if place is not None and isinstance(there, DeviceArray):
+                    places[self._program.outputs[place]] = there
+        made = self._program.run_feeds(feeds, places)
+        found = [
+            Tensor(known if place is None else value_of(made[place]))  # type: ignore[arg-type]
+            for known, place in zip(self._known, self._places, strict=True)
+        ]
+        for tensor, now in zip(self._written, found[self._results :], strict=True):
+            tensor._restore(now.value)
+        return _filled(self._structure, found[: self._results])
+
+
+def _feed(argument: int | None, state: Tensor | None, leaf: Traced) -> Callable[[Sequence[Tensor]], Any]:
+    """Where the elements of an input are when a capture runs."""
+    if argument is not None:
+        return lambda values: values[argument].value.data
+    if state is not None:
+        return lambda values: _known(state)
+    return lambda values: leaf.data
+
+
+def _known(tensor: Tensor) -> Any:
+    if tensor.value.data is None:
+        compute([tensor])
+    return tensor.value.data
+
+
+def _flattened(value: Any, leaves: list[Any]) -> Hashable:
+    """What nested lists, tuples and mappings look like but for their tensors and arrays, which are `leaves`."""
+    if isinstance(value, Tensor | np.ndarray):
+        leaves.append(value)
+        return Tensor
+    if isinstance(value, list | tuple):
+        return type(value), *[_flattened(item, leaves) for item in value]
+    if isinstance(value, dict):
+        return dict, *[(key, _flattened(item, leaves)) for key, item in value.items()]
+    return type(value), value
+
+
+def _filled(value: Any, leaves: list[Any]) -> Any:
+    """The same with other tensors, which are taken from the front of `leaves`."""
+    if isinstance(value, Tensor | np.ndarray):
+        return leaves.pop(0)
+    if isinstance(value, list | tuple):
+        return type(value)([_filled(item, leaves) for item in value])
+    if isinstance(value, dict):
+        return {key: _filled(item, leaves) for key, item in value.items()}
+    return value
