@@ -19,12 +19,14 @@ from vkml.ir.dtypes import (
     UINT64,
     DType,
 )
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, all_given, given
 from vkml.ir.operator import INT, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
 from vkml.ops.limits import check_size
+from vkml.ops.matmul_gradients import gemm_gradients, left_gradient, right_gradient
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import renew
 
@@ -116,6 +118,22 @@ class MatMul(Operator):
             build.reshape(right, (batch, geometry.k, geometry.n)),
         )
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        a, b, cotangent = present(inputs, 0), present(inputs, 1), present(cotangents, 0)
+        geometry = matmul_geometry(node, build.type_of(a).dims, build.type_of(b).dims)
+        return [
+            left_gradient(build, geometry, a, b, cotangent) if needed[0] else None,
+            right_gradient(build, geometry, a, b, cotangent) if needed[1] else None,
+        ]
+
 
 @dataclass(frozen=True)
 class GemmGeometry:
@@ -201,6 +219,28 @@ class Gemm(Operator):
             addend_scale=node.attributes["beta"],
         )
         return build.matmul(build.reshape(left, (1, *left.shape)), build.reshape(right, (1, *right.shape)))
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return gemm_gradients(
+            build,
+            present(inputs, 0),
+            present(inputs, 1),
+            optional(inputs, 2),
+            present(cotangents, 0),
+            needed,
+            alpha=node.attributes["alpha"],
+            beta=node.attributes["beta"],
+            flips_a=int(bool(node.attributes["transA"])),
+            flips_b=int(bool(node.attributes["transB"])),
+        )
 
 
 def _require_lanes(node: Node, zero: Known, operand: Known, inner: int, what: str) -> None:
