@@ -34,13 +34,13 @@ _PROMOTION = ("get_default_dtype", "promote_types", "result_type", "set_default_
 _OPERATIONS = (
     "abs", "acos", "acosh", "add", "all", "amax", "amin", "any", "argmax", "argmin", "asin", "asinh", "atan",
     "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "cat", "ceil",
-    "chunk", "clamp", "cos", "cosh", "cumsum", "div", "eq", "erf", "exp", "expm1", "flatten", "floor", "floor_divide",
-    "fmod", "gather", "ge", "gt", "index_select", "isfinite", "isinf", "isnan", "le", "lerp", "log", "log10", "log1p", "log2",
-    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "matmul",
-    "maximum", "mean", "minimum", "mul", "ne", "neg", "norm", "permute", "pow", "prod", "reciprocal", "relu",
-    "remainder", "reshape", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split",
-    "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "tan", "tanh", "topk", "transpose", "tril",
-    "triu", "trunc", "unsqueeze", "var", "where",
+    "chunk", "clamp", "cos", "cosh", "cumsum", "div", "eq", "erf", "exp", "expm1", "flatten", "floor",
+    "floor_divide", "fmod", "gather", "ge", "gt", "index_select", "isfinite", "isinf", "isnan", "le", "lerp",
+    "log", "log10", "log1p", "log2", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsumexp", "lt", "matmul", "maximum", "mean", "minimum", "mul", "ne", "neg", "norm", "permute", "pow",
+    "prod", "reciprocal", "relu", "remainder", "reshape", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh",
+    "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "sum", "tan", "tanh",
+    "topk", "transpose", "tril", "triu", "trunc", "unsqueeze", "var", "where",
 )  # fmt: skip
 _DTYPES = (
     "bfloat16", "bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint16",
@@ -60,6 +60,7 @@ _LAZY = {
     "devices": "vkml.engine.devices",
     "close_devices": "vkml.engine.devices",
     "Size": "vkml.tensors",
+    "jit": "vkml.tensors.jit",
     "Tensor": "vkml.tensors",
     **dict.fromkeys(_CREATION, "vkml.tensors.creation"),
     **dict.fromkeys(_RANDOM, "vkml.tensors.random"),
@@ -69,8 +70,8 @@ _LAZY = {
 }
 
 __all__ = [  # noqa: F405
-    "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode", "Fail",
-    "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
+    "CaptureError", "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode",
+    "Fail", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
     "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
     "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
     "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor",

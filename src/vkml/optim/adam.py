@@ -57,9 +57,7 @@ class Adam(Optimizer):
         square = self.remember(state, "exp_avg_sq", squared if square is None else square * two + squared)
         if group["amsgrad"]:
             most = state.get("max_exp_avg_sq")
-            square = self.remember(
-                state, "max_exp_avg_sq", square if most is None else maximum(most, square)
-            )
+            square = self.remember(state, "max_exp_avg_sq", square if most is None else maximum(most, square))
         root = (square / _corrected(step, two)).sqrt() + group["eps"]
         found = param * (1 - lr * decay) if decay and self._decays_apart else param
         param.copy_(found - mean / _corrected(step, one) / root * lr)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
-from vkml.errors import RuntimeException
 from vkml.tensors.creation import as_tensor
 from vkml.tensors.tensor import Tensor, capture, compute
 from vkml.tracing import Traced, value_of
@@ -20,20 +19,17 @@ CAPTURES_KEPT = 16
 """Captures of a function that were used last."""
 
 
-class CaptureError(RuntimeException, RuntimeError):
-    """A function does what a capture cannot repeat."""
-
-
 class jit:
     """Has a function of tensors run as one plan: a training step with its gradients and updates, say.
 
     The first call with arguments of these types and shapes runs as it is written; the second is captured, and
     later ones only run what was captured: the function itself is not called. Tensors that it writes in place
-    (parameters, what optimizers remember) are written each time; numbers of the program, a learning rate among
-    them, are those of the capture.
+    (parameters, what optimizers remember) are written each time; numbers of the program, a learning rate
+    among them, are those of the capture.
 
     Args:
-        function: of tensors, arrays and other arguments, which have to be the same for the same capture.
+        function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
+            the same for the same capture.
 
     Raises:
         CaptureError: in a capture, an element of a tensor is looked at, or gradients would be left behind of
@@ -63,12 +59,13 @@ class jit:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         leaves: list[Any] = []
-        key = (_flattened(arguments, leaves), _flattened(named, leaves))
+        form = _flattened(arguments, leaves), _flattened(named, leaves)
         values = [leaf if isinstance(leaf, Tensor) else as_tensor(leaf) for leaf in leaves]
-        key = (key, *[(value.tensor_type.key, value.device) for value in values])
+        key = (form, *[(value.tensor_type.key, value.device) for value in values])
         if key not in self._captures:
             self._captures[key] = None
-            return self._function(*arguments, **named)
+            left = list(values)
+            return self._function(*_filled(arguments, left), **_filled(named, left))
         found = self._captures[key]
         if found is None:
             found = _Capture(self._function, arguments, named, values)
@@ -96,12 +93,9 @@ class _Capture:
         left = list(given)
         with capture() as seen:
             made = function(*_filled(arguments, left), **_filled(named, left))
-        results: list[Any] = []
+        results: list[Tensor] = []
         self._structure = made
         _flattened(made, results)
-        for result in results:
-            if not isinstance(result, Tensor):
-                raise CaptureError(f"a captured function returns tensors, not {type(result).__name__}")
         self._written = list(seen.written.values())
         for tensor in seen.graded.values():
             tensor.grad = None
@@ -109,7 +103,7 @@ class _Capture:
         self._known = [value if value.data is not None else None for value in targets]
         pending = [value for value in targets if value.data is None]
         for tensor, before in seen.before:
-            tensor._restore(before)
+            tensor._replace(before)
         recorded = Recorded(pending, held=False)
         self._program = Program(recorded, frozenset(), pending[0].device if pending else None)
         order = {id(value): at for at, value in enumerate(recorded.wanted)}
@@ -131,8 +125,8 @@ class _Capture:
         compute(values)
         feeds = [feed(values) for feed in self._feeds]
         places: dict[str, Place] | None = None
-        if self._program.device is not None:
-            places = dict(self._program.places or {})
+        if self._program.places is not None:
+            places = dict(self._program.places)
             for tensor, place in zip(self._written, self._places[self._results :], strict=True):
                 there = tensor.value.data
                 if place is not None and isinstance(there, DeviceArray):
@@ -143,7 +137,7 @@ class _Capture:
             for known, place in zip(self._known, self._places, strict=True)
         ]
         for tensor, now in zip(self._written, found[self._results :], strict=True):
-            tensor._restore(now.value)
+            tensor._replace(now.value)
         return _filled(self._structure, found[: self._results])
 
 
@@ -163,7 +157,7 @@ def _known(tensor: Tensor) -> Any:
 
 
 def _flattened(value: Any, leaves: list[Any]) -> Hashable:
-    """What nested lists, tuples and mappings look like but for their tensors and arrays, which are `leaves`."""
+    """What nested lists, tuples and mappings look like; tensors and arrays go to `leaves`."""
     if isinstance(value, Tensor | np.ndarray):
         leaves.append(value)
         return Tensor

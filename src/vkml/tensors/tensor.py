@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
@@ -9,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from vkml.engine.device_array import on_host
-from vkml.errors import NotDifferentiable
+from vkml.errors import CaptureError, NotDifferentiable
 from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.gradients import converted, expanded
 from vkml.tensors import operations as op
@@ -28,6 +30,46 @@ MOST_PENDING = 2000
 """Depth of what is recorded at which it is computed, though nobody looks: memory stays bounded."""
 _roots: list[weakref.ref[Traced]] = []
 """What `backward` was called on and is not known: computed with whatever is computed next."""
+
+
+class Capture:
+    """What a function that is captured reads and writes of tensors that there were before.
+
+    Attributes:
+        read: known tensors and the values that they had.
+        before: tensors that were written, and the values that they had.
+        written: the same tensors, by identity.
+        graded: tensors that were given gradients.
+    """
+
+    def __init__(self) -> None:
+        self.read: list[tuple[Tensor, Traced]] = []
+        self.before: list[tuple[Tensor, Traced]] = []
+        self.written: dict[int, Tensor] = {}
+        self.graded: dict[int, Tensor] = {}
+
+
+class _Captures(threading.local):
+    latest: Capture | None = None
+
+
+_captures = _Captures()
+
+
+@contextlib.contextmanager
+def capture() -> Iterator[Capture]:
+    """Has this thread compute nothing and note what tensors are read and written.
+
+    Raises:
+        CaptureError: within another capture.
+    """
+    if _captures.latest is not None:
+        raise CaptureError("a captured function cannot capture another one")
+    found = _captures.latest = Capture()
+    try:
+        yield found
+    finally:
+        _captures.latest = None
 
 
 class Size(tuple[int, ...]):
@@ -72,7 +114,7 @@ class Tensor:
         self._hooks: list[Callable[[Tensor], Tensor | None]] = []
         self._keeps_grad = False
         if value.application is not None and value.application.depth > MOST_PENDING and value.data is None:
-            evaluate([value])
+            compute([self])
 
     def __del__(self) -> None:
         traced = getattr(self, "_traced", None)
@@ -92,6 +134,9 @@ class Tensor:
             assert self._view is not None
             self._hold(self._view.read(self._base.value))
             self._seen = self._root._version
+        latest = _captures.latest
+        if latest is not None and self._base is None and self._traced.data is not None:
+            latest.read.append((self, self._traced))
         return self._traced
 
     def _hold(self, value: Traced) -> None:
@@ -109,14 +154,21 @@ class Tensor:
             assert self._view is not None
             self._base._write(self._view.write(self._base.value, value))
             return self
-        was_leaf, owner = self._traced.is_leaf, self._traced.owner
-        if was_leaf:
-            value = _alone(value)
+        latest = _captures.latest
+        if latest is not None and id(self) not in latest.written:
+            latest.written[id(self)] = self
+            latest.before.append((self, self._traced))
+        self._replace(_alone(value) if self._traced.is_leaf else value)
+        return self
+
+    def _replace(self, value: Traced) -> None:
+        """Gives it another value, and the part in gradients that it had."""
+        before = self._traced
+        if before.is_leaf and value is not before:
             value.tracks = value.is_leaf = True
-            value.owner = owner
+            value.owner = before.owner
         self._hold(value)
         self._version += 1
-        return self
 
     @property
     def _is_leaf_that_tracks(self) -> bool:
@@ -184,6 +236,10 @@ class Tensor:
     # -- elements on the host -------------------------------------------------------------------------------
 
     def _elements(self) -> Array:
+        if _captures.latest is not None:
+            raise CaptureError(
+                "a captured function cannot look at the elements of a tensor: return it, and look at it then"
+            )
         value = self.value
         if value.data is None:
             compute([self])
@@ -543,6 +599,13 @@ class Tensor:
             release([value])
 
     def _add_gradient(self, found: Tensor) -> None:
+        latest = _captures.latest
+        if latest is not None:
+            if self._grad is not None and id(self) not in latest.graded:
+                raise CaptureError(
+                    "a captured function would add to gradients of before: call zero_grad() within it"
+                )
+            latest.graded[id(self)] = self
         for hook in self._hooks:
             found = hook(found) or found
         if self.value.is_leaf or self._keeps_grad:
@@ -551,7 +614,12 @@ class Tensor:
 
 
 def compute(tensors: Sequence[Tensor]) -> None:
-    """Computes tensors, with what `backward` was called on, in as few submissions as can be."""
+    """Computes tensors, with what `backward` was called on, in as few submissions as can be.
+
+    In a capture nothing is computed.
+    """
+    if _captures.latest is not None:
+        return
     targets = [tensor.value for tensor in tensors]
     while _roots:
         root = _roots.pop()()

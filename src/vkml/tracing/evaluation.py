@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +35,15 @@ STRUCTURES_KEPT = 256
 _LABEL = "the recorded operations"
 
 
-class _Recorded:
+class Recorded:
     """What has to be computed for some values: applications in the order of recording, and what they read.
 
     Args:
         targets: values that are not known.
+        held: whether what tensors of the program hold is computed, too.
     """
 
-    def __init__(self, targets: Sequence[Traced]) -> None:
+    def __init__(self, targets: Sequence[Traced], held: bool = True) -> None:
         self.applications = _applications(targets)
         self.leaves: list[Traced] = []
         """Known values, in the order in which they are met."""
@@ -51,13 +52,13 @@ class _Recorded:
         self.places: dict[tuple[int, int], int] = {}
         """Serial of an application and number of an output → the value's number."""
         self._leaf_numbers: dict[int, int] = {}
-        self.wanted = self._wanted(targets)
+        self.wanted = self._wanted(targets, held)
         self.key = self._key()
 
-    def _wanted(self, targets: Sequence[Traced]) -> list[Traced]:
+    def _wanted(self, targets: Sequence[Traced], held: bool) -> list[Traced]:
         """The targets, and what else tensors of the program hold of what they are made of."""
         wanted: dict[int, Traced] = {id(value): value for value in targets}
-        for application in self.applications:
+        for application in self.applications if held else ():
             for value in application.inputs:
                 if value is not None and value.data is None and value.holders:
                     wanted[id(value)] = value
@@ -126,7 +127,7 @@ class _Structure:
         self.varying: frozenset[int] = frozenset()
         """Which of the numbers have changed from one time to another: they are inputs of the plan."""
 
-    def fixed(self, recorded: _Recorded) -> tuple[bytes | None, ...]:
+    def fixed(self, recorded: Recorded) -> tuple[bytes | None, ...]:
         """The numbers that are part of the plan; None for those that vary."""
         numbers = tuple([value.data.tobytes() for value in recorded.numbers])  # type: ignore[union-attr]
         if self.latest is not None and numbers != self.latest:
@@ -138,10 +139,10 @@ class _Structure:
         return tuple([None if at in self.varying else found for at, found in enumerate(numbers)])
 
 
-class _Program:
+class Program:
     """A structure planned for a device."""
 
-    def __init__(self, recorded: _Recorded, varying: frozenset[int], device: Device | None) -> None:
+    def __init__(self, recorded: Recorded, varying: frozenset[int], device: Device | None) -> None:
         numbers = {id(value): at for at, value in enumerate(recorded.numbers)}
         self.inputs = [
             at
@@ -161,20 +162,29 @@ class _Program:
         with collector_paused():
             self.runner = Runner(prepare_normalised(graph), _setting(device))
 
-    def run(self, recorded: _Recorded) -> list[Any]:
-        feeds = [recorded.leaves[at].data for at in self.inputs]
+    def run(self, recorded: Recorded) -> list[Any]:
+        """What was recorded, computed."""
+        return self.run_feeds([recorded.leaves[at].data for at in self.inputs], self.places)
+
+    def run_feeds(self, feeds: Sequence[Any], places: Mapping[str, Place] | None) -> list[Any]:
+        """All outputs, of inputs in the order of `inputs`.
+
+        Args:
+            feeds: arrays, or values of its device.
+            places: of outputs that are to be on the device, or in memory that there is.
+        """
         plan = self.runner.only_plan(feeds)
         if plan is not None:
-            return self.runner.run_plan(plan, feeds, self.outputs, places=self.places)
+            return self.runner.run_plan(plan, feeds, self.outputs, places=places)
         made = self.runner.run(feeds, self.outputs)
-        places = self.places or {}
+        places = places or {}
         return [
             place_array(found, places[name], "a tensor") if name in places else found
             for name, found in zip(self.outputs, made, strict=True)
         ]
 
 
-def _graph(recorded: _Recorded, inputs: Sequence[int]) -> Graph:
+def _graph(recorded: Recorded, inputs: Sequence[int]) -> Graph:
     names = {id(value): f"leaf {at}" for at, value in enumerate(recorded.leaves)}
     fed = set(inputs)
 
@@ -205,7 +215,7 @@ def _graph(recorded: _Recorded, inputs: Sequence[int]) -> Graph:
 
 _lock = threading.RLock()
 _structures: OrderedDict[Hashable, _Structure] = OrderedDict()
-_programs: OrderedDict[Hashable, _Program] = OrderedDict()
+_programs: OrderedDict[Hashable, Program] = OrderedDict()
 _settings: dict[int | None, tuple[Device | None, Setting]] = {}
 
 
@@ -240,7 +250,7 @@ def evaluate(targets: Sequence[Traced]) -> None:
 
 
 def _evaluate(targets: Sequence[Traced]) -> None:
-    recorded = _Recorded(targets)
+    recorded = Recorded(targets)
     device = targets[0].device
     program = _program(recorded, device)
     made = program.run(recorded)
@@ -250,7 +260,7 @@ def _evaluate(targets: Sequence[Traced]) -> None:
             value.application = None
 
 
-def _program(recorded: _Recorded, device: Device | None) -> _Program:
+def _program(recorded: Recorded, device: Device | None) -> Program:
     with _lock:
         key = (id(device), recorded.key)
         structure = _structures.get(key)
@@ -263,7 +273,7 @@ def _program(recorded: _Recorded, device: Device | None) -> _Program:
         fixed = structure.fixed(recorded)
         program = _programs.get((key, fixed))
         if program is None:
-            program = _Program(recorded, structure.varying, device)
+            program = Program(recorded, structure.varying, device)
             _programs[key, fixed] = program
             while len(_programs) > STRUCTURES_KEPT:
                 _programs.popitem(last=False)

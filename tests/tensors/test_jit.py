@@ -1,0 +1,112 @@
+"""Captured functions: what they compute, write and refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from vkml import Tensor, optim
+from vkml.errors import CaptureError
+
+Array = np.ndarray[Any, Any]
+OPTIMIZERS: dict[str, Callable[[list[Tensor]], optim.Optimizer]] = {
+    "sgd": lambda params: optim.SGD(params, lr=0.1, momentum=0.5),
+    "adam": lambda params: optim.Adam(params, lr=0.1, weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_are_those_that_are_not_captured(device_name: str, name: str) -> None:
+    def trained(wrap: Callable[[Any], Any]) -> tuple[list[float], Array]:
+        weight = vkml.zeros(3, requires_grad=True, device=device_name)
+        optimizer = OPTIMIZERS[name]([weight])
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = ((weight - x) ** 2).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        act = wrap(step)
+        losses = [
+            act(vkml.tensor([1.0, 2.0, 3.0 + number % 3], device=device_name)).item() for number in range(20)
+        ]
+        return losses, weight.detach().numpy()
+
+    found, weight = trained(vkml.jit)
+    wanted, exact = trained(lambda function: function)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    np.testing.assert_allclose(weight, exact, rtol=1e-5)
+
+
+def test_the_function_is_called_twice_for_arguments_of_a_kind() -> None:
+    calls = []
+
+    @vkml.jit
+    def scaled(x: Tensor, factors: dict[str, float], more: Array) -> tuple[Tensor, list[Tensor]]:
+        calls.append(x.shape)
+        return x * factors["twice"], [x + more, x]
+
+    for number in range(4):
+        x = vkml.tensor([1.0, number])
+        twice, [total, same] = scaled(x, {"twice": 2.0}, np.full(2, number, np.float32))
+        assert twice.tolist() == [2.0, 2.0 * number]
+        assert total.tolist() == [1.0 + number, 2.0 * number]
+        assert same.tolist() == [1.0, number]
+    assert len(calls) == 2
+    assert scaled(vkml.ones(2), {"twice": 3.0}, np.zeros(2, np.float32))[0].tolist() == [3.0, 3.0]
+    assert len(calls) == 3
+    scaled(vkml.ones(5), {"twice": 2.0}, np.zeros(5, np.float32))
+    assert len(calls) == 4
+
+
+def test_what_is_written_is_seen_by_later_runs_and_by_others(device_name: str) -> None:
+    total = vkml.zeros(2, device=device_name)
+    row = total[0:1]
+
+    @vkml.jit
+    def add(x: Tensor) -> Tensor:
+        total.add_(x)
+        return total * 2
+
+    for number in range(1, 5):
+        assert add(vkml.ones(2, device=device_name)).tolist() == [2.0 * number] * 2
+        assert total.tolist() == [float(number)] * 2
+    assert row.tolist() == [4.0]
+    total.zero_()
+    assert add(vkml.ones(2, device=device_name)).tolist() == [2.0, 2.0]
+
+
+def test_what_a_capture_cannot_repeat() -> None:
+    weight = vkml.zeros(2, requires_grad=True)
+
+    @vkml.jit
+    def looks(x: Tensor) -> Tensor:
+        return x * x.sum().item()
+
+    @vkml.jit
+    def adds(x: Tensor) -> Tensor:
+        loss = (weight * x).sum()
+        loss.backward()
+        return loss
+
+    @vkml.jit
+    def nests(x: Tensor) -> Any:
+        inner(x)
+        return inner(x)
+
+    inner = vkml.jit(lambda x: x + 1)
+    x = vkml.ones(2)
+    for function, words in ((looks, "look at"), (adds, "zero_grad")):
+        function(x)
+        with pytest.raises(CaptureError, match=words):
+            function(x)
+    nests(x)
+    with pytest.raises(CaptureError, match="another"):
+        nests(x)
+    assert vkml.ones(1).item() == 1  # nothing is captured any more
