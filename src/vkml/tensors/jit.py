@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
 from vkml.tensors.creation import as_tensor
-from vkml.tensors.tensor import Tensor, capture, compute
+from vkml.tensors.tensor import Tensor, capture, compute, is_capturing
 from vkml.tracing import Traced, value_of
 from vkml.tracing.evaluation import Program, Recorded
 
@@ -62,8 +63,8 @@ class jit:
         form = _flattened(arguments, leaves), _flattened(named, leaves)
         values = [leaf if isinstance(leaf, Tensor) else as_tensor(leaf) for leaf in leaves]
         key = (form, *[(value.tensor_type.key, value.device) for value in values])
-        if key not in self._captures:
-            self._captures[key] = None
+        if key not in self._captures or is_capturing():
+            self._captures.setdefault(key, None)
             left = list(values)
             return self._function(*_filled(arguments, left), **_filled(named, left))
         found = self._captures[key]
@@ -100,7 +101,6 @@ class _Capture:
         for tensor in seen.graded.values():
             tensor.grad = None
         targets = [result.value for result in results] + [tensor.value for tensor in self._written]
-        self._known = [value if value.data is not None else None for value in targets]
         pending = [value for value in targets if value.data is None]
         for tensor, before in seen.before:
             tensor._replace(before)
@@ -111,10 +111,13 @@ class _Capture:
         self._results = len(results)
         arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
         states = {id(value): tensor for tensor, value in seen.read}
-        self._feeds: list[Callable[[Sequence[Tensor]], Any]] = []
-        for at in self._program.inputs:
-            leaf = recorded.leaves[at]
-            self._feeds.append(_feed(arguments_at.get(id(leaf)), states.get(id(leaf)), leaf))
+
+        def feed(value: Traced) -> _Feed:
+            return _feed(arguments_at.get(id(value)), states.get(id(value)), value)
+
+        self._feeds = [feed(recorded.leaves[at]) for at in self._program.inputs]
+        self._known = [None if value.data is None else feed(value) for value in targets]
+        """Of results that are not computed, where they are."""
 
     def run(self, values: Sequence[Tensor]) -> Any:
         """Runs it for other arguments of these types.
@@ -122,26 +125,38 @@ class _Capture:
         Returns:
             What the function returned, with tensors of this run.
         """
-        compute(values)
-        feeds = [feed(values) for feed in self._feeds]
-        places: dict[str, Place] | None = None
-        if self._program.places is not None:
-            places = dict(self._program.places)
-            for tensor, place in zip(self._written, self._places[self._results :], strict=True):
-                there = tensor.value.data
-                if place is not None and isinstance(there, DeviceArray):
-                    places[self._program.outputs[place]] = there
-        made = self._program.run_feeds(feeds, places)
+        compute([*values, *self._written])
+        places = self._own_places()
+        known = [None if feed is None else feed(values) for feed in self._known]
+        made = self._program.run_feeds([feed(values) for feed in self._feeds], places)
         found = [
-            Tensor(known if place is None else value_of(made[place]))  # type: ignore[arg-type]
-            for known, place in zip(self._known, self._places, strict=True)
+            Tensor(value_of(made[place] if place is not None else cast(Any, data)))
+            for data, place in zip(known, self._places, strict=True)
         ]
         for tensor, now in zip(self._written, found[self._results :], strict=True):
             tensor._replace(now.value)
         return _filled(self._structure, found[: self._results])
 
+    def _own_places(self) -> Mapping[str, Place] | None:
+        """Where results are to be: what is written in place in its own memory, where nobody else has that."""
+        if self._program.places is None:
+            return None
+        places = dict(self._program.places)
+        for tensor, place in zip(self._written, self._places[self._results :], strict=True):
+            value = tensor.value
+            there = value.data
+            # Each is somebody's, the variable's and the call's; a clone would have them, too, or a pending
+            # operation.
+            is_alone = sys.getrefcount(value) == sys.getrefcount(there) == 3
+            if place is not None and isinstance(there, DeviceArray) and is_alone:
+                places[self._program.outputs[place]] = there
+        return places
 
-def _feed(argument: int | None, state: Tensor | None, leaf: Traced) -> Callable[[Sequence[Tensor]], Any]:
+
+_Feed = Callable[[Sequence[Tensor]], Any]
+
+
+def _feed(argument: int | None, state: Tensor | None, leaf: Traced) -> _Feed:
     """Where the elements of an input are when a capture runs."""
     if argument is not None:
         return lambda values: values[argument].value.data

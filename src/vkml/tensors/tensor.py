@@ -20,7 +20,7 @@ from vkml.tensors.promotion import category
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, gradients, number, value_of
 from vkml.tracing.gradient import leaves_of, release
-from vkml.tracing.value import mode, tracking
+from vkml.tracing.value import mode, next_serial, tracking
 
 Array = np.ndarray[Any, Any]
 Real: TypeAlias = float
@@ -36,6 +36,7 @@ class Capture:
     """What a function that is captured reads and writes of tensors that there were before.
 
     Attributes:
+        start: what is applied from now on has a serial above it.
         read: known tensors and the values that they had.
         before: tensors that were written, and the values that they had.
         written: the same tensors, by identity.
@@ -43,6 +44,7 @@ class Capture:
     """
 
     def __init__(self) -> None:
+        self.start = next_serial()
         self.read: list[tuple[Tensor, Traced]] = []
         self.before: list[tuple[Tensor, Traced]] = []
         self.written: dict[int, Tensor] = {}
@@ -54,6 +56,11 @@ class _Captures(threading.local):
 
 
 _captures = _Captures()
+
+
+def is_capturing() -> bool:
+    """Whether what this thread does with tensors is captured, and nothing is computed."""
+    return _captures.latest is not None
 
 
 @contextlib.contextmanager
@@ -135,8 +142,12 @@ class Tensor:
             self._hold(self._view.read(self._base.value))
             self._seen = self._root._version
         latest = _captures.latest
-        if latest is not None and self._base is None and self._traced.data is not None:
-            latest.read.append((self, self._traced))
+        if latest is not None and self._base is None:
+            made = self._traced.application
+            if self._traced.data is None and made is not None and made.serial < latest.start:
+                evaluate([self._traced])  # what was recorded before is no part of the capture
+            if self._traced.data is not None:
+                latest.read.append((self, self._traced))
         return self._traced
 
     def _hold(self, value: Traced) -> None:

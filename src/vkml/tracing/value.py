@@ -30,6 +30,11 @@ def tensor_type(dtype: DType, shape: tuple[int, ...]) -> TensorType:
     return TensorType(dtype, shape)
 
 
+def next_serial() -> int:
+    """A number greater than those of all applications that there are."""
+    return next(_serials)
+
+
 class Kind(Enum):
     """What is known of a value when it is recorded."""
 
@@ -76,7 +81,7 @@ class Application:
         self.inputs = inputs
         self.types = types
         """Of the outputs."""
-        self.serial = next(_serials)
+        self.serial = next_serial()
         """Greater than those of all that it reads."""
         self.device = device_of(inputs)
         self.tracks = False
