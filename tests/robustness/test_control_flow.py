@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import vkml
 from tests.control_models import model
+from tests.patience import patience
 from tests.robustness.processes import run_python
 from vkml import errors
 from vkml.engine import control
@@ -94,9 +95,9 @@ def test_a_session_closed_in_the_middle_of_a_loop() -> None:
         patch.setattr(control.Body, "run", run)
         thread = threading.Thread(target=work)
         thread.start()
-        assert has_begun.wait(60)
+        assert has_begun.wait(patience(60))
         session.close()
-        thread.join(60)
+        thread.join(patience(60))
     assert not thread.is_alive()
     assert len(caught) == 1 and isinstance(caught[0], errors.Fail) and "closed" in str(caught[0])
 
