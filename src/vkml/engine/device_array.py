@@ -50,12 +50,17 @@ class DeviceArray:
 
     def write(self, array: Array) -> None:
         """Overwrites it with an array of its type and shape; no run may be using it."""
-        if array.shape != self.shape or array.dtype != self.dtype.storage:
-            raise InvalidArgument(
-                f"the value is {self.dtype.numpy_name}{list(self.shape)}, the array "
-                f"{array.dtype}{list(array.shape)}"
-            )
+        self.require_like(array.dtype, array.shape)
         self.device.upload(self._memory, 0, array)
+
+    def require_like(self, dtype: DType | np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Raises `InvalidArgument` where what it is to be overwritten with is of another type or shape."""
+        storage = dtype.storage if isinstance(dtype, DType) else dtype
+        if shape != self.shape or storage != self.dtype.storage:
+            raise InvalidArgument(
+                f"the value is {self.dtype.numpy_name}{list(self.shape)}, what it is to become "
+                f"{storage}{list(shape)}"
+            )
 
     def copy_from(self, other: DeviceArray) -> None:
         """Overwrites it with another value of the same device, type and shape; no run may be using it."""
