@@ -1,4 +1,4 @@
-"""Values that are bound where a session computes: neither the host nor a copy of the device's touches them."""
+"""Values that are bound where a session computes: neither the host nor a copy of the device's moves them."""
 
 from __future__ import annotations
 
