@@ -143,6 +143,7 @@ class Plan:
         wiring: Wiring,
         carried: Sequence[Value],
         captured: Mapping[int, Value],
+        require_open: Callable[[], None],
     ) -> list[Array]:
         """Runs trips of a loop whose body this is, where one program of a GPU is the whole plan.
 
@@ -152,6 +153,7 @@ class Plan:
             wiring: what becomes of values from trip to trip.
             carried: before the first trip.
             captured: by number.
+            require_open: see `GatedTrips.run`.
 
         Returns:
             See `VulkanBound.run_trips`.
@@ -166,7 +168,7 @@ class Plan:
             try:
                 [program] = flight.programs
                 assert isinstance(program, VulkanBound)
-                return program.run_trips(bound, wiring, count, carried, captured)
+                return program.run_trips(bound, wiring, count, carried, captured, require_open)
             finally:
                 flight.is_taken = False
 

@@ -81,6 +81,7 @@ class VulkanBound(RecordedProgram):
         count: int | None,
         carried: Sequence[Value],
         captured: Mapping[int, Value],
+        require_open: Callable[[], None],
     ) -> list[Array]:
         """Runs trips of a loop of which this is the body; recordings of the last ones are kept.
 
@@ -90,6 +91,7 @@ class VulkanBound(RecordedProgram):
             count: trips, or the most where they say themselves whether there is another; None: any number.
             carried: values before the first trip.
             captured: what the body captures, by number.
+            require_open: see `GatedTrips.run`.
 
         Returns:
             See `Trips.run`.
@@ -115,7 +117,7 @@ class VulkanBound(RecordedProgram):
         self._trips[key] = found
         if isinstance(found, Trips):
             return found.run(carried, captured)
-        return found.run(count, carried, captured)
+        return found.run(count, carried, captured, require_open)
 
     def write_sizes(self, values: tuple[int, ...]) -> None:
         """Writes the numbers that kernels read from memory, where sizes are open."""
