@@ -102,6 +102,26 @@ def test_the_last_device_takes_what_is_left_where_the_cpu_is_not_named(gpus: lis
         assert {step.device for step in session.report().steps} == set(gpus)
 
 
+@pytest.mark.parametrize("held", [0, 2])
+def test_all_devices_are_filled_in_their_order(
+    gpus: list[str], held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "all" is every device that is not software, or all where that is allowed, and then the CPU."""
+    monkeypatch.setenv("VKML_ALLOW_SOFTWARE", "1")
+    everything = [device.name for device in vkml.devices(True)]
+    assert everything[-1] == "cpu"
+    room = {name: 4096 for name in everything[:-1]} | {gpus[1]: held * 16384 + 4096}
+    x = numbers(3)
+    with vkml.InferenceSession(layers(), devices="all", memory_limit=room) as session:
+        for found, wanted in zip(session.run(None, {"x": x}), expected(x), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        count = dict.fromkeys(everything, 0)
+        for step in session.report().steps:
+            count[step.device] += sum(op == "MatMul" for op in step.operators)
+        assert len(session.report().placement) == len(everything) - 1
+    assert count.pop(gpus[1]) == held and count.pop("cpu") == LAYERS - held and not any(count.values())
+
+
 def test_a_model_that_fits_stays_on_the_first(gpus: list[str]) -> None:
     with vkml.InferenceSession(layers(), devices=[*gpus, "cpu"]) as session:
         session.run(None, {"x": numbers(3)})
