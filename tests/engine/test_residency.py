@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,38 @@ import pytest
 import vkml.onnx
 from vkml import InferenceSession, OrtValue
 from vkml.engine import programs
+from vkml.engine.device_array import DeviceArray
 from vkml.engine.host_memory import LARGE_BYTES
+from vkml.engine.ort_value import device_of
 from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
 from vkml.vulkan import Device
 
 Array = np.ndarray[Any, Any]
 LARGE = 64 << 20
 """Bytes of the issue's largest value."""
+
+
+def test_memory_of_sizes_that_come_no_more_goes(vulkan_device_name: str) -> None:
+    """Values that grow, as keys and values do: the memory beside those alive is that of the last few."""
+    device = device_of(vulkan_device_name)
+    assert device is not None
+    gc.collect()
+    before = device.allocated_bytes
+    alive: list[DeviceArray] = []
+    for length in range(100, 2000):
+        made = [DeviceArray(device, dtypes.FLOAT32, (length, 256)) for _ in range(2)]
+        alive = made  # those of the last length go now
+        if length > 300:
+            mine = sum(each._memory.size for each in alive)
+            assert device.allocated_bytes - before <= 4 * mine, length
+    del alive, made
+    gc.collect()
+    sizes = [DeviceArray(device, dtypes.FLOAT32, (4, 4)) for _ in range(200)]
+    assert device.allocated_bytes - before <= len(sizes) * 1024
+    for _ in range(300):  # one that is used again and again stays
+        address = DeviceArray(device, dtypes.FLOAT32, (900, 900)).address
+        assert DeviceArray(device, dtypes.FLOAT32, (900, 900)).address == address
 
 
 def relu(count: int | str) -> bytes:

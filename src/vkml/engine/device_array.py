@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 _LEAST_BYTES = 256
 _KEPT_BYTES = 64 << 20
 """Unused memory of one size that stays for values to come, and at least one such memory."""
+_IDLE = 64
+"""Values made since one has left memory, from which on it goes: sizes that grow come no more."""
 
 
 class DeviceArray:
@@ -99,13 +101,18 @@ class _Pool:
     """
 
     def __init__(self) -> None:
-        self._unused: dict[int, deque[Memory]] = {}
+        self._unused: dict[int, deque[tuple[Memory, int]]] = {}
+        """By size: memory, and how many values had been made when one left it last."""
+        self._made = 0
 
     def take(self, device: Device, size: int) -> Memory:
         room = _room(size)
+        self._made += 1
+        if self._made % _IDLE == 0:
+            self._free(self._made - _IDLE)
         try:
             # The longest unused: values that take turns come back to a place after as few runs as can be.
-            return self._unused.setdefault(room, deque()).popleft()
+            return self._unused.setdefault(room, deque()).popleft()[0]
         except IndexError:
             pass
         from vkml.vulkan import MemoryKind
@@ -113,22 +120,22 @@ class _Pool:
         try:
             return device.allocate(room, MemoryKind.DEVICE, "values")
         except OutOfMemory:
-            self.clear()
+            self._free(self._made)
             return device.allocate(room, MemoryKind.DEVICE, "values")
 
     def give(self, memory: Memory) -> None:
         unused = self._unused.setdefault(memory.size, deque())
         if len(unused) * memory.size < _KEPT_BYTES:
-            unused.append(memory)
+            unused.append((memory, self._made))
         else:
             memory.free()
 
-    def clear(self) -> None:
-        """Frees what no value uses."""
+    def _free(self, before: int) -> None:
+        """Frees what values had left when so many had been made."""
         for unused in list(self._unused.values()):
             with contextlib.suppress(IndexError):
-                while True:
-                    unused.pop().free()
+                while unused[0][1] <= before:
+                    unused.popleft()[0].free()  # another thread may have taken the first: then a later one
 
 
 _pools: weakref.WeakKeyDictionary[Device, _Pool] = weakref.WeakKeyDictionary()
