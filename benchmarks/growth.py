@@ -94,11 +94,13 @@ class Decoder:
     """
 
     def __init__(self, graph: Graph, device: str, longest: int, is_bound: bool) -> None:
-        self.session = vkml.InferenceSession(save_graph(graph), devices=device)
+        model = save_graph(graph)
+        assert model is not None
+        self.session = vkml.InferenceSession(model, devices=device)
         self._is_bound = is_bound
         self._device = device
         self._past = [value for value in graph.inputs if value.name.startswith("past")]
-        _, heads, _, each = self._past[0].type.shape or ()
+        _, heads, _, each = self._past[0].tensor.shape or (0,) * 4
         assert isinstance(heads, int) and isinstance(each, int)
         self._heads, self._each = heads, each
         count = heads * each * longest
@@ -182,23 +184,19 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs=2, default=(100, 10_000), metavar=("FIRST", "LAST"))
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    device = vkml.InferenceSession(
-        save_graph(gpt_with_past(blocks=1, width=8, heads=1)), devices=options.device
-    )
-    name = device.device
-    device.close()
-    graph = gpt_with_past()
-    found = [
-        grow(graph, name, *options.lengths, is_bound)
-        for is_bound in ((False, True) if name != "cpu" else (False,))
-    ]
+    first, last = options.lengths
+    small = save_graph(gpt_with_past(blocks=1, width=8, heads=1))
+    assert small is not None
+    with vkml.InferenceSession(small, devices=options.device) as session:
+        name = session.device
+    ways = (False,) if name == "cpu" else (False, True)
+    found = [grow(gpt_with_past(), name, first, last, is_bound) for is_bound in ways]
     columns = ("lengths", "host memory", "device memory", "made after the tenth")
     rows = table("device", "way", *columns, right=columns)
     for each in found:
         later = ", ".join(f"{count} {kind}" for kind, count in each.made.items() if count) or "nothing"
         memory = [f"{count / 2**20:+.1f} MiB" for count in (each.host_bytes, each.device_bytes)]
         rows.add_row(each.device, each.way, str(each.lengths), *memory, later)
-    first, last = options.lengths
     show_table(console(), rows, f"gpt_with_past: a past of {first} to {last}")
     if options.json:
         content = {"machine": machine(), "growth": [asdict(each) for each in found]}
