@@ -31,7 +31,7 @@ OTHERS = [name for name, model in DEVICE_MODELS.items() if model.is_whole]
 ZOO = [name for name in SMALL if name != "chain_add"] + OTHERS
 """`chain_add` is optimised to a copy, which no node is left to make."""
 HEAVY = ("resnet50", "vit_b16")
-"""Of these the fewest and the most pieces are tried, and one random assignment: software devices take long."""
+"""Of these the fewest and the most pieces are tried, and one random assignment: software takes long."""
 PIECES = {2: (0, 1), 3: (0, 1, 2), 4: (0, 1, 2, 0), 5: (0, 1, 0, 1, 2), 6: (0, 1, 0, 1, 2, 0)}
 """Number of pieces → which of two GPUs and the CPU computes each stretch of nodes, in the graph's order."""
 BY_MEMORY = {2: (0, 1), 3: (0, 1, 2), 4: (0, 1, 2), 5: (0, 2, 3, 4), 6: (0, 2, 3, 4)}

@@ -250,7 +250,8 @@ class Plan:
         here = [
             name
             for name, value in zip(self.input_names, feeds, strict=True)
-            if isinstance(value, DeviceArray) and value.address == target.address
+            if isinstance(value, DeviceArray)
+            and (value.device, value.address) == (target.device, target.address)
         ]
         if not here:
             return False
@@ -359,6 +360,9 @@ class Plan:
         if values is None:
             return None
         inputs = [given[name] for name in program.inputs]
+        there = [value for value in (*inputs, *targets.values()) if isinstance(value, DeviceArray)]
+        if any(value.device is not program.on for value in there):
+            return None  # addresses of one device mean nothing to another
         return program.repeated(flight, inputs, values, [targets[name] for name in program.outputs])
 
     def watch(self, files: Sequence[MappedFile]) -> None:
