@@ -65,9 +65,18 @@ class DeviceArray:
             )
 
     def copy_from(self, other: DeviceArray) -> None:
-        """Overwrites it with another value of the same device, type and shape; no run may be using it."""
-        if self.nbytes:
+        """Overwrites it with another value of its type and shape, of any device; no run may be using it."""
+        if not self.nbytes:
+            return
+        if other.device is self.device:
             self.device.copy(other._memory, 0, self._memory, 0, self.nbytes)
+        else:
+            other.device.pass_on(other._memory, 0, self.device, self._memory, 0, self.nbytes)
+
+    def write_into(self, target: Array) -> None:
+        """Writes it into an array of its type and shape, in C order: memory that another device reads."""
+        if self.nbytes:
+            self.device.download_into(self._memory, 0, target.reshape(-1).view(np.uint8))
 
     def copy_into(self, memory: Memory, offset: int) -> None:
         """Copies it into memory of its device that nothing is using.
@@ -181,10 +190,10 @@ def put(found: Value, target: DeviceArray) -> DeviceArray:
         target: of its type and shape.
     """
     if found is not target:
-        if isinstance(found, DeviceArray) and found.device is target.device:
+        if isinstance(found, DeviceArray):
             target.copy_from(found)
         else:
-            target.write(on_host(found))
+            target.write(found)
     return target
 
 

@@ -212,14 +212,14 @@ class VulkanBound(RecordedProgram):
         if self._context.is_closed:  # with the device went the mappings that the views show
             self._context.require_open()
         device = self.on
-        feeds = [a.numpy() if type(a) is DeviceArray and a.device is not device else a for a in feeds]
         if targets is not None:
             targets = [None if t is None or t.device is not device else t for t in targets]
         binding = self.bind(values, self._outside(feeds, targets))
         for view, array in zip(binding.input_views, feeds, strict=True):
             if isinstance(array, DeviceArray):
-                continue
-            if array.nbytes < LARGE_BYTES:
+                if array.device is not device:
+                    array.write_into(view)
+            elif array.nbytes < LARGE_BYTES:
                 view[...] = array
             else:
                 copy(view, array)
@@ -241,7 +241,11 @@ class VulkanBound(RecordedProgram):
     def _outside(self, feeds: Sequence[Value], targets: Sequence[DeviceArray | None] | None) -> Addresses:
         program = self.program
         given = zip(program.inputs.values(), feeds, strict=True)
-        found = [(view.buffer, array.address) for view, array in given if type(array) is DeviceArray]
+        found = [
+            (view.buffer, array.address)
+            for view, array in given
+            if type(array) is DeviceArray and array.device is self.on
+        ]
         if targets is not None:
             wanted = zip(program.outputs.values(), targets, strict=True)
             found += [(view.buffer, target.address) for view, target in wanted if target is not None]
