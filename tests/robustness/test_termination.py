@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 
+from tests.patience import patience
 from tests.robustness.processes import ROOT, output_of
 
 STARTED = """
@@ -61,7 +62,7 @@ def test_told_to_end(device_name: str, handler: str, act: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "going\n"
         process.send_signal(signal.SIGTERM)
-        _, error = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=patience(120))
     finally:
         process.kill()
         process.wait()

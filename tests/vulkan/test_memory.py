@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.patience import patience
 from tests.vulkan.helpers import Adder, device_parameters, every_device, floats
 from vkml.errors import DeviceError, InvalidArgument, OutOfMemory
 from vkml.vulkan import Device, MemoryKind, live_objects, transfer
@@ -126,7 +127,7 @@ def test_devices_pass_on_to_each_other_at_the_same_time(info, monkeypatch):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
             assert not thread.is_alive(), "they wait for each other"
         for (device, memory), data in zip(ends, datas[::-1], strict=True):
             np.testing.assert_array_equal(device.download(memory, 20480, 20480), data)
