@@ -73,7 +73,7 @@ def test_reader_that_goes_away_is_no_error(scale_model: Path) -> None:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(60) == 141
+        assert process.wait(patience(60)) == 141
 
 
 def test_reader_that_goes_away_early_is_no_error(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_reader_that_goes_away_early_is_no_error(tmp_path: Path) -> None:
         assert process.stdout.readline() == "{\n"
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(60) == 141
+        assert process.wait(patience(60)) == 141
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")

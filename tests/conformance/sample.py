@@ -17,6 +17,8 @@ COSTLY_SHARE = 16
 
 ALWAYS = ("align_corners",)
 """In names of cases that were wrong once, and of which a sample may have none."""
+WHOLE = frozenset(("LSTM", "GRU", "RNN", "NonMaxSuppression", "NonZero", "Unique", "Compress"))
+"""Operators of which all cases are run everywhere, as of those that stand alone."""
 
 
 def sample(cases: Mapping[str, Case], device: str) -> list[str]:
@@ -29,7 +31,7 @@ def sample(cases: Mapping[str, Case], device: str) -> list[str]:
     unsupported = {line.pattern for line in expectations() if line.is_operator}
     share = SHARE.get(device, COSTLY_SHARE)
     uses = Counter(op for case in cases.values() for op in case.operators)
-    alone = {op for (_, op), operator in REGISTRY.items() if operator.stands_alone}
+    whole = WHOLE.union(op for (_, op), operator in REGISTRY.items() if operator.stands_alone)
     seen: Counter[str] = Counter()
     chosen = []
     for name, case in cases.items():
@@ -37,7 +39,7 @@ def sample(cases: Mapping[str, Case], device: str) -> list[str]:
             continue
         # The rarest operator is what a case is about.
         about = min(case.operators, key=lambda op: (uses[op], op))
-        if seen[about] % share == 0 or case.operators & alone or any(each in name for each in ALWAYS):
+        if seen[about] % share == 0 or case.operators & whole or any(each in name for each in ALWAYS):
             chosen.append(name)
         seen[about] += 1
     return chosen

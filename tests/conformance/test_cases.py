@@ -41,6 +41,24 @@ def test_there_is_a_case_of_each_operator_that_is_supported() -> None:
         assert chosen == used - unsupported - _only_beside(unsupported)
 
 
+ENGINE = """
+If Loop Scan SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
+SplitToSequence ConcatFromSequence SequenceMap Optional OptionalHasElement OptionalGetElement LSTM GRU RNN
+NonMaxSuppression NonZero Unique Compress
+"""
+"""Operators that are the engine's own work: containers, control flow, recurrence, sizes from data."""
+
+
+@pytest.mark.parametrize("kind", ["cpu", "lavapipe"])
+def test_all_cases_of_what_the_engine_does_itself_are_run(kind: str) -> None:
+    """And none of them is expected to fail."""
+    cases, chosen = suite(), set(sample(suite(), kind))
+    for op in ENGINE.split():
+        mine = {name for name, case in cases.items() if op in case.operators}
+        assert mine and mine <= chosen, op
+        assert not [name for name in mine if expectation_of(cases[name], kind, expectations())], op
+
+
 def _only_beside(unsupported: set[str]) -> set[str]:
     """Operators that only cases with one of others have."""
     cases = suite().values()

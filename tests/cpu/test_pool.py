@@ -72,7 +72,7 @@ def test_several_threads_may_use_one_pool() -> None:
         for thread in callers:
             thread.start()
         for thread in callers:
-            thread.join(30)
+            thread.join(patience(30))
     assert results == [36] * 200
 
 
@@ -145,16 +145,17 @@ INTERRUPTED = """
     def check():
         global pool
         inside = threading.Barrier(4)
-        pool.parallel_for(4, lambda start, stop: inside.wait(60))  # ends only when four are inside at once
+        # Ends only when four are inside at once.
+        pool.parallel_for(4, lambda start, stop: inside.wait(patience(60)))
         numbers = []
 
         def note(worker):
             numbers.append(worker)
-            inside.wait(60)
+            inside.wait(patience(60))
 
         for _ in range(3):
             pool.invite(note)
-        inside.wait(60)
+        inside.wait(patience(60))
         assert sorted(numbers) == [1, 2, 3], numbers
         pool.close()
         pool = WorkerPool(4)

@@ -11,6 +11,7 @@ import pytest
 
 import vkml
 from tests.control_models import model
+from tests.patience import patience
 from tests.robustness.large import bodies
 from vkml import errors
 from vkml.engine.control import Body, HostNode
@@ -106,7 +107,7 @@ def test_what_is_wrong_with_a_body_is_said_while_the_model_loads(name: str) -> N
 def test_threads_that_come_at_once_share_one_body(monkeypatch: pytest.MonkeyPatch) -> None:
     session = vkml.InferenceSession(model(IF), devices="cpu")
     host = only_host(session)
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=patience(60))
     made: list[Body] = []
     make = HostNode._new_body
 
@@ -140,7 +141,7 @@ def test_a_body_that_is_made_while_its_session_is_closed_is_closed(monkeypatch: 
         made = make(self, key)
         closing = threading.Thread(target=session.close)
         closing.start()
-        closing.join(60)
+        closing.join(patience(60))
         return made
 
     monkeypatch.setattr(HostNode, "_new_body", meanwhile)

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from tests.patience import patience
 from tests.robustness.processes import output_of
 from vkml.engine.collector import collector_paused
 
@@ -43,16 +44,16 @@ def test_the_last_of_several_threads_gives_it_back() -> None:
     def hold() -> None:
         with collector_paused():
             entered.set()
-            leave.wait(30)
+            leave.wait(patience(30))
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert entered.wait(30)
+    assert entered.wait(patience(30))
     with collector_paused():
         pass
     assert not gc.isenabled()
     leave.set()
-    thread.join(30)
+    thread.join(patience(30))
     assert gc.isenabled()
 
 

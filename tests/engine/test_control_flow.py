@@ -9,6 +9,7 @@ import pytest
 
 import vkml
 from tests.control_models import by_onnxruntime, check, model
+from tests.engine.test_scans import SCAN
 from vkml import errors
 
 Array = np.ndarray[Any, Any]
@@ -365,65 +366,6 @@ def test_zero_trips_of_what_nobody_knows() -> None:
     )
     found = vkml.InferenceSession(model(text), devices="cpu").run(None, loop_feed(0))
     assert [(array.shape, array.dtype) for array in found[1:]] == [((0, 0), np.float32), ((0,), np.float32)]
-
-
-SCAN = """
-g (float[2] s, float[t, 2] x, float[2, t] z) => (float[2] last, float[t, 2] a, float[2, t] b) {
-  last, a, b = Scan <
-    num_scan_inputs = 2, scan_input_axes = [0, -1], scan_input_directions = [0, 1],
-    scan_output_axes = [0, -1], scan_output_directions = [1, 0],
-    body = body (float[2] state, float[2] u, float[2] v) => (float[2] next, float[2] p, float[2] q) {
-      m = Mul(u, v)
-      next = Add(state, m)
-      p = Tanh(next)
-      q = Sub(next, u)
-    }
-  > (s, x, z)
-}
-"""
-
-
-def test_scans_in_both_directions_along_other_axes(device_name: str) -> None:
-    feeds = [{"s": floats(2), "x": floats(n, 2, seed=1), "z": floats(2, n, seed=2)} for n in (5, 1, 7)]
-    check(model(SCAN), feeds, device_name)
-
-
-def test_a_scan_of_nothing() -> None:
-    feed = {"s": floats(2), "x": floats(0, 2), "z": floats(2, 0)}
-    expected = [feed["s"], np.empty((0, 2), np.float32), np.empty((2, 0), np.float32)]
-    check(model(SCAN), [feed], "cpu", expected=[expected])
-
-
-def test_scan_inputs_of_different_lengths() -> None:
-    text = SCAN.replace("float[2, t] z) =>", "float[2, u] z) =>")
-    session = vkml.InferenceSession(model(text), devices="cpu")
-    with pytest.raises(errors.RuntimeException, match=r"Scan node 'last'.*\[3, 4\] slices"):
-        session.run(None, {"s": floats(2), "x": floats(3, 2), "z": floats(2, 4)})
-
-
-BATCH_SCAN = """
-g (int64[b] lengths, float[b, 2] s, float[b, t, 2] x) => (float[b, 2] last, float[b, t, 2] all) {
-  last, all = Scan <
-    num_scan_inputs = 1, directions = [DIRECTION],
-    body = body (float[2] state, float[2] u) => (float[2] next, float[2] p) {
-      next = Add(state, u)
-      p = Mul(next, next)
-    }
-  > (lengths, s, x)
-}
-"""
-
-
-@pytest.mark.parametrize("direction", [0, 1])
-@pytest.mark.parametrize("has_lengths", [True, False])
-def test_scans_of_opset_8(device_name: str, direction: int, has_lengths: bool) -> None:
-    text = BATCH_SCAN.replace("DIRECTION", str(direction))
-    feed: dict[str, Any] = {"s": floats(3, 2), "x": floats(3, 4, 2, seed=1)}
-    if has_lengths:
-        feed["lengths"] = np.array([4, 2, 3])
-    else:
-        text = text.replace("int64[b] lengths, ", "").replace("(lengths, s", "(, s")
-    check(model(text, opset=8), [feed], device_name)
 
 
 def test_a_map_over_a_sequence(device_name: str) -> None:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.patience import patience
 from vkml.engine.in_threads import in_threads
 
 
@@ -17,7 +18,7 @@ def test_results_come_in_order(count: int) -> None:
 
 def test_several_threads_work_at_once() -> None:
     meeting = threading.Barrier(3)
-    assert sorted(in_threads(lambda _: meeting.wait(60), range(3), 3, "test")) == [0, 1, 2]
+    assert sorted(in_threads(lambda _: meeting.wait(patience(60)), range(3), 3, "test")) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -39,7 +40,7 @@ def test_closing_stops_early() -> None:
     def work(item: int) -> int:
         begun.append(item)
         if item:
-            is_read.wait(60)
+            is_read.wait(patience(60))
         return item
 
     results = in_threads(work, range(1000), 2, "stops")

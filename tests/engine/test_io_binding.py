@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import threading
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import vkml
@@ -79,6 +82,78 @@ def test_values_of_all_ranks_and_none_at_all(device_name: str, shape: tuple[int,
     assert value.shape() == list(shape) and value.numpy().shape == shape
     made = OrtValue.ortvalue_from_shape_and_type(shape, np.int32, place_of(device_name))
     assert made.shape() == list(shape) and made.data_type() == "tensor(int32)"
+
+
+KNOWN_GAPS = {"as_sparse_tensor", "ort_value_from_sparse_tensor"}
+"""vkml has no sparse tensors."""
+
+
+@pytest.mark.parametrize("kind", ["IOBinding", "OrtValue"])
+def test_what_onnxruntime_has_is_there_under_its_name(kind: str) -> None:
+    """With the same parameters, but for those that say which allocator of onnxruntime's to use."""
+    mine, theirs = getattr(vkml, kind), getattr(onnxruntime, kind)
+    names = {name for name in dir(theirs) if not name.startswith("_")} - KNOWN_GAPS
+    assert names - set(dir(mine)) == set()
+    for name in names:
+        wanted = list(inspect.signature(getattr(theirs, name)).parameters)
+        found = list(inspect.signature(getattr(mine, name)).parameters)
+        assert len(found) >= len([each for each in wanted if each not in ("vendor_id", "memory_info")]), name
+
+
+def test_values_of_other_packages_arrays_share_their_memory() -> None:
+    array = numbers(2)
+    for source in (
+        array,
+        OrtValue.ortvalue_from_numpy(array),
+        onnxruntime.OrtValue.ortvalue_from_numpy(array),
+    ):
+        value = OrtValue.from_dlpack(source)
+        assert value.data_ptr() == array.ctypes.data and value.shape() == [2, 5]
+        assert value.data_type() == "tensor(float)"
+    truths = OrtValue.from_dlpack(onnxruntime.OrtValue.ortvalue_from_numpy(np.array([True, False])))
+    assert truths.data_type() == "tensor(bool)" and truths.numpy().tolist() == [True, False]
+    np.testing.assert_array_equal(np.from_dlpack(OrtValue.from_dlpack(array.T)), array.T)
+    for wrong in ([1.0], None, array.__dlpack__()):
+        with pytest.raises(InvalidArgument, match="__dlpack__"):
+            OrtValue.from_dlpack(wrong)
+
+
+def test_a_value_of_a_device_is_read_by_other_packages(device_name: str) -> None:
+    array = numbers(3)
+    value = OrtValue.ortvalue_from_numpy(array.copy(), place_of(device_name))
+    found = onnxruntime.OrtValue.from_dlpack(value)
+    np.testing.assert_array_equal(found.numpy(), array)
+    assert value.__dlpack_device__() == (1, 0)
+
+
+def test_numbers_by_their_code() -> None:
+    array = np.array([[0x3F80, 0x4000]], np.uint16)
+    value = OrtValue.ortvalue_from_numpy_with_onnx_type(array, onnx.TensorProto.BFLOAT16)
+    assert value.data_type() == "tensor(bfloat16)" and value.data_ptr() == array.ctypes.data
+    assert value.numpy().astype(np.float32).tolist() == [[1.0, 2.0]]
+    for wrong in (onnx.TensorProto.FLOAT, onnx.TensorProto.STRING):
+        with pytest.raises(InvalidArgument, match="16 bits"):
+            OrtValue.ortvalue_from_numpy_with_onnx_type(array, wrong)
+
+
+def test_bytes_of_a_value(device_name: str) -> None:
+    for shape, dtype, count in (((3, 5), np.float32, 60), ((0,), np.int64, 0), ((7,), ml_dtypes.int4, 7)):
+        value = OrtValue.ortvalue_from_shape_and_type(shape, dtype, place_of(device_name))
+        assert value.tensor_size_in_bytes() == count
+
+
+def test_values_are_overwritten_by_values(device_name: str) -> None:
+    place = place_of(device_name)
+    for source_place in (place, "cpu"):
+        target = OrtValue.ortvalue_from_shape_and_type((2, 5), np.float32, place)
+        source = OrtValue.ortvalue_from_numpy(numbers(2), source_place)
+        at = target.data_ptr()
+        target.update_inplace(source)
+        assert target.data_ptr() == at != source.data_ptr()
+        np.testing.assert_array_equal(target.numpy(), numbers(2))
+        for wrong in (numbers(3), numbers(2).astype(np.float16)):
+            with pytest.raises(InvalidArgument, match="the value is"):
+                target.update_inplace(OrtValue.ortvalue_from_numpy(wrong, source_place))
 
 
 def test_an_array_on_the_cpu_is_the_value() -> None:

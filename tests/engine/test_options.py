@@ -129,6 +129,39 @@ def test_severity_level_decides_on_warnings(
 
 
 @pytest.mark.parametrize(
+    ("session_level", "run_level", "count"), [(2, None, 1), (2, -1, 1), (2, 3, 0), (3, -1, 0), (4, 2, 1)]
+)
+@pytest.mark.parametrize("kind", [vkml.RunOptions, onnxruntime.RunOptions])
+def test_severity_level_of_a_run_decides_on_its_warnings(
+    vulkan_device_name: str,
+    caplog: pytest.LogCaptureFixture,
+    kind: Any,
+    session_level: int,
+    run_level: int | None,
+    count: int,
+) -> None:
+    """Where a run states none, the session's counts; what one run keeps to itself a later one says."""
+    sketch = Sketch("fallback")
+    model = save_graph(sketch.finish(sketch.node("Exp", sketch.input("x", ("n",), dtypes.FLOAT64))))
+    options = vkml.SessionOptions(log_severity_level=session_level)
+    given = kind()
+    if run_level is not None:
+        given.log_severity_level = run_level
+    with (
+        caplog.at_level(logging.DEBUG, "vkml"),
+        vkml.InferenceSession(model, options, devices=vulkan_device_name) as session,
+    ):
+
+        def warnings_of(rows: int, given: Any) -> int:
+            caplog.clear()
+            session.run(None, {"x": np.zeros(rows)}, given)
+            return len([each for each in caplog.records if each.levelno >= logging.WARNING])
+
+        assert warnings_of(3, given) == count
+        assert warnings_of(1, vkml.RunOptions(log_severity_level=2)) == 1 - count
+
+
+@pytest.mark.parametrize(
     ("providers", "options", "said"),
     [
         (["CPUExecutionProvider"], [{"device_id": 1}], "no options, it got {'device_id': 1}"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import vkml
+from tests.patience import patience
 from vkml import errors
 from vkml.engine.options import SessionOptions
 from vkml.engine.sketch import Sketch
@@ -91,7 +92,7 @@ def test_threads_share_a_session(device_name: str) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         assert not wrong and not any(thread.is_alive() for thread in threads)
 
 

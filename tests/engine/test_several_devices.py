@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,26 @@ def test_the_last_device_takes_what_is_left_where_the_cpu_is_not_named(gpus: lis
         assert {step.device for step in session.report().steps} == set(gpus)
 
 
+@pytest.mark.parametrize("held", [0, 2])
+def test_all_devices_are_filled_in_their_order(
+    gpus: list[str], held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "all" is every device that is not software, or all where that is allowed, and then the CPU."""
+    monkeypatch.setenv("VKML_ALLOW_SOFTWARE", "1")
+    everything = [device.name for device in vkml.devices(True)]
+    assert everything[-1] == "cpu"
+    room = {name: 4096 for name in everything[:-1]} | {gpus[1]: held * 16384 + 4096}
+    x = numbers(3)
+    with vkml.InferenceSession(layers(), devices="all", memory_limit=room) as session:
+        for found, wanted in zip(session.run(None, {"x": x}), expected(x), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        count = dict.fromkeys(everything, 0)
+        for step in session.report().steps:
+            count[step.device] += sum(op == "MatMul" for op in step.operators)
+        assert len(session.report().placement) == len(everything) - 1
+    assert count.pop(gpus[1]) == held and count.pop("cpu") == LAYERS - held and not any(count.values())
+
+
 def test_a_model_that_fits_stays_on_the_first(gpus: list[str]) -> None:
     with vkml.InferenceSession(layers(), devices=[*gpus, "cpu"]) as session:
         session.run(None, {"x": numbers(3)})
@@ -131,6 +152,41 @@ def test_values_of_one_device_are_read_by_another(gpus: list[str]) -> None:
         for value, wanted in zip(binding.get_outputs(), expected(x), strict=True):
             assert value.device_name() == gpus[1]
             np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("places", list(itertools.product((0, 1), repeat=2)))
+def test_addresses_of_another_device_mean_nothing(gpus: list[str], places: tuple[int, int]) -> None:
+    """Values bound to a run of a device pass through the host where they lie on another, at each run."""
+    model = layers()
+    with vkml.InferenceSession(model, devices=gpus[0]) as session:
+        binding, (first, second) = session.io_binding(), (value.name for value in session.get_outputs())
+        given = vkml.OrtValue.ortvalue_from_numpy(numbers(3), gpus[places[0]])
+        made = [
+            vkml.OrtValue.ortvalue_from_shape_and_type((3, WIDTH), np.float32, gpus[place])
+            for place in (places[1], 0)
+        ]
+        binding.bind_ortvalue_input("x", given)
+        for name, value in zip((first, second), made, strict=True):
+            binding.bind_ortvalue_output(name, value)
+        for rows in (3, 4, 5):
+            x = numbers(rows)[:3]
+            given.update_inplace(x)
+            session.run_with_iobinding(binding)
+            assert (binding.repeat is not None) == (places == (0, 0))
+            for value, wanted in zip(made, expected(x), strict=True):
+                np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_two_devices_may_have_one_address(gpus: list[str]) -> None:
+    """As GPUs do, whose memories are spaces of their own."""
+    with vkml.InferenceSession(layers(), devices=gpus) as session:
+        binding = session.io_binding()
+        made = [vkml.OrtValue.ortvalue_from_shape_and_type((3, WIDTH), np.float32, gpu) for gpu in gpus]
+        made[1].value.address = made[0].data_ptr()
+        for output, value in zip(session.get_outputs(), made, strict=True):
+            binding.bind_ortvalue_output(output.name, value)
+        with pytest.raises(InvalidArgument, match="another output is bound to"):
+            binding.bind_ortvalue_output(session.get_outputs()[0].name, made[1])
 
 
 def test_wrong_arguments_are_named(gpus: list[str]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.counting import lines_run
+from tests.patience import patience
 from tests.subgraphs import body_reading, choose
 from vkml.ir import Constant, Graph, GraphIndex, Node, TensorType, Value, dtypes, every_node, value_names
 
@@ -44,7 +45,7 @@ def test_indices_are_made_side_by_side() -> None:
         first.start()
         begun.wait()
         second.start()
-        second.join(20)
+        second.join(patience(20))
         assert not second.is_alive()
     finally:
         go_on.set()

@@ -15,6 +15,7 @@ import _cffi_backend
 import pytest
 
 import vkml
+from tests.patience import patience
 from tests.robustness.processes import output_of, run_python
 from vkml.engine.sketch import Sketch
 from vkml.errors import CompileError
@@ -73,7 +74,7 @@ def test_threads_that_need_the_same_source_compile_it_once(made: list[str]) -> N
     together = threading.Barrier(4)
 
     def work(_: int) -> bytes:
-        together.wait(60)
+        together.wait(patience(60))
         return compiler.compile_slang(SOURCE.format(77))
 
     with ThreadPoolExecutor(4) as pool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 
 import pytest
 
+import vkml.ops  # noqa: F401  (fills the registry)
 from vkml.cpu.native.executable import InstructionSet
 from vkml.ir.lowering import CannotLower, Lowering
+from vkml.ir.operator import REGISTRY, Operator
 from vkml.lowering.builder import Builder
 from vkml.lowering.native_builder import NativeBuilder
 from vkml.lowering.native_layout import Layouts
@@ -20,6 +23,7 @@ from vkml.lowering.templates import Templates
     ("module", "others"),
     [
         ("vkml.lowering.native", ("vkml.lowering.vulkan", "vkml.kernels.gemm", "vkml.kernels.writer")),
+        ("vkml.lowering.cpu", ("vkml.lowering.vulkan", "vkml.kernels.gemm", "vkml.kernels.writer")),
         ("vkml.lowering.vulkan", ("vkml.lowering.native", "vkml.cpu.native.assembler")),
     ],
 )
@@ -27,6 +31,23 @@ def test_no_back_end_imports_another(module: str, others: tuple[str, ...]) -> No
     code = f"import sys, {module}; print(*[name for name in sys.modules if name.startswith({others!r})])"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert made.stdout.split() == []
+
+
+def test_the_operators_ask_a_typed_protocol() -> None:
+    """No `lower` takes or gives what could be anything, nor does what it may ask for."""
+    operators = {type(operator) for operator in REGISTRY.values()}
+    stated = [kind.lower for kind in operators if "lower" in vars(kind)]
+    assert len(stated) > 40
+    for lower in stated:
+        assert lower.__annotations__ == Operator.lower.__annotations__, lower.__qualname__
+    asked = [each for name, each in vars(Lowering).items() if inspect.isfunction(each) and name[0] != "_"]
+    loose = re.compile(r"\bAny\b")
+    for function in (Operator.lower, *asked):
+        texts = {name: str(text) for name, text in function.__annotations__.items()}
+        assert not [name for name, text in texts.items() if loose.search(text)], function.__qualname__
+    for function in asked:
+        named = set(inspect.signature(function).parameters) - {"self"}
+        assert named <= set(function.__annotations__) and "return" in function.__annotations__, function
 
 
 def test_templates_are_those_of_the_protocol() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import vkml.ops  # noqa: F401  (fills the registry)
 from tests import comparing
+from tests.patience import patience
 from vkml.cpu.native.executable import instruction_set
 from vkml.errors import IndexOutOfRange, RuntimeException
 from vkml.ir import Constant, Graph, Known, Node, TensorType, Value, dtypes, find, static
@@ -409,7 +410,7 @@ def test_several_threads_may_run_one_program() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patience(60))
     assert not wrong
 
 

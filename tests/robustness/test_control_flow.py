@@ -12,9 +12,11 @@ from onnx import TensorProto, helper
 
 import vkml
 from tests.control_models import model
+from tests.patience import patience
 from tests.robustness.processes import run_python
 from vkml import errors
 from vkml.engine import control
+from vkml.engine.gated_trips import GatedTrips
 
 ENDLESS = """
 g (float[40] x, bool go) => (float[40] y, int64 n) {
@@ -73,16 +75,23 @@ def test_interrupts(device_name: str) -> None:
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
 
 
-def test_a_session_closed_in_the_middle_of_a_loop() -> None:
-    session = vkml.InferenceSession(model(ENDLESS), devices="cpu")
+def test_a_session_closed_in_the_middle_of_a_loop(device_name: str) -> None:
+    session = vkml.InferenceSession(model(ENDLESS), devices=device_name)
     session.run(None, {"x": np.ones(40, np.float32), "go": np.array(False)})
     has_begun = threading.Event()
     caught: list[Exception] = []
-    real = control.Body.run
+    steps: list[None] = []
 
-    def run(*given: Any) -> Any:
-        has_begun.set()
-        return real(*given)
+    def noting(kind: type, name: str) -> Any:
+        real = getattr(kind, name)
+
+        def run(*given: Any) -> Any:
+            steps.append(None)
+            if len(steps) > 20:
+                has_begun.set()
+            return real(*given)
+
+        return run
 
     def work() -> None:
         try:
@@ -91,13 +100,16 @@ def test_a_session_closed_in_the_middle_of_a_loop() -> None:
             caught.append(error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(control.Body, "run", run)
-        thread = threading.Thread(target=work)
+        for kind, name in ((control.Body, "run"), (GatedTrips, "_chunk")):
+            patch.setattr(kind, name, noting(kind, name))
+        thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        assert has_begun.wait(60)
-        session.close()
-        thread.join(60)
-    assert not thread.is_alive()
+        assert has_begun.wait(patience(60))
+        closing = threading.Thread(target=session.close, daemon=True)
+        closing.start()
+        for each in (thread, closing):
+            each.join(patience(60))
+            assert not each.is_alive()
     assert len(caught) == 1 and isinstance(caught[0], errors.Fail) and "closed" in str(caught[0])
 
 

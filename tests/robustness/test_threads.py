@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import vkml
+from tests.patience import patience
 from tests.robustness.models import product, shape_arithmetic, weights
 from tests.robustness.processes import output_of
 
@@ -33,7 +34,7 @@ def in_threads(body: Callable[[int], None], count: int = THREADS) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patience(60))
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
@@ -110,7 +111,7 @@ def test_closed_during_runs(device_name: str) -> None:
 
     def body(index: int) -> None:
         if index == 0:
-            ran.wait(30)
+            ran.wait(patience(30))
             session.close()
             return
         try:

@@ -1,12 +1,14 @@
 """Memory: transfers with and without staging, the budget."""
 
 import mmap
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.vulkan.helpers import Adder, every_device, floats
+from tests.patience import patience
+from tests.vulkan.helpers import Adder, device_parameters, every_device, floats
 from vkml.errors import DeviceError, InvalidArgument, OutOfMemory
 from vkml.vulkan import Device, MemoryKind, live_objects, transfer
 from vkml.vulkan.structures import ffi
@@ -61,6 +63,74 @@ def test_staging_in_chunks(info, monkeypatch, size):
         assert not everything[:21].any() and not everything[21 + size :].any()
         assert device.live_allocations <= 5
     assert live_objects() == {}
+
+
+@every_device
+@pytest.mark.parametrize("force_staging", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 4096, 4097, 3 * 4096, 5 * 4096 + 7])
+def test_chunks_passed_on(info, monkeypatch, size, force_staging):
+    """To memory of the host, and to another device, staged or not on either side."""
+    monkeypatch.setattr(transfer, "PASSED_BYTES", 4096)
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    for other_info in (case.values[0] for case in device_parameters()):
+        with Device(info, force_staging=force_staging) as device, Device(other_info) as other:
+            source = device.allocate(size + 64, MemoryKind.DEVICE, "source")
+            target = other.allocate(size + 64, MemoryKind.DEVICE, "target")
+            device.upload(source, 21, data)
+            other.upload(target, 0, np.zeros(target.size, np.uint8))
+            device.pass_on(source, 21, other, target, 13, size)
+            np.testing.assert_array_equal(other.download(target, 13, size), data)
+            everything = other.download(target)
+            assert not everything[:13].any() and not everything[13 + size :].any()
+            found = np.zeros(size, np.uint8)
+            device.download_into(source, 21, found)
+            np.testing.assert_array_equal(found, data)
+            for at, there in ((-1, 0), (0, target.size + 1), (source.size, 0)):
+                with pytest.raises(InvalidArgument, match="no range"):
+                    device.pass_on(source, at, other, target, there, 64)
+    assert live_objects() == {}
+
+
+@every_device
+def test_two_chunks_travel_at_a_time(info, monkeypatch):
+    """Before a chunk is written the next one has been asked for; what it lies in is not written meanwhile."""
+    monkeypatch.setattr(transfer, "PASSED_BYTES", 4096)
+    events = []
+    start = transfer._Copy.start
+    monkeypatch.setattr(transfer._Copy, "start", lambda copy: (events.append("start"), start(copy))[1])
+    with Device(info, force_staging=True) as device:
+        source = device.allocate(5 * 4096, MemoryKind.DEVICE, "source")
+        data = np.random.default_rng(0).integers(0, 256, source.size, dtype=np.uint8)
+        device.upload(source, 0, data)
+        events.clear()
+        for number, part in enumerate(device._transfers._read(source, 0, 5 * 4096, 4096)):
+            events.append(number)
+            np.testing.assert_array_equal(part, data[4096 * number :][:4096])
+    assert events == ["start", "start", 0, "start", 1, "start", 2, "start", 3, 4]
+
+
+@every_device
+def test_devices_pass_on_to_each_other_at_the_same_time(info, monkeypatch):
+    monkeypatch.setattr(transfer, "PASSED_BYTES", 4096)
+    with Device(info, force_staging=True) as one, Device(info, force_staging=True) as other:
+        ends = [(device, device.allocate(40960, MemoryKind.DEVICE, "memory")) for device in (one, other)]
+        datas = [np.full(20480, number, np.uint8) for number in (1, 2)]
+        for (device, memory), data in zip(ends, datas, strict=True):
+            device.upload(memory, 0, data)
+
+        def act(number):
+            (device, memory), (target, there) = ends[number], ends[1 - number]
+            for _ in range(30):
+                device.pass_on(memory, 0, target, there, 20480, 20480)
+
+        threads = [threading.Thread(target=act, args=(number,), daemon=True) for number in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(patience(60))
+            assert not thread.is_alive(), "they wait for each other"
+        for (device, memory), data in zip(ends, datas[::-1], strict=True):
+            np.testing.assert_array_equal(device.download(memory, 20480, 20480), data)
 
 
 @every_device

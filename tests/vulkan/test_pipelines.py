@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.patience import patience
 from tests.robustness.interrupts import interrupted_everywhere
 from tests.vulkan.helpers import Adder, every_device, floats
 from tests.vulkan.kernels import ADD, ADD_PUSH_BYTES
@@ -134,7 +135,7 @@ def test_threads_that_ask_and_release(info, monkeypatch):
         together = threading.Barrier(4)
 
         def work(number):
-            together.wait(60)
+            together.wait(patience(60))
             for index in range(24):
                 pipeline = make(device, 1 + (index * (number + 1)) % 6)
                 assert pipeline.handle
@@ -188,7 +189,7 @@ def test_an_interrupt_at_every_place(info, monkeypatch):
             assert not found._made and not found._named and not found._unused and not found._released
             assert live() == live_objects().get("ShaderModule", 0) == 0
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(ask_and_release).result(60)
+                pool.submit(ask_and_release).result(patience(60))
 
         ask_and_release()
         files = ["vulkan/pipelines.py", "vulkan/context.py"]

@@ -1,4 +1,4 @@
-"""The CPU device: array kernels on NumPy and BLAS, blocked for the cache, spread over a worker pool."""
+"""The CPU device: its processor, memory and worker pool; its machine code is in `native`."""
 
 from vkml.cpu.pool import WorkerPool, shared_pool
 

@@ -394,7 +394,7 @@ class Body:
             return None
         given = {at: values[self._inputs + at] for at in wiring.captured_types}
         try:
-            return plan.run_trips(feeds, count, wiring, carried, given)
+            return plan.run_trips(feeds, count, wiring, carried, given, runner.plans.require_open)
         except (CannotLower, OutOfMemory, PlanClosed):
             return None
 

@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 _LEAST_BYTES = 256
 _KEPT_BYTES = 64 << 20
 """Unused memory of one size that stays for values to come, and at least one such memory."""
+_IDLE = 64
+"""Values made since one has left memory, from which on it goes: sizes that grow come no more."""
 
 
 class DeviceArray:
@@ -50,17 +52,31 @@ class DeviceArray:
 
     def write(self, array: Array) -> None:
         """Overwrites it with an array of its type and shape; no run may be using it."""
-        if array.shape != self.shape or array.dtype != self.dtype.storage:
-            raise InvalidArgument(
-                f"the value is {self.dtype.numpy_name}{list(self.shape)}, the array "
-                f"{array.dtype}{list(array.shape)}"
-            )
+        self.require_like(array.dtype, array.shape)
         self.device.upload(self._memory, 0, array)
 
+    def require_like(self, dtype: DType | np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Raises `InvalidArgument` where what it is to be overwritten with is of another type or shape."""
+        storage = dtype.storage if isinstance(dtype, DType) else dtype
+        if shape != self.shape or storage != self.dtype.storage:
+            raise InvalidArgument(
+                f"the value is {self.dtype.numpy_name}{list(self.shape)}, what it is to become "
+                f"{storage}{list(shape)}"
+            )
+
     def copy_from(self, other: DeviceArray) -> None:
-        """Overwrites it with another value of the same device, type and shape; no run may be using it."""
-        if self.nbytes:
+        """Overwrites it with another value of its type and shape, of any device; no run may be using it."""
+        if not self.nbytes:
+            return
+        if other.device is self.device:
             self.device.copy(other._memory, 0, self._memory, 0, self.nbytes)
+        else:
+            other.device.pass_on(other._memory, 0, self.device, self._memory, 0, self.nbytes)
+
+    def write_into(self, target: Array) -> None:
+        """Writes it into an array of its type and shape, in C order: memory that another device reads."""
+        if self.nbytes:
+            self.device.download_into(self._memory, 0, target.reshape(-1).view(np.uint8))
 
     def copy_into(self, memory: Memory, offset: int) -> None:
         """Copies it into memory of its device that nothing is using.
@@ -94,13 +110,18 @@ class _Pool:
     """
 
     def __init__(self) -> None:
-        self._unused: dict[int, deque[Memory]] = {}
+        self._unused: dict[int, deque[tuple[Memory, int]]] = {}
+        """By size: memory, and how many values had been made when one left it last."""
+        self._made = 0
 
     def take(self, device: Device, size: int) -> Memory:
         room = _room(size)
+        self._made += 1
+        if self._made % _IDLE == 0:
+            self._free(self._made - _IDLE)
         try:
             # The longest unused: values that take turns come back to a place after as few runs as can be.
-            return self._unused.setdefault(room, deque()).popleft()
+            return self._unused.setdefault(room, deque()).popleft()[0]
         except IndexError:
             pass
         from vkml.vulkan import MemoryKind
@@ -108,22 +129,22 @@ class _Pool:
         try:
             return device.allocate(room, MemoryKind.DEVICE, "values")
         except OutOfMemory:
-            self.clear()
+            self._free(self._made)
             return device.allocate(room, MemoryKind.DEVICE, "values")
 
     def give(self, memory: Memory) -> None:
         unused = self._unused.setdefault(memory.size, deque())
         if len(unused) * memory.size < _KEPT_BYTES:
-            unused.append(memory)
+            unused.append((memory, self._made))
         else:
             memory.free()
 
-    def clear(self) -> None:
-        """Frees what no value uses."""
+    def _free(self, before: int) -> None:
+        """Frees what values had left when so many had been made."""
         for unused in list(self._unused.values()):
             with contextlib.suppress(IndexError):
-                while True:
-                    unused.pop().free()
+                while unused[0][1] <= before:
+                    unused.popleft()[0].free()  # another thread may have taken the first: then a later one
 
 
 _pools: weakref.WeakKeyDictionary[Device, _Pool] = weakref.WeakKeyDictionary()
@@ -169,10 +190,10 @@ def put(found: Value, target: DeviceArray) -> DeviceArray:
         target: of its type and shape.
     """
     if found is not target:
-        if isinstance(found, DeviceArray) and found.device is target.device:
+        if isinstance(found, DeviceArray):
             target.copy_from(found)
         else:
-            target.write(on_host(found))
+            target.write(found)
     return target
 
 

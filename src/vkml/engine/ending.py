@@ -1,4 +1,4 @@
-"""Runs that are ended from outside: `RunOptions.terminate`, set while they go on."""
+"""What `RunOptions` say to the run of this thread: that it is to end, and what it may log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _of_thread = _OfThread()
 
 @contextmanager
 def with_options(options: Any) -> Iterator[None]:
-    """Has `require_going` look at these options while this thread is in the block."""
+    """Has `require_going` and `shows_warnings` look at these options while this thread is in the block."""
     before = _of_thread.options
     _of_thread.options = options
     try:
@@ -38,3 +38,9 @@ def require_going() -> None:
     options = _of_thread.options
     if options is not None and options.terminate:
         raise Fail("the run was ended by RunOptions.terminate")
+
+
+def shows_warnings(otherwise: bool) -> bool:
+    """Whether this thread's run logs warnings; `otherwise` where its options leave that to the session."""
+    level = getattr(_of_thread.options, "log_severity_level", -1)
+    return otherwise if level < 0 else bool(level <= 2)

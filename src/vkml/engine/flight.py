@@ -19,6 +19,8 @@ from vkml.ir.size import Symbol, concrete
 Array = np.ndarray[Any, Any]
 RESIDENT_BYTES = 1 << 16
 """Bytes from which on a value stays on its device for what reads it there later."""
+PASSED_BYTES = 8 << 20
+"""Likewise for what another GPU alone reads: it is passed on in chunks, two of which travel at a time."""
 Targets = Mapping[str, DeviceArray]
 
 
@@ -45,7 +47,8 @@ class Flight(Turn):
     """Programs that depend on each other, run as soon as what they read is there.
 
     A program of a GPU is submitted and left to itself; meanwhile others are submitted, and the CPU's run.
-    What one GPU makes for a later program of its own stays there; the rest passes through the host.
+    What one GPU makes for a later program of its own stays there; large values that another GPU reads are
+    passed on to it in chunks; the rest passes through the host.
 
     Args:
         programs: in an order in which they can run one by one.
@@ -63,15 +66,19 @@ class Flight(Turn):
         for program in self.programs:
             for name in program.inputs:
                 readers.setdefault(name, set()).add(program.device)
+        hosts = {program.device for program in self.programs if isinstance(program, CpuBound)}
         self._linked = [
             [
-                name
+                (name, RESIDENT_BYTES if program.device in readers[name] else PASSED_BYTES)
                 for name in program.outputs
-                if isinstance(program, VulkanBound) and program.device in readers.get(name, ())
+                if isinstance(program, VulkanBound)
+                and name in readers
+                and (program.device in readers[name] or not readers[name] & hosts)
             ]
             for program in self.programs
         ]
-        """Of each program, what another program on the same GPU reads."""
+        """Of each program, what another program reads on the same GPU, or GPUs alone do, and from how many
+        bytes on that stays there."""
 
     @property
     def is_owned(self) -> bool:
@@ -167,21 +174,29 @@ class Flight(Turn):
         return next(on_gpu, ready[0] if ready else None)
 
     def _places(
-        self, program: VulkanBound, linked: Sequence[str], known: Mapping[Symbol, int], targets: Targets
+        self,
+        program: VulkanBound,
+        linked: Sequence[tuple[str, int]],
+        known: Mapping[Symbol, int],
+        targets: Targets,
     ) -> list[DeviceArray | None] | None:
         if not linked and not targets:
             return None
-        held = {name: self._hold(program, name, known) for name in linked if name not in targets}
+        held = {
+            name: self._hold(program, name, known, least) for name, least in linked if name not in targets
+        }
         return [targets.get(name) or held.get(name) for name in program.outputs]
 
-    def _hold(self, program: VulkanBound, name: str, known: Mapping[Symbol, int]) -> DeviceArray | None:
-        """Memory for a value that stays on its device."""
+    def _hold(
+        self, program: VulkanBound, name: str, known: Mapping[Symbol, int], least: int
+    ) -> DeviceArray | None:
+        """Memory for a value that stays on its device, where it has so many bytes at least."""
         type_ = self.types[name]
         shape = tuple([concrete(dim, known) for dim in type_.dims])
         found = self._held.get(name)
         if found is None or found.shape != shape:
             self._held.pop(name, None)
-            if int(np.prod(shape, dtype=np.int64)) * type_.dtype.storage.itemsize < RESIDENT_BYTES:
+            if int(np.prod(shape, dtype=np.int64)) * type_.dtype.storage.itemsize < least:
                 return None
             found = self._held[name] = DeviceArray(program.on, type_.dtype, shape)
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -187,13 +187,20 @@ class GatedTrips(LoopMemory):
             known = self._ends[state] = self._submission(recorder)
         return known
 
-    def run(self, most: int | None, carried: Sequence[Any], captured: Mapping[int, Any]) -> list[Array]:
+    def run(
+        self,
+        most: int | None,
+        carried: Sequence[Any],
+        captured: Mapping[int, Any],
+        require_open: Callable[[], None],
+    ) -> list[Array]:
         """Runs trips until one says that there is no other.
 
         Args:
             most: trips; None: any number.
             carried: values before the first trip.
             captured: by their number.
+            require_open: called between submissions; raises what ends the loop.
 
         Returns:
             Fresh arrays: the carried values behind the last trip, then what was collected, trip by trip.
@@ -201,7 +208,7 @@ class GatedTrips(LoopMemory):
         collected: list[list[Array]] = [[] for _ in self._wiring.stacked]
         try:
             self._begin(carried, captured)
-            state = self._run(most, collected)
+            state = self._run(most, collected, require_open)
             self._end(state).run()
         except BaseException:
             self._settle()
@@ -209,7 +216,9 @@ class GatedTrips(LoopMemory):
         found = self._carried_results(self._carried)
         return found + [rows[0] if len(rows) == 1 else np.concatenate(rows) for rows in collected]
 
-    def _run(self, most: int | None, collected: Sequence[list[Array]]) -> tuple[int, ...]:
+    def _run(
+        self, most: int | None, collected: Sequence[list[Array]], require_open: Callable[[], None]
+    ) -> tuple[int, ...]:
         """Runs all trips, and says where the carried values are then."""
         on, host = self._bound.on, self._outside.host
         assert host is not None
@@ -218,6 +227,7 @@ class GatedTrips(LoopMemory):
         state, done, size, budget = self._first, 0, 1, 0
         while True:
             require_going()
+            require_open()
             if not budget:
                 budget = _MOST_LEFT if most is None else min(most - done, _MOST_LEFT)
                 on.upload(self._inside, self._control + _LEFT, np.array([budget], np.uint32))

@@ -218,10 +218,11 @@ def _copied(value: Any) -> Any:
     return None if value is None else np.array(on_host(value))
 
 
-def _start(place: Array | Place | None) -> int | None:
-    """The address of memory that is given for an output."""
+def _start(place: Array | Place | None) -> tuple[Device | None, int] | None:
+    """The device and the address of memory that is given for an output."""
     if isinstance(place, np.ndarray | DeviceArray) and place.nbytes:
-        return OrtValue(place).data_ptr()
+        value = OrtValue(place)
+        return (place.device if isinstance(place, DeviceArray) else None), value.data_ptr()
     return None
 
 

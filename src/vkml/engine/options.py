@@ -98,14 +98,15 @@ class RunOptions:
             device's share. What a device is at work on, it finishes.
         logid: what log messages and traces call the run.
         run_tag: the same.
-        log_severity_level: accepted, as is log_verbosity_level: a run logs nothing of its own.
+        log_severity_level: as the session's, for what is said in planning this run; -1: the session's.
+        log_verbosity_level: accepted.
         only_execute_path_to_fetches: accepted: nothing else is executed.
         training_mode: accepted where it is False.
     """
 
     terminate: bool = False
     logid: str = ""
-    log_severity_level: int = 2
+    log_severity_level: int = -1
     log_verbosity_level: int = 0
     only_execute_path_to_fetches: bool = False
     training_mode: bool = False

@@ -9,7 +9,7 @@ import numpy as np
 
 from vkml.engine import devices as device_registry
 from vkml.engine.array_likes import as_array, as_sizes
-from vkml.engine.device_array import DeviceArray, Value
+from vkml.engine.device_array import DeviceArray, Value, on_host, put
 from vkml.errors import InvalidArgument
 from vkml.ir import DType, dtypes
 
@@ -79,6 +79,41 @@ class OrtValue:
             np.empty(sizes, dtype.storage) if device is None else DeviceArray(device, dtype, sizes)
         )
 
+    @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: Array, onnx_element_type: int) -> OrtValue:
+        """A value on the CPU whose elements are an array's bits, taken for another type of as many.
+
+        Args:
+            data: in C order, or a copy is made.
+            onnx_element_type: ONNX's number of the type.
+        """
+        array, dtype = as_array(data, "the value", "C"), dtype_of(onnx_element_type)
+        if dtype.kind == "s" or array.dtype.hasobject or dtype.storage.itemsize != array.itemsize:
+            raise InvalidArgument(
+                f"elements of {8 * array.itemsize} bits are not to be taken for {dtype.name}"
+            )
+        return OrtValue(array.view(dtype.storage))
+
+    @staticmethod
+    def from_dlpack(data: Any) -> OrtValue:
+        """A value on the CPU that shares memory with another package's tensor, which lies there, too.
+
+        Args:
+            data: has ``__dlpack__`` and ``__dlpack_device__``.
+
+        Raises:
+            InvalidArgument: it has not, or lies elsewhere.
+        """
+        if not hasattr(data, "__dlpack__") or not hasattr(data, "__dlpack_device__"):
+            raise InvalidArgument(f"a tensor with __dlpack__ is taken, not {type(data).__name__}")
+        try:
+            array = np.from_dlpack(data)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"__dlpack__ gave no tensor on the CPU: {error}") from error
+        if array.dtype == np.uint8 and _holds_truths(data):  # as packages do that know no truth values there
+            array = array.view(np.bool_)
+        return OrtValue(as_array(array, "the value", "C"))
+
     @property
     def _dtype(self) -> DType:
         value = self._tensor
@@ -120,6 +155,10 @@ class OrtValue:
             return self.value.address
         return int(self.value.__array_interface__["data"][0])
 
+    def tensor_size_in_bytes(self) -> int:
+        """Bytes that its elements take in memory."""
+        return self._tensor.nbytes
+
     def has_value(self) -> bool:
         """Whether there is one: an optional may hold nothing."""
         return self.value is not None
@@ -136,12 +175,19 @@ class OrtValue:
         """Whether it is a sequence of tensors."""
         return isinstance(self.value, list)
 
-    def update_inplace(self, np_arr: Array) -> None:
+    def update_inplace(self, np_arr: Array | OrtValue) -> None:
         """Overwrites its elements, in the memory that it has; no run may be using it.
 
         Args:
-            np_arr: of its type and shape.
+            np_arr: an array, or a value anywhere, of its type and shape.
         """
+        if isinstance(np_arr, OrtValue):
+            other = np_arr._tensor
+            if isinstance(self.value, DeviceArray) and isinstance(other, DeviceArray):
+                self.value.require_like(other.dtype, other.shape)
+                put(other, self.value)
+                return
+            np_arr = on_host(other)
         if not isinstance(np_arr, np.ndarray) or np_arr.dtype != self._dtype.storage:
             found = np_arr.dtype if isinstance(np_arr, np.ndarray) else type(np_arr).__name__
             raise InvalidArgument(f"the value is {self.data_type()}, got {found}")
@@ -165,6 +211,14 @@ class OrtValue:
         if not self.is_tensor():
             return f"<OrtValue {'of nothing' if self.value is None else f'of {len(self.value)} values'}>"
         return f"<OrtValue {self.data_type()} {self.shape()} on {self.device_name()}>"
+
+
+def _holds_truths(data: Any) -> bool:
+    """Whether a tensor of another package is one of truth values."""
+    if callable(getattr(data, "data_type", None)):
+        return bool(data.data_type() == "tensor(bool)")
+    dtype = getattr(data, "dtype", None)
+    return str(getattr(dtype, "name", dtype)) in ("bool", "torch.bool")
 
 
 def device_of(device_type: str, device_id: int = 0) -> Device | None:

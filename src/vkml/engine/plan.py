@@ -143,6 +143,7 @@ class Plan:
         wiring: Wiring,
         carried: Sequence[Value],
         captured: Mapping[int, Value],
+        require_open: Callable[[], None],
     ) -> list[Array]:
         """Runs trips of a loop whose body this is, where one program of a GPU is the whole plan.
 
@@ -152,6 +153,7 @@ class Plan:
             wiring: what becomes of values from trip to trip.
             carried: before the first trip.
             captured: by number.
+            require_open: see `GatedTrips.run`.
 
         Returns:
             See `VulkanBound.run_trips`.
@@ -166,7 +168,7 @@ class Plan:
             try:
                 [program] = flight.programs
                 assert isinstance(program, VulkanBound)
-                return program.run_trips(bound, wiring, count, carried, captured)
+                return program.run_trips(bound, wiring, count, carried, captured, require_open)
             finally:
                 flight.is_taken = False
 
@@ -248,7 +250,8 @@ class Plan:
         here = [
             name
             for name, value in zip(self.input_names, feeds, strict=True)
-            if isinstance(value, DeviceArray) and value.address == target.address
+            if isinstance(value, DeviceArray)
+            and (value.device, value.address) == (target.device, target.address)
         ]
         if not here:
             return False
@@ -357,6 +360,9 @@ class Plan:
         if values is None:
             return None
         inputs = [given[name] for name in program.inputs]
+        there = [value for value in (*inputs, *targets.values()) if isinstance(value, DeviceArray)]
+        if any(value.device is not program.on for value in there):
+            return None  # addresses of one device mean nothing to another
         return program.repeated(flight, inputs, values, [targets[name] for name in program.outputs])
 
     def watch(self, files: Sequence[MappedFile]) -> None:

@@ -81,6 +81,7 @@ class VulkanBound(RecordedProgram):
         count: int | None,
         carried: Sequence[Value],
         captured: Mapping[int, Value],
+        require_open: Callable[[], None],
     ) -> list[Array]:
         """Runs trips of a loop of which this is the body; recordings of the last ones are kept.
 
@@ -90,6 +91,7 @@ class VulkanBound(RecordedProgram):
             count: trips, or the most where they say themselves whether there is another; None: any number.
             carried: values before the first trip.
             captured: what the body captures, by number.
+            require_open: see `GatedTrips.run`.
 
         Returns:
             See `Trips.run`.
@@ -115,7 +117,7 @@ class VulkanBound(RecordedProgram):
         self._trips[key] = found
         if isinstance(found, Trips):
             return found.run(carried, captured)
-        return found.run(count, carried, captured)
+        return found.run(count, carried, captured, require_open)
 
     def write_sizes(self, values: tuple[int, ...]) -> None:
         """Writes the numbers that kernels read from memory, where sizes are open."""
@@ -210,14 +212,14 @@ class VulkanBound(RecordedProgram):
         if self._context.is_closed:  # with the device went the mappings that the views show
             self._context.require_open()
         device = self.on
-        feeds = [a.numpy() if type(a) is DeviceArray and a.device is not device else a for a in feeds]
         if targets is not None:
             targets = [None if t is None or t.device is not device else t for t in targets]
         binding = self.bind(values, self._outside(feeds, targets))
         for view, array in zip(binding.input_views, feeds, strict=True):
             if isinstance(array, DeviceArray):
-                continue
-            if array.nbytes < LARGE_BYTES:
+                if array.device is not device:
+                    array.write_into(view)
+            elif array.nbytes < LARGE_BYTES:
                 view[...] = array
             else:
                 copy(view, array)
@@ -239,7 +241,11 @@ class VulkanBound(RecordedProgram):
     def _outside(self, feeds: Sequence[Value], targets: Sequence[DeviceArray | None] | None) -> Addresses:
         program = self.program
         given = zip(program.inputs.values(), feeds, strict=True)
-        found = [(view.buffer, array.address) for view, array in given if type(array) is DeviceArray]
+        found = [
+            (view.buffer, array.address)
+            for view, array in given
+            if type(array) is DeviceArray and array.device is self.on
+        ]
         if targets is not None:
             wanted = zip(program.outputs.values(), targets, strict=True)
             found += [(view.buffer, target.address) for view, target in wanted if target is not None]

@@ -17,7 +17,7 @@ from vkml.engine import devices as device_registry
 from vkml.engine.arguments import assignments, check_run_options, checked_options, memory_limits
 from vkml.engine.collector import collector_paused
 from vkml.engine.device_array import DeviceArray, Place, place_array
-from vkml.engine.ending import with_options
+from vkml.engine.ending import shows_warnings, with_options
 from vkml.engine.feed import check_feed
 from vkml.engine.io_binding import IOBinding
 from vkml.engine.options import SessionOptions, flag
@@ -464,8 +464,8 @@ class InferenceSession:
                 continue
             if stated.admits_shape_of(found):
                 continue
-            self._misstated.add(output.name)
-            if self._options.shows_warnings:
+            if shows_warnings(self._options.shows_warnings):
+                self._misstated.add(output.name)
                 _log.warning(
                     "%s: the output '%s' is stated to be %s and computes to %s, which is returned",
                     self._label,
@@ -475,10 +475,12 @@ class InferenceSession:
                 )
 
     def _warn(self, plan: Plan) -> None:
+        if not shows_warnings(self._options.shows_warnings):
+            return
         with self._runner.plans.lock:
             fresh = [(label, reason) for label, reason in plan.fallbacks if label not in self._warned]
             self._warned.update(label for label, _ in fresh)
-        if not fresh or not self._options.shows_warnings:
+        if not fresh:
             return
         first = "; ".join(f"{label}: {reason}" for label, reason in fresh[:3])
         more = f" (and {len(fresh) - 3} more)" if len(fresh) > 3 else ""

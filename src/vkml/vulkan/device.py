@@ -255,6 +255,33 @@ class Device:
         """
         return self._transfers.download(memory, offset, memory.size - offset if size is None else size)
 
+    def download_into(self, memory: Memory, offset: int, target: Bytes) -> None:
+        """As `download`, into memory that there is, such as another device's that the host can write.
+
+        It goes in chunks: while one travels, the one before it is written.
+
+        Args:
+            memory: of any kind.
+            offset: in bytes.
+            target: as many bytes as are wanted.
+        """
+        self._transfers.download_into(memory, offset, target)
+
+    def pass_on(
+        self, source: Memory, source_at: int, other: Device, target: Memory, target_at: int, size: int
+    ) -> None:
+        """Copies to another device's memory, in chunks of which two travel at a time, one to and one fro.
+
+        Args:
+            source: of this device; nothing may be writing it.
+            source_at: in bytes.
+            other: the device.
+            target: memory of that, which must not be in use.
+            target_at: in bytes.
+            size: in bytes.
+        """
+        self._transfers.pass_on(source, source_at, other._transfers, target, target_at, size)
+
     def copy(self, source: Memory, source_at: int, target: Memory, target_at: int, size: int) -> None:
         """Copies between memories on the device, and returns when it is done; neither may be in use.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vkml.errors import DeviceError, InvalidArgument
+from vkml.forks import renew_in_child
 from vkml.vulkan.commands import CommandRecorder
 from vkml.vulkan.context import Context
 from vkml.vulkan.memory import Allocator, Bytes, Memory, MemoryKind
@@ -18,6 +20,18 @@ from vkml.vulkan.submission import Submission
 
 CHUNK_BYTES = 32 << 20
 """Staged copies go in chunks of this size: large enough to reach the bus's speed."""
+PASSED_BYTES = 4 << 20
+"""Likewise of what is passed on: while a chunk travels the one before it is written elsewhere."""
+_passing = threading.Lock()
+"""Held while a device's copies are fed by another's, for either may wait for the other's lock."""
+
+
+def _renew() -> None:
+    global _passing
+    _passing = threading.Lock()
+
+
+renew_in_child(_renew)
 
 
 class Transfers:
@@ -36,58 +50,89 @@ class Transfers:
         _check(memory, offset, source.size)
         if not source.size:
             return
+        parts = (source[at : at + CHUNK_BYTES] for at in range(0, source.size, CHUNK_BYTES))
+        self._write(memory, offset, parts, min(source.size, CHUNK_BYTES))
+
+    def _write(self, memory: Memory, offset: int, parts: Iterable[Bytes], largest: int) -> None:
+        """Writes parts one behind the other; while one travels the next is asked for."""
         if memory.host is not None:
-            memory.host[offset : offset + source.size] = source
+            for part in parts:
+                memory.host[offset : offset + part.size] = part
+                offset += part.size
             memory.flush()
             return
         queue = self._context.transfer_queue
         with self._lock:
-            pending: list[_Copy | None] = [None, None]  # while one chunk travels the next is filled
+            pending: list[_Copy | None] = [None, None]
             try:
-                for number, start in enumerate(range(0, source.size, CHUNK_BYTES)):
-                    part = source[start : start + CHUNK_BYTES]
+                for number, part in enumerate(parts):
                     slot = number % 2
                     _finish(pending, slot)
-                    staging = self._staging_memory(MemoryKind.UPLOAD, slot, min(source.size, CHUNK_BYTES))
+                    staging = self._staging_memory(MemoryKind.UPLOAD, slot, largest)
                     assert staging.host is not None
                     staging.host[: part.size] = part
                     staging.flush()
-                    copy = _Copy(self._context, queue, staging, 0, memory, offset + start, part.size)
+                    copy = _Copy(self._context, queue, staging, 0, memory, offset, part.size)
                     pending[slot] = copy
                     copy.start()
+                    offset += part.size
             finally:
                 _finish(pending, 0)
                 _finish(pending, 1)
 
     def download(self, memory: Memory, offset: int, size: int) -> Bytes:
         """See `Device.download`."""
+        _check(memory, offset, size)
+        result = np.empty(size, np.uint8)
+        self.download_into(memory, offset, result, CHUNK_BYTES)
+        return result
+
+    def download_into(self, memory: Memory, offset: int, target: Bytes, chunk: int | None = None) -> None:
+        """See `Device.download_into`."""
+        at = 0
+        with contextlib.closing(self._read(memory, offset, target.size, chunk or PASSED_BYTES)) as parts:
+            for part in parts:
+                target[at : at + part.size] = part
+                at += part.size
+
+    def pass_on(
+        self, source: Memory, source_at: int, other: Transfers, target: Memory, target_at: int, size: int
+    ) -> None:
+        """See `Device.pass_on`."""
+        other._context.require_open()
+        _check(target, target_at, size)
+        with _passing, contextlib.closing(self._read(source, source_at, size, PASSED_BYTES)) as parts:
+            other._write(target, target_at, parts, min(size, PASSED_BYTES))
+
+    def _read(self, memory: Memory, offset: int, size: int, chunk: int) -> Generator[Bytes, None, None]:
+        """Parts of a memory in their order, each until the next is asked for, which travels by then."""
         self._context.require_open()
         _check(memory, offset, size)
         # Reading uncached memory (a BAR) takes 30 ns a byte on the H200: copy it on the device first.
         if memory.host is not None and memory.is_cached:
             memory.invalidate()
-            return memory.host[offset : offset + size].copy()
-        result = np.empty(size, np.uint8)
+            for start in range(offset, offset + size, chunk):
+                yield memory.host[start : min(start + chunk, offset + size)]
+            return
         queue = self._context.compute_queue
         with self._lock:
             pending: list[_Copy | None] = [None, None]
-            parts = [(start, min(CHUNK_BYTES, size - start)) for start in range(0, size, CHUNK_BYTES)]
+            sizes = [min(chunk, size - start) for start in range(0, size, chunk)]
             try:
-                for number, (start, part) in enumerate(parts):
+                for number, part in enumerate(sizes):
                     slot = number % 2
-                    staging = self._staging_memory(MemoryKind.READBACK, slot, min(size, CHUNK_BYTES))
+                    staging = self._staging_memory(MemoryKind.READBACK, slot, min(size, chunk))
                     pending[slot] = copy = _Copy(
-                        self._context, queue, memory, offset + start, staging, 0, part
+                        self._context, queue, memory, offset + number * chunk, staging, 0, part
                     )
                     copy.start()
                     if number:
-                        self._collect(pending, 1 - slot, result, parts[number - 1])
-                if parts:
-                    self._collect(pending, (len(parts) - 1) % 2, result, parts[-1])
+                        yield self._collected(pending, 1 - slot, sizes[number - 1])
+                if sizes:
+                    yield self._collected(pending, (len(sizes) - 1) % 2, sizes[-1])
             finally:
                 _finish(pending, 0)
                 _finish(pending, 1)
-        return result
 
     def copy(self, source: Memory, source_at: int, target: Memory, target_at: int, size: int) -> None:
         """See `Device.copy`."""
@@ -100,13 +145,12 @@ class Transfers:
             copy.start()
             copy.finish()
 
-    def _collect(self, pending: list[_Copy | None], slot: int, result: Bytes, part: tuple[int, int]) -> None:
+    def _collected(self, pending: list[_Copy | None], slot: int, size: int) -> Bytes:
         _finish(pending, slot)
         staging = self._staging[MemoryKind.READBACK, slot]
         staging.invalidate()
         assert staging.host is not None
-        start, size = part
-        result[start : start + size] = staging.host[:size]
+        return staging.host[:size]
 
     def _staging_memory(self, kind: MemoryKind, slot: int, size: int) -> Memory:
         memory = self._staging.get((kind, slot))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.patience import patience
 from vkml.cpu.native.assembler import R8, R9, RAX, RCX, RDI, RDX, RSI, Mem
 from vkml.cpu.native.executable import Executable, InstructionSet, instruction_set
 from vkml.cpu.native.kernel import Kernel, Launch
@@ -104,7 +105,7 @@ def test_no_level_begins_before_all_of_the_one_before_is_done(closed: int) -> No
             begun = [bool(mark[-1]) for mark in marks]
         finally:
             opened[0] = 1
-            run.join(60)
+            run.join(patience(60))
     assert begun == [at <= closed for at in range(4)]
     assert all((mark == 1).all() for mark in marks)
 
@@ -212,7 +213,7 @@ def test_a_visitor_between_two_runs_is_waited_for() -> None:
         assert run.is_alive()
         assert gate[0] == 2
         gate -= 2
-        run.join(10)
+        run.join(patience(10))
         assert not run.is_alive()
         assert gate[0] == 0
         recording.run()
