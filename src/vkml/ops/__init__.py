@@ -33,6 +33,7 @@ FAMILIES = (
     "detection",
     "recurrent",
     "norm",
+    "unscaled_norm",
     "image",
     "sampling",
     "unpool",

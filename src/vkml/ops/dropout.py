@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkml.errors import ShapeError
-from vkml.ir.dtypes import BOOL, FLOAT8S, FLOATS, DType
+from vkml.errors import NotDifferentiable, ShapeError
+from vkml.ir import scalar
+from vkml.ir.dtypes import BOOL, FLOAT8S, FLOAT32, FLOATS, DType
+from vkml.ir.gradients import Emitter, T, arguments, expression, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, INTS, OPTIONAL, Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.broadcasting import require_types
 from vkml.ops.checks import optional, present, require_dtype, required
@@ -77,3 +80,35 @@ class Dropout(Operator):
         with np.errstate(all="ignore"):
             kept = data.astype(np.float64) * mask / (1 - rate) if rate < 1 else np.zeros(data.shape)
             return [np.asarray(kept).astype(data.dtype), mask]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        """What was kept passes; the mask, which says what that was, must be an output."""
+        incoming, (ratio, training) = present(cotangents, 0), (optional(inputs, 1), optional(inputs, 2))
+        made: list[T | None] = [None] * len(inputs)
+        elements = None if training is None else build.elements_of(training)
+        if training is None or (elements is not None and not elements.reshape(-1)[0]):
+            made[0] = incoming
+            return made
+        if len(outputs) < 2:
+            raise NotDifferentiable(
+                "what Dropout has dropped is not known without its second output, the mask"
+            )
+        rate = build.constant(0.5, FLOAT32) if ratio is None else ratio
+
+        def form(incoming: Scalar, kept: Scalar, rate: Scalar, is_training: Scalar) -> Scalar:
+            rate = scalar.convert(rate, incoming.dtype)
+            dropped = scalar.where(kept, incoming / (1 - rate), 0.0)
+            return scalar.where(is_training, dropped, incoming)
+
+        values = [incoming, outputs[1], reshaped(build, rate, ()), reshaped(build, training, ())]
+        given = [element for element in arguments(build, values) if element is not None]
+        made[0] = expression(build, form(*given), values, build.type_of(incoming).dtype)
+        return made

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import (
-    NUMBERS,
-)
+from vkml.ir import scalar
+from vkml.ir.dtypes import INT64, NUMBERS
+from vkml.ir.gradients import Emitter, T, arguments, expanded, expression, reshaped, sum_to
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, require_dtype, require_same_dtype, required
 from vkml.ops.limits import check_size
@@ -105,3 +106,62 @@ class Einsum(Operator):
         geometry = einsum_geometry(node, node.attributes["equation"], [operand.shape for operand in operands])
         result = np.einsum(geometry.equation, *map(widened, operands), optimize=len(operands) > 1)
         return [np.asarray(result).astype(operands[0].dtype, copy=False)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        there = [present(inputs, at) for at in range(len(inputs))]
+        shapes = [build.type_of(value).dims for value in there]
+        geometry = einsum_geometry(node, node.attributes["equation"], shapes)
+        cotangent = present(cotangents, 0)
+        return [
+            _gradient(build, geometry, there, at, cotangent) if is_needed else None
+            for at, is_needed in enumerate(needed)
+        ]
+
+
+def _gradient(build: Emitter[T], geometry: EinsumGeometry, inputs: Sequence[T], at: int, cotangent: T) -> T:
+    """The cotangent of an input: the sum of products of that of the result and all other inputs."""
+    term = geometry.terms[at]
+    others = [n for n in range(len(inputs)) if n != at]
+    known = set(geometry.output).union(*(geometry.terms[n] for n in others))
+    # Each letter of the term once, in order; what only the term has was summed alone, and is repeated.
+    letters = "".join(dict.fromkeys(term))
+    kept = "".join(letter for letter in letters if letter in known)
+    terms = ",".join([geometry.output, *(geometry.terms[n] for n in others)])
+    operands = [cotangent, *(inputs[n] for n in others)]
+    made = build.apply("Einsum", *operands, equation=f"{terms}->{kept}")
+    sizes = dict(zip(kept, build.type_of(made).dims, strict=True))
+    wanted = dict(zip(term, build.type_of(inputs[at]).dims, strict=True))
+    made = reshaped(build, made, [sizes.get(letter, 1) for letter in letters])
+    # An input of size 1 was broadcast; where all others are of size 1, the result's is.
+    made = sum_to(build, made, [min(sizes.get(letter, 1), wanted[letter]) for letter in letters])
+    made = expanded(build, made, [wanted[letter] for letter in letters])
+    return made if letters == term else _on_diagonal(build, made, term, letters)
+
+
+def _on_diagonal(build: Emitter[T], x: T, term: str, letters: str) -> T:
+    """`x` of the axes `letters` where the indices of equal letters in `term` are equal, 0 elsewhere."""
+    sizes = dict(zip(letters, build.type_of(x).dims, strict=True))
+    first = {letter: term.index(letter) for letter in letters}
+    x = reshaped(build, x, [sizes[letter] if first[letter] == at else 1 for at, letter in enumerate(term)])
+
+    def along(axis: int) -> T:
+        shape = [sizes[letter] if n == axis else 1 for n, letter in enumerate(term)]
+        return build.constant(np.arange(sizes[term[axis]]).reshape(shape), INT64)
+
+    def form(x: Scalar, place: Scalar, other: Scalar) -> Scalar:
+        return scalar.where(scalar.compare("equal", place, other), x, 0.0)
+
+    for axis, letter in enumerate(term):
+        if first[letter] != axis:
+            values = [x, along(first[letter]), along(axis)]
+            given = [element for element in arguments(build, values) if element is not None]
+            x = expression(build, form(*given), values, build.type_of(x).dtype)
+    return x

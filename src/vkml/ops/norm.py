@@ -1,4 +1,4 @@
-"""Normalisations: over batches, channels, groups, trailing axes or neighbouring channels."""
+"""Normalisations: over batches, channels, groups or trailing axes, then scaled and shifted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType
+from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, DType
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, all_given, given
 from vkml.ir.operator import INT, INTS, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
-from vkml.ir.windows import Windows
 from vkml.ops.checks import (
-    normalise_axes,
     normalise_axis,
     optional,
     present,
@@ -25,13 +24,14 @@ from vkml.ops.checks import (
     require_same_dtype,
     required,
 )
+from vkml.ops.norm_gradients import (
+    affine_vjp,
+    batch_vjp,
+    by_statistics,
+    channel_lanes,
+)
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import NEWEST, constant_node, fresh_name, renew
-
-
-def _wide(dtype: DType) -> DType:
-    """The type in which intermediate results are kept, so that float16 rounds once."""
-    return FLOAT32 if dtype == FLOAT16 else dtype
 
 
 def per_channel(vector: Array, rank: int) -> Array:
@@ -50,7 +50,7 @@ def _check_vector(node: Node, found: Known, length: int, what: str) -> None:
         raise ShapeError(f"{node.label}: {what} must have shape [{length}], it has {list(found.dims)}")
 
 
-def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+def mean_along(x: Array, axes: tuple[int, ...]) -> Array:
     """The mean over `axes`, which stay; of no elements it is NaN, of which numpy.mean warns."""
     count = math.prod(x.shape[axis] for axis in axes)
     return np.asarray(np.add.reduce(x, axis=axes, keepdims=True) / x.dtype.type(count))
@@ -59,9 +59,9 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
 def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
     """``(x - mean) / sqrt(variance + epsilon)`` over `axes`, with the mean and the inverse deviation."""
     with np.errstate(all="ignore"):
-        mean = _mean(x, axes)
+        mean = mean_along(x, axes)
         centred = x - mean
-        variance = _mean(np.square(centred), axes)
+        variance = mean_along(np.square(centred), axes)
         inverse = 1 / np.sqrt(variance + x.dtype.type(epsilon))
         return centred * inverse, mean, inverse
 
@@ -112,8 +112,8 @@ class BatchNormalization(Operator):
             axes = (0, *range(2, rank))
             old_mean, old_variance = mean, variance
             with np.errstate(all="ignore"):
-                kept = _mean(wide, axes)
-                mean, variance = kept.reshape(-1), _mean(np.square(wide - kept), axes).reshape(-1)
+                kept = mean_along(wide, axes)
+                mean, variance = kept.reshape(-1), mean_along(np.square(wide - kept), axes).reshape(-1)
             for old, new in ((old_mean, mean), (old_variance, variance)):
                 mixed = widened(old) * momentum + new * (1 - momentum)
                 running.append(np.asarray(mixed).astype(old.dtype))
@@ -141,6 +141,22 @@ class BatchNormalization(Operator):
             return str(body("Add", body("Mul", x, factor), offset))
 
         return [build.compute(write, [x, *vectors], build.output(build.result()), label="batch_norm")]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        epsilon = node.attributes["epsilon"]
+        if node.attributes["training_mode"]:
+            momentum = node.attributes["momentum"]
+            return batch_vjp(build, inputs, cotangents, needed, epsilon=epsilon, momentum=momentum)
+        given = [present(inputs, at) for at in range(5)]
+        return by_statistics(build, given, present(cotangents, 0), epsilon, needed)
 
 
 def _per_activation(node: Node) -> list[Node]:
@@ -198,6 +214,22 @@ class InstanceNormalization(Operator):
         epsilon = node.attributes["epsilon"]
         return build.normalise(x, len(x.shape) - 2, epsilon, scale, bias, is_centred=True)
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        dims = build.type_of(present(inputs, 0)).dims
+        lanes = [channel_lanes(dims)] * 2
+        return affine_vjp(
+            build, inputs, cotangents, needed, view=dims, axes=range(2, len(dims)), lanes=lanes,
+            epsilon=node.attributes["epsilon"],
+        )  # fmt: skip
+
 
 @operator()
 class GroupNormalization(Operator):
@@ -253,6 +285,24 @@ class GroupNormalization(Operator):
             factors.append(lanes.expand(grouped.shape))
         epsilon = node.attributes["epsilon"]
         return build.normalise(grouped, 2, epsilon, factors[0], factors[1], is_centred=True)
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        dims, groups = build.type_of(present(inputs, 0)).dims, int(node.attributes["num_groups"])
+        view = (dims[0], groups, dims[1] // groups, math.prod(dims[2:]))
+        sizes = [build.type_of(present(inputs, at)).elements for at in (1, 2)]
+        lanes = [(groups, size // groups, 1) for size in sizes]
+        return affine_vjp(
+            build, inputs, cotangents, needed, view=view, axes=(2, 3), lanes=lanes,
+            epsilon=node.attributes["epsilon"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -324,6 +374,17 @@ class LayerNormalization(Operator):
             return None
         return _lower_rows(build, node, inputs, is_centred=True)
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return _rows_vjp(build, node, inputs, cotangents, needed, is_centred=True)
+
 
 @operator()
 class RMSNormalization(Operator):
@@ -346,12 +407,23 @@ class RMSNormalization(Operator):
         axes = tuple(range(row_geometry(node, x.shape).axis, x.ndim))
         wide = widened(x)
         with np.errstate(all="ignore"):
-            square = _mean(np.square(wide), axes)
+            square = mean_along(np.square(wide), axes)
             result = wide / np.sqrt(square + wide.dtype.type(node.attributes["epsilon"])) * widened(scale)
         return [result.astype(scale.dtype, copy=False)]
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return _lower_rows(build, node, inputs, is_centred=False)
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return _rows_vjp(build, node, inputs, cotangents, needed, is_centred=False)
 
 
 def _lower_rows(
@@ -369,120 +441,13 @@ def _lower_rows(
     )
 
 
-@operator()
-class LRN(Operator):
-    """Divides each element by a power of the sum of squares over neighbouring channels."""
-
-    attributes = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
-    attribute_types = {"size": INT}
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x = required(node, inputs, 0)
-        require_dtype(node, x, FLOATS, "the input")
-        require_rank(node, x, 2)
-        if node.attributes["size"] < 1:
-            raise InvalidGraph(f"{node.label}: size is {node.attributes['size']}; it must be positive")
-        return [static(x.dtype, x.dims)]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x = present(inputs, 0)
-        size, channels = int(node.attributes["size"]), x.shape[1]
-        wide = widened(x)
-        squares = np.square(wide)
-        # Neighbours c - floor((size-1)/2) … c + ceil((size-1)/2), cut at the first and last channel.
-        total = np.zeros_like(wide)
-        for shift in range(max(-((size - 1) // 2), 1 - channels), min(size // 2, channels - 1) + 1):
-            target = slice(max(-shift, 0), channels - max(shift, 0))
-            total[:, target] += squares[:, max(shift, 0) : channels + min(shift, 0)]
-        base = node.attributes["bias"] + node.attributes["alpha"] / size * total
-        return [(wide / base ** node.attributes["beta"]).astype(x.dtype, copy=False)]
-
-    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
-        x, size = given(inputs, 0), int(node.attributes["size"])
-        wide = _wide(x.dtype)
-        # The channels as the first spatial axis of a pool.
-        volume = build.reshape(x, (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]), 1))
-        with build.step(static(wide, volume.shape)):
-            spatial, ones = volume.shape[2:], (1, 1, 1)
-            before, after = ((size - 1) // 2, 0, 0), (size // 2, 0, 0)
-            windows = Windows(spatial, (size, 1, 1), ones, ones, before, after, spatial)
-            [total] = build.pool(volume, "squares", windows)
-
-        def write(body: BodyWriter, x: str, total: str) -> str:
-            share = body.constant(node.attributes["alpha"] / size, total)
-            base = body("Add", body("Mul", total, share), body.constant(node.attributes["bias"], total))
-            return str(body("Div", x, body("Pow", base, body.constant(node.attributes["beta"], base))))
-
-        return [
-            build.compute(
-                write, [x, build.reshape(total, x.shape)], build.output(build.result()), label="lrn"
-            )
-        ]
-
-
-@operator()
-class LpNormalization(Operator):
-    """Divides by the 1- or 2-norm along an axis; rows of zeros stay zero."""
-
-    attributes = {"axis": -1, "p": 2}
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x = required(node, inputs, 0)
-        require_dtype(node, x, FLOATS, "the input")
-        normalise_axis(node, node.attributes["axis"], x.rank)
-        if node.attributes["p"] not in (1, 2):
-            raise InvalidGraph(f"{node.label}: p is {node.attributes['p']}; it must be 1 or 2")
-        return [static(x.dtype, x.dims)]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x, axis = present(inputs, 0), node.attributes["axis"]
-        wide = widened(x)
-        if node.attributes["p"] == 1:
-            norm = np.abs(wide).sum(axis=axis, keepdims=True)
-        else:
-            norm = np.sqrt(np.square(wide).sum(axis=axis, keepdims=True))
-        result = np.divide(wide, norm, out=np.zeros_like(wide), where=norm != 0)
-        return [result.astype(x.dtype, copy=False)]
-
-    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
-        x = given(inputs, 0)
-        axis = normalise_axis(node, node.attributes["axis"], len(x.shape))
-        kept = tuple(1 if a == axis else size for a, size in enumerate(x.shape))
-        with build.step(static(_wide(x.dtype), kept)):
-            [norm] = build.norm(x, (axis,), float(node.attributes["p"]))
-
-        def write(body: BodyWriter, x: str, norm: str) -> str:
-            zero = body.constant(0, norm)
-            return str(body("Where", body("Equal", norm, zero), zero, body("Div", x, norm)))
-
-        return [build.compute(write, [x, norm], build.output(build.result()), label="lp_normalization")]
-
-
-@operator()
-class MeanVarianceNormalization(Operator):
-    """Normalises over axes to mean 0 and variance 1."""
-
-    attributes = {"axes": (0, 2, 3)}
-
-    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
-        x = required(node, inputs, 0)
-        require_dtype(node, x, FLOATS, "the input")
-        normalise_axes(node, node.attributes["axes"], x.rank)
-        return [static(x.dtype, x.dims)]
-
-    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        x = present(inputs, 0)
-        axes = normalise_axes(node, node.attributes["axes"], x.ndim)
-        wide = widened(x)
-        with np.errstate(all="ignore"):
-            centred = wide - _mean(wide, axes)
-            deviation = np.sqrt(_mean(np.square(centred), axes))
-            # The function body in the specification adds this to the deviation.
-            result = centred / (deviation + wide.dtype.type(1e-9))
-        return [result.astype(x.dtype, copy=False)]
-
-    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
-        x = given(inputs, 0)
-        axes = normalise_axes(node, node.attributes["axes"], len(x.shape))
-        order = [a for a in range(len(x.shape)) if a not in axes] + sorted(axes)
-        return build.standardise_along(x, order, len(axes))
+def _rows_vjp(
+    build: Emitter[T], node: Node, inputs: Sequence[T | None], cotangents: Sequence[T | None],
+    needed: Sequence[bool], *, is_centred: bool,
+) -> Sequence[T | None]:  # fmt: skip
+    dims = build.type_of(present(inputs, 0)).dims
+    lanes = [() if vector is None else build.type_of(vector).dims for vector in inputs[1:]]
+    return affine_vjp(
+        build, inputs, cotangents, needed, view=dims, axes=range(row_geometry(node, dims).axis, len(dims)),
+        lanes=lanes, epsilon=node.attributes["epsilon"], is_centred=is_centred,
+    )  # fmt: skip

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vkml.ir import scalar
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32
+from vkml.ir.gradients import Emitter, T, pointwise, summed, widened
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
+from vkml.ops import pointwise as elements
 from vkml.ops.broadcasting import require_types
 from vkml.ops.checks import normalise_axis, present, required
-from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import renew
 
 
@@ -63,7 +66,11 @@ class Softmax(Operator):
         shape = (outer, length) if inner == 1 else (outer, length, inner)
         compute = {"Softmax": softmax, "LogSoftmax": log_softmax, "Hardmax": hardmax}[self.name]
         with np.errstate(all="ignore"):
-            return [compute(widened(data).reshape(shape)).reshape(data.shape).astype(data.dtype, copy=False)]
+            return [
+                compute(elements.widened(data).reshape(shape))
+                .reshape(data.shape)
+                .astype(data.dtype, copy=False)
+            ]
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         x = given(inputs, 0)
@@ -76,6 +83,36 @@ class Softmax(Operator):
             return build.softmax(x, rank - axis, is_logarithm=self.name == "LogSoftmax")
         order = [a for a in range(rank) if a != axis] + [axis]
         return build.softmax_along(x, order, is_logarithm=self.name == "LogSoftmax")
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        if self.name == "Hardmax":
+            return super().vjp(build, node, inputs, outputs, cotangents, needed)
+        made, cotangent = outputs[0], widened(build, present(cotangents, 0))
+        type_, wide = build.type_of(made), build.type_of(cotangent).dtype
+        rank, is_flattened = type_.rank, node.attributes["is_flattened"]
+        axis = normalise_axis(node, node.attributes["axis"], max(rank, 1), extra=int(is_flattened))
+        axes = range(axis, rank if is_flattened else min(axis + 1, rank))
+        if self.name == "Softmax":
+            weighed = pointwise(build, lambda y, x: y * x, made, cotangent, dtype=wide)
+            total = summed(build, weighed, axes, keep=True)
+
+            def form(y: Scalar, incoming: Scalar, total: Scalar) -> Scalar:
+                return y * (incoming - total)
+        else:
+            total = summed(build, cotangent, axes, keep=True)
+
+            def form(y: Scalar, incoming: Scalar, total: Scalar) -> Scalar:
+                return incoming - scalar.unary("exp", y) * total
+
+        return [pointwise(build, form, made, cotangent, total)]
 
 
 def softmax(x: Array) -> Array:
