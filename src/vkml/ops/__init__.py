@@ -21,6 +21,7 @@ FAMILIES = (
     "conv_gradients",
     "conv",
     "conv_transpose",
+    "pool_gradients",
     "pool",
     "shape",
     "slicing",
