@@ -36,6 +36,7 @@ FAMILIES = (
     "norm",
     "image",
     "sampling",
+    "roi_gradient",
     "unpool",
     "sequence",
     "optional",
