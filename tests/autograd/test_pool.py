@@ -26,6 +26,7 @@ WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "same": ((1, 2, 5, 6), {"kernel_shape": (3, 2), "strides": (2, 2), "auto_pad": "SAME_LOWER"}),
     "one of four": ((1, 2, 2, 2), {"kernel_shape": (1, 1), "strides": (2, 2)}),
     "line": ((2, 2, 9), {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1)}),
+    "tiles of a volume": ((1, 2, 2, 6, 2), {"kernel_shape": (1, 3, 2), "strides": (1, 3, 2)}),
     "volume": ((1, 2, 4, 3, 4), {"kernel_shape": (2, 2, 3), "strides": (2, 1, 1)}),
 }  # fmt: skip
 

@@ -25,6 +25,8 @@ from vkml.ops.windows import pad_for_windows, spatial_attribute, tap_views
 
 _MOST_TAPS = 32
 """Of the windows that `MaxPoolGradient` is lowered for: it reads each tap by a view of its own."""
+_MOST_TILE_TAPS = 9
+"""Of windows whose greatest element each of their elements looks for itself."""
 
 
 def spread(build: Emitter[T], cotangent: T, windows: Windows) -> T:
@@ -151,6 +153,9 @@ class MaxPoolGradient(Operator):
         windows = _windows(node, x.shape, cotangent.shape)
         if windows.taps > _MOST_TAPS or 0 in (*x.shape, *cotangent.shape):
             return None
+        output = build.output(build.result())
+        if _are_tiles(windows) and _lower_tiles(build, x, cotangent, output, windows):
+            return [output]
         classes = [_classes(windows, axis) for axis in range(len(windows.kernel))]
         # Windows before the first one and behind the last one that an element looks into.
         before = [max([0, *(shift - c.first for c in found for _, shift in c.taps)]) for found in classes]
@@ -168,7 +173,6 @@ class MaxPoolGradient(Operator):
             build.copy(_filled(build, cotangent.dtype, 0, held), incoming)
             build.copy(cotangent, incoming.slice(*inner))
         build.compute(_first_greatest, _tap_operands(build, x, windows), places.slice(*inner), label="places")
-        output = build.output(build.result())
         for chosen in itertools.product(*classes):
             starts = [0, 0, *(c.start for c in chosen)]
             shape = [*x.shape[:2], *(c.count for c in chosen)]
@@ -236,6 +240,38 @@ def _insides(windows: Windows) -> Iterator[Array]:
             along = np.arange(count) * stride + at * dilation - begin
             inside = inside[..., None] & (along >= 0) & (along < size)
         yield inside
+
+
+def _are_tiles(windows: Windows) -> bool:
+    """Whether every element lies in exactly one window, and these are small."""
+    sizes = tuple(n * k for n, k in zip(windows.output, windows.kernel, strict=True))
+    is_gapless = windows.strides == windows.kernel == windows.extents and not any(windows.pads_begin)
+    return is_gapless and sizes == windows.spatial and windows.taps <= _MOST_TILE_TAPS
+
+
+def _lower_tiles(build: Lowering[V], x: V, cotangent: V, output: V, windows: Windows) -> bool:
+    """One launch where windows do not overlap: each element looks whether it is its window's. False where the
+    output's strides do not allow it.
+    """
+    planes = x.shape[:2]
+    split = [entry for pair in zip(windows.output, windows.kernel, strict=True) for entry in pair]
+    target = output.reshape((*planes, *split))
+    if target is None:
+        return False
+    apart = [entry for count in windows.output for entry in (count, 1)]
+    numbers = np.arange(windows.taps, dtype=np.int32).reshape([n for k in windows.kernel for n in (1, k)])
+    own = build.constant(Constant(INT32, numbers.shape, numbers), "taps")
+    views = [
+        build.reshape(view, (*planes, *apart)).expand(target.shape)
+        for view in (cotangent, *_tap_operands(build, x, windows))
+    ]
+
+    def write(body: BodyWriter, own: str, value: str, *taps: str) -> str:
+        is_here = body("Equal", _first_greatest(body, *taps), own)
+        return body("Where", is_here, value, body.constant(0, value))
+
+    build.compute(write, [own.expand(target.shape), *views], target, label="maximum_gradient")
+    return True
 
 
 @dataclass(frozen=True)
