@@ -55,7 +55,7 @@ def resize(
         lines.append(f"    for (int t{axis} = 0; t{axis} < {writer.constant(taps)}; ++t{axis})\n    {{")
         lines.append(f"    int p{axis} = {at}[c{axis} * {writer.constant(taps)} + t{axis}];")
         coordinates.append(f"p{axis}")
-        if taps > 1:
+        if taps > 1 or (factors != 1).any():
             by = writer.read(_table(build, factors.astype(np.float32), "weights"))
             weights.append(f"{type_}({by}[c{axis} * {writer.constant(taps)} + t{axis}])")
         closing += 1

@@ -468,7 +468,11 @@ class NativeBuilder(Builder[NativeDispatch]):
             factor = total // max(size, 1)
             if factor * size != total or (
                 table is not None
-                and (table[0].shape[1] != 1 or (table[0][:, 0] != np.arange(total) // factor).any())
+                and (
+                    table[0].shape[1] != 1
+                    or (table[0][:, 0] != np.arange(total) // factor).any()
+                    or (table[1] != 1).any()
+                )
             ):
                 raise CannotLower("this Resize has no machine code")
             shape += [size, factor]

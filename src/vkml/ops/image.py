@@ -10,8 +10,9 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT64, NUMBERS
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
-from vkml.ir.lowering import Lowering, V, given
+from vkml.ir.lowering import Lowering, Table, V, given
 from vkml.ir.operator import FLOAT, INTS, Array, AttributeType, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
@@ -26,6 +27,7 @@ from vkml.ops.checks import (
     unknown_shape,
 )
 from vkml.ops.limits import check_size
+from vkml.ops.resample import box_mask, resampled, transposed_table
 from vkml.ops.upgrading import attributes_to_inputs, renew
 
 COORDINATE_MODES = (
@@ -291,6 +293,34 @@ def resample(x: Array, geometry: ResizeGeometry) -> Array:
     return contiguous(result.astype(x.dtype, copy=False))
 
 
+def _table(geometry: ResizeGeometry, axis: ResizeAxis) -> Table | None:
+    """Places and weights along an axis; None where it stays as it is."""
+    if not geometry.resamples(axis):
+        return None
+    if geometry.mode != "nearest":
+        return axis_taps(geometry, axis)
+    places = nearest_places(geometry, axis)[:, None]
+    return places, np.ones(places.shape, np.float32)
+
+
+def _resized_back(build: Emitter[T], cotangent: T, geometry: ResizeGeometry) -> T:
+    """What the elements of a resized tensor get of its cotangent."""
+    if geometry.extrapolation is not None:
+        insides: list[Array | None] = []
+        for axis in geometry.axes:
+            source = source_coordinates(geometry, axis)
+            insides.append((source >= 0) & (source <= axis.input - 1))
+        mask = box_mask(build, insides)
+        if mask is not None:
+            zero = build.constant(0, build.type_of(cotangent).dtype)
+            cotangent = build.apply("Where", mask, cotangent, zero)
+    tables = []
+    for axis in geometry.axes:
+        table = _table(geometry, axis)
+        tables.append(None if table is None else transposed_table(*table, axis.input))
+    return resampled(build, cotangent, tables)
+
+
 @operator()
 class Resize(Operator):
     """Resamples a tensor along some axes by nearest, linear or cubic interpolation."""
@@ -347,16 +377,21 @@ class Resize(Operator):
         geometry = resize_geometry(node, x.shape, roi, scales, sizes)
         if geometry.extrapolation is not None or (geometry.mode != "nearest" and not x.dtype.is_float):
             return None
-        tables: list[tuple[Array, Array] | None] = []
-        for axis in geometry.axes:
-            if not geometry.resamples(axis):
-                tables.append(None)
-            elif geometry.mode == "nearest":
-                places = nearest_places(geometry, axis)[:, None]
-                tables.append((places, np.ones(places.shape, np.float32)))
-            else:
-                tables.append(axis_taps(geometry, axis))
-        return build.resize(x, tables)
+        return build.resize(x, [_table(geometry, axis) for axis in geometry.axes])
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, cotangent = build.type_of(present(inputs, 0)), present(cotangents, 0)
+        stated = [None if value is None else build.elements_of(value) for value in inputs]
+        geometry = resize_geometry(node, x.dims, *[*stated[1:], None, None, None][:3])
+        return [_resized_back(build, cotangent, geometry)]
 
 
 def _from_opset_10(node: Node) -> Node:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import BOOL, FLOAT32, FLOATS, INT64
+from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, converted, padded, reshaped, summed, zeros
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import CannotLower, Lowering, Table, V, given, known
@@ -29,7 +29,7 @@ from vkml.ops.checks import (
     unknown_shape,
 )
 from vkml.ops.limits import check_size
-from vkml.ops.resample import resampled, transposed_table
+from vkml.ops.resample import box_mask, resampled, transposed_table
 from vkml.ops.upgrading import NEWEST, attributes_to_inputs, constant_node, fresh_name, renew
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -194,13 +194,11 @@ def _collecting_tables(geometry: PadGeometry, mode: str, x: Sequence[int]) -> li
 
 def _sum_outside(build: Emitter[T], cotangent: T, geometry: PadGeometry, x: Sequence[int]) -> T:
     """The sum of a cotangent where the output is what fills it."""
-    mask: T | None = None
+    insides: list[Array | None] = []
     for axis, (size, begin) in enumerate(zip(x, geometry.begins, strict=True)):
-        places = np.arange(geometry.output[axis]).reshape(-1, *(1,) * (len(x) - axis - 1))
-        inside = (places >= max(begin, 0)) & (places < begin + size)
-        if not inside.all():
-            along = build.constant(inside, BOOL)
-            mask = along if mask is None else build.apply("And", mask, along)
+        places = np.arange(geometry.output[axis])
+        insides.append((places >= max(begin, 0)) & (places < begin + size))
+    mask = box_mask(build, insides)
     zero = build.constant(0, build.type_of(cotangent).dtype)
     outside = zero if mask is None else build.apply("Where", mask, zero, cotangent)
     return summed(build, outside, range(len(build.type_of(outside).dims)))

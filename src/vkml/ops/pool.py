@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT8, INT64, UINT8
+from vkml.ir.gradients import Emitter, T, expanded
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
@@ -18,6 +19,13 @@ from vkml.ir.windows import Windows
 from vkml.ops.checks import present, require_dtype, require_rank, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
+from vkml.ops.pool_gradients import (
+    averages_gradient,
+    maximum_gradient,
+    norms_gradient,
+    plane_maximum_gradient,
+    spread,
+)
 from vkml.ops.upgrading import renew
 from vkml.ops.windows import (
     WINDOW_ATTRIBUTES,
@@ -159,6 +167,21 @@ class MaxPool(_Pool):
             return None
         return _lower_pool(build, node, given(inputs, 0), "max")
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        [cotangent, *_] = cotangents
+        if cotangent is None:
+            return [None]
+        x = present(inputs, 0)
+        return [maximum_gradient(build, x, cotangent, pool_geometry(node, build.type_of(x).dims))]
+
 
 def _max_with_indices(padded: Array, geometry: PoolGeometry, column_major: bool) -> list[Array]:
     rank = len(geometry.spatial)
@@ -220,6 +243,19 @@ class AveragePool(_Pool):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return _lower_pool(build, node, given(inputs, 0), "average")
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        geometry = pool_geometry(node, build.type_of(present(inputs, 0)).dims)
+        counts = window_counts(geometry, include_padding=bool(node.attributes["count_include_pad"]))
+        return [averages_gradient(build, present(cotangents, 0), geometry, counts)]
+
 
 def _lower_pool(build: Lowering[V], node: Node, x: V, how: str | float) -> Sequence[V | None] | None:
     geometry = pool_geometry(node, x.shape)
@@ -269,6 +305,19 @@ class LpPool(_Pool):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return _lower_pool(build, node, given(inputs, 0), float(node.attributes["p"]))
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, cotangent, p = present(inputs, 0), present(cotangents, 0), float(node.attributes["p"])
+        geometry = pool_geometry(node, build.type_of(x).dims)
+        return [norms_gradient(build, x, outputs[0], cotangent, p, lambda dy: spread(build, dy, geometry))]
+
 
 def _integer_p(node: Node) -> Node:
     """Opset 1 had a float `p`; the newest form wants an integer, and `_check_p` accepts both."""
@@ -313,6 +362,19 @@ class GlobalAveragePool(_GlobalPool):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return build.reduce("Mean", given(inputs, 0), range(2, len(given(inputs, 0).shape)))
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x = build.type_of(present(inputs, 0))
+        count = build.constant(math.prod(x.dims[2:]), x.dtype)
+        return [expanded(build, build.apply("Div", present(cotangents, 0), count), x.dims)]
+
 
 @operator()
 class GlobalMaxPool(_GlobalPool):
@@ -323,6 +385,17 @@ class GlobalMaxPool(_GlobalPool):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         return build.reduce("Max", given(inputs, 0), range(2, len(given(inputs, 0).shape)))
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [plane_maximum_gradient(build, present(inputs, 0), present(cotangents, 0))]
 
 
 @operator()
@@ -346,3 +419,15 @@ class GlobalLpPool(_GlobalPool):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         x = given(inputs, 0)
         return build.norm(x, range(2, len(x.shape)), float(node.attributes["p"]))
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, cotangent, p = present(inputs, 0), present(cotangents, 0), float(node.attributes["p"])
+        return [norms_gradient(build, x, outputs[0], cotangent, p, lambda dy: dy)]

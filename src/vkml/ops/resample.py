@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
+from vkml.ir.dtypes import BOOL, FLOAT32, FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, reshaped, summed
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, Table, V, given, known
@@ -130,6 +130,21 @@ def window_table(size: int, kernel: int, stride: int, dilation: int, begin: int,
     places = (np.arange(count) * stride - begin)[:, None] + np.arange(kernel) * dilation
     inside = (places >= 0) & (places < size)
     return places.clip(0, max(size - 1, 0)), inside.astype(np.float32)
+
+
+def box_mask(build: Emitter[T], insides: Sequence[Array | None]) -> T | None:
+    """Where all of what is true along each axis is; None where it is everywhere.
+
+    Args:
+        build: the emitter.
+        insides: bool [size] of each axis, None where it is true all along.
+    """
+    mask: T | None = None
+    for axis, inside in enumerate(insides):
+        if inside is not None and not inside.all():
+            along = build.constant(inside.reshape(-1, *(1,) * (len(insides) - axis - 1)), BOOL)
+            mask = along if mask is None else build.apply("And", mask, along)
+    return mask
 
 
 def resampled(build: Emitter[T], x: T, tables: Sequence[Table | None]) -> T:

@@ -6,16 +6,20 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
+from vkml.errors import IndexOutOfRange, InvalidGraph, NotDifferentiable, ShapeError
 from vkml.ir.dtypes import FLOAT64, FLOATS, INT64, NUMBERS
+from vkml.ir.gradients import Emitter, T, converted, reshaped, transposed
+from vkml.ir.gradients import widened as widened_value
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
     array_values,
+    integers,
     list_value,
     present,
     require_dtype,
@@ -25,6 +29,7 @@ from vkml.ops.checks import (
 )
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
+from vkml.ops.sampling_gradients import grid_sample_gradient
 from vkml.ops.upgrading import renew
 
 _OLD_MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -97,6 +102,19 @@ class GridSample(Operator):
             total += found * weight[:, None]
         return [total.astype(x.dtype).reshape(output)]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        mode, padding, aligned = (node.attributes[key] for key in ("mode", "padding_mode", "align_corners"))
+        x, grid, cotangent = present(inputs, 0), present(inputs, 1), present(cotangents, 0)
+        return grid_sample_gradient(build, x, grid, cotangent, mode, padding, bool(aligned), needed)
+
 
 def _denormalised(place: Array, size: int, aligned: bool) -> Array:
     """-1 … 1 as places of the axis: centres of the corner elements where aligned, else their outer edges."""
@@ -153,6 +171,20 @@ def _cubic(distance: Array) -> Array:
     return np.where(distance <= 1, near, far)
 
 
+def _homogeneous_points(spatial: Sequence[int], aligned: bool, dtype: np.dtype[Any]) -> Array:
+    """The places of a regular grid, [places, axes + 1]: x, the last axis, first, and a one behind."""
+    lines = []
+    for size in spatial:
+        steps = np.arange(size, dtype=dtype)
+        if aligned:
+            lines.append(steps * 2 / max(size - 1, 1) - 1 if size > 1 else np.zeros_like(steps))
+        else:
+            lines.append((steps * 2 + 1) / size - 1)
+    grid = np.meshgrid(*lines, indexing="ij")
+    points = np.stack([*grid[::-1], np.ones(spatial, dtype=dtype)], axis=-1)
+    return points.reshape(-1, len(spatial) + 1)
+
+
 @operator()
 class AffineGrid(Operator):
     """Coordinates for GridSample: a regular grid of a given size under one affine map a sample."""
@@ -178,18 +210,28 @@ class AffineGrid(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         theta, wanted = present(inputs, 0), array_values(inputs, 1)[0] or ()
         wide, spatial = widened(theta), wanted[2:]
-        lines = []
-        for size in spatial:
-            steps = np.arange(size, dtype=wide.dtype)
-            if node.attributes["align_corners"]:
-                lines.append(steps * 2 / max(size - 1, 1) - 1 if size > 1 else np.zeros_like(steps))
-            else:
-                lines.append((steps * 2 + 1) / size - 1)
-        # Homogeneous coordinates with x, the last axis, first.
-        grid = np.meshgrid(*lines, indexing="ij")
-        points = np.stack([*grid[::-1], np.ones(spatial, dtype=wide.dtype)], axis=-1)
-        result = points.reshape(1, -1, len(spatial) + 1) @ wide.transpose(0, 2, 1)
+        points = _homogeneous_points(spatial, bool(node.attributes["align_corners"]), wide.dtype)
+        result = points @ wide.transpose(0, 2, 1)
         return [result.reshape(wanted[0], *spatial, len(spatial)).astype(theta.dtype, copy=False)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        theta, wanted = build.type_of(present(inputs, 0)), build.elements_of(present(inputs, 1))
+        assert wanted is not None, "the size decides the shape"
+        batch, _, *spatial = integers(wanted)
+        cotangent = widened_value(build, present(cotangents, 0))
+        dtype = build.type_of(cotangent).dtype
+        points = _homogeneous_points(spatial, bool(node.attributes["align_corners"]), dtype.storage)
+        flat = reshaped(build, cotangent, [batch, len(points), len(spatial)])
+        found = build.apply("MatMul", transposed(build, flat, [0, 2, 1]), build.constant(points, dtype))
+        return [converted(build, found, theta.dtype)]
 
 
 @dataclass(frozen=True)
@@ -268,9 +310,34 @@ class RoiAlign(Operator):
             result[index] = _align_region(node, wide[batch[index]], boxes[index], geometry)
         return [result.astype(x.dtype, copy=False)]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        if needed[1]:
+            raise NotDifferentiable("RoiAlign has no gradient by the regions, as in torchvision")
+        if node.attributes["mode"] != "avg":
+            raise NotDifferentiable("RoiAlign's gradient is known for mode 'avg' only")
+        x, rois, batch = (present(inputs, at) for at in range(3))
+        cotangent = present(cotangents, 0)
+        dims = build.type_of(x).dims
+        found = build.apply(
+            "RoiAlignGradient", cotangent, rois, batch, domain="vkml", image=dims, **node.attributes
+        )
+        return [found]
 
-def _align_region(node: Node, plane: Array, box: Array, geometry: RoiAlignGeometry) -> Array:
-    """One region of one sample [C, H, W] → [C, *output]."""
+
+def region_samples(
+    node: Node, box: Array, geometry: RoiAlignGeometry
+) -> list[tuple[Array, Array, Array, Array, int]]:
+    """Along height and width: lower and upper neighbour of each sample of a region, weight of the upper,
+    whether the sample counts, and how many samples a bin has.
+    """
     is_half_pixel = node.attributes["coordinate_transformation_mode"] == "half_pixel"
     axes, counts = [], []
     for axis, (size, bins) in enumerate(zip((geometry.height, geometry.width), geometry.output, strict=True)):
@@ -283,6 +350,12 @@ def _align_region(node: Node, plane: Array, box: Array, geometry: RoiAlignGeomet
         check_size(node, FLOAT64, (geometry.channels, *counts))
         places = start + (np.arange(bins * samples) + 0.5) * extent / max(bins * samples, 1)
         axes.append((*_bilinear_taps(places, size), samples))
+    return axes
+
+
+def _align_region(node: Node, plane: Array, box: Array, geometry: RoiAlignGeometry) -> Array:
+    """One region of one sample [C, H, W] → [C, *output]."""
+    axes = region_samples(node, box, geometry)
     (low_y, high_y, part_y, in_y, rows), (low_x, high_x, part_x, in_x, columns) = axes
     inside = in_y[:, None] & in_x[None, :]
     corners = [

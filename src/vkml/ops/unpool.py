@@ -11,6 +11,7 @@ import numpy as np
 
 from vkml.errors import IndexOutOfRange, ShapeError
 from vkml.ir.dtypes import FLOATS, INT64
+from vkml.ir.gradients import Emitter, T, padded, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -18,6 +19,7 @@ from vkml.ops.checks import (
     array_values,
     has_unknown_value,
     input_values,
+    integers,
     optional,
     present,
     require_dtype,
@@ -123,6 +125,41 @@ class Col2Im(Operator):
         )
         return [np.ascontiguousarray(whole[kept]).astype(x.dtype, copy=False)]
 
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x = build.type_of(present(inputs, 0))
+        image, block = (build.elements_of(present(inputs, at)) for at in (1, 2))
+        assert image is not None and block is not None, "these decide the shape"
+        geometry = col2im_geometry(node, x.dims, integers(image), integers(block))
+        return [_unrolled(build, present(cotangents, 0), geometry, x.dims)]
+
+
+def _unrolled(build: Emitter[T], image: T, geometry: Col2ImGeometry, dims: Sequence[int]) -> T:
+    """Blocks of an image as columns, of shape `dims`."""
+    batch, rank = dims[0], len(geometry.image)
+    whole = padded(build, image, [0, 0, *geometry.pads_begin], [0, 0, *geometry.pads_end])
+    axes = build.constant(range(2, 2 + rank), INT64)
+    strides = build.constant(geometry.strides, INT64)
+    parts = []
+    for place in np.ndindex(*geometry.block):
+        starts = [p * d for p, d in zip(place, geometry.dilations, strict=True)]
+        ends = [
+            start + (count - 1) * stride + 1
+            for start, count, stride in zip(starts, geometry.counts, geometry.strides, strict=True)
+        ]
+        bounds = [build.constant(entries, INT64) for entries in (starts, ends)]
+        part = build.apply("Slice", whole, *bounds, axes, strides)
+        parts.append(reshaped(build, part, [batch, geometry.channels, 1, math.prod(geometry.counts)]))
+    columns = build.apply("Concat", *parts, axis=2)
+    return reshaped(build, columns, dims)
+
 
 def unpooled_shape(node: Node, x_shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of the tensor that MaxPool made `x_shape` of, as far as its attributes tell."""
@@ -188,3 +225,20 @@ class MaxUnpool(Operator):
         wanted = tuple(int(size) for size in stated)
         self._check_stated(node, shape, wanted)
         return [np.pad(result, [(0, large - small) for small, large in zip(shape, wanted, strict=True)])]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, indices = build.type_of(present(inputs, 0)), present(inputs, 1)
+        shape, cotangent = unpooled_shape(node, x.dims), present(cotangents, 0)
+        # A stated shape is larger: zeros stand behind what the indices are of.
+        ends = [small - large for small, large in zip(shape, build.type_of(cotangent).dims, strict=True)]
+        whole = reshaped(build, padded(build, cotangent, [0] * len(ends), ends), [math.prod(shape)])
+        found = build.apply("GatherElements", whole, reshaped(build, indices, [x.elements]))
+        return [reshaped(build, found, x.dims)]
