@@ -138,6 +138,17 @@ def test_scatter_tuples(length: int, reduction: str, device_name: str) -> None:
     check("ScatterND", inputs, {"reduction": reduction}, device=device_name)
 
 
+@pytest.mark.parametrize(
+    ("mode", "positions"), [("linear", None), ("linear", [1, 3]), ("circular", [4, 2]), ("circular", None)]
+)
+@pytest.mark.parametrize("axis", [1, -2])
+def test_a_cache_written_from_positions_on(axis: int, mode: str, positions: Any, device_name: str) -> None:
+    shape = (2, 5, 3) if axis == 1 else (2, 2, 5, 3)
+    cache, update = normal(RANDOM, *shape), normal(RANDOM, *(2 if size == 5 else size for size in shape))
+    inputs = [cache, update, *([] if positions is None else [np.array(positions, np.int64)])]
+    check("TensorScatter", inputs, {"axis": axis, "mode": mode}, device=device_name)
+
+
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize(("axis", "largest"), [(-1, 1), (0, 0)])
 def test_top_k(axis: int, largest: int, outputs: int, device_name: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.autograd.checking import check, normal
 from vkml import tracing
 from vkml.errors import ShapeError
+from vkml.tracing import evaluation
 
 RANDOM = np.random.default_rng(34)
 
@@ -41,6 +42,17 @@ def apart(*shape: int) -> Any:
 def test_max_pool(case: str, device_name: str) -> None:
     shape, attributes = WINDOWS[case]
     check("MaxPool", [apart(*shape)], attributes, differences=device_name == "cpu", device=device_name)
+
+
+def test_maxima_of_large_windows_are_found_in_several_launches(
+    vulkan_device_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "_warned", set())
+    attributes = {"kernel_shape": (5, 6), "strides": (1, 2), "pads": (2, 2, 2, 2)}
+    check("MaxPool", [apart(1, 2, 8, 9)], attributes, differences=False, device=vulkan_device_name)
+    x = RANDOM.integers(0, 4, (1, 2, 8, 9)).astype(np.float64)
+    check("MaxPool", [x], attributes, differences=False, dtype=np.float16, device=vulkan_device_name)
+    assert not [record for record in caplog.records if "MaxPoolGradient" in record.getMessage()]
 
 
 def test_max_pool_with_indices() -> None:

@@ -27,6 +27,7 @@ from vkml.ops.checks import (
     required,
 )
 from vkml.ops.index_gradients import (
+    cache_rows,
     element_places,
     gather_gradient,
     gather_tuples_gradient,
@@ -461,3 +462,22 @@ class TensorScatter(Operator):
             update, axis, 1
         )
         return [result]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        cache, update = present(inputs, 0), present(inputs, 1)
+        axis = normalise_axis(node, node.attributes["axis"], build.type_of(cache).rank)
+        is_circular = node.attributes["mode"] == "circular"
+        rows = cache_rows(
+            build, build.type_of(cache), build.type_of(update), optional(inputs, 2), axis, is_circular
+        )
+        places, cotangent = element_places(build, rows, axis), present(cotangents, 0)
+        made = scatter_gradient(build, places, "none", cache, update, outputs[0], cotangent, needed[:2])
+        return [*made, None]

@@ -9,7 +9,7 @@ from typing import Generic
 import numpy as np
 
 from vkml.ir.dtypes import INT64
-from vkml.ir.gradients import Emitter, T, converted, padded, reshaped, transposed, zeros
+from vkml.ir.gradients import Emitter, T, converted, expanded, padded, reshaped, transposed, zeros
 from vkml.ir.types import TensorType
 
 
@@ -144,3 +144,25 @@ def gather_tuples_gradient(build: Emitter[T], x: TensorType, indices: T, batch_a
         parts = [build.constant(whole, INT64), converted(build, indices, INT64)]
         indices = build.apply("Concat", *parts, axis=-1)
     return build.apply("ScatterND", zeros(build, x), indices, cotangent, reduction="add")
+
+
+def cache_rows(
+    build: Emitter[T],
+    cache: TensorType,
+    update: TensorType,
+    positions: T | None,
+    axis: int,
+    is_circular: bool,
+) -> T:
+    """Where TensorScatter puts each element of an update along the axis, in the update's shape."""
+    lanes = [1] * update.rank
+    lanes[axis] = update.dims[axis]
+    rows = build.constant(np.arange(update.dims[axis]).reshape(lanes), INT64)
+    if positions is not None:
+        first = reshaped(
+            build, converted(build, positions, INT64), [cache.dims[0], *(1,) * (update.rank - 1)]
+        )
+        rows = build.apply("Add", first, rows)
+    if is_circular:
+        rows = build.apply("Mod", rows, build.constant(cache.dims[axis], INT64))
+    return expanded(build, rows, update.dims)

@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir import scalar
-from vkml.ir.dtypes import FLOATS, INT32, INT64, DType
+from vkml.ir.dtypes import FLOAT32, FLOATS, INT32, INT64, DType
 from vkml.ir.gradients import Emitter, T, pointwise, reshaped
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given
@@ -23,8 +24,10 @@ from vkml.ops.pointwise import widened
 from vkml.ops.resample import resampled, transposed_table, window_table
 from vkml.ops.windows import pad_for_windows, spatial_attribute, tap_views
 
-_MOST_TAPS = 32
+_MOST_TAPS = 256
 """Of the windows that `MaxPoolGradient` is lowered for: it reads each tap by a view of its own."""
+_TAPS_OF_A_LAUNCH = 9
+"""Each has an address among the launch's arguments, for which devices have room for 16 at least."""
 _MOST_TILE_TAPS = 9
 """Of windows whose greatest element each of their elements looks for itself."""
 
@@ -172,7 +175,7 @@ class MaxPoolGradient(Operator):
             incoming = build.scratch(TensorType(cotangent.dtype, held))
             build.copy(_filled(build, cotangent.dtype, 0, held), incoming)
             build.copy(cotangent, incoming.slice(*inner))
-        build.compute(_first_greatest, _tap_operands(build, x, windows), places.slice(*inner), label="places")
+        _find_places(build, _tap_operands(build, x, windows), places.slice(*inner))
         for chosen in itertools.product(*classes):
             starts = [0, 0, *(c.start for c in chosen)]
             shape = [*x.shape[:2], *(c.count for c in chosen)]
@@ -335,12 +338,37 @@ def _tap_operands(build: Lowering[V], x: V, windows: Windows) -> list[V]:
 
 def _first_greatest(body: BodyWriter, *taps: str) -> str:
     """The number of the first of the greatest taps."""
-    best, at = taps[0], body.cast(body.constant(0, taps[0]), INT32)
-    for number, tap in enumerate(taps[1:], 1):
+    return _greatest(body, taps[0], body.cast(body.constant(0, taps[0]), INT32), taps[1:], 1)[1]
+
+
+def _greatest(body: BodyWriter, best: str, at: str, taps: Sequence[str], first: int) -> tuple[str, str]:
+    """The greatest of what there is and of taps, the first one with the number `first`, and its number."""
+    for number, tap in enumerate(taps, first):
         is_better = body("Greater", tap, best)
         at = body("Where", is_better, body.constant(number, at), at)
         best = body("Where", is_better, tap, best)
-    return at
+    return best, at
+
+
+def _find_places(build: Lowering[V], taps: Sequence[V], target: V) -> None:
+    """Writes the number of the first of the greatest taps, some taps a launch."""
+    if len(taps) <= _TAPS_OF_A_LAUNCH:
+        build.compute(_first_greatest, taps, target, label="places")
+        return
+    best, at = taps[0], _filled(build, INT32, 0, target.shape)
+    chunks = range(1, len(taps), _TAPS_OF_A_LAUNCH - 2)
+    for first in chunks:
+        leaves = [best, at, *taps[first : first + _TAPS_OF_A_LAUNCH - 2]]
+
+        def write(body: BodyWriter, best: str, at: str, *taps: str, result: int, first: int) -> str:
+            return _greatest(body, best, at, taps, first)[result]
+
+        is_last = first == chunks[-1]
+        found = target if is_last else build.scratch(TensorType(INT32, tuple(target.shape)))
+        at = build.compute(partial(write, result=1, first=first), leaves, found, label="places")
+        if not is_last:
+            greatest = build.scratch(TensorType(taps[0].dtype, tuple(target.shape)))
+            best = build.compute(partial(write, result=0, first=first), leaves, greatest, label="greatest")
 
 
 def _collect(
@@ -367,12 +395,20 @@ def _collect(
         build.copy(_filled(build, target.dtype, 0, target.shape), target)
         return
 
-    def write(body: BodyWriter, *operands: str) -> str:
-        total = ""
-        for number, place, value in zip(numbers, operands[::2], operands[1::2], strict=True):
+    def write(body: BodyWriter, *operands: str, numbers: Sequence[int]) -> str:
+        total = operands[-1] if len(operands) % 2 else ""  # what other launches have summed
+        for number, place, value in zip(numbers, operands[::2], operands[1::2], strict=False):
             is_here = body("Equal", place, body.constant(number, place))
             part = body("Where", is_here, value, body.constant(0, value))
             total = body("Add", total, part) if total else part
         return total
 
-    build.compute(write, leaves, target, label="maximum_gradient")
+    each = _TAPS_OF_A_LAUNCH // 2
+    wide = FLOAT32 if target.dtype.bits < 32 else target.dtype
+    so_far: list[V] = []
+    for first in range(0, len(numbers), each):
+        some = leaves[2 * first : 2 * (first + each)]
+        is_last = first + each >= len(numbers)
+        found = target if is_last else build.scratch(TensorType(wide, tuple(target.shape)))
+        chunk = partial(write, numbers=numbers[first : first + each])
+        so_far = [build.compute(chunk, [*some, *so_far], found, label="maximum_gradient")]
