@@ -54,7 +54,7 @@ def test_conv_over_four_axes() -> None:
 
 @pytest.mark.parametrize("case", ["strided", "dilated", "strided groups", "line", "volume"])
 def test_conv_as_torch_has_it(case: str, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     x, weight, attributes = CASES[case]
     stated = dict(attributes)
@@ -103,7 +103,7 @@ def test_conv_transpose(x: Any, weight: Any, attributes: dict[str, Any], device_
 
 
 def test_conv_transpose_as_torch_has_it(device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     check(
         "ConvTranspose", [normal(RANDOM, 2, 4, 3, 4), normal(RANDOM, 4, 3, 3, 3), normal(RANDOM, 6)],

@@ -33,7 +33,7 @@ def test_gather(axis: int, shape: tuple[int, ...], device_name: str) -> None:
 
 
 def test_an_embedding_adds_up_rows(device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     check(
         "Gather", [normal(RANDOM, 6, 3), RANDOM.integers(0, 6, (2, 5))],
@@ -54,7 +54,7 @@ def test_one_constant_index_is_put_back_by_padding() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_gather_elements(axis: int, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     x = normal(RANDOM, 3, 4, 5)
     check("GatherElements", [x, places(x.shape[axis], 2, 3, 4)], {"axis": axis}, device=device_name)
@@ -84,7 +84,7 @@ def distinct(size: int, *shape: int, axis: int) -> Any:
 
 @pytest.mark.parametrize("axis", [0, 2])
 def test_scatter_elements(axis: int, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     x = normal(RANDOM, 3, 4, 5)
     shape = (2, 3, 3)
@@ -100,7 +100,7 @@ REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 @pytest.mark.parametrize("reduction", list(REDUCTIONS))
 def test_scatter_elements_with_a_reduction(reduction: str, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     indices = RANDOM.integers(0, 3, (4, 6))
     check(
@@ -112,7 +112,7 @@ def test_scatter_elements_with_a_reduction(reduction: str, device_name: str) -> 
 
 @pytest.mark.parametrize("reduction", ["mul", "max", "min"])
 def test_zeros_and_ties_of_a_scatter(reduction: str, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     x = np.array([[0.0, 2, 3, 1], [1, 0, 2, 2]])
     updates = np.array([[2.0, 0, 0, 3, 5, 1], [0, 4, 2, 2, 0, 2]])

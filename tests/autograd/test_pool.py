@@ -62,7 +62,7 @@ def test_max_pool_with_indices() -> None:
 
 @pytest.mark.parametrize("case", ["halves", "overlapping", "dense"])
 def test_of_equal_elements_the_first_is_taken(case: str, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     shape, attributes = WINDOWS[case]
     pads = attributes.get("pads", (0, 0, 0, 0))
@@ -106,7 +106,7 @@ def test_average_pool(case: str, includes: int, device_name: str) -> None:
 
 @pytest.mark.parametrize("includes", [False, True])
 def test_average_pool_as_torch_has_it(includes: bool, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     attributes = {**WINDOWS["overlapping"][1], "ceil_mode": 1, "count_include_pad": int(includes)}
     check(
@@ -142,7 +142,7 @@ def test_global_pools(op: str, shape: tuple[int, ...], device_name: str) -> None
 
 
 def test_of_equal_elements_of_a_plane_the_first_is_taken(device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     x = RANDOM.integers(0, 3, (2, 3, 4, 5)).astype(np.float64)
     check(

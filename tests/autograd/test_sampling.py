@@ -56,7 +56,7 @@ def test_what_a_resize_reads_outside_gives_nothing(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_resize_as_torch_has_it(mode: str, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
     attributes = {
@@ -83,7 +83,7 @@ def grid_of(spatial: tuple[int, ...], aligned: bool, *shape: int) -> Any:
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_grid_sample(mode: str, padding: str, aligned: int) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
     x, grid = normal(RANDOM, 2, 2, 4, 5), grid_of((4, 5), bool(aligned), 2, 3, 2)
@@ -103,7 +103,7 @@ def test_grid_sample_of_volumes_and_on_devices(device_name: str) -> None:
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("shape", [(2, 1, 3, 4), (1, 2, 2, 3, 4)])
 def test_affine_grid(shape: tuple[int, ...], aligned: int, device_name: str) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     axes = len(shape) - 2
     check(
