@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.autograd.checking import device_called, host, placed
+from tests.autograd.checking import device_called, host, leaf, placed
 from vkml import tracing
 from vkml.errors import InvalidArgument, InvalidGraph
 from vkml.ir import scalar
@@ -324,3 +324,44 @@ def test_values_on_several_devices_are_computed_at_once(vulkan_device_name: str)
     ]
     tracing.evaluate(pair)
     assert [host(value).tolist() for value in pair] == [[-1, -1], [-1, -1]]
+
+
+def test_what_came_along_with_another_device_is_not_computed_again(vulkan_device_name: str) -> None:
+    two = apply("Add", value_of(np.array(1, np.float32)), value_of(np.array(1, np.float32)))
+    two.holders = 1
+    made = apply("Mul", placed(np.ones(2, np.float32), device_called(vulkan_device_name)), two)
+    tracing.evaluate([made, two])
+    assert host(made).tolist() == [2, 2] and host(two) == 2
+
+
+# --- random operators ---------------------------------------------------------------------------------------
+
+
+def dropped(x: Traced) -> tuple[Traced, Traced]:
+    half, is_training = value_of(np.array(0.5, np.float32)), value_of(np.array(True))
+    made, mask = apply_all("Dropout", [x, half, is_training], 2)
+    return made, mask
+
+
+def test_what_is_random_is_drawn_once() -> None:
+    first, _ = dropped(value_of(np.ones(64, np.float32)))
+    negative, double = apply("Neg", first), apply("Add", first, first)
+    del first
+    once, twice = looked_at(negative), looked_at(double)
+    assert once == [-value / 2 for value in twice] and len(set(once)) == 2
+
+
+def test_gradients_know_what_was_drawn() -> None:
+    x = leaf(np.ones(64, np.float32), None)
+    first, mask = dropped(x)
+    del mask
+    tracing.evaluate([first])
+    [found] = tracing.gradients([first], [value_of(np.ones(64, np.float32))], [x])
+    assert found is not None
+    tracing.evaluate([found])
+    assert host(found).tolist() == host(first).tolist()
+
+
+def test_draws_differ() -> None:
+    x = value_of(np.ones(64, np.float32))
+    assert looked_at(dropped(x)[0]) != looked_at(dropped(x)[0])

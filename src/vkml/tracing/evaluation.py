@@ -56,11 +56,15 @@ class Recorded:
         self.key = self._key()
 
     def _wanted(self, targets: Sequence[Traced], held: bool) -> list[Traced]:
-        """The targets, and what else tensors of the program hold of what they are made of."""
+        """The targets, and what else tensors of the program hold of what they are made of, or is random."""
         wanted: dict[int, Traced] = {id(value): value for value in targets}
         for application in self.applications if held else ():
             for value in application.inputs:
                 if value is not None and value.data is None and value.holders:
+                    wanted[id(value)] = value
+            if not application.operator.is_deterministic:
+                # Computed again, whether for what follows or for a gradient, it would be something else.
+                for value in application.kept_outputs():
                     wanted[id(value)] = value
         return list(wanted.values())
 
@@ -246,7 +250,10 @@ def evaluate(targets: Sequence[Traced]) -> None:
         if value.data is None:
             devices.setdefault(id(value.device), []).append(value)
     for values in devices.values():
-        _evaluate(values)
+        # What a tensor of the program holds may have come along with what another device computed.
+        unknown = [value for value in values if value.data is None]
+        if unknown:
+            _evaluate(unknown)
 
 
 def _evaluate(targets: Sequence[Traced]) -> None:

@@ -69,7 +69,8 @@ class Application:
     """An operator applied to values."""
 
     __slots__ = (
-        "_outputs", "depth", "device", "inputs", "is_free", "node", "operator", "serial", "tracks", "types",
+        "_kept", "_outputs", "depth", "device", "inputs", "is_free", "node", "operator", "serial", "tracks",
+        "types",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,12 @@ class Application:
                 if not value.is_free:
                     self.is_free = False
         self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
+        self._kept: tuple[Traced, ...] = ()
+
+    def kept_outputs(self) -> tuple[Traced, ...]:
+        """All of its outputs, which live as long as it does from now on."""
+        self._kept = self._kept or tuple([self.output(at) for at in range(len(self.types))])
+        return self._kept
 
     def known_output(self, at: int) -> Traced | None:
         """One of its outputs, where anything refers to it."""
