@@ -1,0 +1,30 @@
+"""Every operator has a gradient, or is on a list that says why it has none."""
+
+from __future__ import annotations
+
+import vkml.ops  # noqa: F401  (fills the registry)
+from vkml.ir.operator import REGISTRY, Operator
+
+NO_FLOATS = {
+    "ArgMax", "ArgMin", "ConvInteger", "MatMulInteger", "NonMaxSuppression", "NonZero", "OptionalHasElement",
+    "SequenceLength", "Shape", "Size",
+}  # fmt: skip
+"""Results are integers or bools, or inputs are."""
+OF_NOTHING = {"Constant", "ConstantOfShape", "Range", "SequenceEmpty"}
+"""Nothing flows in: numbers, shapes, bounds that decide a length."""
+ONLY_IN_PLANS = {"Fused", "Native"}
+"""Rewrites make them of what has been differentiated before."""
+CONTAINERS = {
+    "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct",
+    "SequenceErase", "SequenceInsert", "SequenceMap", "SplitToSequence",
+}  # fmt: skip
+"""Values that are recorded are tensors."""
+NOT_YET = {"Attention", "GRU", "If", "LSTM", "Loop", "RNN", "Scan", "TensorScatter", "Unique", "Upsample"}
+"""It can only shrink."""
+
+
+def test_every_operator_has_a_gradient_or_a_reason() -> None:
+    without = {
+        op for (_, op), spec in REGISTRY.items() if type(spec).vjp is Operator.vjp and not spec.is_pointwise
+    }
+    assert without == NO_FLOATS | OF_NOTHING | ONLY_IN_PLANS | CONTAINERS | NOT_YET
