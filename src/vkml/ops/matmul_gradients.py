@@ -18,9 +18,16 @@ def _flipped(build: Emitter[T], x: T) -> T:
     return transposed(build, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _product(build: Emitter[T], a: T, b: T) -> T:
-    """The matrix product; of a column and a row one product an element."""
-    return build.apply("Mul" if build.type_of(a).dims[-1] == 1 else "MatMul", a, b)
+def _product(build: Emitter[T], a: T, b: T, *, flips_a: bool = False, flips_b: bool = False) -> T:
+    """The product of matrices, or of equally long batches of them, each factor optionally transposed."""
+    rank = build.type_of(a).rank
+    inner = build.type_of(a).dims[-2 if flips_a else -1]
+    if rank == 2 and inner != 1:
+        # Transposes for nothing, where transposing batches makes copies.
+        return build.apply("Gemm", a, b, transA=int(flips_a), transB=int(flips_b))
+    left, right = _flipped(build, a) if flips_a else a, _flipped(build, b) if flips_b else b
+    # Of a column and a row there is one product an element.
+    return build.apply("Mul" if inner == 1 else "MatMul", left, right)
 
 
 def left_gradient(build: Emitter[T], geometry: MatMulGeometry, a: T, b: T, cotangent: T) -> T:
@@ -33,25 +40,29 @@ def left_gradient(build: Emitter[T], geometry: MatMulGeometry, a: T, b: T, cotan
         b: the right operand.
         cotangent: of the product.
     """
-    full = reshaped(build, cotangent, (*geometry.batch, geometry.m, geometry.n))
-    right = reshaped(build, b, (*geometry.batch_b, geometry.k, geometry.n))
-    made = _product(build, full, _flipped(build, right))
-    kept = sum_to(build, made, (*geometry.batch_a, geometry.m, geometry.k))
-    return reshaped(build, kept, build.type_of(a).dims)
+    m, n, k, batch = geometry.m, geometry.n, geometry.k, geometry.batch
+    if math.prod(geometry.batch_b) == 1:
+        # One right operand for all: the batch is more rows.
+        full = reshaped(build, cotangent, (math.prod(batch) * m, n))
+        made = _product(build, full, reshaped(build, b, (k, n)), flips_b=True)
+        made = reshaped(build, made, (*batch, m, k))
+    else:
+        full = reshaped(build, cotangent, (*batch, m, n))
+        made = _product(build, full, reshaped(build, b, (*geometry.batch_b, k, n)), flips_b=True)
+    return reshaped(build, sum_to(build, made, (*geometry.batch_a, m, k)), build.type_of(a).dims)
 
 
 def right_gradient(build: Emitter[T], geometry: MatMulGeometry, a: T, b: T, cotangent: T) -> T:
     """The cotangent of the right operand: the other one, transposed, times that of the result."""
     m, n, k, batch = geometry.m, geometry.n, geometry.k, geometry.batch
-    full = reshaped(build, cotangent, (*batch, m, n))
     left = reshaped(build, a, (*geometry.batch_a, m, k))
     if math.prod(geometry.batch_b) == 1:
-        # One right operand for all: the batch is more rows, over which one product sums.
+        # The batch is more rows, over which one product sums.
         rows = math.prod(batch) * m
         left = reshaped(build, expanded(build, left, (*batch, m, k)), (rows, k))
-        full = reshaped(build, full, (rows, n))
-    made = _product(build, _flipped(build, left), full)
-    if math.prod(geometry.batch_b) != 1:
+        made = _product(build, left, reshaped(build, cotangent, (rows, n)), flips_a=True)
+    else:
+        made = _product(build, left, reshaped(build, cotangent, (*batch, m, n)), flips_a=True)
         made = sum_to(build, made, (*geometry.batch_b, k, n))
     return reshaped(build, made, build.type_of(b).dims)
 
