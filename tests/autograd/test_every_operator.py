@@ -19,7 +19,7 @@ CONTAINERS = {
     "SequenceErase", "SequenceInsert", "SequenceMap", "SplitToSequence",
 }  # fmt: skip
 """Values that are recorded are tensors."""
-NOT_YET = {"Attention", "GRU", "If", "LSTM", "Loop", "RNN", "Scan", "TensorScatter", "Unique", "Upsample"}
+NOT_YET = {"Attention", "GRU", "If", "LSTM", "Loop", "RNN", "Scan", "Unique", "Upsample"}
 """It can only shrink."""
 
 
