@@ -36,7 +36,7 @@ def main() -> None:
     @vkml.jit  # forward, backward and update as one plan
     def step(x: vkml.Tensor, y: vkml.Tensor) -> vkml.Tensor:
         optimizer.zero_grad()
-        loss = loss_of(model(x), y)
+        loss: vkml.Tensor = loss_of(model(x), y)
         loss.backward()
         optimizer.step()
         return loss

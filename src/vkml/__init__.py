@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vkml.engine.report import PlanReport, StepReport
     from vkml.engine.session import InferenceSession, NodeArg
     from vkml.tensors import Size, Tensor
+    from vkml.tensors.jit import jit
 
 _CREATION = (
     "arange", "as_tensor", "empty", "eye", "from_numpy", "full", "full_like", "linspace", "ones", "ones_like",
@@ -75,7 +76,7 @@ __all__ = [  # noqa: F405
     "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
     "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
     "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor",
-    "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "nn", "onnx", "optim",
+    "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "jit", "nn", "onnx", "optim",
 ]  # fmt: skip
 
 
