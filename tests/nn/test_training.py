@@ -43,10 +43,10 @@ def test_a_perceptron_learns_as_torchs_does(device_name: str) -> None:
         their_steps.step()
         losses.append((loss.item(), their_loss.item()))
     found, wanted = np.array(losses).T
-    np.testing.assert_allclose(found, wanted, rtol=2e-3)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
     for name, value in ours.state_dict().items():
         np.testing.assert_allclose(
-            value.numpy(), theirs.state_dict()[name].numpy(), rtol=1e-2, atol=1e-3, err_msg=name
+            value.numpy(), theirs.state_dict()[name].numpy(), rtol=1e-4, atol=1e-5, err_msg=name
         )
 
 

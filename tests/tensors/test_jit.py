@@ -138,3 +138,53 @@ def test_what_a_capture_cannot_repeat() -> None:
         with pytest.raises(CaptureError, match=words):
             function(x)
     assert vkml.ones(1).item() == 1  # nothing is captured any more
+
+
+def test_tensors_made_within_are_made_anew_each_time() -> None:
+    @vkml.jit
+    def doubled(x: Tensor) -> Tensor:
+        total = vkml.zeros(2)
+        total.add_(x)
+        total.mul_(2)
+        return total + 1
+
+    for number in range(5):
+        assert doubled(vkml.full((2,), float(number))).tolist() == [2.0 * number + 1] * 2
+
+
+def test_detached_state_is_that_of_each_run() -> None:
+    state = vkml.ones(2)
+
+    @vkml.jit
+    def step(x: Tensor) -> Tensor:
+        before = state.detach() * 1
+        state.add_(x)
+        return before
+
+    assert [step(vkml.ones(2)).tolist()[0] for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_capture_that_fails_leaves_tensors_as_they_were() -> None:
+    state, calls, kept = vkml.zeros(2), [0], []
+
+    @vkml.jit
+    def looks(x: Tensor) -> Tensor:
+        state.add_(x)
+        calls[0] += 1
+        return x * (x.sum().item() if calls[0] > 1 else 1.0)
+
+    @vkml.jit
+    def keeps(x: Tensor) -> Tensor:
+        kept.append(x * 2)
+        return x
+
+    @vkml.jit
+    def draws(x: Tensor) -> Tensor:
+        return x + vkml.rand(2)
+
+    x = vkml.ones(2)
+    for function, words in ((looks, "look at"), (keeps, "keeps a tensor"), (draws, "random")):
+        function(x)
+        with pytest.raises(CaptureError, match=words):
+            function(x)
+    assert state.tolist() == [1.0, 1.0]

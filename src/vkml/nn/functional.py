@@ -84,26 +84,13 @@ def nll_loss(
     """The negative of the target's entry.
 
     Args:
-        input: logarithms of probabilities, [batch, classes, ...].
-        target: classes, [batch, ...].
+        input: logarithms of probabilities, [batch, classes, ...] or [classes].
+        target: classes, [batch, ...] or [].
         weight: [classes]; the mean is weighted by it.
         ignore_index: a target that does not count.
         reduction: "mean", "sum" or "none".
     """
-    _check_classes(input, target)
-    counts = op.ne(target, ignore_index)
-    there = op.where(counts, target, 0)
-    picked = op.squeeze(op.gather(input, 1, op.unsqueeze(there, 1)), 1)
-    factor = (
-        op.to_float(counts, input.dtype)
-        if weight is None
-        else op.mul(
-            op.index_select(weight, 0, op.reshape(there, -1)).reshape(*there.shape),
-            op.to_float(counts, input.dtype),
-        )
-    )
-    loss = op.neg(op.mul(picked, factor))
-    return op.div(op.sum(loss), op.sum(factor)) if reduction == "mean" else _reduced(loss, reduction)
+    return _of_classes(input, target, weight, ignore_index, reduction, 0.0)
 
 
 def cross_entropy(
@@ -113,34 +100,62 @@ def cross_entropy(
     """The cross entropy of classes, or of probabilities of classes, and logits.
 
     Args:
-        input: logits, [batch, classes, ...].
-        target: classes, [batch, ...], or probabilities of the input's shape.
+        input: logits, [batch, classes, ...] or [classes].
+        target: classes, [batch, ...] or [], or probabilities of the input's shape.
         weight: [classes].
         ignore_index: a class that does not count.
         reduction: "mean", "sum" or "none".
         label_smoothing: share of the target that all classes have evenly.
     """
-    logs = op.log_softmax(input, 1 if input.ndim > 1 else 0)
-    if target.dtype.is_float:
-        even = label_smoothing / input.shape[1]
-        wanted = op.add(op.mul(target, 1 - label_smoothing), even) if label_smoothing else target
-        loss = op.neg(op.sum(op.mul(logs, wanted), 1))
-        return op.div(op.sum(loss), loss.numel()) if reduction == "mean" else _reduced(loss, reduction)
-    found = nll_loss(logs, target, weight, ignore_index, reduction)
-    if not label_smoothing:
-        return found
-    if weight is not None or reduction == "none":
-        raise NotImplementedError("label smoothing with weights, or without a reduction")
-    counts = op.to_float(op.ne(target, ignore_index), input.dtype)
-    spread = op.neg(op.sum(op.mul(op.mean(logs, 1), counts)))
-    if reduction == "mean":
-        spread = op.div(spread, op.sum(counts))
-    return op.add(op.mul(found, 1 - label_smoothing), op.mul(spread, label_smoothing))
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing is {label_smoothing}, it must lie in [0, 1]")
+    axis = 1 if input.ndim > 1 else 0
+    logs = op.log_softmax(input, axis)
+    if not target.dtype.is_float:
+        return _of_classes(logs, target, weight, ignore_index, reduction, label_smoothing)
+    if target.shape != input.shape:
+        raise ValueError(
+            f"probabilities have the input's shape {list(input.shape)}, not {list(target.shape)}"
+        )
+    wanted = op.add(op.mul(target, 1 - label_smoothing), label_smoothing / input.shape[axis])
+    loss = op.neg(op.sum(op.mul(_weighted(logs, weight), wanted), axis))
+    if reduction != "mean":
+        return _reduced(loss, reduction)
+    return op.mean(loss)  # over the batch and all places, weighted or not
+
+
+def _weighted(logs: Tensor, weight: Tensor | None) -> Tensor:
+    """Entries of classes times the weights of these."""
+    if weight is None:
+        return logs
+    return op.mul(logs, op.reshape(weight, -1, *[1] * (logs.ndim - 2)) if logs.ndim > 1 else weight)
+
+
+def _of_classes(
+    logs: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, smoothing: float
+) -> Tensor:
+    """The loss of classes; a share of it of all classes evenly (Szegedy et al., 2016)."""
+    if logs.ndim == 1:
+        logs, target = op.unsqueeze(logs, 0), op.unsqueeze(target, 0)
+        found = _of_classes(logs, target, weight, ignore_index, reduction, smoothing)
+        return op.squeeze(found, 0) if reduction == "none" else found
+    _check_classes(logs, target)
+    counts = op.ne(target, ignore_index)
+    there = op.where(counts, target, 0)
+    picked = op.squeeze(op.gather(logs, 1, op.unsqueeze(there, 1)), 1)
+    factor = counts.to(logs.dtype)
+    if weight is not None:
+        factor = op.mul(op.reshape(op.index_select(weight, 0, op.reshape(there, -1)), *there.shape), factor)
+    loss = op.neg(op.mul(picked, factor))
+    if smoothing:
+        even = op.neg(op.sum(_weighted(logs, weight), 1)) * (smoothing / logs.shape[1])
+        loss = op.add(op.mul(loss, 1 - smoothing), op.where(counts, even, 0.0))
+    return op.div(op.sum(loss), op.sum(factor)) if reduction == "mean" else _reduced(loss, reduction)
 
 
 def _check_classes(input: Tensor, target: Tensor) -> None:
     wanted = (input.shape[0], *input.shape[2:])
-    if input.ndim < 2 or tuple(target.shape) != wanted:
+    if tuple(target.shape) != wanted:
         raise ValueError(
             f"for an input of shape {list(input.shape)} the target has the shape {list(wanted)}, "
             f"not {list(target.shape)}"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from vkml.errors import InvalidArgument
 from vkml.ir import DType
 from vkml.tensors import Tensor
-from vkml.tensors.autograd import no_grad
+from vkml.tensors.autograd import forget_gradients, no_grad
 from vkml.tensors.creation import tensor
 
 T = TypeVar("T", bound="Module")
@@ -201,11 +201,7 @@ class Module:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients."""
-        for parameter in self.parameters():
-            if set_to_none or parameter.grad is None:
-                parameter.grad = None
-            else:
-                parameter.grad = parameter.grad * 0
+        forget_gradients(self.parameters(), set_to_none)
 
     def to(self: T, *arguments: Any, device: Any = None, dtype: DType | None = None) -> T:
         """Moves and converts all parameters and buffers of floats; returns it."""
@@ -230,12 +226,16 @@ class Module:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Parameters and persistent buffers by PyTorch's names, detached."""
+        return {name: value.detach() for name, value in self._saved().items()}
+
+    def _saved(self) -> dict[str, Tensor]:
+        """Parameters and persistent buffers by PyTorch's names."""
         found: dict[str, Tensor] = {}
         for prefix, module in self.named_modules():
             for table in (module._parameters, module._buffers):
                 for name, value in table.items():
                     if value is not None and not (table is module._buffers and name in module._unsaved):
-                        found[f"{prefix}.{name}" if prefix else name] = value.detach()
+                        found[f"{prefix}.{name}" if prefix else name] = value
         return found
 
     def load_state_dict(
@@ -249,12 +249,7 @@ class Module:
         Raises:
             RuntimeError: one has another shape; or there are such names, and `strict` is on.
         """
-        own: dict[str, Tensor] = {}
-        for prefix, module in self.named_modules():
-            for table in (module._parameters, module._buffers):
-                for name, value in table.items():
-                    if value is not None and not (table is module._buffers and name in module._unsaved):
-                        own[f"{prefix}.{name}" if prefix else name] = value
+        own = self._saved()
         missing = [name for name in own if name not in state_dict]
         more = [name for name in state_dict if name not in own]
         found = {

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vkml.ir.dtypes import FLOAT32, FLOAT64
 from vkml.optim.optimizer import Optimizer
 from vkml.tensors import Tensor
 from vkml.tensors.creation import zeros
@@ -47,8 +48,9 @@ class Adam(Optimizer):
         if decay and not self._decays_apart:
             grad = grad + param * decay
         before, mean, square = (state.get(name) for name in ("step", "exp_avg", "exp_avg_sq"))
-        # A tensor, so that a captured step counts on.
-        counted = zeros(dtype=param.dtype, device=param.device) if before is None else before
+        # A tensor, so that a captured step counts on; halves count to 2048 only.
+        kind = FLOAT64 if param.dtype == FLOAT64 else FLOAT32
+        counted = zeros(dtype=kind, device=param.device) if before is None else before
         step = self.remember(state, "step", counted + 1)
         mean = self.remember(
             state, "exp_avg", grad * (1 - one) if mean is None else mean * one + grad * (1 - one)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vkml.tensors import Tensor
-from vkml.tensors.autograd import enable_grad, no_grad
+from vkml.tensors.autograd import enable_grad, forget_gradients, no_grad
 from vkml.tensors.tensor import compute
 
 
@@ -48,11 +48,7 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients."""
         for group in self.param_groups:
-            for param in group["params"]:
-                if set_to_none or param.grad is None:
-                    param.grad = None
-                else:
-                    param.grad = param.grad * 0
+            forget_gradients(group["params"], set_to_none)
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Changes all parameters that have gradients; what was recorded is computed, in one submission.
@@ -108,11 +104,19 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes what `state_dict` gave, for parameters in the same order."""
+        """Takes what `state_dict` gave, for parameters in the same order; tensors are copied."""
         params = [param for group in self.param_groups for param in group["params"]]
         groups = state_dict["param_groups"]
         if [len(group["params"]) for group in groups] != [len(g["params"]) for g in self.param_groups]:
             raise ValueError("the state is of other groups of parameters")
         for group, found in zip(self.param_groups, groups, strict=True):
             group.update({key: value for key, value in found.items() if key != "params"})
-        self.state = {params[int(at)]: dict(found) for at, found in state_dict["state"].items()}
+        self.state = {
+            params[int(at)]: {name: _own(value, params[int(at)]) for name, value in found.items()}
+            for at, found in state_dict["state"].items()
+        }
+
+
+def _own(value: Any, param: Tensor) -> Any:
+    """A copy where the parameter is, of tensors."""
+    return value.detach().to(param.device).clone() if isinstance(value, Tensor) else value

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from vkml.errors import NotDifferentiable
-from vkml.tensors.tensor import Tensor, cotangent_of
+from vkml.tensors.tensor import Tensor, cotangent_of, hooked
 from vkml.tracing import gradients
 from vkml.tracing.gradient import release
 from vkml.tracing.value import mode, tracking
@@ -55,6 +55,15 @@ class enable_grad(set_grad_enabled):
 inference_mode = no_grad
 
 
+def forget_gradients(tensors: Iterable[Tensor], set_to_none: bool = True) -> None:
+    """Takes the gradients of tensors away, or makes them zeros."""
+    for tensor in tensors:
+        if set_to_none or tensor.grad is None:
+            tensor.grad = None
+        else:
+            tensor.grad = tensor.grad.detach().zero_()
+
+
 def is_grad_enabled() -> bool:
     """Whether gradients flow through what this thread computes."""
     return mode.tracks
@@ -86,7 +95,7 @@ def grad(
             raise NotDifferentiable("an output does not require grad")
     with tracking(create_graph):
         given = [cotangent_of(end, count) for end, count in zip(ends, counts, strict=True)]
-        made = gradients([end.value for end in ends], given, [start.value for start in starts])
+        made = gradients([end.value for end in ends], given, [start.value for start in starts], hooked)
     if not allow_unused and any(found is None for found in made):
         raise NotDifferentiable("an input was not used for the outputs: allow_unused=True gives None for it")
     if not (create_graph if retain_graph is None else retain_graph):

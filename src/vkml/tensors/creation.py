@@ -9,7 +9,7 @@ import numpy as np
 
 from vkml.engine.ort_value import OrtValue
 from vkml.ir import DType, dtypes
-from vkml.tensors.promotion import get_default_dtype, number_type
+from vkml.tensors.promotion import checked, get_default_dtype, number_type
 from vkml.tensors.tensor import Tensor, device_name
 from vkml.tracing import value_of
 
@@ -36,14 +36,15 @@ def tensor(
 
 
 def _array(data: Any, dtype: DType | None) -> Array:
+    checked(dtype)
     is_own = isinstance(data, np.ndarray | np.generic) or hasattr(data, "__array__")
     array = np.array(data)
     if dtype is None and not is_own:
         dtype = {"f": get_default_dtype(), "i": dtypes.INT64, "b": dtypes.BOOL}.get(array.dtype.kind)
         if array.dtype.kind == "f" and not array.size:
             dtype = get_default_dtype()
-    if array.dtype == object:
-        raise TypeError("a tensor is made of numbers in lists of the same length")
+    if array.dtype.kind in "OUSmM":
+        raise TypeError(f"a tensor is made of numbers, not of {type(data).__name__} of {array.dtype}")
     return array if dtype is None else array.astype(dtype.storage)
 
 
@@ -55,19 +56,15 @@ def _of_array(array: Array, device: Any) -> Tensor:
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """A tensor of some elements, which may share memory with an array of the CPU."""
-    if isinstance(data, Tensor):
-        return data.to(device, dtype)
-    if isinstance(data, np.ndarray) and dtype is None:
-        return _of_array(data, device)
-    return tensor(data, dtype=dtype, device=device)
+    """A tensor of some elements; itself where it is one, on that device and of that type, already."""
+    return data.to(device, dtype) if isinstance(data, Tensor) else tensor(data, dtype=dtype, device=device)
 
 
 def from_numpy(array: Array) -> Tensor:
-    """A tensor of the CPU that shares memory with an array; neither is to be written into."""
+    """A tensor of the CPU with an array's elements, copied: operations read them when they are computed."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"an array is needed, not {type(array).__name__}")
-    return _of_array(array, None)
+    return tensor(array)
 
 
 def full(
@@ -75,7 +72,7 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """A tensor of one number throughout."""
-    kind = dtype or number_type(fill_value)
+    kind = checked(dtype) or number_type(fill_value)
     made = _of_array(np.full(tuple(size), fill_value, kind.storage), device)
     return made.requires_grad_() if requires_grad else made
 
@@ -86,13 +83,13 @@ def _sizes(size: Sequence[Any]) -> tuple[int, ...]:
 
 def zeros(*size: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
-    kind = dtype or get_default_dtype()
+    kind = checked(dtype) or get_default_dtype()
     return full(_sizes(size), 0, dtype=kind, device=device, requires_grad=requires_grad)
 
 
 def ones(*size: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
-    kind = dtype or get_default_dtype()
+    kind = checked(dtype) or get_default_dtype()
     return full(_sizes(size), 1, dtype=kind, device=device, requires_grad=requires_grad)
 
 
@@ -129,7 +126,7 @@ def arange(
     if end is None:
         start, end = 0, start
     is_float = any(isinstance(one, float) for one in (start, end, step))
-    kind = dtype or (get_default_dtype() if is_float else dtypes.INT64)
+    kind = checked(dtype) or (get_default_dtype() if is_float else dtypes.INT64)
     return _of_array(np.arange(start, end, step).astype(kind.storage), device)
 
 
@@ -137,9 +134,10 @@ def linspace(
     start: float, end: float, steps: int, *, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
     """So many numbers from `start` to `end`, both among them."""
-    return _of_array(np.linspace(start, end, steps).astype((dtype or get_default_dtype()).storage), device)
+    kind = checked(dtype) or get_default_dtype()
+    return _of_array(np.linspace(start, end, steps).astype(kind.storage), device)
 
 
 def eye(n: int, m: int | None = None, *, dtype: DType | None = None, device: Any = None) -> Tensor:
     """Ones along the diagonal, zeros elsewhere."""
-    return _of_array(np.eye(n, m, dtype=(dtype or get_default_dtype()).storage), device)
+    return _of_array(np.eye(n, m, dtype=(checked(dtype) or get_default_dtype()).storage), device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
@@ -10,8 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
+from vkml.errors import CaptureError
 from vkml.tensors.creation import as_tensor
-from vkml.tensors.tensor import Tensor, capture, compute, is_capturing
+from vkml.tensors.tensor import Capture, Tensor, capture, compute, is_capturing
 from vkml.tracing import Traced, value_of
 from vkml.tracing.evaluation import Program, Recorded
 
@@ -33,8 +35,8 @@ class jit:
             the same for the same capture.
 
     Raises:
-        CaptureError: in a capture, an element of a tensor is looked at, or gradients would be left behind of
-            what is not captured.
+        CaptureError: in a capture, an element of a tensor is looked at, a random number drawn, a tensor kept,
+            or a gradient added to one of before. Tensors are then as they were.
 
     Example:
         >>> import vkml
@@ -93,17 +95,21 @@ class _Capture:
         given = [Tensor(value_of(value.value.data)) for value in values]  # type: ignore[arg-type]
         left = list(given)
         with capture() as seen:
-            made = function(*_filled(arguments, left), **_filled(named, left))
-        results: list[Tensor] = []
-        self._structure = made
-        _flattened(made, results)
-        self._written = list(seen.written.values())
-        for tensor in seen.graded.values():
-            tensor.grad = None
-        targets = [result.value for result in results] + [tensor.value for tensor in self._written]
+            try:
+                made = function(*_filled(arguments, left), **_filled(named, left))
+                results: list[Tensor] = []
+                _flattened(made, results)
+                self._written = [tensor for tensor, _ in seen.written.values()]
+                targets = [tensor.value for tensor in (*results, *self._written)]
+            finally:
+                seen.restore()
+        # Not the tensors of the capture, with which all that was recorded would stay.
+        self._structure = _filled(made, [_NOTHING] * len(results))
+        del made
+        _refuse_kept(seen, results)
         pending = [value for value in targets if value.data is None]
-        for tensor, before in seen.before:
-            tensor._replace(before)
+        if len({id(value.device) for value in pending if not value.is_free}) > 1:
+            raise CaptureError("a captured function computes on one device")
         recorded = Recorded(pending, held=False)
         self._program = Program(recorded, frozenset(), pending[0].device if pending else None)
         order = {id(value): at for at, value in enumerate(recorded.wanted)}
@@ -151,6 +157,27 @@ class _Capture:
             if place is not None and isinstance(there, DeviceArray) and is_alone:
                 places[self._program.outputs[place]] = there
         return places
+
+
+_NOTHING = Tensor(value_of(np.zeros(())))
+"""Stands for tensors in the form of what a function returns."""
+
+
+def _refuse_kept(seen: Capture, results: Sequence[Tensor]) -> None:
+    """Raises where a tensor that a capture made is kept by the program: later runs would not change it."""
+    returned = {id(result) for result in results}
+
+    def kept() -> bool:
+        found = (reference() for reference in seen.made.values())
+        return any(tensor is not None and id(tensor) not in returned for tensor in found)
+
+    if kept():
+        gc.collect()  # some may be in cycles that nobody has
+        if kept():
+            raise CaptureError(
+                "a captured function keeps a tensor that it makes (in a list, an attribute, an optimizer's "
+                "state): return it, or write it into one that there is before the second call"
+            )
 
 
 _Feed = Callable[[Sequence[Tensor]], Any]

@@ -14,7 +14,7 @@ from vkml.ir.gradients import converted, expanded, expression, reshaped
 from vkml.tensors import tensor as core
 from vkml.tensors.promotion import get_default_dtype, result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
-from vkml.tracing import EMITTER, Traced, apply, apply_all, constant, number
+from vkml.tracing import EMITTER, Traced, apply, apply_all, constant, number, value_of
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -37,6 +37,8 @@ def value_as(operand: Operand, dtype: DType) -> Traced:
         return converted(EMITTER, operand.value, dtype)
     if isinstance(operand, bool | int | float | np.generic):
         return number(operand, dtype)
+    if isinstance(operand, np.ndarray):
+        return converted(EMITTER, core.Tensor(value_of(operand.copy())).value, dtype)
     raise TypeError(f"a tensor or a number is needed, not {type(operand).__name__}")
 
 
@@ -98,11 +100,6 @@ def axes_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
 def floating(x: Tensor) -> Traced:
     """A tensor's value as floats: integers become the default type."""
     return x.value if x.dtype.is_float else converted(EMITTER, x.value, get_default_dtype())
-
-
-def to_float(x: Tensor, dtype: DType) -> Tensor:
-    """The same numbers as floats."""
-    return wrap(converted(EMITTER, x.value, dtype))
 
 
 # -- arithmetic ----------------------------------------------------------------------------------------------

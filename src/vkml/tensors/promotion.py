@@ -49,6 +49,17 @@ def promote_types(one: DType, other: DType) -> DType:
     return dtypes.from_numpy(np.promote_types(one.storage, other.storage))
 
 
+def checked(dtype: DType | None) -> DType | None:
+    """An element type, or None for none.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if dtype is None or isinstance(dtype, DType):
+        return dtype
+    raise TypeError(f"a dtype is one of vkml's, as vkml.float32 is, not {dtype!r}")
+
+
 def number_type(value: bool | int | float) -> DType:
     """The type that a number of the program has by itself."""
     if isinstance(value, bool | np.bool_):
@@ -65,8 +76,13 @@ def result_type(*operands: Any) -> DType:
     levels: list[DType | None] = [None, None, None]
     for operand in operands:
         type_ = getattr(operand, "tensor_type", None)
-        dtype = number_type(operand) if type_ is None else type_.dtype
-        level = 2 if type_ is None else 0 if type_.shape else 1
+        if type_ is not None:
+            dtype, shape = type_.dtype, type_.shape
+        elif isinstance(operand, np.ndarray):
+            dtype, shape = dtypes.from_numpy(operand.dtype), operand.shape
+        else:
+            dtype, shape = number_type(operand), None
+        level = 2 if shape is None else 0 if shape else 1
         before = levels[level]
         levels[level] = dtype if before is None else promote_types(before, dtype)
     found: DType | None = None

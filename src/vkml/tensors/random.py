@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from vkml.errors import CaptureError
 from vkml.ir import DType, dtypes
 from vkml.tensors.creation import _of_array, _sizes
-from vkml.tensors.promotion import get_default_dtype
-from vkml.tensors.tensor import Tensor
+from vkml.tensors.promotion import checked, get_default_dtype
+from vkml.tensors.tensor import Tensor, is_capturing
 
 
 class Generator:
@@ -47,7 +48,11 @@ def manual_seed(seed: int) -> Generator:
 
 
 def _made(array: Any, dtype: DType | None, device: Any, requires_grad: bool) -> Tensor:
-    made = _of_array(np.asarray(array).astype((dtype or get_default_dtype()).storage), device)
+    if is_capturing():
+        raise CaptureError(
+            "random numbers of a captured function would be the same in each run: draw them outside"
+        )
+    made = _of_array(np.asarray(array).astype((checked(dtype) or get_default_dtype()).storage), device)
     return made.requires_grad_() if requires_grad else made
 
 

@@ -16,10 +16,10 @@ from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.gradients import converted, expanded
 from vkml.tensors import operations as op
 from vkml.tensors.indexing import read, write
-from vkml.tensors.promotion import category
+from vkml.tensors.promotion import category, checked
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, gradients, number, value_of
-from vkml.tracing.gradient import leaves_of, release
+from vkml.tracing.gradient import release, takers_of
 from vkml.tracing.value import mode, next_serial, tracking
 
 Array = np.ndarray[Any, Any]
@@ -37,18 +37,25 @@ class Capture:
 
     Attributes:
         start: what is applied from now on has a serial above it.
-        read: known tensors and the values that they had.
-        before: tensors that were written, and the values that they had.
-        written: the same tensors, by identity.
+        made: tensors that were made since, by identity.
+        read: known tensors that there were before, and the values that they had.
+        written: those that were written, by identity, and the values that they had.
         graded: tensors that were given gradients.
     """
 
     def __init__(self) -> None:
         self.start = next_serial()
+        self.made: dict[int, weakref.ref[Tensor]] = {}
         self.read: list[tuple[Tensor, Traced]] = []
-        self.before: list[tuple[Tensor, Traced]] = []
-        self.written: dict[int, Tensor] = {}
+        self.written: dict[int, tuple[Tensor, Traced]] = {}
         self.graded: dict[int, Tensor] = {}
+
+    def restore(self) -> None:
+        """Gives what was written the values of before, and takes gradients away."""
+        for tensor, before in self.written.values():
+            tensor._replace(before)
+        for tensor in self.graded.values():
+            tensor.grad = None
 
 
 class _Captures(threading.local):
@@ -120,6 +127,8 @@ class Tensor:
         self._grad: Tensor | None = None
         self._hooks: list[Callable[[Tensor], Tensor | None]] = []
         self._keeps_grad = False
+        if _captures.latest is not None:
+            _captures.latest.made[id(self)] = weakref.ref(self)
         if value.application is not None and value.application.depth > MOST_PENDING and value.data is None:
             compute([self])
 
@@ -141,8 +150,9 @@ class Tensor:
             assert self._view is not None
             self._hold(self._view.read(self._base.value))
             self._seen = self._root._version
+            self._own()
         latest = _captures.latest
-        if latest is not None and self._base is None:
+        if latest is not None and self._base is None and id(self) not in latest.made:
             made = self._traced.application
             if self._traced.data is None and made is not None and made.serial < latest.start:
                 evaluate([self._traced])  # what was recorded before is no part of the capture
@@ -166,9 +176,8 @@ class Tensor:
             self._base._write(self._view.write(self._base.value, value))
             return self
         latest = _captures.latest
-        if latest is not None and id(self) not in latest.written:
-            latest.written[id(self)] = self
-            latest.before.append((self, self._traced))
+        if latest is not None and id(self) not in latest.made:
+            latest.written.setdefault(id(self), (self, self._traced))
         self._replace(_alone(value) if self._traced.is_leaf else value)
         return self
 
@@ -177,9 +186,14 @@ class Tensor:
         before = self._traced
         if before.is_leaf and value is not before:
             value.tracks = value.is_leaf = True
-            value.owner = before.owner
         self._hold(value)
+        self._own()
         self._version += 1
+
+    def _own(self) -> None:
+        """Has gradients by its value come to it, where it wants them."""
+        if self._traced.is_leaf or self._keeps_grad or self._hooks:
+            self._traced.owner = weakref.ref(self)
 
     @property
     def _is_leaf_that_tracks(self) -> bool:
@@ -325,6 +339,7 @@ class Tensor:
             elif given is not None:
                 device = given
         found = self
+        checked(dtype)
         if dtype is not None and dtype != self.dtype:
             found = Tensor(converted(EMITTER, found.value, dtype))
         if device is not None and device_name(device) != found.device:
@@ -541,8 +556,8 @@ class Tensor:
             raise NotDifferentiable("only a leaf can stop to require grad; use detach()")
         if is_on and not value.tracks:
             self._hold(_alone(value))
-            self._traced.owner = weakref.ref(self)
             self._traced.tracks = self._traced.is_leaf = True
+            self._own()
         elif not is_on:
             self._hold(_alone(value))
         return self
@@ -569,13 +584,15 @@ class Tensor:
 
     def retain_grad(self) -> None:
         """Has `backward` leave the gradient by it in `grad` though it is no leaf."""
-        self._keeps_grad = True
-        self.value.owner = weakref.ref(self)
+        self._keeps_grad = self.value.tracks
+        self._own()
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> None:
-        """Has `hook` called with the gradient by it; what it returns takes the gradient's place."""
+        """Has `hook` called with the whole gradient by it; what it returns flows on instead."""
+        if not self.value.tracks:
+            raise NotDifferentiable("a hook is called with the gradient by a tensor that requires grad")
         self._hooks.append(hook)
-        self.value.owner = weakref.ref(self)
+        self._own()
 
     def backward(
         self, gradient: Tensor | None = None, retain_graph: Flag | None = None, create_graph: Flag = False
@@ -596,15 +613,13 @@ class Tensor:
                 "the tensor does not require grad, or backward() was called on it before without retain_graph"
             )
         with tracking(create_graph):
-            found = leaves_of([value])
-            if value.is_leaf:
-                found.append(value)
-            made = gradients([value], [cotangent_of(self, gradient)], found)
-            for leaf, result in zip(found, made, strict=True):
-                owner = leaf.owner() if leaf.owner is not None else None
+            found = takers_of([value])
+            made = gradients([value], [cotangent_of(self, gradient)], found, hooked)
+            for taker, result in zip(found, made, strict=True):
+                owner = owner_of(taker)
                 if owner is not None and result is not None:
                     owner._add_gradient(Tensor(result))
-        if value.data is None:
+        if value.data is None and not is_capturing():
             _roots.append(weakref.ref(value))
         if not (create_graph if retain_graph is None else retain_graph):
             release([value])
@@ -617,11 +632,24 @@ class Tensor:
                     "a captured function would add to gradients of before: call zero_grad() within it"
                 )
             latest.graded[id(self)] = self
-        for hook in self._hooks:
-            found = hook(found) or found
         if self.value.is_leaf or self._keeps_grad:
             before = self._grad
             self._grad = found if before is None else Tensor(apply("Add", before.value, found.value))
+
+
+def owner_of(value: Traced) -> Tensor | None:
+    """The tensor that takes the gradient by a value."""
+    return None if value.owner is None else cast("Tensor | None", value.owner())
+
+
+def hooked(value: Traced, found: Traced) -> Traced:
+    """The gradient by a value as the hooks of its tensor leave it."""
+    owner = owner_of(value)
+    for hook in owner._hooks if owner is not None else ():
+        changed = hook(Tensor(found))
+        if changed is not None:
+            found = changed.value
+    return found
 
 
 def compute(tensors: Sequence[Tensor]) -> None:
@@ -640,8 +668,8 @@ def compute(tensors: Sequence[Tensor]) -> None:
 
 
 def _alone(value: Traced) -> Traced:
-    """The same elements without a history for gradients."""
-    if value.data is not None:
+    """The same elements without a history for gradients; in a capture still made of what is captured."""
+    if value.data is not None and not is_capturing():
         return Traced(value.type, value.device, value.data)
     with tracking(False):
         return apply("Identity", value)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vkml.errors import NotDifferentiable
 from vkml.tracing.emit import EMITTER, apply
 from vkml.tracing.value import Application, Traced
 
+Changed = Callable[[Traced, Traced], Traced]
+
 
 def gradients(
-    outputs: Sequence[Traced], cotangents: Sequence[Traced], wrt: Sequence[Traced]
+    outputs: Sequence[Traced],
+    cotangents: Sequence[Traced],
+    wrt: Sequence[Traced],
+    changed: Changed = lambda value, found: found,
 ) -> list[Traced | None]:
     """Cotangents of `wrt` from those of `outputs`, recorded like any other operation.
 
@@ -18,12 +23,14 @@ def gradients(
         outputs: what is differentiated; their histories reach back to `wrt` through values that track.
         cotangents: of its types: what each element of an output counts.
         wrt: by what.
+        changed: from a value between them and its cotangent, whole, to the one that is gone on with.
 
     Returns:
         Of each of `wrt`, a value of its type; None where the outputs do not depend on it.
 
     Raises:
-        NotDifferentiable: an operator between them has no derivative.
+        NotDifferentiable: an operator between them has no derivative; or what a value between them was made
+            of has been released.
     """
     between = _between(outputs, frozenset(map(id, wrt)))
     found: dict[int, list[Traced]] = {}
@@ -33,7 +40,7 @@ def gradients(
 
     def total(value: Traced) -> Traced | None:
         if id(value) not in totals and id(value) in found:
-            totals[id(value)] = _sum(found.pop(id(value)))
+            totals[id(value)] = changed(value, _sum(found.pop(id(value))))
         return totals.get(id(value))
 
     for application, needed, made in reversed(between):
@@ -63,14 +70,14 @@ def _sum(parts: Sequence[Traced]) -> Traced:
 _Step = tuple[Application, list[bool], list[Traced]]
 
 
-def leaves_of(outputs: Sequence[Traced]) -> list[Traced]:
-    """The values that take gradients, among what others are made of, in the order of recording."""
-    found = {
-        id(value): value
-        for application in _tracked(outputs)
-        for value in application.inputs
-        if value is not None and value.is_leaf
-    }
+def takers_of(outputs: Sequence[Traced]) -> list[Traced]:
+    """Leaves and values whose tensors take gradients, among some and what they are made of, in order."""
+    found: dict[int, Traced] = {}
+    for application in _tracked(outputs):
+        for value in application.inputs:
+            if value is not None and (value.is_leaf or value.owner is not None):
+                found[id(value)] = value
+    found.update({id(value): value for value in outputs if value.is_leaf or value.owner is not None})
     return [*found.values()]
 
 
@@ -81,6 +88,11 @@ def _tracked(outputs: Sequence[Traced]) -> list[Application]:
     while stack:
         value = stack.pop()
         application = value.application
+        if value.is_released:
+            raise NotDifferentiable(
+                "gradients flow through what an earlier backward() has released: call that with "
+                "retain_graph=True, or detach() what is not to be differentiated again"
+            )
         if application is None or value.is_leaf or not value.tracks:
             continue
         if application.serial not in applications:
@@ -126,5 +138,6 @@ def release(outputs: Sequence[Traced]) -> None:
             value = application.known_output(at)
             if value is not None:
                 value.tracks = False
+                value.is_released = True
                 if value.data is not None:
                     value.application = None

@@ -136,8 +136,8 @@ class Traced:
     """
 
     __slots__ = (
-        "__weakref__", "application", "data", "device", "holders", "index", "is_leaf", "kind", "owner",
-        "tracks", "type",
+        "__weakref__", "application", "data", "device", "holders", "index", "is_leaf", "is_released",
+        "kind", "owner", "tracks", "type",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +161,8 @@ class Traced:
         """Whether gradients flow through it: its history is kept when it is known."""
         self.is_leaf = False
         """Whether gradients flow to it and end there, whatever it was made of."""
+        self.is_released = False
+        """Whether what it was made of is gone, so that gradients that come to it would be lost."""
         self.owner: weakref.ref[Any] | None = None
         """The tensor of the program that takes its gradient."""
 
