@@ -7,7 +7,7 @@ from typing import Any
 
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import enable_grad, forget_gradients, no_grad
-from vkml.tensors.tensor import compute
+from vkml.tensors.backward import compute
 
 
 class Optimizer:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from vkml.errors import NotDifferentiable
-from vkml.tensors.tensor import Tensor, cotangent_of, hooked
+from vkml.tensors.backward import cotangent_of, hooked
+from vkml.tensors.tensor import Tensor
 from vkml.tracing import gradients
 from vkml.tracing.gradient import release
 from vkml.tracing.value import mode, tracking

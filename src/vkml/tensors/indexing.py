@@ -36,7 +36,7 @@ def read(x: Tensor, index: Any) -> Tensor:
 
 def write(x: Tensor, index: Any, value: Any) -> None:
     """Gives what an index selects other elements, which are broadcast and converted."""
-    from vkml.tensors.operations import filled, value_as
+    from vkml.tensors.operands import filled, value_as
 
     if isinstance(index, core.Tensor) and index.dtype == dtypes.BOOL and index.shape == x.shape:
         given = value_as(value, x.dtype)
@@ -175,7 +175,7 @@ def _moved(found: Traced, axes: Sequence[int], rank: int, back: bool) -> Traced:
 
 
 def _scattered(base: Traced, arrays: dict[int, Tensor], given: Traced) -> Traced:
-    from vkml.tensors.operations import filled
+    from vkml.tensors.operands import filled
 
     axes, indices, shape = _numbers(arrays, base.dims)
     rest = [axis for axis in range(len(base.dims)) if axis not in axes]

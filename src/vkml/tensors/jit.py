@@ -12,8 +12,10 @@ import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
 from vkml.errors import CaptureError
+from vkml.tensors.backward import compute
+from vkml.tensors.capture import Capture, capture, is_capturing
 from vkml.tensors.creation import as_tensor
-from vkml.tensors.tensor import Capture, Tensor, capture, compute, is_capturing
+from vkml.tensors.tensor import Tensor
 from vkml.tracing import Traced, value_of
 from vkml.tracing.evaluation import Program, Recorded
 

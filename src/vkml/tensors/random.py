@@ -9,9 +9,10 @@ import numpy as np
 
 from vkml.errors import CaptureError
 from vkml.ir import DType, dtypes
+from vkml.tensors.capture import is_capturing
 from vkml.tensors.creation import _of_array, _sizes
 from vkml.tensors.promotion import checked, get_default_dtype
-from vkml.tensors.tensor import Tensor, is_capturing
+from vkml.tensors.tensor import Tensor
 
 
 class Generator:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
@@ -13,14 +11,16 @@ import numpy as np
 from vkml.engine.device_array import on_host
 from vkml.errors import CaptureError, NotDifferentiable
 from vkml.ir import DType, TensorType, dtypes
-from vkml.ir.gradients import converted, expanded
+from vkml.ir.gradients import converted
 from vkml.tensors import operations as op
+from vkml.tensors.backward import compute, run_backward
+from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.indexing import read, write
+from vkml.tensors.operands import filled, value_as
 from vkml.tensors.promotion import category, checked
 from vkml.tensors.views import View
-from vkml.tracing import EMITTER, Traced, apply, evaluate, gradients, number, value_of
-from vkml.tracing.gradient import release, takers_of
-from vkml.tracing.value import mode, next_serial, tracking
+from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
+from vkml.tracing.value import mode, tracking
 
 Array = np.ndarray[Any, Any]
 Real: TypeAlias = float
@@ -28,62 +28,6 @@ Flag: TypeAlias = bool
 """Names that methods of tensors do not take."""
 MOST_PENDING = 2000
 """Depth of what is recorded at which it is computed, though nobody looks: memory stays bounded."""
-_roots: list[weakref.ref[Traced]] = []
-"""What `backward` was called on and is not known: computed with whatever is computed next."""
-
-
-class Capture:
-    """What a function that is captured reads and writes of tensors that there were before.
-
-    Attributes:
-        start: what is applied from now on has a serial above it.
-        made: tensors that were made since, by identity.
-        read: known tensors that there were before, and the values that they had.
-        written: those that were written, by identity, and the values that they had.
-        graded: tensors that were given gradients.
-    """
-
-    def __init__(self) -> None:
-        self.start = next_serial()
-        self.made: dict[int, weakref.ref[Tensor]] = {}
-        self.read: list[tuple[Tensor, Traced]] = []
-        self.written: dict[int, tuple[Tensor, Traced]] = {}
-        self.graded: dict[int, Tensor] = {}
-
-    def restore(self) -> None:
-        """Gives what was written the values of before, and takes gradients away."""
-        for tensor, before in self.written.values():
-            tensor._replace(before)
-        for tensor in self.graded.values():
-            tensor.grad = None
-
-
-class _Captures(threading.local):
-    latest: Capture | None = None
-
-
-_captures = _Captures()
-
-
-def is_capturing() -> bool:
-    """Whether what this thread does with tensors is captured, and nothing is computed."""
-    return _captures.latest is not None
-
-
-@contextlib.contextmanager
-def capture() -> Iterator[Capture]:
-    """Has this thread compute nothing and note what tensors are read and written.
-
-    Raises:
-        CaptureError: within another capture.
-    """
-    if _captures.latest is not None:
-        raise CaptureError("a captured function cannot capture another one")
-    found = _captures.latest = Capture()
-    try:
-        yield found
-    finally:
-        _captures.latest = None
 
 
 class Size(tuple[int, ...]):
@@ -127,8 +71,8 @@ class Tensor:
         self._grad: Tensor | None = None
         self._hooks: list[Callable[[Tensor], Tensor | None]] = []
         self._keeps_grad = False
-        if _captures.latest is not None:
-            _captures.latest.made[id(self)] = weakref.ref(self)
+        if captures.latest is not None:
+            captures.latest.made[id(self)] = weakref.ref(self)
         if value.application is not None and value.application.depth > MOST_PENDING and value.data is None:
             compute([self])
 
@@ -151,7 +95,7 @@ class Tensor:
             self._hold(self._view.read(self._base.value))
             self._seen = self._root._version
             self._own()
-        latest = _captures.latest
+        latest = captures.latest
         if latest is not None and self._base is None and id(self) not in latest.made:
             made = self._traced.application
             if self._traced.data is None and made is not None and made.serial < latest.start:
@@ -175,7 +119,7 @@ class Tensor:
             assert self._view is not None
             self._base._write(self._view.write(self._base.value, value))
             return self
-        latest = _captures.latest
+        latest = captures.latest
         if latest is not None and id(self) not in latest.made:
             latest.written.setdefault(id(self), (self, self._traced))
         self._replace(_alone(value) if self._traced.is_leaf else value)
@@ -261,7 +205,7 @@ class Tensor:
     # -- elements on the host -------------------------------------------------------------------------------
 
     def _elements(self) -> Array:
-        if _captures.latest is not None:
+        if captures.latest is not None:
             raise CaptureError(
                 "a captured function cannot look at the elements of a tensor: return it, and look at it then"
             )
@@ -525,12 +469,12 @@ class Tensor:
 
     def fill_(self, value: Any) -> Tensor:
         """Fills it with a number."""
-        return self._write(op.filled(op.value_as(value, self.dtype), self.shape))
+        return self._write(filled(value_as(value, self.dtype), self.shape))
 
     def copy_(self, source: Any) -> Tensor:
         """Takes the elements of another tensor, broadcast and converted."""
-        value = converted(EMITTER, op.value_as(source, self.dtype), self.dtype)
-        return self._write(op.filled(value, self.shape))
+        value = converted(EMITTER, value_as(source, self.dtype), self.dtype)
+        return self._write(filled(value, self.shape))
 
     __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
 
@@ -607,25 +551,10 @@ class Tensor:
         Raises:
             RuntimeError: it does not require grad, or its history is gone.
         """
-        value = self.value
-        if not value.tracks:
-            raise NotDifferentiable(
-                "the tensor does not require grad, or backward() was called on it before without retain_graph"
-            )
-        with tracking(create_graph):
-            found = takers_of([value])
-            made = gradients([value], [cotangent_of(self, gradient)], found, hooked)
-            for taker, result in zip(found, made, strict=True):
-                owner = owner_of(taker)
-                if owner is not None and result is not None:
-                    owner._add_gradient(Tensor(result))
-        if value.data is None and not is_capturing():
-            _roots.append(weakref.ref(value))
-        if not (create_graph if retain_graph is None else retain_graph):
-            release([value])
+        run_backward(self, gradient, retain_graph, create_graph)
 
     def _add_gradient(self, found: Tensor) -> None:
-        latest = _captures.latest
+        latest = captures.latest
         if latest is not None:
             if self._grad is not None and id(self) not in latest.graded:
                 raise CaptureError(
@@ -637,57 +566,12 @@ class Tensor:
             self._grad = found if before is None else Tensor(apply("Add", before.value, found.value))
 
 
-def owner_of(value: Traced) -> Tensor | None:
-    """The tensor that takes the gradient by a value."""
-    return None if value.owner is None else cast("Tensor | None", value.owner())
-
-
-def hooked(value: Traced, found: Traced) -> Traced:
-    """The gradient by a value as the hooks of its tensor leave it."""
-    owner = owner_of(value)
-    for hook in owner._hooks if owner is not None else ():
-        changed = hook(Tensor(found))
-        if changed is not None:
-            found = changed.value
-    return found
-
-
-def compute(tensors: Sequence[Tensor]) -> None:
-    """Computes tensors, with what `backward` was called on, in as few submissions as can be.
-
-    In a capture nothing is computed.
-    """
-    if _captures.latest is not None:
-        return
-    targets = [tensor.value for tensor in tensors]
-    while _roots:
-        root = _roots.pop()()
-        if root is not None and root.holders and root.data is None:
-            targets.append(root)
-    evaluate(targets)
-
-
 def _alone(value: Traced) -> Traced:
     """The same elements without a history for gradients; in a capture still made of what is captured."""
     if value.data is not None and not is_capturing():
         return Traced(value.type, value.device, value.data)
     with tracking(False):
         return apply("Identity", value)
-
-
-def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:
-    """What each element of a tensor counts, in its shape: 1 where nothing is said of a single one."""
-    if gradient is None:
-        if tensor.numel() != 1:
-            raise NotDifferentiable(
-                f"a gradient can be left out only for a tensor of one element, this has {tensor.numel()}"
-            )
-        return expanded(EMITTER, number(1, tensor.dtype), tensor.shape)
-    if gradient.shape != tensor.shape:
-        raise RuntimeError(
-            f"the gradient has the shape {list(gradient.shape)}, the tensor {list(tensor.shape)}"
-        )
-    return converted(EMITTER, gradient.value, tensor.dtype)
 
 
 def device_name(device: Any) -> str:

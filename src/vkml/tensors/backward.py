@@ -1,0 +1,88 @@
+"""Gradients by tensors, and the computation of tensors with what `backward` was called on."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from vkml.errors import NotDifferentiable
+from vkml.ir.gradients import converted, expanded
+from vkml.tensors import tensor as core
+from vkml.tensors.capture import is_capturing
+from vkml.tracing import EMITTER, Traced, evaluate, gradients, number
+from vkml.tracing.gradient import release, takers_of
+from vkml.tracing.value import tracking
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+_roots: list[weakref.ref[Traced]] = []
+"""What `backward` was called on and is not known: computed with whatever is computed next."""
+
+
+def run_backward(
+    tensor: Tensor, gradient: Tensor | None, retain_graph: bool | None, create_graph: bool
+) -> None:
+    """See `Tensor.backward`."""
+    value = tensor.value
+    if not value.tracks:
+        raise NotDifferentiable(
+            "the tensor does not require grad, or backward() was called on it before without retain_graph"
+        )
+    with tracking(create_graph):
+        found = takers_of([value])
+        made = gradients([value], [cotangent_of(tensor, gradient)], found, hooked)
+        for taker, result in zip(found, made, strict=True):
+            owner = owner_of(taker)
+            if owner is not None and result is not None:
+                owner._add_gradient(core.Tensor(result))
+    if value.data is None and not is_capturing():
+        _roots.append(weakref.ref(value))
+    if not (create_graph if retain_graph is None else retain_graph):
+        release([value])
+
+
+def owner_of(value: Traced) -> Tensor | None:
+    """The tensor that takes the gradient by a value."""
+    return None if value.owner is None else cast("Tensor | None", value.owner())
+
+
+def hooked(value: Traced, found: Traced) -> Traced:
+    """The gradient by a value as the hooks of its tensor leave it."""
+    owner = owner_of(value)
+    for hook in owner._hooks if owner is not None else ():
+        changed = hook(core.Tensor(found))
+        if changed is not None:
+            found = changed.value
+    return found
+
+
+def compute(tensors: Sequence[Tensor]) -> None:
+    """Computes tensors, with what `backward` was called on, in as few submissions as can be.
+
+    In a capture nothing is computed.
+    """
+    if is_capturing():
+        return
+    targets = [tensor.value for tensor in tensors]
+    while _roots:
+        root = _roots.pop()()
+        if root is not None and root.holders and root.data is None:
+            targets.append(root)
+    evaluate(targets)
+
+
+def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:
+    """What each element of a tensor counts, in its shape: 1 where nothing is said of a single one."""
+    if gradient is None:
+        if tensor.numel() != 1:
+            raise NotDifferentiable(
+                f"a gradient can be left out only for a tensor of one element, this has {tensor.numel()}"
+            )
+        return expanded(EMITTER, number(1, tensor.dtype), tensor.shape)
+    if gradient.shape != tensor.shape:
+        raise RuntimeError(
+            f"the gradient has the shape {list(gradient.shape)}, the tensor {list(tensor.shape)}"
+        )
+    return converted(EMITTER, gradient.value, tensor.dtype)

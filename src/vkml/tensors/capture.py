@@ -1,0 +1,70 @@
+"""What a function that is captured reads and writes of tensors that there were before."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vkml.errors import CaptureError
+from vkml.tracing import Traced
+from vkml.tracing.value import next_serial
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+
+class Capture:
+    """What a function that is captured reads and writes of tensors that there were before.
+
+    Attributes:
+        start: what is applied from now on has a serial above it.
+        made: tensors that were made since, by identity.
+        read: known tensors that there were before, and the values that they had.
+        written: those that were written, by identity, and the values that they had.
+        graded: tensors that were given gradients.
+    """
+
+    def __init__(self) -> None:
+        self.start = next_serial()
+        self.made: dict[int, weakref.ref[Tensor]] = {}
+        self.read: list[tuple[Tensor, Traced]] = []
+        self.written: dict[int, tuple[Tensor, Traced]] = {}
+        self.graded: dict[int, Tensor] = {}
+
+    def restore(self) -> None:
+        """Gives what was written the values of before, and takes gradients away."""
+        for tensor, before in self.written.values():
+            tensor._replace(before)
+        for tensor in self.graded.values():
+            tensor.grad = None
+
+
+class _Captures(threading.local):
+    latest: Capture | None = None
+
+
+captures = _Captures()
+
+
+def is_capturing() -> bool:
+    """Whether what this thread does with tensors is captured, and nothing is computed."""
+    return captures.latest is not None
+
+
+@contextlib.contextmanager
+def capture() -> Iterator[Capture]:
+    """Has this thread compute nothing and note what tensors are read and written.
+
+    Raises:
+        CaptureError: within another capture.
+    """
+    if captures.latest is not None:
+        raise CaptureError("a captured function cannot capture another one")
+    found = captures.latest = Capture()
+    try:
+        yield found
+    finally:
+        captures.latest = None

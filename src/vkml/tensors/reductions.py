@@ -1,0 +1,135 @@
+"""Operations along axes of tensors: sums, means, extremes, norms, softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vkml.ir import DType, dtypes
+from vkml.ir.gradients import converted, reshaped
+from vkml.tensors.elementwise import abs, mul, pow, sqrt, sub
+from vkml.tensors.operands import BOOL, INT64, axes_of, axis_of, floating, wrap
+from vkml.tracing import EMITTER, Traced, apply, constant
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+
+def _reduced(op: str, x: Traced, axes: Sequence[int], keepdim: bool) -> Traced:
+    if not x.type.shape:
+        return x
+    return apply(op, x, constant(list(axes), INT64), keepdims=int(keepdim))
+
+
+def sum(
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The sum over axes, over all where none are named; of integers in int64."""
+    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    return wrap(_reduced("ReduceSum", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
+
+
+def mean(
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The mean over axes, of floats."""
+    kind = dtype or x.dtype
+    if not kind.is_float:
+        raise RuntimeError(f"the mean of {kind.numpy_name}: convert it, or say dtype=")
+    return wrap(_reduced("ReduceMean", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
+
+
+def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    """The product over an axis, or of all elements; of integers in int64."""
+    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    return wrap(_reduced("ReduceProd", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
+
+
+def amax(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The greatest over axes; NaN where there is one."""
+    return wrap(_reduced("ReduceMax", x.value, axes_of(dim, x.ndim), keepdim))
+
+
+def amin(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The smallest over axes; NaN where there is one."""
+    return wrap(_reduced("ReduceMin", x.value, axes_of(dim, x.ndim), keepdim))
+
+
+def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the greatest element is, along an axis or among all."""
+    return _place("ArgMax", x, dim, keepdim)
+
+
+def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the smallest element is, along an axis or among all."""
+    return _place("ArgMin", x, dim, keepdim)
+
+
+def _place(op: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    value = x.value if dim is not None else reshaped(EMITTER, x.value, (x.numel(),))
+    if not value.type.shape:
+        return wrap(constant(0, INT64))
+    return wrap(apply(op, value, axis=axis_of(dim or 0, len(value.dims)), keepdims=int(keepdim)))
+
+
+def var(
+    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+) -> Tensor:
+    """The variance over axes, its divisor the number of elements less `correction`."""
+    axes = axes_of(dim, x.ndim)
+    count = math.prod(x.shape[axis] for axis in axes)
+    off = sub(x, mean(x, axes, True))
+    return mul(
+        sum(mul(off, off), axes, keepdim), 1 / max(count - correction, 0) if count > correction else math.nan
+    )
+
+
+def std(
+    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+) -> Tensor:
+    """The root of `var`."""
+    return sqrt(var(x, dim, correction=correction, keepdim=keepdim))
+
+
+def all(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Whether all elements along an axis are not 0."""
+    whole = converted(EMITTER, converted(EMITTER, x.value, BOOL), dtypes.INT32)
+    return wrap(converted(EMITTER, _reduced("ReduceMin", whole, axes_of(dim, x.ndim), keepdim), BOOL))
+
+
+def any(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Whether an element along an axis is not 0."""
+    whole = converted(EMITTER, converted(EMITTER, x.value, BOOL), dtypes.INT32)
+    return wrap(converted(EMITTER, _reduced("ReduceMax", whole, axes_of(dim, x.ndim), keepdim), BOOL))
+
+
+def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
+    """log Σ exp over axes, without overflow."""
+    return wrap(_reduced("ReduceLogSumExp", floating(x), axes_of(dim, x.ndim), keepdim))
+
+
+def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The p-norm over axes."""
+    axes = axes_of(dim, x.ndim)
+    if p in (1, 2):
+        return wrap(_reduced(f"ReduceL{int(p)}", floating(x), axes, keepdim))
+    if p == math.inf:
+        return amax(abs(x), axes, keepdim)
+    return pow(sum(pow(abs(x), p), axes, keepdim), 1 / p)
+
+
+def softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+    """exp x / Σ exp x along an axis."""
+    return wrap(apply("Softmax", floating(x.to(dtype) if dtype else x), axis=axis_of(dim, x.ndim)))
+
+
+def log_softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+    """The logarithm of `softmax`."""
+    return wrap(apply("LogSoftmax", floating(x.to(dtype) if dtype else x), axis=axis_of(dim, x.ndim)))
+
+
+def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """Sums of all elements up to each, along an axis."""
+    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    return wrap(apply("CumSum", converted(EMITTER, x.value, kind), constant(axis_of(dim, x.ndim), INT64)))

@@ -1,0 +1,178 @@
+"""Operations that give tensors other shapes, join and divide them, pick and order their elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.tensors.operands import INT64, axes_of, axis_of, check_broadcast, value_as, wrap
+from vkml.tensors.promotion import result_type
+from vkml.tensors.views import Expanded, Permuted, Reshaped
+from vkml.tracing import apply, apply_all, constant
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+
+def _dims_of(given: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes given one by one, or as one sequence."""
+    if len(given) == 1 and isinstance(given[0], tuple | list):
+        given = given[0]
+    return tuple(int(size) for size in given)
+
+
+def reshape(x: Tensor, *shape: Any) -> Tensor:
+    """The elements under another shape, of which one size may be -1."""
+    dims, count = list(_dims_of(shape)), x.numel()
+    if dims.count(-1) > 1:
+        raise RuntimeError("only one size can be -1")
+    if -1 in dims:
+        rest = -math.prod(dims)
+        if not rest or count % rest:
+            raise RuntimeError(f"the shape {dims} is not one for {count} elements")
+        dims[dims.index(-1)] = count // rest
+    if math.prod(dims) != count or min(dims, default=0) < 0:
+        raise RuntimeError(f"the shape {dims} is not one for {count} elements")
+    return x._shown(Reshaped(tuple(dims)))
+
+
+def permute(x: Tensor, *order: Any) -> Tensor:
+    """The axes in another order."""
+    axes = tuple(axis_of(axis, x.ndim) for axis in _dims_of(order))
+    if sorted(axes) != list(range(x.ndim)):
+        raise RuntimeError(f"{list(order)} is no order of {x.ndim} axes")
+    return x._shown(Permuted(axes))
+
+
+def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Two axes exchanged."""
+    order = list(range(x.ndim))
+    if order:
+        a, b = axis_of(dim0, x.ndim), axis_of(dim1, x.ndim)
+        order[a], order[b] = order[b], order[a]
+    return permute(x, order)
+
+
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """A range of axes as one."""
+    if not x.ndim:
+        return reshape(x, 1)
+    start, end = axis_of(start_dim, x.ndim), axis_of(end_dim, x.ndim)
+    if start > end:
+        raise RuntimeError("flatten: start_dim lies behind end_dim")
+    return reshape(x, *x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
+
+
+def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Without axes of one element."""
+    axes = axes_of(dim, x.ndim) if dim is not None else range(x.ndim)
+    return reshape(x, *(size for at, size in enumerate(x.shape) if size != 1 or at not in axes))
+
+
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    """With an axis of one element more."""
+    at = axis_of(dim, x.ndim + 1)
+    return reshape(x, *x.shape[:at], 1, *x.shape[at:])
+
+
+def expand(x: Tensor, *sizes: Any) -> Tensor:
+    """Repeated along axes of one element; -1 leaves a size as it is."""
+    wanted = _dims_of(sizes)
+    more = len(wanted) - x.ndim
+    dims = tuple(x.shape[at - more] if size == -1 and at >= more else size for at, size in enumerate(wanted))
+    check_broadcast(x.shape, dims)
+    if more < 0 or [size for size, own in zip(dims[more:], x.shape, strict=True) if own not in (1, size)]:
+        raise RuntimeError(f"a tensor of shape {list(x.shape)} does not expand to {list(wanted)}")
+    return x._shown(Expanded(dims))
+
+
+def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """`expand` to a shape."""
+    return expand(x, *shape)
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors one behind the other along an axis."""
+    if not tensors:
+        raise RuntimeError("cat needs at least one tensor")
+    kind = result_type(*tensors)
+    axis = axis_of(dim, tensors[0].ndim)
+    for other in tensors[1:]:
+        if other.ndim != tensors[0].ndim or [
+            at for at in range(other.ndim) if at != axis and other.shape[at] != tensors[0].shape[at]
+        ]:
+            raise RuntimeError(
+                f"tensors of the shapes {list(tensors[0].shape)} and {list(other.shape)} do not join along "
+                f"axis {dim}"
+            )
+    return wrap(apply("Concat", *(value_as(tensor, kind) for tensor in tensors), axis=axis))
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors one behind the other along a new axis."""
+    return cat([unsqueeze(tensor, dim) for tensor in tensors], dim)
+
+
+def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts along an axis, of one size, or of sizes that are named."""
+    axis = axis_of(dim, x.ndim)
+    whole = x.shape[axis]
+    if isinstance(size, int):
+        sizes = [min(size, whole - at) for at in range(0, whole, size)] or [0]
+    else:
+        sizes = list(size)
+    ends = [int(end) for end in np.cumsum(sizes)]
+    if ends[-1] != whole:
+        raise RuntimeError(f"parts of {sizes} are not an axis of {whole}")
+    index: list[Any] = [slice(None)] * x.ndim
+    parts = []
+    for end, part in zip(ends, sizes, strict=True):
+        index[axis] = slice(end - part, end)
+        parts.append(x[tuple(index)])
+    return tuple(parts)
+
+
+def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """So many parts along an axis, the last one smaller where need be."""
+    return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
+
+
+def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Elements at indices along an axis."""
+    return wrap(apply("GatherElements", x.value, index.value, axis=axis_of(dim, x.ndim)))
+
+
+def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Rows of an axis by number."""
+    return wrap(apply("Gather", x.value, index.value, axis=axis_of(dim, x.ndim)))
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """The elements on and below a diagonal, zeros elsewhere."""
+    return wrap(apply("Trilu", x.value, constant(diagonal, INT64), upper=0))
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """The elements on and above a diagonal, zeros elsewhere."""
+    return wrap(apply("Trilu", x.value, constant(diagonal, INT64), upper=1))
+
+
+def topk(
+    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The greatest or smallest elements along an axis, and where they are."""
+    values, places = apply_all(
+        "TopK", [x.value, constant([k], INT64)], 2,
+        axis=axis_of(dim, x.ndim), largest=int(largest), sorted=int(sorted),
+    )  # fmt: skip
+    return wrap(values), wrap(places)
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """All elements along an axis in order, and where they were."""
+    return (
+        topk(x, x.shape[axis_of(dim, x.ndim)], dim, descending) if x.ndim else (x, wrap(constant(0, INT64)))
+    )
