@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from vkml.errors import DeviceError, InvalidArgument
 from vkml.forks import renew_in_child
-from vkml.vulkan.commands import CommandRecorder
+from vkml.vulkan.commands import CommandBuffer, CommandRecorder
 from vkml.vulkan.context import Context
 from vkml.vulkan.memory import Allocator, Bytes, Memory, MemoryKind
 from vkml.vulkan.queues import Queue
@@ -42,6 +42,7 @@ class Transfers:
         self._allocator = allocator
         self._lock = threading.Lock()
         self._staging: dict[tuple[MemoryKind, int], Memory] = {}
+        self._ways: dict[int, _Ways] = {}
 
     def upload(self, memory: Memory, offset: int, array: npt.NDArray[Any] | bytes) -> None:
         """See `Device.upload`."""
@@ -61,7 +62,7 @@ class Transfers:
                 offset += part.size
             memory.flush()
             return
-        queue = self._context.transfer_queue
+        ways = self._ways_of(self._context.transfer_queue)
         with self._lock:
             pending: list[_Copy | None] = [None, None]
             try:
@@ -72,7 +73,7 @@ class Transfers:
                     assert staging.host is not None
                     staging.host[: part.size] = part
                     staging.flush()
-                    copy = _Copy(self._context, queue, staging, 0, memory, offset, part.size)
+                    copy = _Copy(ways, staging, 0, memory, offset, part.size)
                     pending[slot] = copy
                     copy.start()
                     offset += part.size
@@ -114,7 +115,7 @@ class Transfers:
             for start in range(offset, offset + size, chunk):
                 yield memory.host[start : min(start + chunk, offset + size)]
             return
-        queue = self._context.compute_queue
+        ways = self._ways_of(self._context.compute_queue)
         with self._lock:
             pending: list[_Copy | None] = [None, None]
             sizes = [min(chunk, size - start) for start in range(0, size, chunk)]
@@ -122,9 +123,8 @@ class Transfers:
                 for number, part in enumerate(sizes):
                     slot = number % 2
                     staging = self._staging_memory(MemoryKind.READBACK, slot, min(size, chunk))
-                    pending[slot] = copy = _Copy(
-                        self._context, queue, memory, offset + number * chunk, staging, 0, part
-                    )
+                    copy = _Copy(ways, memory, offset + number * chunk, staging, 0, part)
+                    pending[slot] = copy
                     copy.start()
                     if number:
                         yield self._collected(pending, 1 - slot, sizes[number - 1])
@@ -140,10 +140,14 @@ class Transfers:
         _check(source, source_at, size)
         _check(target, target_at, size)
         if size:
-            queue = self._context.compute_queue
-            copy = _Copy(self._context, queue, source, source_at, target, target_at, size)
+            ways = self._ways_of(self._context.compute_queue)
+            copy = _Copy(ways, source, source_at, target, target_at, size)
             copy.start()
             copy.finish()
+
+    def _ways_of(self, queue: Queue) -> _Ways:
+        known = self._ways.get(id(queue))
+        return known or self._ways.setdefault(id(queue), _Ways(self._context, queue))
 
     def _collected(self, pending: list[_Copy | None], slot: int, size: int) -> Bytes:
         _finish(pending, slot)
@@ -163,22 +167,19 @@ class Transfers:
         return memory
 
 
-class _Copy:
-    """One copy, prepared and then under way."""
+class _Way:
+    """Commands and submissions of one copy at a time, recorded anew for each: making them takes a millisecond."""
 
-    _is_started = False
+    def __init__(self, context: Context, queue: Queue) -> None:
+        self._context = context
+        self._queue = queue
+        self._buffer: CommandBuffer | None = None
+        self._submission: Submission | None = None
+        self._handover: Submission | None = None
 
-    def __init__(
-        self,
-        context: Context,
-        queue: Queue,
-        source: Memory,
-        source_at: int,
-        target: Memory,
-        target_at: int,
-        size: int,
-    ) -> None:
-        recorder = CommandRecorder(context, "transfer", queue)
+    def record(self, source: Memory, source_at: int, target: Memory, target_at: int, size: int) -> None:
+        """Prepares a copy; the one before must have ended."""
+        recorder = CommandRecorder(self._context, "transfer", self._queue, again=self._buffer)
         recorder.barrier()
         recorder.copy(source, source_at, target, target_at, size)
         if target.kind is MemoryKind.READBACK:
@@ -186,29 +187,81 @@ class _Copy:
         else:
             recorder.barrier()
         self._buffer = recorder.finish()
-        self._submission = Submission(context, self._buffer)
-        self._handover: Submission | None = None
-        if queue is not context.compute_queue:
-            # The standard makes the copy visible to another queue through a semaphore only: one wait on the
-            # compute queue covers all that is submitted to it later.
-            self._handover = Submission(context, (), waits=(self._submission.timeline,))
+        if self._submission is None:
+            self._submission = Submission(self._context, self._buffer)
+            if self._queue is not self._context.compute_queue:
+                # The standard makes the copy visible to another queue through a semaphore only: one wait on the
+                # compute queue covers all that is submitted to it later.
+                self._handover = Submission(self._context, (), waits=(self._submission.timeline,))
 
     def start(self) -> None:
-        """Submits it."""
-        self._is_started = True
+        """Submits what was recorded."""
+        assert self._submission is not None
         value = self._submission.submit()
         if self._handover is not None:
             self._handover.submit((value,))
 
     def finish(self) -> None:
-        """Waits for it, where it was submitted, and gives its objects back."""
+        """Waits for it, where it was submitted."""
+        assert self._submission is not None
         self._submission.wait()
         if self._handover is not None:
             self._handover.wait()
-            self._handover.free()
-        self._submission.free()
-        self._buffer.free()
+
+    def free(self) -> None:
+        """Destroys its objects."""
+        for each in (self._handover, self._submission, self._buffer):
+            if each is not None:
+                each.free()
+
+
+class _Ways:
+    """Those of a queue that no copy is using: as many as there were copies at a time, some of which stay."""
+
+    KEPT = 8
+
+    def __init__(self, context: Context, queue: Queue) -> None:
+        self._context = context
+        self._queue = queue
+        self._idle: list[_Way] = []
+
+    def take(self) -> _Way:
+        """One that nobody else has."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Way(self._context, self._queue)
+
+    def give_back(self, way: _Way) -> None:
+        """Its copy is done."""
+        if len(self._idle) < self.KEPT:
+            self._idle.append(way)
+        else:
+            way.free()
+
+
+class _Copy:
+    """One copy, prepared and then under way."""
+
+    _is_started = False
+
+    def __init__(
+        self, ways: _Ways, source: Memory, source_at: int, target: Memory, target_at: int, size: int
+    ) -> None:
+        self._ways = ways
+        self._way = ways.take()
+        self._way.record(source, source_at, target, target_at, size)
+
+    def start(self) -> None:
+        """Submits it."""
+        self._is_started = True
+        self._way.start()
+
+    def finish(self) -> None:
+        """Waits for it, where it was submitted; another copy may go its way then."""
+        self._way.finish()
         self._is_started = False
+        self._ways.give_back(self._way)
 
     def __del__(self) -> None:
         if self._is_started:
