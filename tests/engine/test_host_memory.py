@@ -10,10 +10,12 @@ import pytest
 
 import vkml
 import vkml.onnx
+from vkml.cpu import copying
+from vkml.cpu.copying import copy
 from vkml.engine import host_memory
 from vkml.engine.devices import open_device
 from vkml.engine.fetching import Fetching
-from vkml.engine.host_memory import LARGE_BYTES, copied, copy, empty
+from vkml.engine.host_memory import LARGE_BYTES, copied, empty
 from vkml.engine.sketch import Sketch
 from vkml.vulkan import Device
 
@@ -38,7 +40,7 @@ def test_copies(shape: tuple[int, ...], dtype: Any) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_several_threads_copy_all_of_it(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "available_processors", lambda: threads)
+    monkeypatch.setattr(copying, "available_processors", lambda: threads)
     source = numbers(LARGE)
     for _ in range(20):
         target = np.full(LARGE, np.nan, np.float32)
@@ -90,7 +92,7 @@ def test_memory_of_sizes_that_come_no_more_is_given_back() -> None:
 
 def test_an_interrupt_leaves_nobody_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller's share fails in the middle; when `copy` has raised, the memory is the caller's again."""
-    monkeypatch.setattr(host_memory, "available_processors", lambda: 4)
+    monkeypatch.setattr(copying, "available_processors", lambda: 4)
     source, target = np.ones(LARGE, np.float32), np.zeros(LARGE, np.float32)
 
     class Failing:

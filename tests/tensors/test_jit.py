@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import vkml
-from vkml import Tensor, optim
+from vkml import Tensor, nn, optim
+from vkml.engine.device_array import DeviceArray
 from vkml.errors import CaptureError
+from vkml.vulkan.commands import CommandRecorder
 
 Array = np.ndarray[Any, Any]
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], optim.Optimizer]] = {
@@ -42,6 +44,129 @@ def test_steps_are_those_that_are_not_captured(device_name: str, name: str) -> N
     wanted, exact = trained(lambda function: function)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     np.testing.assert_allclose(weight, exact, rtol=1e-5)
+
+
+def layers(device: str) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
+    """Parameters of two layers, and a training step of them with momentum."""
+    vkml.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).to(device)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return list(model.parameters()), step
+
+
+def address_of(tensor: Tensor) -> int:
+    data = tensor.value.data
+    assert isinstance(data, DeviceArray)
+    return data.address
+
+
+def test_parameters_are_updated_where_they_lie(
+    vulkan_device_names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient by a layer's input reads the weights that are updated beside it: that comes first."""
+    device_name = vulkan_device_names[0]
+    found, captured = layers(device_name)
+    wanted, plain = layers(device_name)
+    captured = vkml.jit(captured)
+    x = vkml.tensor(np.random.default_rng(2).standard_normal((4, 6)).astype(np.float32), device=device_name)
+    for _ in range(3):
+        captured(x), plain(x)
+    copies: list[object] = []
+    copy = DeviceArray.copy_from
+    monkeypatch.setattr(DeviceArray, "copy_from", lambda *given: (copies.append(given), copy(*given))[1])
+    before = [address_of(parameter) for parameter in found]
+    for _ in range(5):
+        captured(x), plain(x)
+    assert not copies
+    assert [address_of(parameter) for parameter in found] == before
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one.detach().numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Labels of the commands that are recorded."""
+    found: list[str] = []
+    begin = CommandRecorder.__init__
+
+    def noting(self: CommandRecorder, context: Any, label: str = "", *given: Any, **more: Any) -> None:
+        found.append(label)
+        begin(self, context, label, *given, **more)
+
+    monkeypatch.setattr(CommandRecorder, "__init__", noting)
+    return found
+
+
+def test_later_runs_record_nothing(vulkan_device_names: tuple[str, ...], recordings: list[str]) -> None:
+    """Arguments from the host, parameters where they are, a loss that is looked at: one submission."""
+    name = vulkan_device_names[0]
+    parameters, step = layers(name)
+    wanted, plain = layers(name)
+    captured = vkml.jit(step)
+    rng = np.random.default_rng(3)
+    for number in range(12):
+        x = rng.standard_normal((4, 6)).astype(np.float32)
+        if number == 4:
+            recordings.clear()
+        count = len(recordings)
+        loss = captured(vkml.tensor(x, device=name)).item()
+        assert number < 4 or len(recordings) == count
+        np.testing.assert_allclose(loss, plain(vkml.tensor(x, device=name)).item(), rtol=1e-4)
+    for one, other in zip(parameters, wanted, strict=True):
+        np.testing.assert_allclose(one.detach().numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_whoever_holds_a_parameter_of_before_keeps_it(device_name: str) -> None:
+    """Clones, views, detached tensors and what is recorded and not computed: nothing of it changes."""
+    parameters, step = layers(device_name)
+    captured = vkml.jit(step)
+    x = vkml.tensor(np.ones((4, 6), np.float32), device=device_name)
+    for _ in range(4):
+        captured(x)
+    weight = parameters[0]
+    before = weight.detach().numpy()
+    alias, row, twice, view = weight.detach(), weight.detach()[1], weight.detach() * 2, weight.view(-1)
+    for _ in range(3):
+        captured(x)
+    now = weight.detach().numpy()
+    assert not np.array_equal(now, before)
+    np.testing.assert_array_equal(alias.numpy(), before)
+    np.testing.assert_array_equal(row.numpy(), before[1])
+    np.testing.assert_array_equal(twice.numpy(), before * 2)
+    np.testing.assert_array_equal(view.detach().numpy(), now.reshape(-1))
+
+
+def test_tensors_that_are_written_between_runs_are_read_anew(device_name: str) -> None:
+    """A state that another part of the program changes, in place or for another, on either side."""
+    scale = vkml.tensor([2.0, 3.0], device=device_name)
+    total = vkml.zeros(2, device=device_name)
+
+    @vkml.jit
+    def add(x: Tensor) -> Tensor:
+        total.add_(x * scale)
+        return total.sum()
+
+    expected = np.zeros(2, np.float32)
+    factors = np.array([2.0, 3.0], np.float32)
+    for number in range(10):
+        x = np.array([number, 1.0], np.float32)
+        if number == 5:
+            scale.mul_(2)
+            factors = factors * 2
+        if number == 7:
+            total.fill_(100)
+            expected = np.full(2, 100, np.float32)
+        expected = expected + x * factors
+        assert add(vkml.tensor(x, device=device_name)).item() == expected.sum()
+    np.testing.assert_array_equal(total.numpy(), expected)
 
 
 def test_the_function_is_called_twice_for_arguments_of_a_kind() -> None:

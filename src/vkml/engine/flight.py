@@ -19,7 +19,7 @@ from vkml.ir.size import Symbol, concrete
 Array = np.ndarray[Any, Any]
 RESIDENT_BYTES = 1 << 16
 """Bytes from which on a value stays on its device for what reads it there later."""
-PASSED_BYTES = 8 << 20
+PASSED_BYTES = 32 << 20
 """Likewise for what another GPU alone reads: it is passed on in chunks, two of which travel at a time."""
 Targets = Mapping[str, DeviceArray]
 

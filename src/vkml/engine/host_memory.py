@@ -1,4 +1,4 @@
-"""Large arrays of the host: memory that is used again, and copies by several threads."""
+"""Large arrays of the host: memory that is used again."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import math
 import mmap
 import os
-import time
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.cpu.copying import copy
 from vkml.cpu.mapping import map_memory
-from vkml.cpu.pool import available_processors, shared_pool
 from vkml.errors import DeviceError, OutOfMemory
 from vkml.forks import renew_in_child
 
@@ -25,9 +24,8 @@ Array = np.ndarray[Any, Any]
 LARGE_BYTES = 1 << 20
 """Arrays from here on are worth the trouble: a page that is used for the first time costs 0.2 µs, and more in
 a virtual machine, as much as to fill it."""
-_PART = 4 << 20
-"""Bytes that a thread copies at a time."""
-_MOST_THREADS = 4
+_STEP = 4 << 20
+"""Memory is made in steps of this size."""
 _KEPT_BYTES = 256 << 20
 """Unused memory that stays for results to come."""
 _IDLE = 64
@@ -132,7 +130,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def leased(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Block]:
     """A fresh array of any content, at the beginning of memory of its own."""
     size = math.prod(shape) * dtype.itemsize
-    block = _take(-(-size // _PART) * _PART)
+    block = _take(-(-size // _STEP) * _STEP)
     whole: Array = np.asarray(_Lease(block, size))
     return whole.view(dtype).reshape(shape), block
 
@@ -165,43 +163,3 @@ def copied(source: Array) -> Array:
     made = empty(source.shape, source.dtype)
     copy(made, source)
     return made
-
-
-def copy(target: Array, source: Array) -> None:
-    """Writes the elements of an array into another of its shape."""
-    is_plain = target.flags.c_contiguous and source.flags.c_contiguous and target.dtype == source.dtype
-    threads = min(_MOST_THREADS, available_processors(), -(-target.nbytes // _PART))
-    if not is_plain or threads < 2 or target.shape != source.shape:
-        target[...] = source
-        return
-    to, given = (array.reshape(-1).view(np.uint8) for array in (target, source))
-    parts = deque(range(0, target.nbytes, _PART))
-    begun: deque[None] = deque()
-    ended: deque[None] = deque()
-
-    def work(worker: int = 0) -> None:
-        while True:
-            begun.append(None)
-            try:
-                start = parts.popleft()
-            except IndexError:
-                ended.append(None)
-                return
-            to[start : start + _PART] = given[start : start + _PART]
-            ended.append(None)
-
-    pool = shared_pool(threads)
-    try:
-        for _ in range(threads - 1):
-            pool.invite(work)
-        while parts:
-            try:
-                start = parts.popleft()
-            except IndexError:
-                break
-            to[start : start + _PART] = given[start : start + _PART]
-    finally:
-        # After an interrupt, too, nobody may write any more when this returns.
-        parts.clear()
-        while len(begun) > len(ended):
-            time.sleep(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from vkml.errors import InvalidArgument
 from vkml.ir import DType
 
 if TYPE_CHECKING:
+    from vkml.engine.programs import Prepared
     from vkml.engine.session import InferenceSession
     from vkml.vulkan import Device
 
@@ -47,8 +48,8 @@ class IOBinding:
         self.outputs: dict[str, Array | Place | None] = {}
         """Of each bound output a value, the device for a fresh one, or None for a fresh array."""
         self.results: list[OrtValue] = []
-        self.repeat: Callable[[], bool] | None = None
-        """Runs it once more as it was run last; returns False where that is not possible any more."""
+        self.repeat: Prepared | None = None
+        """Runs it once more as it was run last; returns None where that is not possible any more."""
         self._input_names = {value.name for value in session.get_inputs()}
         self._output_names = {value.name for value in session.get_outputs()}
 

@@ -19,7 +19,7 @@ from vkml.engine.device_array import DeviceArray, Place, Value, check_target, pu
 from vkml.engine.flight import Flight, Timing
 from vkml.engine.placement import Placement, cut, place
 from vkml.engine.plan_memory import budget_of, check_peak, check_program, check_results
-from vkml.engine.programs import Bound, VulkanBound
+from vkml.engine.programs import Bound, Prepared, VulkanBound
 from vkml.errors import DeviceError, EngineError, Fail, OutOfMemory
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, TensorType
@@ -335,26 +335,42 @@ class Plan:
             return program.direct(self.input_types, flight, self._values)
         return program.direct(flight) if isinstance(program, VulkanBound) else None
 
-    def repeated(
-        self, feeds: Sequence[Value], wanted: Sequence[str], made: Sequence[Value]
-    ) -> Callable[[], bool] | None:
+    @property
+    def writing_order(self) -> tuple[str, ...]:
+        """What the first program makes, in its order."""
+        return self.programs[0].outputs
+
+    @property
+    def reading_order(self) -> list[int]:
+        """Which of the feeds the first program reads, in its order."""
+        return [self.input_names.index(name) for name in self.programs[0].inputs]
+
+    def prepared(
+        self,
+        feeds: Sequence[Value],
+        wanted: Sequence[str],
+        targets: Mapping[str, DeviceArray],
+        is_holding: bool = True,
+    ) -> Prepared | None:
         """The shortest way to run it again with the same values, where one program on a GPU is the plan.
+
+        It takes other arrays in place of those among the feeds, if any, in the order in which the program
+        reads them (`reading_order`), and returns copies of the outputs without a target, in that of
+        `writing_order`; None, having run nothing, when the plan has been closed or has recorded anew: `run`
+        goes on from there.
 
         Args:
             feeds: that it ran with.
             wanted: the outputs.
-            made: what came of these.
+            targets: values on the device that are overwritten with some of them.
+            is_holding: whether it keeps the values of the device alive, which else is the caller's concern.
         """
         flight = self._flights[next(self._turns) % len(self._flights)]
         program = flight.programs[0] if len(flight.programs) == 1 else None
         if not isinstance(program, VulkanBound) or sorted(program.outputs) != sorted(wanted):
             return None
         given = dict(zip(self.input_names, feeds, strict=True))
-        results = zip(wanted, made, strict=True)
-        targets = {name: value for name, value in results if isinstance(value, DeviceArray)}
-        if len(targets) < len(made) or any(
-            self._needs_other_memory(name, target, feeds, wanted) for name, target in targets.items()
-        ):
+        if any(self._needs_other_memory(name, target, feeds, wanted) for name, target in targets.items()):
             return None
         values = self.values_of([value.shape for value in feeds])
         if values is None:
@@ -363,7 +379,8 @@ class Plan:
         there = [value for value in (*inputs, *targets.values()) if isinstance(value, DeviceArray)]
         if any(value.device is not program.on for value in there):
             return None  # addresses of one device mean nothing to another
-        return program.repeated(flight, inputs, values, [targets[name] for name in program.outputs])
+        given_targets = [targets.get(name) for name in program.outputs]
+        return program.prepared(flight, inputs, values, given_targets, is_holding)
 
     def watch(self, files: Sequence[MappedFile]) -> None:
         """Has sizes that come later refused with `ModelChanged` where one of these files has changed by then.
@@ -609,7 +626,9 @@ def _bind(
     if device == "cpu":
         return _bind_cpu(piece, graph, placement, options, sizes)
     site = placement.site(device)
-    lowered = lower(piece, graph.types, graph.constants, site.target, options.guard_bytes, sizes)
+    lowered = lower(
+        piece, graph.types, graph.constants, site.target, options.guard_bytes, sizes, graph.donated
+    )
     return VulkanBound(
         lowered,
         site.device,

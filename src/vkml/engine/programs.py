@@ -7,13 +7,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from vkml.cpu.copying import copy
 from vkml.engine.device_array import DeviceArray, Value
 from vkml.engine.gated_trips import GatedTrips
-from vkml.engine.host_memory import LARGE_BYTES, copied, copy
+from vkml.engine.host_memory import LARGE_BYTES, copied
 from vkml.engine.recorded import GUARD_WORD, Addresses, Binding, RecordedProgram
 from vkml.engine.trips import MOST_DISPATCHES, Trips, Wiring
 from vkml.engine.turns import Turn
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
+Prepared: TypeAlias = Callable[..., list[Array] | None]
+"""Runs a program again: of other arrays, where these are given, to arrays of what is not elsewhere."""
 MOST_AT_ONCE = 4
 """Runs of one program that may be on a device at a time, each with memory of its own."""
 TRIPS_KEPT = 2
@@ -341,42 +344,57 @@ class VulkanBound(RecordedProgram):
 
         return call
 
-    def repeated(
+    def prepared(
         self,
         turn: Turn,
         feeds: Sequence[Value],
         values: tuple[int, ...],
-        targets: Sequence[DeviceArray],
-    ) -> Callable[[], bool]:
-        """One closure that runs it with the very same values again.
-
-        The closure returns False, having run nothing, when the program has been closed or recorded anew.
+        targets: Sequence[DeviceArray | None],
+        is_holding: bool,
+    ) -> Prepared | None:
+        """One closure that runs it again with the same values of the device; None where it is not so simple.
 
         Args:
             turn: taken while it runs.
-            feeds: as for `run`; arrays are read anew each time.
+            feeds: as for `run`.
             values: of the program's symbols.
-            targets: values of this device for all outputs.
+            targets: values of this device for outputs; of others the closure returns copies.
+            is_holding: whether it keeps the values of the device alive.
         """
         binding = self.bind(values, self._outside(feeds, targets))
-        given = zip(binding.input_views, feeds, strict=True)
-        copies = tuple((view, array) for view, array in given if type(array) is not DeviceArray)
+        if binding.fetches:
+            return None
+        arrays = tuple(array for array in feeds if not isinstance(array, DeviceArray))
+        views = tuple(
+            view
+            for view, array in zip(binding.input_views, feeds, strict=True)
+            if not isinstance(array, DeviceArray)
+        )
+        shapes = [view.shape for view in views]
+        is_large = any(view.nbytes >= LARGE_BYTES for view in views)
+        results = tuple(
+            view for view, target in zip(binding.output_views, targets, strict=True) if target is None
+        )
         context, run, has_guards = self._context, binding.submission.run, bool(self._guard_bytes)
-        status, keep = memoryview(self._status.data), (tuple(feeds), tuple(targets))
+        status = memoryview(self._status.data)
+        keep = (tuple(feeds), tuple(targets)) if is_holding else ()
 
-        def call() -> bool:
+        def call(arrays: Sequence[Array] = arrays) -> list[Array] | None:
             with turn.lock:
                 if turn.is_taken or self._is_closed or context.is_closed or not binding.is_recorded:
-                    return False
-                if any(array.shape != view.shape for view, array in copies):
-                    return False  # `resize` changes an array in place
+                    return None
+                if [array.shape for array in arrays] != shapes:
+                    return None  # `resize` changes an array in place
                 turn.is_taken = True
                 try:
-                    for view, array in copies:
-                        view[...] = array
+                    for view, array in zip(views, arrays, strict=True):
+                        if is_large:
+                            copy(view, array)
+                        else:
+                            view[...] = array
                     if has_guards or self._latest is not binding:
                         self._submit(binding)
-                        return True
+                        return [view.copy() for view in results]
                     try:
                         run()
                     except BaseException:
@@ -384,7 +402,7 @@ class VulkanBound(RecordedProgram):
                         raise
                     if status[0]:
                         self._report_status()
-                    return True
+                    return [view.copy() for view in results]
                 finally:
                     turn.is_taken = False
 

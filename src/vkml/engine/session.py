@@ -321,7 +321,7 @@ class InferenceSession:
                 made = self._runner.run_plan(plan, feeds, wanted, places=places)
                 is_bound = all(isinstance(places.get(name), DeviceArray) for name in wanted)
                 if binding is not None and is_bound and self._trace is None and binding.holds(feeds):
-                    binding.repeat = plan.repeated(feeds, wanted, made)
+                    binding.repeat = plan.prepared(feeds, wanted, dict(zip(wanted, made, strict=True)))
                 return made
             made = self._runner.run(feeds, wanted)
         except PlanClosed:
@@ -355,7 +355,7 @@ class InferenceSession:
             raise InvalidArgument(
                 f"a binding of this session is needed, from io_binding(), not {iobinding!r}"
             )
-        if iobinding.repeat is not None and iobinding.repeat():
+        if iobinding.repeat is not None and iobinding.repeat() is not None:
             return
         iobinding.repeat = None
         if not iobinding.outputs:

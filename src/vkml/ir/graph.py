@@ -206,6 +206,8 @@ class Graph:
     metadata: Mapping[str, str] = field(default_factory=dict)
     fold_allowance: int | None = None
     """Bytes that results folded to constants may still take; None: as many as its constants allow."""
+    donated: tuple[tuple[str, str], ...] = ()
+    """Inputs that are not needed behind a run, and the outputs to be written over them."""
 
     @lazy
     def form(self) -> Hashable:

@@ -123,7 +123,7 @@ def _generate(
     writer = KernelWriter(push_limit)
     part = min(width, 4)
     pointers = [
-        writer.read(view, width=part if _is_vector(stride, width) else 1)
+        writer.read(view, width=part if _is_vector(stride, width) else 1, in_place=True)
         for (view, _), stride in zip(forwards[: len(leaves)], strides, strict=False)
     ]
     pointers += [writer.write(view, width=part) for view, _ in forwards[len(leaves) :]]
@@ -179,7 +179,7 @@ def _generate(
         )
     )
     variant = f"{width} elements a thread, {len(sizes)}-D"
-    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated", is_elementwise=True)
+    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated")
 
 
 def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:
@@ -268,6 +268,8 @@ def emit_store(
 ) -> None:
     """Adds ``void store(int c0, …, accumulator x)``, by which a template hands over one finished element.
 
+    A template calls it once for each element: what the epilogue reads of it may lie where it is stored.
+
     Args:
         writer: of the template's kernel.
         sizes: the template's index space, in as few dimensions as it numbers its results by.
@@ -283,7 +285,7 @@ def emit_store(
         bound = {epilogue.result: "x"}
         for name, leaf in epilogue.leaves.items():
             view = on_space(leaf, sizes)
-            pointer = writer.read(view)
+            pointer = writer.read(view, in_place=True)
             offset = writer.offset(coordinates, view.strides)
             variable = f"leaf{len(bound)}"
             lines.append(
@@ -332,7 +334,7 @@ def emit_vector_store(
             view = on_space(leaf, sizes)
             variable, type_ = f"leaf{len(bound)}", compute_type(view.dtype)
             if is_vector(view):
-                pointer = writer.read(view, width=4)
+                pointer = writer.read(view, width=4, in_place=True)
                 before.append(
                     f"    vector<{storage_type(view.dtype)}, 4> {variable}v = "
                     f"loadAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}));"
@@ -343,7 +345,7 @@ def emit_vector_store(
             else:
                 where, spaces = (before, "    ") if view.strides[-1] == 0 else (inside, "        ")
                 offset = writer.offset(in_lane, view.strides)
-                value = load_expression(writer.read(view), offset, view.dtype)
+                value = load_expression(writer.read(view, in_place=True), offset, view.dtype)
                 where.append(f"{spaces}{type_} {variable} = {value};")
             bound[name] = variable
         operands = [bound[value.name] for value in epilogue.body.inputs]

@@ -64,8 +64,9 @@ class KernelSpec:
     reason: str = ""
     subgroup_size: int | None = None
     """Lanes that the kernel counts on; None: it works with any."""
-    is_elementwise: bool = False
-    """Whether, of operands that lie as its results do, an invocation reads the elements it writes alone."""
+    in_place: frozenset[int] = frozenset()
+    """Which of a launch's reads may be written over by a result that lies as they do: of these an invocation
+    reads the elements that it writes, and no others, before it writes them."""
 
     @lazy
     def source(self) -> str:

@@ -126,8 +126,11 @@ class KernelWriter:
         self._needs: set[str] = set()
         self._reads: list[View] = []
         self._writes: list[View] = []
+        self._in_place: set[int] = set()
 
-    def read(self, view: View, *, width: int = 1, reinterpreted_as: str | None = None) -> str:
+    def read(
+        self, view: View, *, width: int = 1, reinterpreted_as: str | None = None, in_place: bool = False
+    ) -> str:
         """A pointer to the view's first element; returns its name in the source.
 
         Args:
@@ -135,7 +138,10 @@ class KernelWriter:
             width: above 1, the pointer is one to vectors of as many elements (casting pointers in the kernel
                 instead makes SwiftShader abort).
             reinterpreted_as: another element type to read the memory as.
+            in_place: whether an invocation reads the elements that it writes alone: `KernelSpec.in_place`.
         """
+        if in_place:
+            self._in_place.add(len(self._reads))
         self._reads.append(view)
         if reinterpreted_as is None:
             self._needs.update(NEEDS.get(view.dtype, ()))
@@ -246,7 +252,6 @@ class KernelWriter:
         variant: str = "",
         reason: str = "",
         subgroup_size: int | None = None,
-        is_elementwise: bool = False,
     ) -> Dispatch:
         """The finished launch.
 
@@ -276,7 +281,7 @@ class KernelWriter:
             variant,
             reason,
             subgroup_size,
-            is_elementwise,
+            frozenset(self._in_place),
         )
         return Dispatch(
             kernel,

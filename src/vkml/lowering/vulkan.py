@@ -9,6 +9,7 @@ from vkml.ir import Constant, Node, TensorType
 from vkml.ir.size import Sizes, is_deciding
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS, STORAGE
+from vkml.lowering.donation import written_last
 from vkml.lowering.kept import FORMS_KEPT, certain_for
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.nodes import place_concatenations, view_of
@@ -40,10 +41,20 @@ def lower(
     target: Target,
     guard_bytes: int = 0,
     sizes: Sizes | None = None,
+    donated: Sequence[tuple[str, str]] = (),
 ) -> VulkanProgram:
     """Lowers a piece of a specialised graph.
 
     With open sizes this belongs inside of `Sizes.deciding`.
+
+    Args:
+        piece: what is lowered.
+        types: of its values.
+        constants: of the graph.
+        target: what the device can do.
+        guard_bytes: between values, for tests.
+        sizes: those that are open.
+        donated: inputs, and outputs to be written over them, as far as they are the piece's.
 
     Raises:
         CannotLower: a node has no Vulkan form on this target (ask `refusals` before).
@@ -65,9 +76,10 @@ def lower(
                 views[name] = made
     for name, target_view in outputs.items():
         made = view_of(name, views, constants, build, shared)
-        if made is not None and made is not target_view:
+        if made is not None and not _lies_at(made, target_view):
             build.copy(made, target_view)
-    levels = schedule(build.launches)
+    over = {outputs[o].buffer: inputs[i].buffer for i, o in donated if i in inputs and o in outputs}
+    levels = schedule(written_last(build.launches, over) if over else build.launches, over)
     # With open sizes there is no telling yet how much memory is needed.
     offsets, arena = plan_memory(levels, guard_bytes) if sizes is None else ({}, 0)
     return VulkanProgram(
@@ -83,6 +95,13 @@ def lower(
         tuple(sizes.examples) if sizes is not None else (),
         sizes,
     )
+
+
+def _lies_at(made: View, place: View) -> bool:
+    """Whether a value is where an output is to be: what reshapes it is a view of it."""
+    if made.buffer is not place.buffer or (made.dtype, made.offset) != (place.dtype, place.offset):
+        return False
+    return made is place or made.is_contiguous
 
 
 def refusals(

@@ -58,10 +58,14 @@ def hooked(value: Traced, found: Traced) -> Traced:
     return found
 
 
-def compute(tensors: Sequence[Tensor]) -> None:
+def compute(tensors: Sequence[Tensor], looked_at: Traced | None = None) -> None:
     """Computes tensors, with what `backward` was called on, in as few submissions as can be.
 
     In a capture nothing is computed.
+
+    Args:
+        tensors: to be known.
+        looked_at: the value of one of them, whose elements the host wants.
     """
     if is_capturing():
         return
@@ -70,7 +74,7 @@ def compute(tensors: Sequence[Tensor]) -> None:
         root = _roots.pop()()
         if root is not None and root.holders and root.data is None:
             targets.append(root)
-    evaluate(targets)
+    evaluate(targets, looked_at)
 
 
 def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:

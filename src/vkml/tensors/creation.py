@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vkml.engine.ort_value import OrtValue
+from vkml.engine.array_likes import as_array
+from vkml.engine.ort_value import device_of, dtype_of
 from vkml.ir import DType, dtypes
 from vkml.tensors.promotion import checked, get_default_dtype, number_type
 from vkml.tensors.tensor import Tensor, device_name
@@ -49,10 +50,9 @@ def _array(data: Any, dtype: DType | None) -> Array:
 
 
 def _of_array(array: Array, device: Any) -> Tensor:
-    name = "cpu" if device is None else device_name(device)
-    return Tensor(
-        value_of(OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape), name).value)
-    )
+    where = None if device is None else device_of(device_name(device))
+    array = as_array(array, "the value", "C")
+    return Tensor(value_of(array.astype(dtype_of(array.dtype).storage, copy=False), where))
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:

@@ -11,13 +11,14 @@ from typing import Any, cast
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
+from vkml.engine.programs import Prepared
 from vkml.errors import CaptureError
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, capture, is_capturing
 from vkml.tensors.creation import as_tensor
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import Traced, value_of
-from vkml.tracing.evaluation import Program, Recorded
+from vkml.tracing.evaluation import SMALL_BYTES, Program, Recorded
 
 Array = np.ndarray[Any, Any]
 CAPTURES_KEPT = 16
@@ -94,7 +95,7 @@ class _Capture:
         self, function: Callable[..., Any], arguments: Any, named: Any, values: Sequence[Tensor]
     ) -> None:
         compute(values)
-        given = [Tensor(value_of(value.value.data)) for value in values]  # type: ignore[arg-type]
+        given = [Tensor(_copied(value.value)) for value in values]
         left = list(given)
         with capture() as seen:
             try:
@@ -113,19 +114,41 @@ class _Capture:
         if len({id(value.device) for value in pending if not value.is_free}) > 1:
             raise CaptureError("a captured function computes on one device")
         recorded = Recorded(pending, held=False)
-        self._program = Program(recorded, frozenset(), pending[0].device if pending else None)
         order = {id(value): at for at, value in enumerate(recorded.wanted)}
         self._places = [None if value.data is not None else order[id(value)] for value in targets]
         self._results = len(results)
+        before = [value for _, value in seen.written.values()]
+        donated = [
+            (value, place)
+            for value, place in zip(before, self._places[self._results :], strict=True)
+            if place is not None
+        ]
+        device = pending[0].device if pending else None
+        self._program = Program(recorded, frozenset(), device, donated)
         arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
         states = {id(value): tensor for tensor, value in seen.read}
 
         def feed(value: Traced) -> _Feed:
             return _feed(arguments_at.get(id(value)), states.get(id(value)), value)
 
-        self._feeds = [feed(recorded.leaves[at]) for at in self._program.inputs]
+        leaves = [recorded.leaves[at] for at in self._program.inputs]
+        self._feeds = [feed(leaf) for leaf in leaves]
+        self._given = [arguments_at.get(id(leaf)) for leaf in leaves]
+        """Of the feeds, which argument each is; None for what was there before."""
         self._known = [None if value.data is None else feed(value) for value in targets]
         """Of results that are not computed, where they are."""
+        self._devices = [value.device for value in targets]
+        written = {at for at in self._places[self._results :] if at is not None}
+        outputs = enumerate(zip(self._program.outputs, recorded.wanted, strict=True))
+        self._small = {n for at, (n, v) in outputs if at not in written and v.type.bytes <= SMALL_BYTES}
+        """Results of few bytes, which come to the host with a run: a program looks at a loss."""
+        updated = {self._program.outputs[at] for at in self._places[self._results :] if at is not None}
+        self._fresh = [name for name in self._program.outputs if name not in updated]
+        """What every run makes anew."""
+        only_read = {id(tensor): tensor for tensor, _ in seen.read if id(tensor) not in seen.written}
+        self._states = list(only_read.values())
+        """What is read and not written."""
+        self._shortcut: _Shortcut | None = None
 
     def run(self, values: Sequence[Tensor]) -> Any:
         """Runs it for other arguments of these types.
@@ -134,22 +157,61 @@ class _Capture:
             What the function returned, with tensors of this run.
         """
         compute([*values, *self._written])
+        if self._shortcut is not None:
+            found = self._shortcut.run(values)
+            if found is not None:
+                return self._returned(values, found)
+            self._shortcut = None
         places = self._own_places()
+        feeds = [feed(values) for feed in self._feeds]
         known = [None if feed is None else feed(values) for feed in self._known]
-        made = self._program.run_feeds([feed(values) for feed in self._feeds], places)
-        found = [
-            Tensor(value_of(made[place] if place is not None else cast(Any, data)))
-            for data, place in zip(known, self._places, strict=True)
-        ]
-        for tensor, now in zip(self._written, found[self._results :], strict=True):
-            tensor._replace(now.value)
-        return _filled(self._structure, found[: self._results])
+        made = dict(zip(self._program.outputs, self._program.run_feeds(feeds, places), strict=True))
+        for at, tensor in enumerate(self._written, self._results):
+            place = self._places[at]
+            data = known[at] if place is None else made[self._program.outputs[place]]
+            tensor._replace(value_of(cast(Any, data), self._devices[at]))
+        self._shortcut = self._short_way(feeds, made)
+        return self._returned(values, made)
+
+    def _returned(self, values: Sequence[Tensor], made: Mapping[str, Any]) -> Any:
+        """What the function returns, of what a run has made."""
+        found = []
+        for at in range(self._results):
+            place, feed = self._places[at], self._known[at]
+            data = made[self._program.outputs[place]] if place is not None else feed(values)  # type: ignore[misc]
+            found.append(Tensor(value_of(data, self._devices[at])))
+        return _filled(self._structure, found)
+
+    def _short_way(self, feeds: Sequence[Any], made: Mapping[str, Any]) -> _Shortcut | None:
+        """The way of later runs, where all that is written lies on one device and only arguments vary."""
+        program = self._program
+        on_device = program.places or {}
+        if any(name in on_device and name not in self._small for name in self._fresh):
+            return None  # it is elsewhere each time
+        if None in self._places[self._results :] or any(
+            not isinstance(made[name], DeviceArray) for name in program.outputs if name not in self._fresh
+        ):
+            return None
+        given = zip(feeds, self._given, strict=True)
+        if any(isinstance(feed, DeviceArray) == (at is not None) for feed, at in given):
+            return None  # an argument on the device is elsewhere each time, too
+        plan = program.runner.only_plan(feeds)
+        if plan is None:
+            return None
+        targets = {name: made[name] for name in program.outputs if name not in self._fresh}
+        call = plan.prepared(feeds, program.outputs, targets, is_holding=False)
+        if call is None:
+            return None
+        order = [self._given[at] for at in plan.reading_order]
+        arguments = [at for at in order if at is not None]
+        fresh = [name for name in plan.writing_order if name not in targets]
+        return _Shortcut(call, arguments, fresh, self._written, self._states)
 
     def _own_places(self) -> Mapping[str, Place] | None:
         """Where results are to be: what is written in place in its own memory, where nobody else has that."""
         if self._program.places is None:
             return None
-        places = dict(self._program.places)
+        places = {name: there for name, there in self._program.places.items() if name not in self._small}
         for tensor, place in zip(self._written, self._places[self._results :], strict=True):
             value = tensor.value
             there = value.data
@@ -159,6 +221,54 @@ class _Capture:
             if place is not None and isinstance(there, DeviceArray) and is_alone:
                 places[self._program.outputs[place]] = there
         return places
+
+
+class _Shortcut:
+    """Runs a capture again whose tensors are still where they were.
+
+    Args:
+        call: of the plan.
+        arguments: which arguments it takes, in its order.
+        fresh: what it makes anew, in its order.
+        written: tensors that it writes in place.
+        states: others that it reads.
+    """
+
+    def __init__(
+        self, call: Prepared, arguments: Sequence[int], fresh: Sequence[str], written: Sequence[Tensor],
+        states: Sequence[Tensor],
+    ) -> None:  # fmt: skip
+        self._call = call
+        self._arguments = arguments
+        self._fresh = fresh
+        self._written = [(tensor, cast(DeviceArray, tensor.value.data).address) for tensor in written]
+        self._states = [(tensor, tensor.value) for tensor in states]
+
+    def run(self, values: Sequence[Tensor]) -> dict[str, Any] | None:
+        """What every run makes anew; None, having run nothing, where anything is elsewhere by now."""
+        for tensor, value in self._states:
+            if tensor.value is not value:
+                return None
+        for tensor, address in self._written:
+            value = tensor.value
+            there = value.data
+            # As in `_own_places`.
+            if sys.getrefcount(value) != 3 or sys.getrefcount(there) != 3:
+                return None
+            if not isinstance(there, DeviceArray) or there.address != address:
+                return None
+        arrays = []
+        for at in self._arguments:
+            array = values[at].value.fed()
+            if isinstance(array, DeviceArray):
+                return None
+            arrays.append(array)
+        made = self._call(arrays)
+        if made is None:
+            return None
+        for tensor, _ in self._written:
+            tensor._version += 1
+        return dict(zip(self._fresh, made, strict=True))
 
 
 _NOTHING = Tensor(value_of(np.zeros(())))
@@ -188,16 +298,22 @@ _Feed = Callable[[Sequence[Tensor]], Any]
 def _feed(argument: int | None, state: Tensor | None, leaf: Traced) -> _Feed:
     """Where the elements of an input are when a capture runs."""
     if argument is not None:
-        return lambda values: values[argument].value.data
+        return lambda values: values[argument].value.fed()
     if state is not None:
         return lambda values: _known(state)
-    return lambda values: leaf.data
+    return lambda values: leaf.fed()
 
 
 def _known(tensor: Tensor) -> Any:
     if tensor.value.data is None:
         compute([tensor])
-    return tensor.value.data
+    return tensor.value.fed()
+
+
+def _copied(value: Traced) -> Traced:
+    """A known value of its own with the same elements."""
+    assert value.data is not None
+    return Traced(value.type, value.device, value.data)
 
 
 def _flattened(value: Any, leaves: list[Any]) -> Hashable:

@@ -211,7 +211,7 @@ class Tensor:
             )
         value = self.value
         if value.data is None:
-            compute([self])
+            compute([self], value)
         return cast(Array, on_host(value.data))
 
     def numpy(self) -> Array:
@@ -291,12 +291,11 @@ class Tensor:
         return found
 
     def _moved(self, name: str) -> Tensor:
-        from vkml.engine.ort_value import OrtValue
+        from vkml.engine.ort_value import device_of
 
         if self.requires_grad and mode.tracks and not self.is_leaf:
             raise NotDifferentiable("gradients do not flow between devices yet: move leaves")
-        moved = OrtValue.ortvalue_from_numpy(self._elements(), name)
-        found = Tensor(value_of(moved.value))
+        found = Tensor(value_of(self._elements(), device_of(name)))
         return found.requires_grad_() if self.requires_grad else found
 
     def _become_elsewhere(self, arguments: Sequence[Any], device: Any, dtype: DType | None) -> None:

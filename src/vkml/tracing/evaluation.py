@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from vkml.vulkan import Device
 
 _log = logging.getLogger("vkml")
+SMALL_BYTES = 64 << 10
+"""Of values that the host looks at: up to here they come with the run that makes them, not by a copy."""
 STRUCTURES_KEPT = 256
 """Plans of structures that were evaluated last."""
 _LABEL = "the recorded operations"
@@ -144,9 +146,20 @@ class _Structure:
 
 
 class Program:
-    """A structure planned for a device."""
+    """A structure planned for a device.
 
-    def __init__(self, recorded: Recorded, varying: frozenset[int], device: Device | None) -> None:
+    Args:
+        recorded: something that is built so.
+        varying: which of its numbers are inputs.
+        device: where it is computed.
+        donated: leaves that are not needed behind a run, and which of the wanted values are to be written
+            over each.
+    """
+
+    def __init__(
+        self, recorded: Recorded, varying: frozenset[int], device: Device | None,
+        donated: Sequence[tuple[Traced, int]] = (),
+    ) -> None:  # fmt: skip
         numbers = {id(value): at for at, value in enumerate(recorded.numbers)}
         self.inputs = [
             at
@@ -155,6 +168,13 @@ class Program:
         ]
         """Which of the leaves are fed."""
         graph = _graph(recorded, self.inputs)
+        if donated:
+            leaves = {
+                id(recorded.leaves[at]): value.name
+                for at, value in zip(self.inputs, graph.inputs, strict=True)
+            }
+            pairs = [(leaves[id(leaf)], graph.outputs[at].name) for leaf, at in donated if id(leaf) in leaves]
+            graph = replace(graph, donated=tuple(pairs))
         self.outputs = tuple(value.name for value in graph.outputs)
         places: dict[str, Place] = {
             name: value.device
@@ -166,9 +186,19 @@ class Program:
         with collector_paused():
             self.runner = Runner(prepare_normalised(graph), _setting(device))
 
-    def run(self, recorded: Recorded) -> list[Any]:
-        """What was recorded, computed."""
-        return self.run_feeds([recorded.leaves[at].data for at in self.inputs], self.places)
+    def run(self, recorded: Recorded, looked_at: Traced | None = None) -> list[Any]:
+        """What was recorded, computed.
+
+        Args:
+            recorded: something that is built so.
+            looked_at: a value that the host wants.
+        """
+        places = self.places
+        if places is not None and looked_at is not None and looked_at.type.bytes <= SMALL_BYTES:
+            outputs = zip(self.outputs, recorded.wanted, strict=True)
+            name = next((name for name, value in outputs if value is looked_at), None)
+            places = {other: place for other, place in places.items() if other != name} or None
+        return self.run_feeds([recorded.leaves[at].fed() for at in self.inputs], places)
 
     def run_feeds(self, feeds: Sequence[Any], places: Mapping[str, Place] | None) -> list[Any]:
         """All outputs, of inputs in the order of `inputs`.
@@ -233,13 +263,14 @@ def _renew() -> None:
 renew_in_child(_renew)
 
 
-def evaluate(targets: Sequence[Traced]) -> None:
+def evaluate(targets: Sequence[Traced], looked_at: Traced | None = None) -> None:
     """Computes values, with whatever else of what they are made of a tensor of the program holds.
 
     Values on several devices are computed by one plan each.
 
     Args:
         targets: known ones are left alone.
+        looked_at: one of them, whose elements the host wants: they come there, where they are few.
 
     Raises:
         OutOfMemory: of the device, or the host.
@@ -253,14 +284,14 @@ def evaluate(targets: Sequence[Traced]) -> None:
         # What a tensor of the program holds may have come along with what another device computed.
         unknown = [value for value in values if value.data is None]
         if unknown:
-            _evaluate(unknown)
+            _evaluate(unknown, looked_at)
 
 
-def _evaluate(targets: Sequence[Traced]) -> None:
+def _evaluate(targets: Sequence[Traced], looked_at: Traced | None) -> None:
     recorded = Recorded(targets)
     device = targets[0].device
     program = _program(recorded, device)
-    made = program.run(recorded)
+    made = program.run(recorded, looked_at)
     for value, data in zip(recorded.wanted, made, strict=True):
         value.data = data
         if not value.tracks or value.is_leaf:

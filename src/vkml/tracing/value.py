@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.engine.device_array import DeviceArray, dtype_of
+from vkml.engine.device_array import DeviceArray, dtype_of, place_array
 from vkml.errors import InvalidArgument
 from vkml.ir import DType, Node, Operator, TensorType
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from vkml.vulkan import Device
 
 Array = np.ndarray[Any, Any]
+MOST_ON_HOST = 64 << 20
+"""Bytes of values that a device reads from the host once: larger ones would need as much more there."""
 _serials = itertools.count()
 
 
@@ -129,15 +131,16 @@ class Traced:
     Args:
         type: static.
         device: where it is computed; None for the CPU.
-        data: its elements, where they are known.
+        data: its elements, where they are known; an array though there is a device: they are on the host
+            still, and go to the device when it reads them more than once.
         application: what makes it; None where its history does not matter.
         index: which of the outputs it is.
         kind: of data.
     """
 
     __slots__ = (
-        "__weakref__", "application", "data", "device", "holders", "index", "is_leaf", "is_released",
-        "kind", "owner", "tracks", "type",
+        "__weakref__", "application", "data", "device", "holders", "index", "is_leaf", "is_read",
+        "is_released", "kind", "owner", "tracks", "type",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +164,8 @@ class Traced:
         """Whether gradients flow through it: its history is kept when it is known."""
         self.is_leaf = False
         """Whether gradients flow to it and end there, whatever it was made of."""
+        self.is_read = False
+        """Whether a device has read it from the host."""
         self.is_released = False
         """Whether what it was made of is gone, so that gradients that come to it would be lost."""
         self.owner: weakref.ref[Any] | None = None
@@ -170,6 +175,16 @@ class Traced:
     def dims(self) -> tuple[int, ...]:
         """Its sizes."""
         return self.type.dims
+
+    def fed(self) -> Array | DeviceArray:
+        """Its elements for a run: where they are, unless its device has read them before."""
+        data = self.data
+        assert data is not None
+        if self.device is not None and not isinstance(data, DeviceArray):
+            if self.is_read or self.is_leaf or data.nbytes > MOST_ON_HOST:
+                data = self.data = place_array(data, self.device, "a tensor")
+            self.is_read = True
+        return data
 
     @property
     def is_free(self) -> bool:
@@ -183,9 +198,15 @@ class Traced:
         return f"<{'known' if self.data is not None else 'traced'} {self.type}{made}>"
 
 
-def value_of(data: Array | DeviceArray) -> Traced:
-    """A value whose elements are known; an array is not copied."""
-    device = data.device if isinstance(data, DeviceArray) else None
+def value_of(data: Array | DeviceArray, device: Device | None = None) -> Traced:
+    """A value whose elements are known; an array is not copied, and must not be written any more.
+
+    Args:
+        data: its elements.
+        device: where it is, of an array: see `Traced`.
+    """
+    if isinstance(data, DeviceArray):
+        device = data.device
     return Traced(tensor_type(dtype_of(data), tuple(data.shape)), device, data)
 
 

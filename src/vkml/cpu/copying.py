@@ -1,0 +1,57 @@
+"""Copies of arrays by several threads."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from vkml.cpu.pool import available_processors, shared_pool
+
+Array = np.ndarray[Any, Any]
+_PART = 4 << 20
+"""Bytes that a thread copies at a time."""
+_MOST_THREADS = 4
+"""To a GPU's memory one writes 10 GB/s, four write 33, more do not write faster (an H200)."""
+
+
+def copy(target: Array, source: Array) -> None:
+    """Writes the elements of an array into another of its shape."""
+    is_plain = target.flags.c_contiguous and source.flags.c_contiguous and target.dtype == source.dtype
+    threads = min(_MOST_THREADS, available_processors(), -(-target.nbytes // _PART))
+    if not is_plain or threads < 2 or target.shape != source.shape:
+        target[...] = source
+        return
+    to, given = (array.reshape(-1).view(np.uint8) for array in (target, source))
+    parts = deque(range(0, target.nbytes, _PART))
+    begun: deque[None] = deque()
+    ended: deque[None] = deque()
+
+    def work(worker: int = 0) -> None:
+        while True:
+            begun.append(None)
+            try:
+                start = parts.popleft()
+            except IndexError:
+                ended.append(None)
+                return
+            to[start : start + _PART] = given[start : start + _PART]
+            ended.append(None)
+
+    pool = shared_pool(threads)
+    try:
+        for _ in range(threads - 1):
+            pool.invite(work)
+        while parts:
+            try:
+                start = parts.popleft()
+            except IndexError:
+                break
+            to[start : start + _PART] = given[start : start + _PART]
+    finally:
+        # After an interrupt, too, nobody may write any more when this returns.
+        parts.clear()
+        while len(begun) > len(ended):
+            time.sleep(0)
