@@ -116,8 +116,8 @@ def test_an_interrupt_leaves_nobody_writing(monkeypatch: pytest.MonkeyPatch) -> 
         def __bool__(self) -> bool:
             return True
 
-    real = host_memory.deque
-    monkeypatch.setattr(host_memory, "deque", lambda *given: Failing(*given) if given else real())
+    real = copying.deque
+    monkeypatch.setattr(copying, "deque", lambda *given: Failing(*given) if given else real())
     for _ in range(20):
         with pytest.raises(KeyboardInterrupt):
             copy(target, source)

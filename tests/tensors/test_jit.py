@@ -124,6 +124,27 @@ def test_later_runs_record_nothing(vulkan_device_names: tuple[str, ...], recordi
         np.testing.assert_allclose(one.detach().numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
+def test_arrays_are_brought_to_a_device(device_name: str) -> None:
+    """Of what was returned nothing changes when the caller writes into an array of before."""
+    factor = vkml.tensor([2.0, 3.0], device=device_name)
+
+    @vkml.jit(device=device_name)
+    def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * factor, x
+
+    array = np.zeros(2, np.float32)
+    results = []
+    for number in range(6):
+        array[:] = number
+        results.append(scaled(array))
+    for number, (twice, same) in enumerate(results):
+        assert twice.device == same.device == device_name
+        assert twice.tolist() == [2.0 * number, 3.0 * number]
+        assert same.tolist() == [number, number]
+    assert scaled(array[::-1])[1].tolist() == [5.0, 5.0]
+    assert scaled(array.astype(">f4"))[0].tolist() == [10.0, 15.0]
+
+
 def test_whoever_holds_a_parameter_of_before_keeps_it(device_name: str) -> None:
     """Clones, views, detached tensors and what is recorded and not computed: nothing of it changes."""
     parameters, step = layers(device_name)

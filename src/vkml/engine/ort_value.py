@@ -11,6 +11,7 @@ from vkml.engine import devices as device_registry
 from vkml.engine.array_likes import as_array, as_sizes
 from vkml.engine.device_array import DeviceArray, Value, on_host, put
 from vkml.errors import InvalidArgument
+from vkml.forks import renew_in_child
 from vkml.ir import DType, dtypes
 
 if TYPE_CHECKING:
@@ -221,12 +222,20 @@ def _holds_truths(data: Any) -> bool:
     return str(getattr(dtype, "name", dtype)) in ("bool", "torch.bool")
 
 
+_by_name: dict[str, Device] = {}
+"""Devices that were asked for by a name with their number."""
+renew_in_child(_by_name.clear)
+
+
 def device_of(device_type: str, device_id: int = 0) -> Device | None:
     """The device that onnxruntime's two arguments name; None for the CPU.
 
     Raises:
         InvalidArgument: they name none.
     """
+    known = _by_name.get(device_type) if isinstance(device_type, str) else None
+    if known is not None and not known.is_closed:
+        return known
     if not isinstance(device_type, str) or not isinstance(device_id, int | np.integer):
         found = f"{type(device_type).__name__} and {type(device_id).__name__}"
         raise InvalidArgument(f"a device is a name and a number, not {found}")
@@ -240,7 +249,10 @@ def device_of(device_type: str, device_id: int = 0) -> Device | None:
         )
     from vkml.vulkan import find_device
 
-    return device_registry.open_device(find_device(kind if ":" in kind else f"vulkan:{device_id}", True))
+    device = device_registry.open_device(find_device(kind if ":" in kind else f"vulkan:{device_id}", True))
+    if ":" in device_type:
+        _by_name[device_type] = device
+    return device
 
 
 def dtype_of(element_type: Any) -> DType:

@@ -49,6 +49,12 @@ class Emitter(Protocol[T]):
     def elements_of(self, value: T) -> np.ndarray[Any, Any] | None:
         """A constant's elements; None for other values."""
 
+    def note_sum(self, value: T, axis: int, total: T) -> None:
+        """Notes what a value's sum along an axis is, that of one element there."""
+
+    def known_sum(self, value: T, axis: int) -> T | None:
+        """What `note_sum` noted."""
+
 
 def reshaped(build: Emitter[T], x: T, dims: Sequence[int]) -> T:
     """`x` under another shape of as many elements."""
@@ -73,6 +79,10 @@ def summed(build: Emitter[T], x: T, axes: Sequence[int], *, keep: bool = False) 
     """The sum over axes; over none it is `x`."""
     if not axes:
         return x
+    known = build.known_sum(x, axes[0]) if len(axes) == 1 else None
+    if known is not None:
+        dims = build.type_of(known).dims
+        return known if keep else reshaped(build, known, (*dims[: axes[0]], *dims[axes[0] + 1 :]))
     return build.apply("ReduceSum", x, build.constant(list(axes), INT64), keepdims=int(keep))
 
 

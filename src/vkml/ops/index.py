@@ -31,6 +31,7 @@ from vkml.ops.index_gradients import (
     element_places,
     gather_gradient,
     gather_tuples_gradient,
+    one_of_each,
     scatter_gradient,
     tuple_places,
 )
@@ -161,9 +162,13 @@ class GatherElements(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
-        x, indices = build.type_of(present(inputs, 0)), present(inputs, 1)
-        places = element_places(build, indices, node.attributes["axis"])
-        return [places.scatter(zeros(build, x), present(cotangents, 0), "add")]
+        x, indices, cotangent = build.type_of(present(inputs, 0)), present(inputs, 1), present(cotangents, 0)
+        axis = normalise_axis(node, node.attributes["axis"], len(x.dims))
+        sizes = build.type_of(indices).dims
+        if sizes[axis] == 1 and all(sizes[at] == size for at, size in enumerate(x.dims) if at != axis):
+            return [one_of_each(build, indices, cotangent, axis, x.dims[axis])]
+        places = element_places(build, indices, axis)
+        return [places.scatter(zeros(build, x), cotangent, "add")]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,28 @@ def element_places(build: Emitter[T], indices: T, axis: int) -> Places[T]:
     )
 
 
+def one_of_each(build: Emitter[T], indices: T, updates: T, axis: int, size: int) -> T:
+    """Each update at its index along an axis, zeros elsewhere: places are compared, nothing is scattered.
+
+    Args:
+        build: the emitter.
+        indices: one along the axis; negative ones count from the end.
+        updates: of its shape.
+        axis: counted from the front.
+        size: of the result along it.
+    """
+    type_ = build.type_of(indices)
+    zero, whole, one = (build.constant(number, type_.dtype) for number in (0, size, 1))
+    around = [size if at == axis else 1 for at in range(len(type_.dims))]
+    places = reshaped(build, build.apply("Range", zero, whole, one), around)
+    is_behind = build.apply("Less", indices, zero)
+    from_start = build.apply("Where", is_behind, build.apply("Add", indices, whole), indices)
+    nothing = build.constant(0, build.type_of(updates).dtype)
+    found = build.apply("Where", build.apply("Equal", places, from_start), updates, nothing)
+    build.note_sum(found, axis, updates)
+    return found
+
+
 def tuple_places(build: Emitter[T], indices: T) -> Places[T]:
     """Those of ScatterND."""
     return Places(

@@ -52,7 +52,9 @@ def _array(data: Any, dtype: DType | None) -> Array:
 def _of_array(array: Array, device: Any) -> Tensor:
     where = None if device is None else device_of(device_name(device))
     array = as_array(array, "the value", "C")
-    return Tensor(value_of(array.astype(dtype_of(array.dtype).storage, copy=False), where))
+    if not array.dtype.isnative or array.dtype.kind not in "fiub":
+        array = array.astype(dtype_of(array.dtype).storage, copy=False)
+    return Tensor(value_of(array, where))
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:

@@ -11,12 +11,13 @@ from typing import Any, cast
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, Place
+from vkml.engine.ort_value import device_of
 from vkml.engine.programs import Prepared
 from vkml.errors import CaptureError
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, capture, is_capturing
 from vkml.tensors.creation import as_tensor
-from vkml.tensors.tensor import Tensor
+from vkml.tensors.tensor import Tensor, device_name
 from vkml.tracing import Traced, value_of
 from vkml.tracing.evaluation import SMALL_BYTES, Program, Recorded
 
@@ -25,7 +26,7 @@ CAPTURES_KEPT = 16
 """Captures of a function that were used last."""
 
 
-class jit:
+def jit(function: Callable[..., Any] | None = None, *, device: Any = None) -> Any:
     """Has a function of tensors run as one plan: a training step with its gradients and updates, say.
 
     The first call with arguments of these types and shapes runs as it is written; the second is captured, and
@@ -35,7 +36,11 @@ class jit:
 
     Args:
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
-            the same for the same capture.
+            the same for the same capture. Left out, `jit` is a decorator with a device.
+        device: where arrays come to it; the CPU where left out. They are brought there by the run itself.
+
+    Returns:
+        The function's stand-in, called as it is.
 
     Raises:
         CaptureError: in a capture, an element of a tensor is looked at, a random number drawn, a tensor kept,
@@ -57,28 +62,65 @@ class jit:
         >>> loss.item() < 1e-6
         True
     """
+    if function is None:
+        return functools.partial(jit, device=device)
+    return _Captured(function, None if device is None else device_name(device))
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+
+class _Captured:
+    """A function and its captures.
+
+    Args:
+        function: see `jit`.
+        device: name of the one where arrays come to it.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: str | None) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        self._device = device
         self._captures: dict[Hashable, _Capture | None] = {}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         leaves: list[Any] = []
         form = _flattened(arguments, leaves), _flattened(named, leaves)
-        values = [leaf if isinstance(leaf, Tensor) else as_tensor(leaf) for leaf in leaves]
-        key = (form, *[(value.tensor_type.key, value.device) for value in values])
-        if key not in self._captures or is_capturing():
+        key = (form, *map(_type_key, leaves))
+        found = self._captures.get(key)
+        is_first = key not in self._captures or is_capturing()
+        if found is None or is_first:
+            values = [self._tensor(leaf, is_own=False) for leaf in leaves]
+        else:
+            values = [self._tensor(leaf, is_own=True) for leaf in leaves]
+        if is_first:
             self._captures.setdefault(key, None)
             left = list(values)
             return self._function(*_filled(arguments, left), **_filled(named, left))
-        found = self._captures[key]
         if found is None:
             found = _Capture(self._function, arguments, named, values)
             if len(self._captures) > CAPTURES_KEPT:
                 self._captures.pop(next(iter(self._captures)))
             self._captures[key] = found
         return found.run(values)
+
+    def _tensor(self, leaf: Any, is_own: bool) -> Tensor:
+        """An argument as a tensor.
+
+        Args:
+            leaf: it.
+            is_own: whether nobody writes an array before it is used for the last time.
+        """
+        if isinstance(leaf, Tensor):
+            return leaf
+        if not is_own or not leaf.flags.c_contiguous or not leaf.dtype.isnative:
+            return as_tensor(leaf, device=self._device)
+        return Tensor(value_of(leaf, None if self._device is None else device_of(self._device)))
+
+
+def _type_key(leaf: Any) -> Hashable:
+    """What differs for arguments of which each wants a capture of its own."""
+    if isinstance(leaf, Tensor):
+        return leaf.tensor_type.key, leaf.device
+    return leaf.dtype, leaf.shape
 
 
 class _Capture:
@@ -178,7 +220,12 @@ class _Capture:
         found = []
         for at in range(self._results):
             place, feed = self._places[at], self._known[at]
-            data = made[self._program.outputs[place]] if place is not None else feed(values)  # type: ignore[misc]
+            if place is not None:
+                data = made[self._program.outputs[place]]
+            else:
+                assert feed is not None
+                data = feed(values)
+                data = data.copy() if isinstance(data, np.ndarray) else data  # the caller's
             found.append(Tensor(value_of(data, self._devices[at])))
         return _filled(self._structure, found)
 

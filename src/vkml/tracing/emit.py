@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ class _Template:
 
 
 _templates: dict[Hashable, _Template] = {}
+_sums: weakref.WeakKeyDictionary[Traced, tuple[int, Traced]] = weakref.WeakKeyDictionary()
+"""Of values whose sum along an axis is known: the axis and the sum."""
 
 
 def apply(op: str, *inputs: Traced | None, domain: str = "", **attributes: Any) -> Traced:
@@ -145,6 +148,13 @@ class _Tracing(Emitter[Traced]):
 
     def elements_of(self, value: Traced) -> Array | None:
         return np.asarray(value.data) if value.kind is Kind.CONSTANT else None
+
+    def note_sum(self, value: Traced, axis: int, total: Traced) -> None:
+        _sums[value] = axis, total
+
+    def known_sum(self, value: Traced, axis: int) -> Traced | None:
+        known, total = _sums.get(value, (None, None))
+        return total if known == axis else None
 
 
 EMITTER = _Tracing()
