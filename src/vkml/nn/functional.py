@@ -146,11 +146,14 @@ def _of_classes(
     factor = counts.to(logs.dtype)
     if weight is not None:
         factor = op.mul(op.reshape(op.index_select(weight, 0, op.reshape(there, -1)), *there.shape), factor)
-    loss = op.neg(op.mul(picked, factor))
+    # By shares, not of the sum: so the gradient needs the classes alone, and waits for no sum of the logits.
+    total = op.sum(factor) if reduction == "mean" else None
+    loss = op.neg(op.mul(picked, factor if total is None else op.div(factor, total)))
     if smoothing:
         even = op.neg(op.sum(_weighted(logs, weight), 1)) * (smoothing / logs.shape[1])
-        loss = op.add(op.mul(loss, 1 - smoothing), op.where(counts, even, 0.0))
-    return op.div(op.sum(loss), op.sum(factor)) if reduction == "mean" else _reduced(loss, reduction)
+        even = op.where(counts, even if total is None else op.div(even, total), 0.0)
+        loss = op.add(op.mul(loss, 1 - smoothing), even)
+    return _reduced(loss, "none" if reduction == "none" else "sum")
 
 
 def _check_classes(input: Tensor, target: Tensor) -> None:
