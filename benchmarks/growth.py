@@ -28,6 +28,7 @@ from vkml.cpu.native.assembler import Assembler
 from vkml.engine import plan_cache
 from vkml.engine.device_array import DeviceArray
 from vkml.engine.devices import open_device
+from vkml.engine.host_memory import LARGE_BYTES
 from vkml.engine.ort_value import OrtValue
 from vkml.ir import Graph
 from vkml.onnx import save_graph
@@ -109,6 +110,8 @@ class Decoder:
         self._values: dict[str, Any] = {}
         self._before: list[Any] = []
         """Those of the step before, in whose memory the next step leaves its own."""
+        self.result_bytes = 0
+        """Of the last step's large results on the host, whose memory those of the next step take."""
         self._outputs = [value.name for value in self.session.get_outputs()]
         self._binding = self.session.io_binding()
 
@@ -126,7 +129,8 @@ class Decoder:
         """A token behind so many."""
         if not self._is_bound:
             past = self._past_of(length)
-            self.session.run(None, {"input_ids": self._token, **{v.name: past for v in self._past}})
+            made = self.session.run(None, {"input_ids": self._token, **{v.name: past for v in self._past}})
+            self.result_bytes = sum(array.nbytes for array in made if array.nbytes >= LARGE_BYTES)
             return
         binding, self._before = self._binding, []
         binding.bind_cpu_input("input_ids", self._token)
@@ -140,11 +144,11 @@ class Decoder:
         for name in self._outputs:
             binding.bind_output(name, "cpu" if name == "logits" else self._device)
         self.session.run_with_iobinding(binding)
-        made = dict(zip(self._outputs, binding.get_outputs(), strict=True))
+        found = dict(zip(self._outputs, binding.get_outputs(), strict=True))
         binding.clear_binding_inputs()
         binding.clear_binding_outputs()
         self._before = list(self._values.values())
-        self._values = {value.name: made[value.name.replace("past", "present")] for value in self._past}
+        self._values = {value.name: found[value.name.replace("past", "present")] for value in self._past}
 
 
 def grow(graph: Graph, device: str, first: int, last: int, is_bound: bool) -> Growth:
@@ -155,7 +159,9 @@ def grow(graph: Graph, device: str, first: int, last: int, is_bound: bool) -> Gr
     def held() -> tuple[int, int]:
         gc.collect()
         allocated = 0 if on is None else on.allocated_bytes
-        return resident_bytes(), allocated - decoder.value_bytes
+        # What a device copies results to counts as its own, too.
+        copied = decoder.result_bytes if on is not None and on.imports_host else 0
+        return resident_bytes() - decoder.result_bytes, allocated - decoder.value_bytes - copied
 
     with counting() as made:
         for length in (first, first + 1, last - 1, last, first, last):

@@ -1,0 +1,275 @@
+"""``python -m benchmarks.training``: training steps beside PyTorch's, data from the host, losses read.
+
+Both begin with the same weights and see the same batches, in turns; the losses at the end are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vkml
+from benchmarks.measure import NotAvailable
+from benchmarks.report import machine
+from vkml import nn, optim
+from vkml.cli.output import console, duration, show_table, table
+
+Array = np.ndarray[Any, Any]
+Step = Callable[[Array, Array], float]
+"""Trains on a batch; returns the loss."""
+BATCHES = 8
+"""Different ones, again and again."""
+WARM_UP = 8
+TURN_SECONDS = 0.1
+TOLERANCE = 1e-2
+"""Relative difference of the losses from the first peer's behind all warm-up steps that goes unmarked."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and batches for it."""
+
+    name: str
+    batch: int
+    layers: Callable[[Any], Any]
+    """The model of the layers of a package, vkml's or PyTorch's `nn`."""
+    shape: tuple[int, ...]
+    """Of one example."""
+    classes: int
+    rate: float
+
+    def batches(self) -> list[tuple[Array, Array]]:
+        """Examples and their classes."""
+        rng = np.random.default_rng(0)
+        return [
+            (
+                rng.standard_normal((self.batch, *self.shape), np.float32),
+                rng.integers(0, self.classes, self.batch),
+            )
+            for _ in range(BATCHES)
+        ]
+
+
+def perceptron(layers: Any) -> Any:
+    """784-256-128-10, the founding model."""
+    return layers.Sequential(
+        layers.Linear(784, 256), layers.ReLU(), layers.Linear(256, 128), layers.ReLU(), layers.Linear(128, 10)
+    )
+
+
+CASES = {f"mlp_b{batch}": Case("mlp", batch, perceptron, (784,), 10, 0.01) for batch in (64, 512)}
+
+
+@dataclass
+class Trained:
+    """What was measured of a peer; times in seconds."""
+
+    case: str
+    peer: str
+    device: str = ""
+    first: float = 0.0
+    """Of all warm-up steps."""
+    steps: list[float] = field(default_factory=list)
+    loss: float = 0.0
+    """Behind the warm-up steps."""
+    reason: str = ""
+
+    @property
+    def median(self) -> float:
+        """Of a step."""
+        return float(np.median(self.steps))
+
+
+def initial(case: Case) -> dict[str, Array]:
+    """The weights that all begin with, by their names, which both packages share."""
+    vkml.manual_seed(0)
+    return {name: value.numpy() for name, value in case.layers(nn).state_dict().items()}
+
+
+def vkml_step(case: Case, device: str, is_captured: bool) -> Step:
+    """vkml's, eager or captured."""
+    model = case.layers(nn)
+    model.load_state_dict({name: vkml.tensor(value) for name, value in initial(case).items()})
+    model.to(device)
+    optimizer = optim.SGD(model.parameters(), lr=case.rate)
+    loss_of = nn.CrossEntropyLoss()
+
+    def step(x: vkml.Tensor, y: vkml.Tensor) -> vkml.Tensor:
+        optimizer.zero_grad()
+        loss: vkml.Tensor = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    if is_captured:
+        captured = vkml.jit(step, device=device)
+        return lambda x, y: float(captured(x, y).item())
+    return lambda x, y: float(step(vkml.tensor(x, device=device), vkml.tensor(y, device=device)).item())
+
+
+def torch_step(case: Case, how: str) -> tuple[Step, str]:
+    """PyTorch's: "eager", "compile", or "graph" for a CUDA graph of the whole step; and its device."""
+    try:
+        import torch
+    except ImportError:
+        raise NotAvailable("torch is not installed") from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if how == "graph" and device == "cpu":
+        raise NotAvailable("no CUDA")
+    model = case.layers(torch.nn)
+    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in initial(case).items()})
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=case.rate)
+    loss_of = torch.nn.CrossEntropyLoss()
+
+    def on_device(x: Any, y: Any) -> Any:
+        optimizer.zero_grad(set_to_none=how != "graph")
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    if how == "graph":
+        return _torch_graph(torch, case, on_device), device
+    act = torch.compile(on_device) if how == "compile" else on_device
+
+    def step(x: Array, y: Array) -> float:
+        given = torch.from_numpy(x), torch.from_numpy(y)
+        return float(act(*(each.to(device) for each in given)).item())
+
+    return step, device
+
+
+def _torch_graph(torch: Any, case: Case, on_device: Callable[[Any, Any], Any]) -> Step:
+    [(x, y), *_] = case.batches()
+    held = torch.from_numpy(x).to("cuda"), torch.from_numpy(y).to("cuda")
+    weights: Any = None
+
+    def begin() -> Any:
+        nonlocal weights
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                on_device(*held)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            weights = on_device(*held)
+        return graph
+
+    graph = begin()
+
+    def step(x: Array, y: Array) -> float:
+        held[0].copy_(torch.from_numpy(x))
+        held[1].copy_(torch.from_numpy(y))
+        graph.replay()
+        return float(weights.item())
+
+    return step
+
+
+def measure(name: str, device: str, seconds: float, peers: Sequence[str]) -> list[Trained]:
+    """Steps of every peer, in turns.
+
+    Args:
+        name: of the case.
+        device: vkml's.
+        seconds: for each peer.
+        peers: their names.
+    """
+    case = CASES[name]
+    batches = case.batches()
+    found: list[Trained] = []
+    steps: list[Step] = []
+    for peer in peers:
+        entry = Trained(name, peer)
+        try:
+            if peer.startswith("torch"):
+                step, entry.device = torch_step(case, peer.partition("-")[2])
+            else:
+                step, entry.device = vkml_step(case, device, peer == "vkml-jit"), device
+        except NotAvailable as error:
+            entry.reason = str(error)
+            found.append(entry)
+            continue
+        start = time.perf_counter()
+        for number in range(WARM_UP):
+            entry.loss = step(*batches[number % BATCHES])
+        entry.first = time.perf_counter() - start
+        found.append(entry)
+        steps.append(step)
+    there = [entry for entry in found if not entry.reason]
+    for _ in range(max(1, round(seconds / TURN_SECONDS))):
+        for entry, step in zip(there, steps, strict=True):
+            for x, y in batches[:2]:
+                step(x, y)  # clocks and caches settle
+            end = time.perf_counter() + TURN_SECONDS
+            while (start := time.perf_counter()) < end:
+                step(*batches[len(entry.steps) % BATCHES])
+                entry.steps.append(time.perf_counter() - start)
+    return found
+
+
+def show(name: str, found: Sequence[Trained]) -> None:
+    """The table of a case; the ratio is each peer's median over the first one's."""
+    columns = ("step", "ratio", "warm-up", "steps", "loss")
+    rows = table("peer", "device", *columns, right=columns)
+    there = [entry for entry in found if not entry.reason]
+    for entry in there:
+        graph = entry.peer == "torch-graph"  # has trained on the first batch while it was captured
+        differs = abs(entry.loss - there[0].loss) > TOLERANCE * abs(there[0].loss) and not graph
+        rows.add_row(
+            entry.peer,
+            entry.device,
+            duration(entry.median),
+            f"{entry.median / there[0].median:.2f}×",
+            duration(entry.first),
+            str(len(entry.steps)),
+            f"{entry.loss:.4f}{' (!)' if differs else ''}",
+        )
+    out = console()
+    show_table(out, rows, name)
+    for entry in found:
+        if entry.reason:
+            out.print(f"{entry.peer}: not available: {entry.reason}", markup=False, style="dim")
+    out.print()
+
+
+PEERS = ("vkml-jit", "vkml-eager", "torch-eager", "torch-compile", "torch-graph")
+
+
+def main() -> None:
+    """Prints a table a case."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
+    parser.add_argument("--device", default=vkml.devices()[0].name)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS, metavar="PEER")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each peer")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    unknown = [name for name in options.cases if name not in CASES]
+    if unknown:
+        parser.error(f"there is no case {unknown[0]}; there are {', '.join(CASES)}")
+    everything = []
+    for name in options.cases or CASES:
+        found = measure(name, options.device, options.seconds, options.peers)
+        show(name, found)
+        everything += found
+    if options.json:
+        entries = [
+            {**asdict(entry), "steps": len(entry.steps), "median": entry.steps and entry.median}
+            for entry in everything
+        ]
+        options.json.write_text(json.dumps({"machine": machine(), "training": entries}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
