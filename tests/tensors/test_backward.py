@@ -7,6 +7,7 @@ import pytest
 
 import vkml
 from vkml.errors import NotDifferentiable
+from vkml.vulkan import Device
 
 
 def test_hooks_change_what_flows_on() -> None:
@@ -56,3 +57,24 @@ def test_wrong_arguments() -> None:
     ):
         with pytest.raises(TypeError):
             act()
+
+
+def test_a_loss_comes_to_the_host_with_the_run(
+    vulkan_device_names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `backward` was called on is looked at next: few elements need no copy of their own."""
+    x = vkml.tensor([1.0, 2.0], device=vulkan_device_names[0], requires_grad=True)
+    optimizer = vkml.optim.SGD([x], lr=0.5)
+    loss = (x * x).sum()
+    loss.backward()
+    optimizer.step()
+
+    def refuse(*given: object) -> None:
+        raise AssertionError("a value was fetched from the device")
+
+    monkeypatch.setattr(Device, "download", refuse)
+    assert loss.item() == 5.0 and loss.device == vulkan_device_names[0]
+    with pytest.raises(AssertionError, match="fetched"):
+        x.tolist()
+    monkeypatch.undo()
+    assert (x.detach() + loss.detach()).tolist() == [5.0, 5.0]

@@ -65,16 +65,19 @@ def compute(tensors: Sequence[Tensor], looked_at: Traced | None = None) -> None:
 
     Args:
         tensors: to be known.
-        looked_at: the value of one of them, whose elements the host wants.
+        looked_at: the value of one of them, whose elements the host wants; of what `backward` was called on
+            it will.
     """
     if is_capturing():
         return
     targets = [tensor.value for tensor in tensors]
+    wanted = [] if looked_at is None else [looked_at]
     while _roots:
         root = _roots.pop()()
         if root is not None and root.holders and root.data is None:
             targets.append(root)
-    evaluate(targets, looked_at)
+            wanted.append(root)
+    evaluate(targets, wanted)
 
 
 def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:

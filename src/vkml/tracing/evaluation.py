@@ -186,18 +186,19 @@ class Program:
         with collector_paused():
             self.runner = Runner(prepare_normalised(graph), _setting(device))
 
-    def run(self, recorded: Recorded, looked_at: Traced | None = None) -> list[Any]:
+    def run(self, recorded: Recorded, looked_at: Sequence[Traced] = ()) -> list[Any]:
         """What was recorded, computed.
 
         Args:
             recorded: something that is built so.
-            looked_at: a value that the host wants.
+            looked_at: values that the host wants.
         """
         places = self.places
-        if places is not None and looked_at is not None and looked_at.type.bytes <= SMALL_BYTES:
+        small = {id(value) for value in looked_at if value.type.bytes <= SMALL_BYTES}
+        if places is not None and small:
             outputs = zip(self.outputs, recorded.wanted, strict=True)
-            name = next((name for name, value in outputs if value is looked_at), None)
-            places = {other: place for other, place in places.items() if other != name} or None
+            there = {name for name, value in outputs if id(value) in small}
+            places = {name: place for name, place in places.items() if name not in there} or None
         return self.run_feeds([recorded.leaves[at].fed() for at in self.inputs], places)
 
     def run_feeds(self, feeds: Sequence[Any], places: Mapping[str, Place] | None) -> list[Any]:
@@ -263,14 +264,14 @@ def _renew() -> None:
 renew_in_child(_renew)
 
 
-def evaluate(targets: Sequence[Traced], looked_at: Traced | None = None) -> None:
+def evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced] = ()) -> None:
     """Computes values, with whatever else of what they are made of a tensor of the program holds.
 
     Values on several devices are computed by one plan each.
 
     Args:
         targets: known ones are left alone.
-        looked_at: one of them, whose elements the host wants: they come there, where they are few.
+        looked_at: those of them whose elements the host wants: they come there, where they are few.
 
     Raises:
         OutOfMemory: of the device, or the host.
@@ -287,7 +288,7 @@ def evaluate(targets: Sequence[Traced], looked_at: Traced | None = None) -> None
             _evaluate(unknown, looked_at)
 
 
-def _evaluate(targets: Sequence[Traced], looked_at: Traced | None) -> None:
+def _evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced]) -> None:
     recorded = Recorded(targets)
     device = targets[0].device
     program = _program(recorded, device)
