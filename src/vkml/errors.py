@@ -54,8 +54,8 @@ class InvalidGraph(ModelError):
     """The protobuf is well-formed, the graph in it not: cycles, dangling names, wrong types or attributes."""
 
 
-class ShapeError(InvalidGraph, ValueError):
-    """Shapes that do not fit together."""
+class ShapeError(InvalidGraph, ValueError, RuntimeError):
+    """Shapes that do not fit together; a RuntimeError, too, which PyTorch raises for them."""
 
 
 class NotImplemented(ModelError):

@@ -2,59 +2,193 @@
 
 from __future__ import annotations
 
-from vkml.nn import functional
-from vkml.nn.module import Module
+from typing import Any
+
+from vkml.ir import DType
+from vkml.nn import functional, init
+from vkml.nn.module import Module, Parameter
 from vkml.tensors import Tensor
-from vkml.tensors import operations as op
+from vkml.tensors.creation import empty
 
 
 class Identity(Module):
-    """What it is given."""
+    """What it is given, whatever it is made with."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__()
 
-
-class ReLU(Module):
-    """max(x, 0)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return op.relu(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return input
 
 
 class Sigmoid(Module):
     """1 / (1 + e⁻ˣ)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return op.sigmoid(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.sigmoid(input)
 
 
 class Tanh(Module):
     """tanh x."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return op.tanh(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.tanh(input)
 
 
-class SiLU(Module):
+class LogSigmoid(Module):
+    """log (1 / (1 + e⁻ˣ))."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.logsigmoid(input)
+
+
+class Softsign(Module):
+    """x / (1 + |x|)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softsign(input)
+
+
+class Tanhshrink(Module):
+    """x - tanh x."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.tanhshrink(input)
+
+
+class _InPlace(Module):
+    """An activation that may write its result into its input."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class ReLU(_InPlace):
+    """max(x, 0)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.relu(input, self.inplace)
+
+
+class ReLU6(_InPlace):
+    """min(max(x, 0), 6)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.relu6(input, self.inplace)
+
+
+class SELU(_InPlace):
+    """See `functional.selu`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.selu(input, self.inplace)
+
+
+class SiLU(_InPlace):
     """x sigmoid(x)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.silu(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.silu(input, self.inplace)
 
 
-class Softplus(Module):
-    """log (1 + eˣ)."""
+class Mish(_InPlace):
+    """x tanh(softplus(x))."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.softplus(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.mish(input, self.inplace)
 
 
-class Hardswish(Module):
+class Hardswish(_InPlace):
     """x min(max(x / 6 + 1/2, 0), 1)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.hardswish(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.hardswish(input, self.inplace)
+
+
+class Hardsigmoid(_InPlace):
+    """min(max(x / 6 + 1/2, 0), 1)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.hardsigmoid(input, self.inplace)
+
+
+class LeakyReLU(_InPlace):
+    """x, times a slope where it is negative."""
+
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.negative_slope = negative_slope
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.leaky_relu(input, self.negative_slope, self.inplace)
+
+    def extra_repr(self) -> str:
+        more = ", inplace=True" if self.inplace else ""
+        return f"negative_slope={self.negative_slope}{more}"
+
+
+class ELU(_InPlace):
+    """x, and α (eˣ - 1) where it is negative."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.alpha = alpha
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.elu(input, self.alpha, self.inplace)
+
+    def extra_repr(self) -> str:
+        more = ", inplace=True" if self.inplace else ""
+        return f"alpha={self.alpha}{more}"
+
+
+class CELU(_InPlace):
+    """x, and α (eˣᐟᵅ - 1) where it is negative."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.alpha = alpha
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.celu(input, self.alpha, self.inplace)
+
+    def extra_repr(self) -> str:
+        more = ", inplace=True" if self.inplace else ""
+        return f"alpha={self.alpha}{more}"
+
+
+class Hardtanh(_InPlace):
+    """x between two bounds, beyond which it is theirs."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.hardtanh(input, self.min_val, self.max_val, self.inplace)
+
+    def extra_repr(self) -> str:
+        more = ", inplace=True" if self.inplace else ""
+        return f"min_val={self.min_val}, max_val={self.max_val}{more}"
+
+
+class Threshold(_InPlace):
+    """x where it is above a threshold, elsewhere a number."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.threshold, self.value = threshold, value
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.threshold(input, self.threshold, self.value, self.inplace)
+
+    def extra_repr(self) -> str:
+        more = ", inplace=True" if self.inplace else ""
+        return f"threshold={self.threshold}, value={self.value}{more}"
 
 
 class GELU(Module):
@@ -64,45 +198,149 @@ class GELU(Module):
         super().__init__()
         self.approximate = approximate
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.gelu(x, self.approximate)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.gelu(input, self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"
 
 
-class LeakyReLU(Module):
-    """x, times a slope where it is negative."""
+class Softplus(Module):
+    """log (1 + e^(β x)) / β."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
-        self.negative_slope = negative_slope
+        self.beta, self.threshold = beta, threshold
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.leaky_relu(x, self.negative_slope)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softplus(input, self.beta, self.threshold)
+
+    def extra_repr(self) -> str:
+        return f"beta={self.beta}, threshold={self.threshold}"
 
 
-class ELU(Module):
-    """x, and α (eˣ - 1) where it is negative."""
+class Hardshrink(Module):
+    """x where it is beyond ±λ, elsewhere 0."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
-        self.alpha = alpha
+        self.lambd = lambd
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.elu(x, self.alpha)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.hardshrink(input, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"{self.lambd}"
 
 
-class Softmax(Module):
-    """exp x / Σ exp x along an axis."""
+class Softshrink(Module):
+    """x moved by λ towards 0, which it does not cross."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softshrink(input, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"{self.lambd}"
+
+
+class GLU(Module):
+    """The first half of an axis times the sigmoid of the second."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.glu(input, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class RReLU(_InPlace):
+    """x, times a slope where it is negative: in training a random one for each element."""
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.lower, self.upper = lower, upper
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+
+    def extra_repr(self) -> str:
+        more = ", inplace=True" if self.inplace else ""
+        return f"lower={self.lower}, upper={self.upper}{more}"
+
+
+class PReLU(Module):
+    """x, times a slope where it is negative that is learned.
+
+    Args:
+        num_parameters: 1, or the number of channels.
+        init: what the slopes begin as.
+        device: of the slopes.
+        dtype: of the slopes.
+    """
+
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: DType | None = None
+    ) -> None:
+        super().__init__()
+        self.num_parameters, self.init = num_parameters, init
+        self.weight = Parameter(empty(num_parameters, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """All as they begin."""
+        init.constant_(self.weight, self.init)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.prelu(input, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"
+
+
+class _AlongAxis(Module):
+    """An activation along an axis."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return op.softmax(x, self.dim)
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
 
 
-class LogSoftmax(Softmax):
+class Softmax(_AlongAxis):
+    """eˣ / Σ eˣ along an axis."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softmax(input, self.dim)
+
+
+class LogSoftmax(_AlongAxis):
     """The logarithm of softmax."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return op.log_softmax(x, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.log_softmax(input, self.dim)
+
+
+class Softmin(_AlongAxis):
+    """e⁻ˣ / Σ e⁻ˣ along an axis."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softmin(input, self.dim)
+
+
+class Softmax2d(Module):
+    """Softmax over the channels of [batch, channels, height, width], or without a batch."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in (3, 4):
+            raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.ndim}D instead")
+        return functional.softmax(input, -3)

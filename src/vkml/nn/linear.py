@@ -1,8 +1,9 @@
-"""Layers of one product or one table."""
+"""Layers of products, and of shapes between them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from vkml.ir import DType
@@ -11,6 +12,7 @@ from vkml.nn.module import Module, Parameter
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.creation import empty
+from vkml.tensors.operands import axis_of
 
 
 class Linear(Module):
@@ -50,31 +52,45 @@ class Linear(Module):
         )
 
 
-class Embedding(Module):
-    """Rows of a table by number.
+class Bilinear(Module):
+    """x₁ᵀ W x₂ + b for each output.
 
     Args:
-        num_embeddings: rows.
-        embedding_dim: features of a row.
+        in1_features: of the last axis of x₁.
+        in2_features: of the last axis of x₂.
+        out_features: of the last axis of the result.
+        bias: whether there is b.
+        device: of the parameters.
+        dtype: of the parameters.
     """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, device: Any = None, dtype: DType | None = None
-    ) -> None:
+        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None,
+        dtype: DType | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.weight = Parameter(empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
+        if in1_features <= 0:
+            raise ValueError(f"in1_features must be > 0, but got {in1_features}")
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        self.weight = Parameter(empty(out_features, in1_features, in2_features, device=device, dtype=dtype))
+        self.bias = Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Normally, of mean 0 and standard deviation 1."""
-        init.normal_(self.weight)
+        """Evenly from ±1 / √in1_features, as PyTorch begins."""
+        bound = 1 / math.sqrt(self.in1_features)
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, indices: Tensor) -> Tensor:
-        return functional.embedding(indices, self.weight)
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return functional.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}"
+        )
 
 
 class Flatten(Module):
@@ -86,3 +102,32 @@ class Flatten(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return op.flatten(x, self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """One axis as several, of sizes of which one may be -1."""
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
+        super().__init__()
+        self.dim, self.unflattened_size = dim, unflattened_size
+
+    def forward(self, input: Tensor) -> Tensor:
+        axis = axis_of(self.dim, input.ndim)
+        sizes = list(self.unflattened_size)
+        known = math.prod(size for size in sizes if size != -1)
+        if sizes.count(-1) > 1 or (-1 in sizes and (not known or input.shape[axis] % known)):
+            raise RuntimeError(
+                f"unflatten: an axis of {input.shape[axis]} elements is not of the sizes {sizes}"
+            )
+        sizes = [input.shape[axis] // known if size == -1 else size for size in sizes]
+        if math.prod(sizes) != input.shape[axis]:
+            raise RuntimeError(
+                f"unflatten: an axis of {input.shape[axis]} elements is not of the sizes {sizes}"
+            )
+        return op.reshape(input, *input.shape[:axis], *sizes, *input.shape[axis + 1 :])
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
 
 _roots: list[weakref.ref[Traced]] = []
-"""What `backward` was called on and is not known: computed with whatever is computed next."""
+"""What is not known and is computed with whatever is computed next: what `backward` was called on, say."""
 
 
 def run_backward(
@@ -37,10 +37,20 @@ def run_backward(
             owner = owner_of(taker)
             if owner is not None and result is not None:
                 owner._add_gradient(core.Tensor(result))
-    if value.data is None and not is_capturing():
-        _roots.append(weakref.ref(value))
+    compute_along(tensor)
     if not (create_graph if retain_graph is None else retain_graph):
         release([value])
+
+
+def compute_along(tensor: Tensor) -> None:
+    """Has a tensor computed with whatever is computed next: in the same plan, from what is known then.
+
+    For what nobody looks at for long, running statistics, say: pending they would keep all that they are made
+    of.
+    """
+    value = tensor.value
+    if value.data is None and not is_capturing():
+        _roots.append(weakref.ref(value))
 
 
 def owner_of(value: Traced) -> Tensor | None:

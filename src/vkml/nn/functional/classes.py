@@ -1,80 +1,10 @@
-"""Layers and losses as functions of tensors, as in `torch.nn.functional`."""
+"""Losses of classes and logarithms of their probabilities."""
 
 from __future__ import annotations
 
+from vkml.nn.functional.reduction import reduced
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
-from vkml.tracing import apply
-
-linear, relu, sigmoid, tanh = op.linear, op.relu, op.sigmoid, op.tanh
-softmax, log_softmax = op.softmax, op.log_softmax
-
-
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x Φ(x), Φ being the normal distribution's; by tanh where `approximate` says so."""
-    return Tensor(apply("Gelu", x.value, approximate=approximate))
-
-
-def silu(x: Tensor) -> Tensor:
-    """x sigmoid(x)."""
-    return Tensor(apply("Swish", x.value))
-
-
-def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x, times a slope where it is negative."""
-    return Tensor(apply("LeakyRelu", x.value, alpha=float(negative_slope)))
-
-
-def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x, and α (eˣ - 1) where it is negative."""
-    return Tensor(apply("Elu", x.value, alpha=float(alpha)))
-
-
-def softplus(x: Tensor) -> Tensor:
-    """log (1 + eˣ)."""
-    return Tensor(apply("Softplus", x.value))
-
-
-def hardswish(x: Tensor) -> Tensor:
-    """x min(max(x / 6 + 1/2, 0), 1)."""
-    return Tensor(apply("HardSwish", x.value))
-
-
-def embedding(indices: Tensor, weight: Tensor) -> Tensor:
-    """Rows of a table.
-
-    Args:
-        indices: of any shape.
-        weight: [rows, features].
-    """
-    return Tensor(apply("Gather", weight.value, indices.value, axis=0))
-
-
-def _reduced(loss: Tensor, reduction: str) -> Tensor:
-    if reduction == "mean":
-        return op.mean(loss)
-    if reduction == "sum":
-        return op.sum(loss)
-    if reduction == "none":
-        return loss
-    raise ValueError(f"reduction is 'mean', 'sum' or 'none', not {reduction!r}")
-
-
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The squared difference."""
-    off = op.sub(input, target)
-    return _reduced(op.mul(off, off), reduction)
-
-
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The size of the difference."""
-    return _reduced(op.abs(op.sub(input, target)), reduction)
-
-
-def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """-(t log σ(x) + (1 - t) log(1 - σ(x))), without overflow."""
-    rest = softplus(op.neg(op.abs(input)))
-    return _reduced(op.add(op.sub(op.relu(input), op.mul(input, target)), rest), reduction)
 
 
 def nll_loss(
@@ -120,7 +50,7 @@ def cross_entropy(
     wanted = op.add(op.mul(target, 1 - label_smoothing), label_smoothing / input.shape[axis])
     loss = op.neg(op.sum(op.mul(_weighted(logs, weight), wanted), axis))
     if reduction != "mean":
-        return _reduced(loss, reduction)
+        return reduced(loss, reduction)
     return op.mean(loss)  # over the batch and all places, weighted or not
 
 
@@ -153,7 +83,7 @@ def _of_classes(
         even = op.neg(op.sum(_weighted(logs, weight), 1)) * (smoothing / logs.shape[1])
         even = op.where(counts, even if total is None else op.div(even, total), 0.0)
         loss = op.add(op.mul(loss, 1 - smoothing), even)
-    return _reduced(loss, "none" if reduction == "none" else "sum")
+    return reduced(loss, "sum" if reduction == "mean" else reduction)
 
 
 def _check_classes(input: Tensor, target: Tensor) -> None:
