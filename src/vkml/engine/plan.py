@@ -30,7 +30,7 @@ from vkml.ir.size import Sizes, Symbol, binder, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.donation import donations
 from vkml.lowering.vulkan import Piece, lower, refusals
-from vkml.passes import fuse, fuse_attention, remove_dead, simplify, specialise
+from vkml.passes import expand_attention, fuse, fuse_attention, remove_dead, simplify, specialise
 from vkml.passes.attention import Candidate
 from vkml.passes.bind_sizes import bind_sizes
 from vkml.passes.fuse import members
@@ -469,6 +469,7 @@ def _make_plan(
         graph = graph if simplified is graph else remove_dead(simplified)
     if sizes is None and _stays_on_host(graph, placement):
         placement = replace(placement, sites=())
+    graph = expand_attention(graph, lambda found: _with_kernels(found, graph, placement))
     places = place(graph, placement)
     device_of, fallbacks = places.device_of, tuple(places.fallbacks)
     misplaced = places.displaced if placement.takes_cpu else fallbacks
@@ -527,6 +528,15 @@ def _accepted(
         ]
         refused = refusals(there, graph.types, graph.constants, site.target)
         accepted |= {node.key for node in there} - refused.keys()
+    return accepted
+
+
+def _with_kernels(nodes: Sequence[Node], graph: Graph, placement: Placement) -> set[str]:
+    """The results of those nodes that any of the devices has kernels for."""
+    accepted: set[str] = set()
+    for site in placement.sites:
+        refused = refusals(nodes, graph.types, graph.constants, site.target)
+        accepted |= {node.key for node in nodes} - refused.keys()
     return accepted
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import ShapeError
-from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32
+from vkml.ir.dtypes import BOOL, FLOATS
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
+from vkml.ops.attention_gradients import AttentionScores, attention_gradients
 from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
 from vkml.ops.matmul import MatMulGeometry, matmul_geometry
 from vkml.ops.pointwise import widened
@@ -60,11 +62,11 @@ class Attention(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         q, k, v = (required(node, inputs, index) for index in range(3))
-        require_dtype(node, q, (FLOAT16, FLOAT32), "the queries")
+        require_dtype(node, q, FLOATS, "the queries")
         require_same_dtype(node, q, k, "the keys")
         require_same_dtype(node, q, v, "the values")
         scores, results = attention_geometry(node, q.dims, k.dims, v.dims)
-        for index, what, dtypes in ((3, "the mask", (BOOL,)), (4, "the bias", (FLOAT16, FLOAT32))):
+        for index, what, dtypes in ((3, "the mask", (BOOL,)), (4, "the bias", FLOATS)):
             given: Known | None = optional(inputs, index)
             if given is None:
                 continue
@@ -97,6 +99,32 @@ class Attention(Operator):
             weights = np.exp(scores)
             weights /= weights.sum(axis=-1, keepdims=True)
             return [np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        q, k, v = (present(inputs, index) for index in range(3))
+        return attention_gradients(
+            build,
+            AttentionScores(
+                scale=node.attributes["scale"],
+                is_key_transposed=bool(node.attributes["is_key_transposed"]),
+                is_mask_hiding=bool(node.attributes["is_mask_hiding"]),
+                is_fill_added=bool(node.attributes["is_fill_added"]),
+                fill=node.attributes["fill"],
+                causal_offset=node.attributes["causal_offset"],
+            ),
+            (q, k, v, optional(inputs, 3), optional(inputs, 4)),
+            outputs[0],
+            present(cotangents, 0),
+            [*needed, False, False],
+        )[: len(inputs)]
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         q, k, v = (given(inputs, index) for index in range(3))

@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32, DType
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import FLOAT, INT, STRINGS, Array, Operator, operator
@@ -21,6 +22,7 @@ from vkml.ops.checks import optional, present, require_dtype, require_rank, requ
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 from vkml.ops.recurrent_activations import Activation, activations_of
+from vkml.ops.recurrent_gradients import RecurrentLayer, recurrent_gradients
 from vkml.ops.upgrading import renew
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -233,6 +235,35 @@ class _Recurrent(Operator):
     ) -> list[Array]:
         """The states [batch, hidden] after a step; the first is the output, too."""
         raise NotImplementedError(self.name)
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x, recurrent = (build.type_of(present(inputs, index)) for index in (0, 2))
+        sizes = self.geometry(node, x.dims, recurrent.dims)
+        has_peepholes = optional(inputs, 7) is not None
+        layer = RecurrentLayer(
+            sizes.steps,
+            sizes.batch,
+            sizes.inputs,
+            sizes.hidden,
+            self.gates,
+            [
+                self.cell(node, functions, x.dtype, False, has_peepholes)
+                for functions in self._functions(node)
+            ],
+            self._reversed(node),
+            self._gates_with_own_bias(node),
+            len(self.initial),
+            bool(node.attributes["layout"]),
+        )
+        return recurrent_gradients(build, layer, inputs, outputs[0], cotangents, needed)
 
     # -- lowering -------------------------------------------------------------------------------------------
 

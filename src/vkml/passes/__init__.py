@@ -1,10 +1,11 @@
 """Graph → graph: each pass is a function that returns a new graph."""
 
 from vkml.passes.attention import fuse_attention
+from vkml.passes.attention_steps import expand_attention
 from vkml.passes.dead import remove_dead
 from vkml.passes.fuse import fuse
 from vkml.passes.normalise import normalise
 from vkml.passes.simplify import simplify
 from vkml.passes.specialise import specialise
 
-__all__ = ["fuse", "fuse_attention", "normalise", "remove_dead", "simplify", "specialise"]
+__all__ = ["expand_attention", "fuse", "fuse_attention", "normalise", "remove_dead", "simplify", "specialise"]
