@@ -7,16 +7,23 @@ fused, placed, run and differentiated once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from vkml.errors import NotDifferentiable
 from vkml.ir import scalar
 from vkml.ir.dtypes import INT64, DType
 from vkml.ir.scalar import Scalar, arithmetic_type, constant, ordered, substituted
 from vkml.ir.scalar_derivatives import times
 from vkml.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from vkml.ir.graph import Node
+
+_FORMS_KEPT = 4096
 
 T = TypeVar("T")
 """A value that operators are applied to."""
@@ -144,12 +151,19 @@ def expression(build: Emitter[T], form: Scalar, values: Sequence[T], dtype: DTyp
         values: those that the form does not name may be any.
         dtype: of the result.
     """
-    used = sorted({int(part.value) for part in ordered([form]) if part.operation == "argument"})
-    arguments = {at: scalar.argument(n, build.type_of(values[at]).dtype) for n, at in enumerate(used)}
-    compact = substituted(
-        scalar.convert(form, dtype), lambda x: arguments[int(x.value)] if x.operation == "argument" else None
-    )
+    compact, used = _compact(form, tuple([build.type_of(value).dtype for value in values]), dtype)
     return build.apply("Expression", *[values[at] for at in used], domain="vkml", form=compact, to=dtype.code)
+
+
+@functools.lru_cache(maxsize=_FORMS_KEPT)
+def _compact(form: Scalar, types: tuple[DType, ...], dtype: DType) -> tuple[Scalar, tuple[int, ...]]:
+    """A form of the values alone that it names, and which these are."""
+    used = sorted({int(part.value) for part in ordered([form]) if part.operation == "argument"})
+    given = {at: scalar.argument(n, types[at]) for n, at in enumerate(used)}
+    made = substituted(
+        scalar.convert(form, dtype), lambda x: given[int(x.value)] if x.operation == "argument" else None
+    )
+    return made, tuple(used)
 
 
 def arguments(build: Emitter[T], values: Sequence[T | None]) -> list[Scalar | None]:
@@ -182,10 +196,16 @@ def pointwise(build: Emitter[T], form: Callable[..., Scalar], *values: T, dtype:
     return expression(build, form(*(scalar.convert(element, wide) for element in elements)), values, result)
 
 
+Elements = tuple["Scalar | None", ...]
+_PASSES = object()
+_products: dict[Hashable, tuple[Node, object]] = {}
+
+
 def pointwise_vjp(
     build: Emitter[T],
-    form: Scalar,
-    slopes: Callable[[int], Scalar | None],
+    node: Node,
+    write: Callable[[Elements, Sequence[DType | None], DType], Scalar | None],
+    slope: Callable[[Scalar, Elements, int], Scalar | None],
     inputs: Sequence[T | None],
     output: T,
     cotangent: T,
@@ -193,37 +213,75 @@ def pointwise_vjp(
 ) -> list[T | None]:
     """The product of a pointwise operator, from its scalar form.
 
+    What it comes to for a node and elements of these types is kept.
+
     Args:
         build: the emitter.
-        form: argument n is an element of input n.
-        slopes: its derivative by an argument.
+        node: of the operator.
+        write: gives its form of elements, their types and that of the result; None where it has none.
+        slope: the derivative of a form by an argument.
         inputs: of the node.
         output: of the node; read instead of computed again where the derivative contains it.
         cotangent: of the output.
         needed: of each input, whether its product is wanted.
+
+    Raises:
+        NotDifferentiable: there is no form.
     """
-    result = build.type_of(output).dtype
-    last = len(inputs)
-    incoming = scalar.argument(last, build.type_of(cotangent).dtype)
-    # What 16 bits have rounded is not what the derivative is made of.
-    known = scalar.argument(last + 1, result) if arithmetic_type(result) == result else None
+    elements = tuple(arguments(build, inputs))
+    types = tuple([None if value is None else build.type_of(value).dtype for value in inputs])
+    result, incoming = build.type_of(output).dtype, build.type_of(cotangent).dtype
     made: list[T | None] = []
+    values = [*_present(inputs, cotangent), cotangent, output]
     for at, value in enumerate(inputs):
-        slope = slopes(at) if value is not None and needed[at] else None
-        if slope is None or value is None:
+        if value is None or not needed[at]:
             made.append(None)
             continue
-        if known is not None and form.operation in _KEPT:
-            again: Scalar = known
-            slope = substituted(slope, lambda x, again=again: again if x is form else None)  # type: ignore[misc]
+        key = (id(node), elements, types, result, incoming, at)
+        kept = _products.get(key)
+        if kept is None:
+            if len(_products) >= _FORMS_KEPT:
+                _products.clear()
+            product = _product(node, write, slope, elements, types, result, incoming, at)
+            kept = _products[key] = (node, product)  # with the node, nothing else has its number
         type_ = build.type_of(value)
-        if slope.is_constant and slope.value == 1:
+        if kept[1] is None:
+            made.append(None)
+            continue
+        if kept[1] is _PASSES:
             found = converted(build, cotangent, type_.dtype)
         else:
-            product = times(slope, scalar.convert(incoming, slope.dtype))
-            found = expression(build, product, [*_present(inputs, value), cotangent, output], type_.dtype)
+            assert isinstance(kept[1], Scalar)
+            found = expression(build, kept[1], values, type_.dtype)
         made.append(sum_to(build, found, type_.dims))
     return made
+
+
+def _product(
+    node: Node,
+    write: Callable[[Elements, Sequence[DType | None], DType], Scalar | None],
+    slope: Callable[[Scalar, Elements, int], Scalar | None],
+    elements: Elements,
+    types: Sequence[DType | None],
+    result: DType,
+    incoming: DType,
+    at: int,
+) -> object:
+    """The form of an input's product: of inputs, cotangent and output; `_PASSES`, or None for 0."""
+    form = write(elements, types, result)
+    if form is None:
+        raise NotDifferentiable(f"{node.op} has no gradient by any of its inputs")
+    found = slope(form, elements, at)
+    if found is None:
+        return None
+    last = len(types)
+    if arithmetic_type(result) == result and form.operation in _KEPT:
+        # What 16 bits have rounded is not what the derivative is made of.
+        known = scalar.argument(last + 1, result)
+        found = substituted(found, lambda x: known if x is form else None)
+    if found.is_constant and found.value == 1:
+        return _PASSES
+    return times(found, scalar.convert(scalar.argument(last, incoming), found.dtype))
 
 
 _KEPT = frozenset(("exp", "expm1", "sigmoid", "tanh", "sqrt", "tan", "power", "divide"))

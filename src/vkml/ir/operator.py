@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, NotDifferentiable, UnsupportedOperator
 from vkml.ir.dtypes import DType
-from vkml.ir.gradients import Emitter, T, arguments, pointwise_vjp
+from vkml.ir.gradients import Elements, Emitter, T, pointwise_vjp
 from vkml.ir.graph import Constant, Graph, Node
 from vkml.ir.lowering import Lowering, V
 from vkml.ir.scalar import Scalar
@@ -261,20 +261,18 @@ class Operator:
         Raises:
             NotDifferentiable: it has no derivative, or none that is known.
         """
-        form: Scalar | None = None
-        if self.is_pointwise:
-            elements = arguments(build, inputs)
-            types = [None if value is None else build.type_of(value).dtype for value in inputs]
-            form = self.scalar(node, elements, types, build.type_of(outputs[0]).dtype)
-        if form is None:
+        if not self.is_pointwise:
             raise NotDifferentiable(f"{node.op} has no gradient by any of its inputs")
         [cotangent] = cotangents
         assert cotangent is not None, "an output that something depends on"
 
-        def slope(position: int) -> Scalar | None:
+        def write(elements: Elements, types: Sequence[DType | None], result: DType) -> Scalar | None:
+            return self.scalar(node, elements, types, result)
+
+        def slope(form: Scalar, elements: Elements, position: int) -> Scalar | None:
             return self.slope(node, form, elements, position)
 
-        return pointwise_vjp(build, form, slope, inputs, outputs[0], cotangent, needed)
+        return pointwise_vjp(build, node, write, slope, inputs, outputs[0], cotangent, needed)
 
 
 REGISTRY: dict[tuple[str, str], Operator] = {}

@@ -8,6 +8,7 @@ from vkml.nn.activation import (
     LogSoftmax, Mish, PReLU, RReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid, Softmax, Softmax2d, Softmin,
     Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
 )
+from vkml.nn.attention import MultiheadAttention
 from vkml.nn.containers import ModuleDict, ModuleList, Sequential
 from vkml.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from vkml.nn.distance import CosineSimilarity, PairwiseDistance
@@ -35,6 +36,11 @@ from vkml.nn.pooling import (
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, LPPool1d, LPPool2d, LPPool3d, MaxPool1d,
     MaxPool2d, MaxPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d,
 )
+from vkml.nn.recurrent import GRU, LSTM, RNN, RNNBase
+from vkml.nn.recurrent_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
+from vkml.nn.transformer import (
+    Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+)
 from vkml.nn.vision import (
     ChannelShuffle, Fold, PixelShuffle, PixelUnshuffle, Unfold, Upsample, UpsamplingBilinear2d,
     UpsamplingNearest2d,
@@ -61,5 +67,7 @@ __all__ = [  # noqa: RUF022
     "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
     "Threshold", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample",
     "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional",
-    "init",
+    "init", "GRU", "GRUCell", "LSTM", "LSTMCell", "MultiheadAttention", "RNN", "RNNBase", "RNNCell",
+    "RNNCellBase", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
+    "TransformerEncoderLayer",
 ]

@@ -8,6 +8,7 @@ hidden states before them. Only an LSTM's memory is followed step by step, and t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
@@ -220,6 +221,18 @@ def _started(build: Emitter[T], layer: RecurrentLayer, x: T | None, lengths: T |
     return build.apply("Where", reshaped(build, has_steps, shape), x, zero)
 
 
+@functools.lru_cache(maxsize=1024)
+def _total(incoming: tuple[tuple[Scalar, Scalar], ...], at: int) -> Scalar | None:
+    """What forms times their cotangents give to an argument; None for nothing."""
+    total: Scalar | None = None
+    for form, cotangent in incoming:
+        slope = derivative(form, at)
+        if slope is not None:
+            part = times(slope, cotangent)
+            total = part if total is None else total + part
+    return total
+
+
 class _Direction(Generic[T]):
     """One direction's way back.
 
@@ -389,17 +402,10 @@ class _Direction(Generic[T]):
 
     def _applied(self, form: Scalar, values: Sequence[T | None]) -> T:
         """A form of what it names; the rest may be absent."""
-        used = sorted({int(part.value) for part in ordered([form]) if part.operation == "argument"})
-        moved = {old: new for new, old in enumerate(used)}
-
-        def instead(part: Scalar) -> Scalar | None:
-            return (
-                scalar.argument(moved[int(part.value)], part.dtype) if part.operation == "argument" else None
-            )
-
-        given = [value for value in (values[at] for at in used) if value is not None]
-        assert len(given) == len(used)
-        return expression(self.build, substituted(form, instead), given, self.dtype)
+        known = next(value for value in values if value is not None)
+        return expression(
+            self.build, form, [known if value is None else value for value in values], self.dtype
+        )
 
     # -- back -----------------------------------------------------------------------------------------------
 
@@ -438,20 +444,13 @@ class _Direction(Generic[T]):
         ]
         incoming: list[tuple[Scalar, Scalar]] = []
         for target, form in stage.results:
-            cotangent = states[target] if target != OUTPUT else self.counted[step] if self.counted else None
-            if cotangent is not None:
+            given = states[target] if target != OUTPUT else self.counted[step] if self.counted else None
+            if given is not None:
                 incoming.append((form, scalar.argument(len(values), self.dtype)))
-                values.append(cotangent)
+                values.append(given)
         found: dict[_Key, T] = {}
         for at, key in enumerate(stage.operands):
-            if key[0] == _RUNS:
-                continue
-            total: Scalar | None = None
-            for form, cotangent in incoming:
-                slope = derivative(form, at)
-                if slope is not None:
-                    part = times(slope, cotangent)
-                    total = part if total is None else total + part
+            total = None if key[0] == _RUNS else _total(tuple(incoming), at)
             if total is not None:
                 found[key] = self._applied(total, values)
         return found

@@ -55,7 +55,8 @@ class _Steps:
             scores = self._apply(node, "Mul", [scores, scale])
         is_hiding = attributes["is_mask_hiding"]
         if attributes["causal_offset"] is not None:
-            kept = np.tri(*self.types[scores].dims[-2:], attributes["causal_offset"], dtype=np.bool_)
+            rows, columns = self.types[scores].dims[-2:]
+            kept = np.tri(rows, columns, attributes["causal_offset"], dtype=np.bool_)
             mask, is_hiding = self._constant(node, "triangle", kept, dtypes.BOOL), False
         if mask:
             fill = self._constant(node, "fill", np.asarray(attributes["fill"]), dtype)

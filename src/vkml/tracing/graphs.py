@@ -133,7 +133,8 @@ class GraphRecorder:
         axis = node.attributes["axis"]
         if axis is None:
             x, axis = apply("Reshape", x, constant([-1], dtypes.INT64)), 0
-        return [apply("Gather", x, known[0], axis=axis), *known][: len(node.outputs)]
+        made: list[Item] = [apply("Gather", x, known[0], axis=axis), *known]
+        return made[: len(node.outputs)]
 
     def _of_sequences(self, node: Node, operator: Operator, given: Sequence[Item]) -> Sequence[Item]:
         """Lists that hold values instead of arrays; what says where in them is looked at."""
@@ -175,7 +176,7 @@ class GraphRecorder:
 
     # -- control flow ---------------------------------------------------------------------------------------
 
-    def _if(self, node: Node, given: Sequence[Item], around: Mapping[str, Item]) -> list[Item]:
+    def _if(self, node: Node, given: Sequence[Item], around: Mapping[str, Item]) -> Sequence[Item]:
         taken = "then_branch" if self._number(node, given[0], "the condition") else "else_branch"
         return self.run(node.attributes[taken], (), around)
 
