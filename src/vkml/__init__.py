@@ -29,7 +29,14 @@ _CREATION = (
     "arange", "as_tensor", "empty", "eye", "from_numpy", "full", "full_like", "linspace", "ones", "ones_like",
     "tensor", "zeros", "zeros_like",
 )  # fmt: skip
-_RANDOM = ("Generator", "manual_seed", "rand", "randint", "randn", "randperm")
+_GENERATORS = (
+    "Generator", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed",
+    "seed", "set_rng_state",
+)  # fmt: skip
+_RANDOM = (
+    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn",
+    "randn_like", "randperm",
+)  # fmt: skip
 _AUTOGRAD = ("enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled")
 _PROMOTION = ("get_default_dtype", "promote_types", "result_type", "set_default_dtype")
 _OPERATIONS = (
@@ -64,6 +71,7 @@ _LAZY = {
     "jit": "vkml.tensors.jit",
     "Tensor": "vkml.tensors",
     **dict.fromkeys(_CREATION, "vkml.tensors.creation"),
+    **dict.fromkeys(_GENERATORS, "vkml.tensors.generator"),
     **dict.fromkeys(_RANDOM, "vkml.tensors.random"),
     **dict.fromkeys(_AUTOGRAD, "vkml.tensors.autograd"),
     **dict.fromkeys(_PROMOTION, "vkml.tensors.promotion"),

@@ -10,7 +10,7 @@ NO_FLOATS = {
     "SequenceLength", "Shape", "Size",
 }  # fmt: skip
 """Results are integers or bools, or inputs are."""
-OF_NOTHING = {"Constant", "ConstantOfShape", "Range", "SequenceEmpty"}
+OF_NOTHING = {"Constant", "ConstantOfShape", "Philox", "PhiloxAdvance", "Range", "SequenceEmpty"}
 """Nothing flows in: numbers, shapes, bounds that decide a length."""
 ONLY_IN_PLANS = {"Fused", "Native"}
 """Rewrites make them of what has been differentiated before."""

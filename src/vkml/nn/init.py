@@ -6,7 +6,8 @@ import math
 
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import no_grad
-from vkml.tensors.random import Generator, rand, randn
+from vkml.tensors.generator import Generator
+from vkml.tensors.random import rand, randn
 
 _GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2), "selu": 0.75}
 

@@ -11,7 +11,7 @@ from vkml.nn.module import Module, Parameter
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.autograd import no_grad
-from vkml.tensors.backward import compute_along
+from vkml.tensors.backward import compute_later
 from vkml.tensors.creation import empty, ones, zeros
 
 
@@ -87,7 +87,7 @@ class _BatchNorm(_NormBase):
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             with no_grad():
                 count = self.num_batches_tracked.add_(1)
-                compute_along(count)
+                compute_later(count.value)
                 if self.momentum is None:  # the mean over all batches
                     share = op.div(1.0, count.to(dtypes.FLOAT32))
         is_stored = not self.training or self.track_running_stats

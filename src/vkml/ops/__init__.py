@@ -15,6 +15,7 @@ FAMILIES = (
     "cumulative",
     "softmax",
     "dropout",
+    "philox",
     "attention",
     "matmul",
     "einsum",

@@ -17,8 +17,25 @@ from vkml.tracing.value import tracking
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
 
-_roots: list[weakref.ref[Traced]] = []
-"""What is not known and is computed with whatever is computed next: what `backward` was called on, say."""
+_ROOTS_LOOKED_THROUGH = 256
+_roots: list[tuple[weakref.ref[Traced], bool]] = []
+"""What is computed with whatever is computed next, if it is still held, and whether the host will look at it."""
+
+
+def compute_later(value: Traced, is_looked_at: bool = False) -> None:
+    """Has a value computed with whatever is computed next, in the same plan, from what is known then.
+
+    For what nobody looks at for long, running statistics, say: pending they would keep all that they are made
+    of. Not in a capture, where nothing is computed.
+
+    Args:
+        value: known already or not.
+        is_looked_at: whether the host will look at its elements, as at a loss's.
+    """
+    if value.data is None and not is_capturing():
+        if len(_roots) >= _ROOTS_LOOKED_THROUGH:
+            _roots[:] = [root for root in _roots if root[0]() is not None]
+        _roots.append((weakref.ref(value), is_looked_at))
 
 
 def run_backward(
@@ -37,20 +54,9 @@ def run_backward(
             owner = owner_of(taker)
             if owner is not None and result is not None:
                 owner._add_gradient(core.Tensor(result))
-    compute_along(tensor)
+    compute_later(value, is_looked_at=True)
     if not (create_graph if retain_graph is None else retain_graph):
         release([value])
-
-
-def compute_along(tensor: Tensor) -> None:
-    """Has a tensor computed with whatever is computed next: in the same plan, from what is known then.
-
-    For what nobody looks at for long, running statistics, say: pending they would keep all that they are made
-    of.
-    """
-    value = tensor.value
-    if value.data is None and not is_capturing():
-        _roots.append(weakref.ref(value))
 
 
 def owner_of(value: Traced) -> Tensor | None:
@@ -69,7 +75,7 @@ def hooked(value: Traced, found: Traced) -> Traced:
 
 
 def compute(tensors: Sequence[Tensor], looked_at: Traced | None = None) -> None:
-    """Computes tensors, with what `backward` was called on, in as few submissions as can be.
+    """Computes tensors, with what was to be computed later, in as few submissions as can be.
 
     In a capture nothing is computed.
 
@@ -83,10 +89,12 @@ def compute(tensors: Sequence[Tensor], looked_at: Traced | None = None) -> None:
     targets = [tensor.value for tensor in tensors]
     wanted = [] if looked_at is None else [looked_at]
     while _roots:
-        root = _roots.pop()()
+        reference, is_looked_at = _roots.pop()
+        root = reference()
         if root is not None and root.holders and root.data is None:
             targets.append(root)
-            wanted.append(root)
+            if is_looked_at:
+                wanted.append(root)
     evaluate(targets, wanted)
 
 

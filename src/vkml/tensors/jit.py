@@ -31,8 +31,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None) -> An
 
     The first call with arguments of these types and shapes runs as it is written; the second is captured, and
     later ones only run what was captured: the function itself is not called. Tensors that it writes in place
-    (parameters, what optimizers remember) are written each time; numbers of the program, a learning rate
-    among them, are those of the capture.
+    (parameters, what optimizers remember, the states of random generators) are written each time; numbers of
+    the program, a learning rate among them, are those of the capture.
 
     Args:
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
@@ -43,8 +43,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None) -> An
         The function's stand-in, called as it is.
 
     Raises:
-        CaptureError: in a capture, an element of a tensor is looked at, a random number drawn, a tensor kept,
-            or a gradient added to one of before. Tensors are then as they were.
+        CaptureError: in a capture, an element of a tensor is looked at, a tensor kept, or a gradient added to
+            one of before. Tensors are then as they were.
 
     Example:
         >>> import vkml

@@ -1,60 +1,166 @@
-"""Random numbers from generators that give the same on every platform."""
+"""Random tensors: distributions made, on the device, of a generator's words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from vkml.errors import CaptureError
-from vkml.ir import DType, dtypes
+from vkml.ir import DType, dtypes, scalar
+from vkml.ir.dtypes import FLOAT32, FLOAT64, INT32, UINT32, UINT64
+from vkml.ir.gradients import converted, expanded, expression, reshaped, sliced
+from vkml.ir.scalar import Scalar, argument, convert
 from vkml.tensors.capture import is_capturing
-from vkml.tensors.creation import _of_array, _sizes
+from vkml.tensors.creation import _sizes
+from vkml.tensors.elementwise import add, div, lt, mul
+from vkml.tensors.generator import Generator, generator_of
+from vkml.tensors.operands import value_as
 from vkml.tensors.promotion import checked, get_default_dtype
+from vkml.tensors.shapes import topk
 from vkml.tensors.tensor import Tensor
+from vkml.tracing import EMITTER, Traced, apply, number
+from vkml.tracing.value import tracking
+
+_DIGITS = {dtypes.FLOAT16: 11, dtypes.BFLOAT16: 8}
+"""Binary digits of floats of 16 bits; a uniform number of more could be rounded to 1."""
 
 
-class Generator:
-    """A stream of random numbers, the same for the same seed on every machine."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._philox = np.random.Generator(np.random.Philox(seed))
-        self._seed = seed
-
-    def manual_seed(self, seed: int) -> Generator:
-        """Begins anew with a seed."""
-        self.__init__(seed)  # type: ignore[misc]
-        return self
-
-    def initial_seed(self) -> int:
-        """The seed that it began with."""
-        return self._seed
-
-    def get_state(self) -> dict[str, Any]:
-        """What `set_state` takes to go on from here."""
-        return dict(self._philox.bit_generator.state)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from a state."""
-        self._philox.bit_generator.state = state
+def _floating(dtype: DType | None) -> DType:
+    kind = checked(dtype) or get_default_dtype()
+    if not kind.is_float:
+        raise RuntimeError(f"random numbers of {kind.numpy_name} are made by randint")
+    return kind
 
 
-default_generator = Generator()
+def _count(size: Sequence[int]) -> int:
+    if any(one < 0 for one in size):
+        raise RuntimeError(f"sizes are not negative: {list(size)}")
+    return math.prod(size)
 
 
-def manual_seed(seed: int) -> Generator:
-    """Begins the default stream anew."""
-    return default_generator.manual_seed(seed)
+# -- words as numbers ----------------------------------------------------------------------------------------
 
 
-def _made(array: Any, dtype: DType | None, device: Any, requires_grad: bool) -> Tensor:
-    if is_capturing():
-        raise CaptureError(
-            "random numbers of a captured function would be the same in each run: draw them outside"
-        )
-    made = _of_array(np.asarray(array).astype((checked(dtype) or get_default_dtype()).storage), device)
+def _fraction(word: Scalar, digits: int) -> Scalar:
+    """So many digits of a word as a number of [0, 1)."""
+    return convert(convert(_shifted(word, 32 - digits), INT32), FLOAT32) * 2.0**-digits
+
+
+def _positive(word: Scalar) -> Scalar:
+    """A word as a number of (0, 1], as exact as float32 is near 0: logarithms are taken of it."""
+    low = convert(convert((word & 0xFF), INT32), FLOAT32)
+    return _fraction(word, 24) + (low + 1.0) * 2.0**-32
+
+
+def _double(first: Scalar, second: Scalar) -> Scalar:
+    """53 digits of two words as a number of [0, 1)."""
+    high, low = (
+        convert(convert(_shifted(word, shift), INT32), FLOAT64) for word, shift in ((first, 5), (second, 6))
+    )
+    return (high * 2.0**26 + low) * 2.0**-53
+
+
+def _shifted(word: Scalar, bits: int) -> Scalar:
+    return scalar.binary("right_shift", word, bits)
+
+
+def _words(stream: Generator, count: int, each: int) -> list[Traced]:
+    """`each` words for each of `count` elements, by place."""
+    drawn = stream.draw(count * each)
+    return [sliced(EMITTER, drawn, 0, at * count, (at + 1) * count) for at in range(each)]
+
+
+def _formed(form: Scalar, values: Sequence[Traced], dtype: DType, size: Sequence[int]) -> Traced:
+    return reshaped(EMITTER, expression(EMITTER, form, values, dtype), tuple(size))
+
+
+def uniform_value(stream: Generator, size: Sequence[int], dtype: DType, low: float, high: float) -> Traced:
+    """Numbers from [low, high), equally likely."""
+    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
+    words = _words(stream, _count(size), 2 if dtype == FLOAT64 else 1)
+    first, *more = (argument(at, UINT32) for at in range(len(words)))
+    form = _double(first, *more) if more else _fraction(first, _DIGITS.get(dtype, 24))
+    if (low, high) == (0, 1):
+        return _formed(form, words, dtype, size)
+    start, span = (argument(len(words) + at, wide) for at in range(2))
+    given = [*words, number(low, wide), number(high - low, wide)]
+    return _formed(form * span + start, given, dtype, size)
+
+
+def normal_value(stream: Generator, size: Sequence[int], dtype: DType) -> Traced:
+    """The method of G. Box and M. Muller (1958): two numbers of two uniform ones."""
+    count = _count(size)
+    pairs = -(-count // 2)
+    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
+    words = _words(stream, pairs, 4 if wide == FLOAT64 else 2)
+    given = [argument(at, UINT32) for at in range(len(words))]
+    if wide == FLOAT64:
+        radius, turn = 1.0 - _double(given[0], given[1]), _double(given[2], given[3])
+    else:
+        radius, turn = _positive(given[0]), _fraction(given[1], 24)
+    length = scalar.unary("sqrt", scalar.unary("log", radius) * -2.0)
+    angle = turn * (2 * math.pi)
+    halves = [
+        expression(EMITTER, length * scalar.unary(function, angle), words, dtype)
+        for function in ("cos", "sin")
+    ]
+    joined = apply("Concat", *halves, axis=0)
+    return reshaped(EMITTER, sliced(EMITTER, joined, 0, 0, count), tuple(size))
+
+
+def exponential_value(stream: Generator, size: Sequence[int], dtype: DType, rate: float) -> Traced:
+    """Numbers of an exponential distribution, above 0."""
+    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
+    words = _words(stream, _count(size), 2 if wide == FLOAT64 else 1)
+    given = [argument(at, UINT32) for at in range(len(words))]
+    fraction = 1.0 - _double(given[0], given[1]) if wide == FLOAT64 else _positive(given[0])
+    # Never 0: it may be divided by.
+    found = scalar.maximum(-scalar.unary("log", fraction), float(np.finfo(wide.storage).eps) / 2)
+    by = argument(len(words), wide)
+    return _formed(found / by, [*words, number(rate, wide)], dtype, size)
+
+
+def bernoulli_value(stream: Generator, size: Sequence[int], dtype: DType, p: Tensor | float) -> Traced:
+    """1 with probabilities, else 0."""
+    if isinstance(p, int | float) and not 0 <= p <= 1:
+        raise RuntimeError(f"a probability lies in [0, 1], {p} does not")
+    with tracking(False):
+        drawn = Tensor(uniform_value(stream, size, FLOAT32, 0, 1))
+        is_one = lt(drawn, Tensor(value_as(p, FLOAT32))).value
+        return expanded(EMITTER, converted(EMITTER, is_one, dtype), size)
+
+
+def integers_value(stream: Generator, size: Sequence[int], dtype: DType, low: int, high: int) -> Traced:
+    """Integers from [low, high), equally likely."""
+    span = high - low
+    if span <= 0:
+        raise RuntimeError(f"random integers of [{low}, {high}): there are none")
+    if span > 1 << 64:
+        raise RuntimeError(f"random integers of [{low}, {high}): more than 64 bits")
+    words = _words(stream, _count(size), 2 if span > _LARGE else 1)
+    if span > _LARGE:
+        high_word, low_word = (convert(argument(at, UINT32), UINT64) for at in range(2))
+        found = scalar.binary("left_shift", high_word, 32) | low_word
+    else:
+        found = argument(0, UINT32)
+    if span < 1 << 64:
+        found = scalar.binary("mod", found, span)
+    wide = scalar.arithmetic_type(dtype)
+    return _formed(convert(found, dtype) + scalar.constant(low, wide), words, dtype, size)
+
+
+_LARGE = 1 << 24
+"""Ranges beyond this take 64 bits: the remainder of 32 would favour some numbers by more than 1 in 256."""
+
+
+def _made(value: Traced, requires_grad: bool = False) -> Tensor:
+    made = Tensor(value)
     return made.requires_grad_() if requires_grad else made
+
+
+# -- functions -----------------------------------------------------------------------------------------------
 
 
 def rand(
@@ -62,8 +168,8 @@ def rand(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Numbers from [0, 1), equally likely."""
-    stream = (generator or default_generator)._philox
-    return _made(stream.random(_sizes(size), np.float32), dtype, device, requires_grad)
+    stream = generator_of(device, generator)
+    return _made(uniform_value(stream, _sizes(size), _floating(dtype), 0, 1), requires_grad)
 
 
 def randn(
@@ -71,22 +177,148 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Numbers of the normal distribution of mean 0 and variance 1."""
-    stream = (generator or default_generator)._philox
-    return _made(stream.standard_normal(_sizes(size), np.float32), dtype, device, requires_grad)
+    stream = generator_of(device, generator)
+    return _made(normal_value(stream, _sizes(size), _floating(dtype)), requires_grad)
 
 
 def randint(
-    low: int, high: int, size: Sequence[int], *, generator: Generator | None = None,
-    dtype: DType | None = None, device: Any = None,
+    low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None,
+    dtype: DType | None = None, device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Integers from [low, high), equally likely."""
-    stream = (generator or default_generator)._philox
-    return _made(stream.integers(low, high, tuple(size)), dtype or dtypes.INT64, device, False)
+    """Integers from [low, high), equally likely; `randint(high, size)` has them from 0 on."""
+    if size is None:
+        low, high, size = 0, low, high
+    if not isinstance(size, tuple | list):
+        raise TypeError(f"randint takes a size like (2, 3), not {size!r}")
+    kind = checked(dtype) or dtypes.INT64
+    stream = generator_of(device, generator)
+    return _made(integers_value(stream, size, kind, int(low), int(high)), requires_grad)
 
 
 def randperm(
     n: int, *, generator: Generator | None = None, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
     """The numbers from 0 to n - 1 in any order, all equally likely."""
-    stream = (generator or default_generator)._philox
-    return _made(stream.permutation(n), dtype or dtypes.INT64, device, False)
+    if n < 0:
+        raise RuntimeError(f"randperm needs a number of at least 0, not {n}")
+    # Sorted by 64 random bits: first by the low word, then, keeping that order among equals, by the high one.
+    low, high = _words(generator_of(device, generator), n, 2)
+    places = topk(Tensor(low), n, largest=False)[1]
+    order = topk(Tensor(high)[places], n, largest=False)[1]
+    return places[order].to(checked(dtype) or dtypes.INT64)
+
+
+def rand_like(x: Tensor, *, generator: Generator | None = None, dtype: DType | None = None,
+              device: Any = None, requires_grad: bool = False) -> Tensor:  # fmt: skip
+    """`rand` of the shape of another tensor."""
+    return rand(
+        *x.shape, generator=generator, dtype=dtype or x.dtype, device=device or x.device,
+        requires_grad=requires_grad,
+    )  # fmt: skip
+
+
+def randn_like(x: Tensor, *, generator: Generator | None = None, dtype: DType | None = None,
+               device: Any = None, requires_grad: bool = False) -> Tensor:  # fmt: skip
+    """`randn` of the shape of another tensor."""
+    return randn(
+        *x.shape, generator=generator, dtype=dtype or x.dtype, device=device or x.device,
+        requires_grad=requires_grad,
+    )  # fmt: skip
+
+
+def randint_like(
+    x: Tensor, low: int, high: int | None = None, *, generator: Generator | None = None,
+    dtype: DType | None = None, device: Any = None,
+) -> Tensor:  # fmt: skip
+    """`randint` of the shape of another tensor."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(
+        low, high, tuple(x.shape), generator=generator, dtype=dtype or x.dtype, device=device or x.device
+    )
+
+
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+    """1 where a random number of [0, 1) is below an element of `input`, or below `p`; else 0.
+
+    Args:
+        input: probabilities, floats; with `p`, only its shape and type matter.
+        p: one probability for all.
+        generator: of the input's device.
+    """
+    if p is None and not input.dtype.is_float:
+        raise RuntimeError(f"probabilities are floats, not {input.dtype.numpy_name}")
+    stream = generator_of(input.device, generator)
+    return Tensor(bernoulli_value(stream, input.shape, input.dtype, input if p is None else p))
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
+    """Numbers of columns, drawn with probabilities in proportion to each row's elements.
+
+    Args:
+        input: weights [categories] or [rows, categories], floats of at least 0, not all 0 in a row.
+        num_samples: how many to draw of each row.
+        replacement: whether a column may be drawn more than once.
+        generator: of the input's device.
+
+    Returns:
+        int64 of [num_samples] or [rows, num_samples].
+
+    Raises:
+        RuntimeError: there are not enough columns to draw; on the CPU, where nothing is captured, also where
+            elements are negative, infinite or NaN, or a row has no sum above 0.
+    """
+    if input.ndim not in (1, 2) or not input.dtype.is_float:
+        raise RuntimeError("weights to draw by are floats [categories] or [rows, categories]")
+    columns = input.shape[-1]
+    if num_samples < 1 or not columns:
+        raise RuntimeError("multinomial draws at least one sample of at least one category")
+    if not replacement and num_samples > columns:
+        raise RuntimeError(f"{num_samples} samples of {columns} categories need replacement")
+    weights = input.detach()
+    if input.device == "cpu" and not is_capturing():
+        found = weights._elements().astype(np.float64)
+        if not (np.isfinite(found) & (found >= 0)).all():
+            raise RuntimeError("a weight to draw by is negative, infinite or NaN")
+        if (found.sum(-1) <= 0).any():
+            raise RuntimeError("weights to draw by have no sum above 0")
+    stream = generator_of(input.device, generator)
+    with tracking(False):
+        weights = weights.to(FLOAT64 if input.dtype == FLOAT64 else FLOAT32)
+        times = num_samples if replacement else 1
+        rows = tuple(input.shape[:-1])
+        # Of exponential waiting times with these rates, the first is a column's in proportion to its rate;
+        # and those that come first are draws without replacement (P. Efraimidis and P. Spirakis, 2006).
+        waiting = Tensor(exponential_value(stream, (*rows, times, columns), weights.dtype, 1.0))
+        race = div(weights.unsqueeze(-2), waiting)
+        if replacement:
+            return race.argmax(-1)
+        return topk(race, num_samples)[1].squeeze(-2)
+
+
+def normal(
+    mean: Any, std: Any = 1.0, size: Sequence[int] | None = None, *, generator: Generator | None = None,
+    dtype: DType | None = None, device: Any = None,
+) -> Tensor:  # fmt: skip
+    """Numbers of normal distributions.
+
+    Args:
+        mean: of all, or a tensor of those of each element.
+        std: likewise; not negative.
+        size: the shape; only where both are numbers.
+        generator: of the device.
+        dtype: the default type where both are numbers, else the tensors'.
+        device: where both are numbers.
+    """
+    given = [one for one in (mean, std) if isinstance(one, Tensor)]
+    if not isinstance(std, Tensor) and std < 0:
+        raise RuntimeError(f"a standard deviation is not negative: {std}")
+    if not given:
+        if size is None:
+            raise TypeError("normal() of numbers needs a size")
+        drawn = randn(*size, generator=generator, dtype=dtype, device=device)
+        return add(mul(drawn, std), mean)
+    shape = np.broadcast_shapes(*(tuple(one.shape) for one in given))
+    stream = generator_of(given[0].device, generator)
+    return add(mul(Tensor(normal_value(stream, shape, given[0].dtype)), std), mean)

@@ -18,6 +18,7 @@ from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.indexing import read, write
 from vkml.tensors.operands import filled, value_as
 from vkml.tensors.promotion import category, checked
+from vkml.tensors.random_in_place import RandomInPlace
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
 from vkml.tracing.value import mode, tracking
@@ -43,7 +44,7 @@ class Size(tuple[int, ...]):
         return f"vkml.Size({list(self)})"
 
 
-class Tensor:
+class Tensor(RandomInPlace):
     """A tensor; made by `vkml.tensor`, `vkml.zeros`, … and by operations on others.
 
     Operations are recorded; they run, fused, when an element is looked at: by `numpy`, `item`, `print`, or by

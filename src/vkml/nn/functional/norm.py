@@ -10,7 +10,7 @@ from vkml.nn.functional.arguments import require_floats, throughout
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.autograd import no_grad
-from vkml.tensors.backward import compute_along
+from vkml.tensors.backward import compute_later
 from vkml.tracing import Traced, apply, apply_all
 
 
@@ -88,7 +88,7 @@ def _move(stored: Tensor | None, found: Tensor, momentum: float | Tensor) -> Non
     if stored is not None:
         kept = op.mul(stored, op.sub(1.0, momentum) if isinstance(momentum, Tensor) else 1.0 - momentum)
         stored.copy_(op.add(kept, op.mul(found, momentum)))
-        compute_along(stored)
+        compute_later(stored.value)
 
 
 def instance_norm(
