@@ -110,6 +110,25 @@ def test_scatter_of_repeated_indices(device_name: str) -> None:
 
 
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_slices_of_repeated_indices(device_name: str, is_strided: bool) -> None:
+    """More updates than a workgroup looks at at a time, and longer slices, by one index and by two."""
+    cases = Cases(57)
+    for reduction in ("add", "mul", "max", "min"):
+        for name, kind in (("float32", "int64"), ("int32", "int32")):
+            places = cases.random.integers(-5, 5, (600, 1)).astype(kind)
+            cases.add(
+                "ScatterND", cases.array(name, (5, 20)), places, cases.array(name, (600, 20)),
+                reduction=reduction, may_fall_back=name != "float32",
+            )  # fmt: skip
+            pairs = cases.random.integers(0, (3, 2), (4, 5, 2)).astype(kind)
+            cases.add(
+                "ScatterND", cases.array(name, (3, 2, 300)), pairs, cases.array(name, (4, 5, 300)),
+                reduction=reduction, may_fall_back=name != "float32",
+            )  # fmt: skip
+    cases.check(device_name, is_strided=is_strided)
+
+
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
 def test_one_hot(device_name: str, is_strided: bool) -> None:
     cases = Cases(55)
     for kind in ("int32", "int64", "float32"):

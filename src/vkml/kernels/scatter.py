@@ -1,8 +1,9 @@
 """Scatters: a copy of a tensor with elements, or slices picked by index tuples, replaced or accumulated.
 
 Without a reduction every update is written by a thread of its own, so of equal indices any may win (ONNX
-forbids them). With one, a thread walks all updates that may meet in its elements, in order: exact, and the
-same each run.
+forbids them). With one, updates that meet in an element are combined by one thread, in their order: exact,
+and the same each run. It walks all updates that may; or, of slices, its workgroup finds those that do
+(scatter.slang).
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.size import Size
 from vkml.kernels.gather import index_reader
 from vkml.kernels.index import decompose, launch
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import KernelWriter, load_expression, store_expression
+from vkml.kernels.writer import KernelWriter, compute_type, load_expression, store_expression, template
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
+LEAST_SLICE = 16
+"""Elements of slices from which on a workgroup an update is worth it;"""
+_THREADS = 256
+"""Of a workgroup."""
+MOST_UPDATES = 1 << 16
+"""how many updates there may be, for each looks at all others."""
 _COMBINE = {"add": "{a} + {b}", "mul": "{a} * {b}", "max": "maximum({a}, {b})", "min": "minimum({a}, {b})"}
 
 
@@ -64,11 +72,14 @@ def scatter_tuples(
 
     An index outside its axis is reported through the status word and its update dropped.
     """
-    target, writer, sink = _begin(build, x, indices, reduction, result)
-    source = writer.read(updates)
     length = indices.shape[-1]
     tuples, slices = indices.shape[:-1], x.shape[length:]
     count, size = math.prod(tuples), math.prod(slices)
+    is_known = not isinstance(count, Size) and not isinstance(size, Size)
+    if reduction != "none" and is_known and 1 < count <= MOST_UPDATES and size >= LEAST_SLICE:
+        return _scatter_slices(build, x, indices, updates, reduction, result)
+    target, writer, sink = _begin(build, x, indices, reduction, result)
+    source = writer.read(updates)
     index_function(writer, "tuple_offset", *collapse(tuples, [indices.strides[:-1]]))
     index_function(writer, "slice_offset", *collapse(slices, [target.strides[length:]]))
     index_function(writer, "update_tuple", *collapse(tuples, [updates.strides[: len(tuples)]]))
@@ -93,15 +104,76 @@ def scatter_tuples(
     return [target]
 
 
-def _begin(
-    build: VulkanBuilder, x: View, indices: View, reduction: str, result: TensorType
-) -> tuple[View, KernelWriter, str]:
-    """Copies the tensor; returns the copy and the writer of the second launch, which changes it."""
+def _scatter_slices(
+    build: VulkanBuilder, x: View, indices: View, updates: View, reduction: str, result: TensorType
+) -> list[View]:
+    """`scatter_tuples` with a reduction, a workgroup for each update and 256 elements."""
+    target = _copied(build, x, reduction, result)
+    length = indices.shape[-1]
+    tuples, slices = indices.shape[:-1], x.shape[length:]
+    count, size = math.prod(tuples), math.prod(slices)
+    offsets = build.scratch(TensorType(dtypes.INT32, (count,)))
+    writer = build.writer()
+    index_reader(build, writer, indices)
+    sink = writer.write(offsets)
+    index_function(writer, "tuple_offset", *collapse(tuples, [indices.strides[:-1]]))
+    lines = ["    int at = 0; bool is_inside = true; int pick;"]
+    for axis in range(length):
+        index = f"tuple_offset(item) + {writer.constant(axis * indices.strides[-1])}"
+        lines += [
+            f"    pick = checked(read_index({index}), {writer.constant(x.shape[axis])});",
+            "    is_inside = is_inside && pick >= 0;",
+            f"    at += pick * {writer.constant(target.strides[axis])};",
+        ]
+    launch(build, writer, "scatter_places", count, [*lines, f"    {sink}[item] = is_inside ? at : -1;"])
+
+    writer = build.writer()
+    writer.math()
+    places, source = writer.read(offsets), writer.read(updates)
+    writer.read(target)
+    sink = writer.write(target)
+    value = compute_type(x.dtype)
+    index_function(writer, "slice_offset", *collapse(slices, [target.strides[length:]]))
+    index_function(writer, "update_tuple", *collapse(tuples, [updates.strides[: len(tuples)]]))
+    index_function(writer, "update_slice", *collapse(slices, [updates.strides[len(tuples) :]]))
+    writer.constant(count, "COUNT")
+    writer.constant(size, "SIZE")
+    across, high = writer.grid(count, build.target.max_groups)
+    update = load_expression(source, "update_tuple(update) + update_slice(element)", x.dtype)
+    combined = _COMBINE[reduction].format(a="a", b="b")
+    writer.text(
+        "\n".join(
+            [
+                f"#define OFFSETS {places}",
+                f"typealias Value = {value};",
+                f"Value load(int at) {{ return {load_expression(sink, 'at', x.dtype)}; }}",
+                f"void store(int at, Value x) {{ {sink}[at] = {store_expression('x', x.dtype)}; }}",
+                f"Value load_update(int update, int element) {{ return {update}; }}",
+                f"Value combine(Value a, Value b) {{ return {combined}; }}",
+            ]
+        )
+    )
+    writer.text(template("scatter"))
+    groups = (across, high, -(-size // _THREADS))
+    build.emit(writer.finish("scatter_slices", groups, variant=reduction))
+    return [target]
+
+
+def _copied(build: VulkanBuilder, x: View, reduction: str, result: TensorType) -> View:
+    """A copy of the tensor, to be changed."""
     if reduction != "none" and x.dtype in (dtypes.FLOAT16, dtypes.BOOL):
         # float16 sums would round at every update.
         raise CannotLower(f"scattering {x.dtype.name} with reduction {reduction} has no kernel")
     target = build.output(result)
     build.copy(x, target)
+    return target
+
+
+def _begin(
+    build: VulkanBuilder, x: View, indices: View, reduction: str, result: TensorType
+) -> tuple[View, KernelWriter, str]:
+    """Copies the tensor; returns the copy and the writer of the second launch, which changes it."""
+    target = _copied(build, x, reduction, result)
     writer = build.writer()
     if reduction != "none":
         writer.read(target)
