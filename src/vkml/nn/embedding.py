@@ -37,7 +37,7 @@ class _Table(Module):
     def reset_parameters(self) -> None:
         """Normally, of mean 0 and standard deviation 1; zeros for the padding."""
         init.normal_(self.weight)
-        if self.padding_idx is not None and self.weight.device != "meta":
+        if self.padding_idx is not None and not self.weight.is_meta:
             self.weight[self.padding_idx] = 0
 
     def _repr(self, *first: str) -> list[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vkml.errors import InvalidArgument
-from vkml.ir import DType
+from vkml.ir import DType, dtypes
+from vkml.nn import hooks
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import forget_gradients, no_grad
 from vkml.tensors.creation import tensor
+from vkml.tensors.jit import jit
+from vkml.tracing.value import mode
 
 T = TypeVar("T", bound="Module")
 
@@ -39,23 +42,40 @@ class Module:
 
     def __init__(self) -> None:
         self.__dict__.update(_parameters={}, _buffers={}, _modules={}, _unsaved=set(), training=True)
-        self.__dict__.update(_hooks=[], _pre_hooks=[])
+        self.__dict__.update(_hooks={}, _pre_hooks={}, _compiled=None)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """What it computes."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        for pre_hook in self._pre_hooks:
-            changed = pre_hook(self, arguments)
-            if changed is not None:
-                arguments = changed if isinstance(changed, tuple) else (changed,)
-        made = self.forward(*arguments, **named)
-        for hook in self._hooks:
-            changed = hook(self, arguments, made)
-            if changed is not None:
-                made = changed
-        return made
+        if self._compiled is not None and not (mode.tracks and self._learns(arguments, named)):
+            return self._compiled[self.training](*arguments, **named)
+        return self._called(*arguments, **named)
+
+    def _called(self, *arguments: Any, **named: Any) -> Any:
+        if self._pre_hooks:
+            arguments, named = hooks.before(self, self._pre_hooks, arguments, named)
+        if not self._hooks:
+            return self.forward(*arguments, **named)
+        try:
+            made = self.forward(*arguments, **named)
+        except Exception:
+            hooks.after(self, self._hooks, arguments, named, None, failed=True)
+            raise
+        return hooks.after(self, self._hooks, arguments, named, made)
+
+    def _learns(self, arguments: Any, named: Any) -> bool:
+        """Whether gradients flow through what it computes."""
+        tensors = [*arguments, *named.values(), *self.parameters()]
+        return any(isinstance(one, Tensor) and one.requires_grad for one in tensors)
+
+    def compile(self, *arguments: Any, **named: Any) -> None:
+        """Has what it computes without gradients be one plan for each form of arguments; see `vkml.jit`.
+
+        Where gradients flow it is called as it is: `vkml.jit` takes a whole training step.
+        """
+        self.__dict__["_compiled"] = {is_on: jit(self._called) for is_on in (False, True)}
 
     # -- attributes -----------------------------------------------------------------------------------------
 
@@ -63,8 +83,9 @@ class Module:
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _unsaved: set[str]
-    _hooks: list[Callable[..., Any]]
-    _pre_hooks: list[Callable[..., Any]]
+    _hooks: hooks.Hooks
+    _pre_hooks: hooks.Hooks
+    _compiled: dict[bool, Callable[..., Any]] | None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_parameters" not in self.__dict__:
@@ -103,76 +124,212 @@ class Module:
                 return
         raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+
+    def _check_name(self, name: str, table: Mapping[str, Any], what: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} name should be a string. Got {type(name).__name__}")
+        if "." in name or not name:
+            raise KeyError(f'{what} name can\'t contain "." or be empty, got: {name!r}')
+        if name not in table and (name in self.__dict__ or hasattr(self, name)):
+            raise KeyError(f"attribute {name!r} already exists")
+
     def register_parameter(self, name: str, value: Parameter | None) -> None:
-        """Adds a parameter, or the place of one that is None."""
+        """Adds a parameter, or the place of one that is None.
+
+        Raises:
+            KeyError: the name is another attribute's, or has a point in it.
+            TypeError: the value is something else.
+        """
+        self._check_name(name, self._parameters, "parameter")
+        if value is not None and not isinstance(value, Parameter):
+            raise TypeError(f"cannot assign {type(value).__name__} as parameter {name!r}: Parameter or None")
         self._parameters[name] = value
 
     def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
-        """Adds a tensor that is no parameter, and part of `state_dict` where it is persistent."""
+        """Adds a tensor that is no parameter, and part of `state_dict` where it is persistent.
+
+        Raises:
+            KeyError: the name is another attribute's, or has a point in it.
+            TypeError: the value is something else.
+        """
+        self._check_name(name, self._buffers, "buffer")
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"cannot assign {type(value).__name__} as buffer {name!r}: Tensor or None")
         self._buffers[name] = value
-        if not persistent:
-            self._unsaved.add(name)
+        (self._unsaved.discard if persistent else self._unsaved.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Adds a module."""
+        """Adds a module.
+
+        Raises:
+            KeyError: the name is another attribute's, or has a point in it.
+            TypeError: it is something else.
+        """
+        self._check_name(name, self._modules, "module")
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass")
         self._modules[name] = module
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> None:
-        """Has `hook(module, arguments, result)` called after `forward`, and takes what it returns."""
-        self._hooks.append(hook)
+    register_module = add_module
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> None:
-        """Has `hook(module, arguments)` called before `forward`; what it returns replaces the arguments."""
-        self._pre_hooks.append(hook)
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False,
+        always_call: bool = False,
+    ) -> hooks.RemovableHandle:  # fmt: skip
+        """Has `hook(module, arguments, result)` called after `forward`, and takes what it returns.
+
+        Args:
+            hook: the function.
+            prepend: whether it comes before those that there are.
+            with_kwargs: whether named arguments come behind the others.
+            always_call: whether it is called where `forward` raises, too.
+        """
+        made = hooks.Hook(hook, with_kwargs, always_call)
+        return hooks.RemovableHandle(self, "_hooks", made, prepend)
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> hooks.RemovableHandle:
+        """Has `hook(module, arguments)` called before `forward`; what it returns replaces the arguments.
+
+        Args:
+            hook: the function.
+            prepend: whether it comes before those that there are.
+            with_kwargs: whether named arguments come behind the others; it then returns both.
+        """
+        return hooks.RemovableHandle(self, "_pre_hooks", hooks.Hook(hook, with_kwargs), prepend)
 
     # -- what is in it --------------------------------------------------------------------------------------
 
-    def named_modules(self, prefix: str = "", _seen: set[int] | None = None) -> Iterator[tuple[str, Module]]:
-        """It and all modules in it, each once, with their names."""
-        seen = set() if _seen is None else _seen
-        if id(self) in seen:
+    def named_modules(
+        self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """It and all modules in it, with their names.
+
+        Args:
+            memo: modules that are left out.
+            prefix: of the names.
+            remove_duplicate: whether one with several names comes once.
+        """
+        seen: set[Module] = set() if memo is None else memo
+        if self in seen:
             return
-        seen.add(id(self))
+        if remove_duplicate:
+            seen.add(self)
         yield prefix, self
         for name, module in self._modules.items():
             if module is not None:
-                yield from module.named_modules(f"{prefix}.{name}" if prefix else name, seen)
+                inner = f"{prefix}.{name}" if prefix else name
+                yield from module.named_modules(seen, inner, remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
         """It and all modules in it."""
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly in it, with their names."""
-        return ((name, module) for name, module in self._modules.items() if module is not None)
+        """The modules directly in it, each once, with their names."""
+        seen: set[Module] = set()
+        for name, module in self._modules.items():
+            if module is not None and module not in seen:
+                seen.add(module)
+                yield name, module
 
     def children(self) -> Iterator[Module]:
-        """The modules directly in it."""
+        """The modules directly in it, each once."""
         return (module for _, module in self.named_children())
 
-    def _named(self, table: str, recurse: bool) -> Iterator[tuple[str, Any]]:
+    def _named(self, table: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for prefix, module in self.named_modules() if recurse else [("", self)]:
+        modules = self.named_modules(prefix=prefix, remove_duplicate=once) if recurse else [(prefix, self)]
+        for inner, module in modules:
             for name, value in module.__dict__[table].items():
-                if value is not None and id(value) not in seen:
+                if value is not None and not (once and id(value) in seen):
                     seen.add(id(value))
-                    yield f"{prefix}.{name}" if prefix else name, value
+                    yield f"{inner}.{name}" if inner else name, value
 
-    def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """All parameters, each once, with their names."""
-        return self._named("_parameters", recurse)
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their names, each once unless `remove_duplicate` is off."""
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """All parameters, each once."""
-        return (value for _, value in self.named_parameters(recurse))
+        return (value for _, value in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """All buffers, each once, with their names."""
-        return self._named("_buffers", recurse)
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """All buffers with their names, each once unless `remove_duplicate` is off."""
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """All buffers, each once."""
-        return (value for _, value in self.named_buffers(recurse))
+        return (value for _, value in self.named_buffers(recurse=recurse))
+
+    def get_submodule(self, target: str) -> Module:
+        """A module in it by its name; itself by no name.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        found: Module = self
+        for name in target.split(".") if target else ():
+            inner = found._modules.get(name)
+            if inner is None:
+                raise AttributeError(f"{type(found).__name__} has no module {name!r} (of {target!r})")
+            found = inner
+        return found
+
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Puts a module in the place of one in it.
+
+        Args:
+            target: its name.
+            module: the new one.
+            strict: whether there has to be one.
+
+        Raises:
+            AttributeError: there is none where there has to be.
+            ValueError: the name is empty.
+        """
+        if not target:
+            raise ValueError("Cannot set the submodule without a target name!")
+        if not isinstance(module, Module):
+            raise ValueError(f"{type(module).__name__} is not a Module")
+        inner, _, name = target.rpartition(".")
+        owner = self.get_submodule(inner)
+        if strict and name not in owner._modules:
+            raise AttributeError(f"{type(owner).__name__} has no module {name!r} (of {target!r})")
+        setattr(owner, name, module)
+
+    def get_parameter(self, target: str) -> Parameter:
+        """A parameter by its name.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        found: Parameter = self._get(target, "_parameters", "parameter")
+        return found
+
+    def get_buffer(self, target: str) -> Tensor:
+        """A buffer by its name.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        found: Tensor = self._get(target, "_buffers", "buffer")
+        return found
+
+    def _get(self, target: str, table: str, what: str) -> Any:
+        inner, _, name = target.rpartition(".")
+        owner = self.get_submodule(inner)
+        found = owner.__dict__[table].get(name)
+        if found is None:
+            raise AttributeError(f"{type(owner).__name__} has no {what} {name!r} (of {target!r})")
+        return found
 
     # -- what becomes of it ---------------------------------------------------------------------------------
 
@@ -205,18 +362,49 @@ class Module:
 
     def to(self: T, *arguments: Any, device: Any = None, dtype: DType | None = None) -> T:
         """Moves and converts all parameters and buffers of floats; returns it."""
-        for module in self.modules():
-            for table in (module._parameters, module._buffers):
-                for value in table.values():
-                    if value is not None:
-                        value._become_elsewhere(arguments, device, dtype)
+        for value in self._tensors():
+            value._become_elsewhere(arguments, device, dtype)
         return self
+
+    def _tensors(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All parameters and buffers, each once."""
+        seen: set[int] = set()
+        for table in ("_parameters", "_buffers"):
+            for _, value in self._named(table, "", recurse, True):
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    yield value
+
+    def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
+        """Gives all parameters and buffers memory on a device, whose contents are yet to be written; returns it.
+
+        Args:
+            device: its name.
+            recurse: whether those of modules in it, too.
+        """
+        for value in self._tensors(recurse):
+            value._become_empty(device)
+        return self
+
+    def type(self: T, dst_type: DType) -> T:
+        """All parameters and buffers of floats in an element type."""
+        return self.to(dst_type)
 
     def float(self: T) -> T:
         """All parameters and buffers of floats as float32."""
-        from vkml.ir.dtypes import FLOAT32
+        return self.to(dtypes.FLOAT32)
 
-        return self.to(FLOAT32)
+    def double(self: T) -> T:
+        """All parameters and buffers of floats as float64."""
+        return self.to(dtypes.FLOAT64)
+
+    def half(self: T) -> T:
+        """All parameters and buffers of floats as float16."""
+        return self.to(dtypes.FLOAT16)
+
+    def bfloat16(self: T) -> T:
+        """All parameters and buffers of floats as bfloat16."""
+        return self.to(dtypes.BFLOAT16)
 
     def cpu(self: T) -> T:
         """All of it on the CPU."""
@@ -224,53 +412,101 @@ class Module:
 
     # -- state ----------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by PyTorch's names, detached."""
-        return {name: value.detach() for name, value in self._saved().items()}
+    def get_extra_state(self) -> Any:
+        """What else is saved of it: a tensor, where a subclass has something."""
+        raise NotImplementedError
 
-    def _saved(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by PyTorch's names."""
-        found: dict[str, Tensor] = {}
-        for prefix, module in self.named_modules():
+    def set_extra_state(self, state: Any) -> None:
+        """Takes what `get_extra_state` gave."""
+        raise NotImplementedError
+
+    def state_dict(
+        self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
+        """Parameters and persistent buffers by PyTorch's names.
+
+        Args:
+            destination: what they are added to, and what is returned.
+            prefix: of the names.
+            keep_vars: whether they come themselves, and not detached.
+        """
+        found = {} if destination is None else destination
+        for name, value in self._saved(prefix).items():
+            found[name] = value if keep_vars or not isinstance(value, Tensor) else value.detach()
+        return found
+
+    def _saved(self, prefix: str = "") -> dict[str, Any]:
+        """Parameters, persistent buffers and extra states by PyTorch's names, all that they have."""
+        found: dict[str, Any] = {}
+        for inner, module in self.named_modules(prefix=prefix.removesuffix("."), remove_duplicate=False):
+            start = f"{inner}." if inner else ""
             for table in (module._parameters, module._buffers):
                 for name, value in table.items():
                     if value is not None and not (table is module._buffers and name in module._unsaved):
-                        found[f"{prefix}.{name}" if prefix else name] = value
+                        found[start + name] = value
+            if type(module).get_extra_state is not Module.get_extra_state:
+                found[start + _EXTRA] = module.get_extra_state()
         return found
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True
-    ) -> tuple[list[str], list[str]]:
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Incompatible:
         """Takes parameters and buffers from tensors or arrays by their names.
+
+        Args:
+            state_dict: the tensors.
+            strict: whether the names must be the same.
+            assign: whether the tensors themselves become parameters and buffers, with their devices and types.
 
         Returns:
             names that are missing among them, and names that it does not have.
 
         Raises:
-            RuntimeError: one has another shape; or there are such names, and `strict` is on.
+            RuntimeError: one has another shape; there are such names, and `strict` is on; or one of its own has
+                no data to be written, and `assign` is off.
         """
         own = self._saved()
         missing = [name for name in own if name not in state_dict]
         more = [name for name in state_dict if name not in own]
+        extra = {name for name in own if name.rpartition(".")[2] == _EXTRA}
         found = {
             name: value if isinstance(value, Tensor) else tensor(value)
             for name, value in state_dict.items()
-            if name in own
+            if name in own and name not in extra
         }
         wrong = [
             f"{name}: {list(value.shape)} instead of {list(own[name].shape)}"
             for name, value in found.items()
             if value.shape != own[name].shape
         ]
-        if wrong or (strict and (missing or more)):
+        empty = [name for name in found if own[name].is_meta and not assign]
+        if wrong or empty or (strict and (missing or more)):
             parts = [("missing: " + ", ".join(missing))] if missing and strict else []
             parts += [("not known: " + ", ".join(more))] if more and strict else []
             parts += ["of other shapes: " + ", ".join(wrong)] if wrong else []
+            parts += [f"without data (assign=True, or to_empty() before): {', '.join(empty)}"] if empty else []
             raise InvalidState(f"the state does not fit {type(self).__name__}; " + "; ".join(parts))
         with no_grad():
             for name, value in found.items():
-                own[name].copy_(value.to(own[name].device))
-        return missing, more
+                if assign:
+                    self._assign(name, value)
+                else:
+                    own[name].copy_(value.to(own[name].device))
+        for name in extra:
+            if name in state_dict:
+                self.get_submodule(name.rpartition(".")[0]).set_extra_state(state_dict[name])
+        return Incompatible(missing, more)
+
+    def _assign(self, name: str, value: Tensor) -> None:
+        inner, _, last = name.rpartition(".")
+        owner = self.get_submodule(inner)
+        before = owner._parameters.get(last)
+        if before is None:
+            owner._buffers[last] = value
+        elif isinstance(value, Parameter):
+            owner._parameters[last] = value
+        else:
+            owner._parameters[last] = Parameter(value, before.requires_grad)
 
     # -- text -----------------------------------------------------------------------------------------------
 
@@ -283,6 +519,21 @@ class Module:
         if not lines:
             return f"{type(self).__name__}({self.extra_repr()})"
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+_EXTRA = "_extra_state"
+
+
+class Incompatible(NamedTuple):
+    """What names of a state did not fit."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        if not any(self):
+            return "<All keys matched successfully>"
+        return f"Incompatible(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
 class InvalidState(InvalidArgument, RuntimeError):

@@ -31,11 +31,10 @@ class _NormBase(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        self.weight = Parameter(empty(num_features, device=device, dtype=dtype)) if affine else None
-        self.bias = Parameter(empty(num_features, device=device, dtype=dtype)) if affine and bias else None
-        for name in ("weight", "bias"):
-            if getattr(self, name) is None:
-                self.register_parameter(name, None)
+        weight = Parameter(empty(num_features, device=device, dtype=dtype)) if affine else None
+        addend = Parameter(empty(num_features, device=device, dtype=dtype)) if affine and bias else None
+        self.register_parameter("weight", weight)
+        self.register_parameter("bias", addend)
         tracks = track_running_stats
         self.register_buffer(
             "running_mean", zeros(num_features, device=device, dtype=dtype) if tracks else None

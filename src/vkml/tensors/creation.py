@@ -13,6 +13,7 @@ from vkml.ir import DType, dtypes
 from vkml.tensors.promotion import checked, get_default_dtype, number_type
 from vkml.tensors.tensor import Tensor, device_name
 from vkml.tracing import value_of
+from vkml.tracing.meta import absent, is_meta
 
 Array = np.ndarray[Any, Any]
 
@@ -50,6 +51,8 @@ def _array(data: Any, dtype: DType | None) -> Array:
 
 
 def _of_array(array: Array, device: Any) -> Tensor:
+    if is_meta(device):
+        return Tensor(absent(dtypes.from_numpy(array.dtype), array.shape))
     where = None if device is None else device_of(device_name(device))
     array = as_array(array, "the value", "C")
     if not array.dtype.isnative or array.dtype.kind not in "fiub":
@@ -75,7 +78,10 @@ def full(
 ) -> Tensor:  # fmt: skip
     """A tensor of one number throughout."""
     kind = checked(dtype) or number_type(fill_value)
-    made = _of_array(np.full(tuple(size), fill_value, kind.storage), device)
+    dims = tuple(size)
+    # Broadcast, where nobody needs the elements.
+    number = np.asarray(fill_value, kind.storage)
+    made = _of_array(np.broadcast_to(number, dims) if is_meta(device) else np.full(dims, number), device)
     return made.requires_grad_() if requires_grad else made
 
 

@@ -21,6 +21,7 @@ from vkml.tensors.promotion import category, checked
 from vkml.tensors.random_in_place import RandomInPlace
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
+from vkml.tracing.meta import META, absent, is_meta
 from vkml.tracing.value import mode, tracking
 
 Array = np.ndarray[Any, Any]
@@ -120,11 +121,15 @@ class Tensor(RandomInPlace):
             assert self._view is not None
             self._base._write(self._view.write(self._base.value, value))
             return self
+        self._put(_there(value, self._traced.device))
+        return self
+
+    def _put(self, value: Traced) -> None:
+        """Gives it, which is no view, a value that may be of another device or type."""
         latest = captures.latest
         if latest is not None and id(self) not in latest.made:
             latest.written.setdefault(id(self), (self, self._traced))
         self._replace(_alone(value) if self._traced.is_leaf else value)
-        return self
 
     def _replace(self, value: Traced) -> None:
         """Gives it another value, and the part in gradients that it had."""
@@ -296,6 +301,9 @@ class Tensor(RandomInPlace):
 
         if self.requires_grad and mode.tracks and not self.is_leaf:
             raise NotDifferentiable("gradients do not flow between devices yet: move leaves")
+        if is_meta(name):
+            found = Tensor(absent(self.dtype, self.shape))
+            return found.requires_grad_() if self.requires_grad else found
         found = Tensor(value_of(self._elements(), device_of(name)))
         return found.requires_grad_() if self.requires_grad else found
 
@@ -305,9 +313,22 @@ class Tensor(RandomInPlace):
             kept = [x for x in arguments if self.dtype.is_float or not isinstance(x, DType)]
             made = self.detach().to(*kept, device=device, dtype=dtype if self.dtype.is_float else None)
             if made.device != self.device or made.dtype != self.dtype:
-                self._write(made.value)
+                self._put(made.value)
                 if self._grad is not None:
                     self._grad = self._grad.to(made.device, made.dtype)
+
+    def _become_empty(self, device: Any) -> None:
+        """Becomes one on a device whose elements are yet to be written."""
+        from vkml.tensors.creation import empty
+
+        with tracking(False):
+            self._put(empty(*self.shape, dtype=self.dtype, device=device).value)
+            self._grad = None
+
+    @property
+    def is_meta(self) -> Flag:
+        """Whether it has a type and a shape, and no elements."""
+        return self._traced.device is META
 
     def cpu(self) -> Tensor:
         """On the CPU."""
@@ -521,6 +542,18 @@ class Tensor(RandomInPlace):
         """The same elements, through which no gradient flows."""
         return Tensor(_alone(self.value))
 
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise NotDifferentiable("only leaves can be copied deeply: use detach(), or clone()")
+        made = type(self).__new__(type(self))
+        Tensor.__init__(made, self.detach().value)
+        memo[id(self)] = made
+        if self.requires_grad:
+            made.requires_grad_()
+        if self._grad is not None:
+            made._grad = self._grad.__deepcopy__(memo)
+        return made
+
     def detach_(self) -> Tensor:
         """Cuts it from what it was made of; returns it."""
         self._hold(_alone(self.value))
@@ -572,6 +605,16 @@ def _alone(value: Traced) -> Traced:
         return Traced(value.type, value.device, value.data)
     with tracking(False):
         return apply("Identity", value)
+
+
+def _there(value: Traced, device: Any) -> Traced:
+    """A value for a tensor of a device: what is made of constants alone is computed there."""
+    if device is META:
+        return absent(value.type.dtype, value.dims)
+    if value.is_free and device is not None:
+        value = apply("Identity", value)
+        value.device = device
+    return value
 
 
 def device_name(device: Any) -> str:

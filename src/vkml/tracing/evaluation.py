@@ -115,7 +115,10 @@ def _applications(targets: Sequence[Traced]) -> list[Application]:
     stack = [value.application for value in targets if value.data is None]
     while stack:
         application = stack.pop()
-        assert application is not None, "a value without data or history"
+        if application is None:
+            raise NotImplementedError(
+                "a tensor on 'meta' has no elements: give its module memory with to_empty(), and write into that"
+            )
         if application.serial in found:
             continue
         found[application.serial] = application

@@ -190,7 +190,7 @@ class Traced:
     def is_free(self) -> bool:
         """Whether it is computed wherever it is needed: a constant, or made of nothing else."""
         if self.data is None and self.application is not None:
-            return self.application.is_free
+            return self.device is None and self.application.is_free
         return self.kind is not Kind.DATA
 
     def __repr__(self) -> str:

@@ -66,8 +66,8 @@ def interpolate(
     else:
         scales = _each(scale_factor, rank, "scale_factor", float)
         wanted = [math.floor(size * scale) for size, scale in zip(own, scales, strict=True)]
-        if recompute_scale_factor:
-            scales = None
+        if recompute_scale_factor or align_corners:
+            scales = None  # corners on corners, whatever the scale
     if min(wanted) < 1 or min(own) < 1:
         raise RuntimeError(
             f"Input and output sizes should be greater than 0, but got {list(own)} and {list(wanted)}"
@@ -108,17 +108,16 @@ def _method(mode: str, align_corners: bool | None, antialias: bool) -> dict[str,
             "coordinate_transformation_mode": "half_pixel",
             "nearest_mode": "round_prefer_ceil",
         }
-    coordinates = "align_corners" if align_corners else "half_pixel"
-    found: dict[str, Any] = {"coordinate_transformation_mode": coordinates, "antialias": int(antialias)}
+    found: dict[str, Any] = {
+        "mode": "cubic" if mode == "bicubic" else "linear",
+        "coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel",
+        "antialias": int(antialias),
+        "exclude_outside": int(antialias),
+    }
     if mode == "bicubic":
         # Keys' parameter, which PyTorch changes where it smooths.
-        return {
-            "mode": "cubic",
-            "cubic_coeff_a": -0.5 if antialias else -0.75,
-            "exclude_outside": int(antialias),
-            **found,
-        }
-    return {"mode": "linear", **found}
+        found["cubic_coeff_a"] = -0.5 if antialias else -0.75
+    return found
 
 
 def upsample(
