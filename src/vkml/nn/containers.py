@@ -1,11 +1,12 @@
-"""Modules that hold others."""
+"""Modules that hold others, or parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from vkml.nn.module import Module
+from vkml.nn.module import Module, Parameter
+from vkml.tensors import Tensor
 
 
 class Sequential(Module):
@@ -103,3 +104,75 @@ class ModuleDict(Module):
     def items(self) -> Iterable[tuple[str, Module]]:
         """Names and modules."""
         return self.named_children()
+
+
+def _parameter(value: Tensor) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)
+
+
+class ParameterList(Module):
+    """A list of parameters; tensors become such."""
+
+    def __init__(self, values: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.extend(values)
+
+    def append(self, value: Tensor) -> ParameterList:
+        """Adds one."""
+        self.register_parameter(str(len(self)), _parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Tensor]) -> ParameterList:
+        """Adds several."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._all())
+
+    def _all(self) -> list[Parameter]:
+        return [value for value in self._parameters.values() if value is not None]
+
+    def __getitem__(self, index: int | slice) -> Any:
+        found = self._all()[index]
+        return ParameterList(found) if isinstance(found, list) else found
+
+    def __setitem__(self, index: int, value: Tensor) -> None:
+        self._parameters[str(range(len(self))[index])] = _parameter(value)
+
+
+class ParameterDict(Module):
+    """Parameters by name; tensors become such."""
+
+    def __init__(self, values: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        for name, value in (values or {}).items():
+            self[name] = value
+
+    def __getitem__(self, name: str) -> Parameter:
+        found = self._parameters[name]
+        assert found is not None
+        return found
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self.register_parameter(name, _parameter(value))
+
+    def __delitem__(self, name: str) -> None:
+        del self._parameters[name]
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parameters
+
+    def items(self) -> Iterable[tuple[str, Parameter]]:
+        """Names and parameters."""
+        return [(name, self[name]) for name in self]

@@ -31,6 +31,8 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 @no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Evenly from [a, b)."""
+    if tensor.is_meta:  # as much as it would hold is not drawn
+        return tensor
     return tensor.copy_((rand(*tensor.shape, generator=generator) * (b - a) + a).to(tensor.device))
 
 
@@ -39,6 +41,8 @@ def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Normally, of a mean and a standard deviation."""
+    if tensor.is_meta:
+        return tensor
     return tensor.copy_((randn(*tensor.shape, generator=generator) * std + mean).to(tensor.device))
 
 

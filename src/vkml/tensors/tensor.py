@@ -267,6 +267,8 @@ class Tensor(RandomInPlace):
         return int(self.item())
 
     def __repr__(self) -> str:
+        if self.is_meta:
+            return f"tensor(..., device='meta', size={tuple(self.shape)})"
         text = np.array2string(self._elements(), separator=", ", precision=4, prefix="tensor(")
         more = (
             ""
