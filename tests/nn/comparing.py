@@ -114,9 +114,7 @@ def compare_layers(
     state = ours.state_dict()
     assert list(state) == list(theirs.state_dict())
     drawn = {
-        name: (random.random(value.shape) + 0.5).astype(np.float32)
-        if value.dtype.is_float
-        else value.numpy()
+        name: (random.random(value.shape) + 0.5).astype(np.float32) if value.dtype.is_float else value.numpy()
         for name, value in state.items()
     }
     theirs.load_state_dict({name: torch.tensor(value) for name, value in drawn.items()})

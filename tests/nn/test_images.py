@@ -103,7 +103,9 @@ def test_grids(device_name: str) -> None:
     for corners in (False, True):
         for mode, padding in (("bilinear", "zeros"), ("nearest", "border"), ("bilinear", "reflection")):
 
-            def both(f: Any, theta: Any, x: Any, corners: bool = corners, named: Any = (mode, padding)) -> Any:
+            def both(
+                f: Any, theta: Any, x: Any, corners: bool = corners, named: Any = (mode, padding)
+            ) -> Any:
                 grid = f.affine_grid(theta, (2, 3, 4, 3), align_corners=corners)
                 return f.grid_sample(x, grid, *named, align_corners=corners)
 
@@ -156,9 +158,9 @@ def test_by_hand(device_name: str) -> None:
     x = vkml.arange(4, device=device_name, dtype=vkml.float32).reshape(1, 1, 2, 2)
     assert functional.pad(x, [1, 0, 0, 0], "replicate").tolist() == [[[[0, 0, 1], [2, 2, 3]]]]
     assert functional.interpolate(x, scale_factor=2).tolist()[0][0][1] == [0, 0, 1, 1]
-    assert functional.pixel_shuffle(vkml.arange(4, device=device_name, dtype=vkml.float32).reshape(4, 1, 1), 2)[
-        0
-    ].tolist() == [[0, 1], [2, 3]]
+    assert functional.pixel_shuffle(
+        vkml.arange(4, device=device_name, dtype=vkml.float32).reshape(4, 1, 1), 2
+    )[0].tolist() == [[0, 1], [2, 3]]
     columns = functional.unfold(x, 2)
     assert columns.tolist() == [[[0], [1], [2], [3]]]
     assert functional.fold(columns, 2, 2).tolist() == x.tolist()

@@ -169,7 +169,9 @@ def test_modules(name: str, named: dict[str, Any], inputs: list[Any]) -> None:
     torch = pytest.importorskip("torch")
     arrays = {key: value for key, value in named.items() if isinstance(value, np.ndarray)}
     ours = getattr(nn, name)(**{**named, **{key: vkml.tensor(value) for key, value in arrays.items()}})
-    theirs = getattr(torch.nn, name)(**{**named, **{key: torch.tensor(value) for key, value in arrays.items()}})
+    theirs = getattr(torch.nn, name)(
+        **{**named, **{key: torch.tensor(value) for key, value in arrays.items()}}
+    )
     assert repr(ours) == repr(theirs) and list(ours.state_dict()) == list(theirs.state_dict())
     theirs.double()
     compare(ours, theirs, inputs, "cpu", constants=range(1, len(inputs)))
@@ -215,4 +217,3 @@ def test_wrong_targets() -> None:
         functional.multi_margin_loss(vkml.ones(3, 4), vkml.zeros(4, dtype=vkml.int64))
     with pytest.raises(ValueError, match="margin"):
         functional.triplet_margin_loss(vkml.ones(3), vkml.ones(3), vkml.ones(3), margin=0)
-

@@ -65,7 +65,9 @@ def test_norms(rank: int, device_name: str) -> None:
         if rank == 1:  # there PyTorch takes no list
             named["kernel_size"] = named["kernel_size"][0]
         ours, theirs = (getattr(f, f"lp_pool{rank}d") for f in (functional, torch.nn.functional))
-        compare(lambda x: ours(x, p, **named), lambda x: theirs(x, p, **named), [np.abs(x) + 0.1], device_name)
+        compare(
+            lambda x: ours(x, p, **named), lambda x: theirs(x, p, **named), [np.abs(x) + 0.1], device_name
+        )
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -96,7 +98,10 @@ def test_unpooling(rank: int, device_name: str) -> None:
 
     # Windows overlap: an element that is the greatest of two comes back once.
     compare(
-        lambda x: both(functional, x, "ours"), lambda x: both(torch.nn.functional, x, "theirs"), [x], device_name
+        lambda x: both(functional, x, "ours"),
+        lambda x: both(torch.nn.functional, x, "theirs"),
+        [x],
+        device_name,
     )
 
 

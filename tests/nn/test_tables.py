@@ -17,7 +17,8 @@ NUMBERS = np.array([[1, 0, 4, 1], [2, 2, 5, 1]])
 
 
 @pytest.mark.parametrize(
-    "named", [{}, {"padding_idx": 1}, {"scale_grad_by_freq": True}, {"padding_idx": -2, "scale_grad_by_freq": True}]
+    "named",
+    [{}, {"padding_idx": 1}, {"scale_grad_by_freq": True}, {"padding_idx": -2, "scale_grad_by_freq": True}],
 )
 def test_embedding(named: dict[str, Any], device_name: str) -> None:
     torch = pytest.importorskip("torch")
@@ -34,7 +35,10 @@ def test_norms_are_limited_in_place(device_name: str) -> None:
     """Only of rows that are read, and only once."""
     torch = pytest.importorskip("torch")
     for p in (2.0, 1.0):
-        ours, theirs = nn.Embedding(6, 3, max_norm=0.7, norm_type=p), torch.nn.Embedding(6, 3, max_norm=0.7, norm_type=p)
+        ours, theirs = (
+            nn.Embedding(6, 3, max_norm=0.7, norm_type=p),
+            torch.nn.Embedding(6, 3, max_norm=0.7, norm_type=p),
+        )
         compare_layers(ours, theirs, [np.array([1, 4, 4])], device_name)
         norms = np.linalg.norm(ours.weight.detach().cpu().numpy(), p, 1)
         assert (norms[[1, 4]] < 0.71).all() and (norms[[0, 2, 3, 5]] > 0.71).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -539,6 +540,22 @@ class Tensor(RandomInPlace):
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise RuntimeError(f"a gradient is like its tensor: {self.dtype.numpy_name}{list(self.shape)}")
         self._grad = value
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
+        """A leaf of its own with the same elements and gradient, as `copy.deepcopy` asks for.
+
+        Raises:
+            RuntimeError: it is no leaf.
+        """
+        if not self.is_leaf:
+            raise NotDifferentiable("only leaves can be copied deeply: use clone() or detach()")
+        made = memo[id(self)] = type(self).__new__(type(self))
+        Tensor.__init__(made, _alone(self.value))
+        if self.requires_grad:
+            made.requires_grad_()
+        made._grad = deepcopy(self._grad, memo)
+        made.__dict__.update(deepcopy(self.__dict__, memo))
+        return made
 
     def detach(self) -> Tensor:
         """The same elements, through which no gradient flows."""
