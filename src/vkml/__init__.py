@@ -15,7 +15,7 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vkml import nn, onnx, optim
+    from vkml import autograd, func, nn, onnx, optim, utils
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.io_binding import IOBinding
     from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
@@ -79,19 +79,20 @@ _LAZY = {
 }
 
 __all__ = [  # noqa: F405
-    "CaptureError", "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error", "ExecutionMode",
-    "Fail", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
+    "AnomalyFound", "CaptureError", "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error",
+    "ExecutionMode", "Fail", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
     "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
     "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
     "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor",
-    "UnknownOption", "UnsupportedOperator", "close_devices", "devices", "jit", "nn", "onnx", "optim",
+    "UnknownOption", "UnsupportedOperator", "autograd", "close_devices", "devices", "func", "jit", "nn", "onnx",
+    "optim", "utils",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("nn", "onnx", "optim"):
+    if name in ("autograd", "func", "nn", "onnx", "optim", "utils"):
         return importlib.import_module(f"vkml.{name}")
     if name in _DTYPES:
         from vkml.ir import dtypes

@@ -70,6 +70,10 @@ class NotDifferentiable(RuntimeException, RuntimeError):
     """A derivative was asked for that does not exist, or that vkml does not know."""
 
 
+class AnomalyFound(RuntimeException, RuntimeError):
+    """A number that is none was looked for, and found."""
+
+
 class CaptureError(RuntimeException, RuntimeError):
     """A function that is to be captured does what cannot be repeated without it."""
 

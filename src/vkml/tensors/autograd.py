@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from vkml.errors import NotDifferentiable
-from vkml.tensors.backward import cotangent_of, hooked
+from vkml.tensors.anomaly import check_values
+from vkml.tensors.backward import cotangent_of, gradient_check, hooked, run_backward
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import gradients
 from vkml.tracing.gradient import release
@@ -39,21 +40,54 @@ class set_grad_enabled:
         return cast(F, within)
 
 
-class no_grad(set_grad_enabled):
+class _Switch(set_grad_enabled):
+    """A context, or a decorator with or without parentheses."""
+
+    _flows: bool
+
+    def __new__(cls, function: Any = None) -> Any:
+        made = super().__new__(cls)
+        if function is None:
+            return made
+        made.__init__()  # type: ignore[misc]
+        return made(function)
+
+    def __init__(self) -> None:
+        super().__init__(self._flows)
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def within(*arguments: Any, **named: Any) -> Any:
+            with type(self)():
+                return function(*arguments, **named)
+
+        return cast(F, within)
+
+
+class no_grad(_Switch):
     """A context, or a decorator, in which no gradients flow through what is computed."""
 
-    def __init__(self, mode: bool = False) -> None:
-        super().__init__(mode)
+    _flows = False
 
 
-class enable_grad(set_grad_enabled):
+class enable_grad(_Switch):
     """A context, or a decorator, in which gradients flow again."""
 
+    _flows = True
+
+
+class inference_mode(set_grad_enabled):
+    """As `no_grad`; nothing is kept here that it would spare besides.
+
+    Args:
+        mode: False: gradients flow again.
+    """
+
     def __init__(self, mode: bool = True) -> None:
-        super().__init__(mode)
+        super().__init__(not mode)
 
-
-inference_mode = no_grad
+    def __call__(self, function: F) -> F:
+        return set_grad_enabled(self._mode)(function)
 
 
 def forget_gradients(tensors: Iterable[Tensor], set_to_none: bool = True) -> None:
@@ -94,11 +128,42 @@ def grad(
     for end in ends:
         if not end.requires_grad:
             raise NotDifferentiable("an output does not require grad")
+    if mode.finds_nan:
+        check_values([end.value for end in ends])
     with tracking(create_graph):
         given = [cotangent_of(end, count) for end, count in zip(ends, counts, strict=True)]
-        made = gradients([end.value for end in ends], given, [start.value for start in starts], hooked)
+        made = gradients(
+            [end.value for end in ends],
+            given,
+            [start.value for start in starts],
+            hooked,
+            checked=gradient_check(),
+        )
     if not allow_unused and any(found is None for found in made):
         raise NotDifferentiable("an input was not used for the outputs: allow_unused=True gives None for it")
     if not (create_graph if retain_graph is None else retain_graph):
         release([end.value for end in ends])
     return tuple(None if found is None else Tensor(found) for found in made)
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+) -> None:
+    """Adds the gradients of tensors by every leaf that requires grad to the leaf's `grad`.
+
+    Args:
+        tensors: what is differentiated.
+        grad_tensors: what each of their elements counts; may be left out for single elements.
+        retain_graph: whether they can be differentiated once more; as `create_graph` where left out.
+        create_graph: whether the gradients can be differentiated in turn.
+    """
+    ends = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    counts = [grad_tensors] if isinstance(grad_tensors, Tensor) else list(grad_tensors or [None] * len(ends))
+    keeps = create_graph if retain_graph is None else retain_graph
+    for end, count in zip(ends, counts, strict=True):
+        run_backward(end, count, True, create_graph)
+    if not keeps:
+        release([end.value for end in ends])

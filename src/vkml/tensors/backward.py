@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, cast
 from vkml.errors import NotDifferentiable
 from vkml.ir.gradients import converted, expanded
 from vkml.tensors import tensor as core
+from vkml.tensors.anomaly import check_gradients, check_values
 from vkml.tensors.capture import is_capturing
 from vkml.tracing import EMITTER, Traced, evaluate, gradients, number
-from vkml.tracing.gradient import release, takers_of
-from vkml.tracing.value import tracking
+from vkml.tracing.gradient import Checked, release, takers_of
+from vkml.tracing.value import mode, tracking
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -47,9 +48,11 @@ def run_backward(
         raise NotDifferentiable(
             "the tensor does not require grad, or backward() was called on it before without retain_graph"
         )
+    if mode.finds_nan:
+        check_values([value])
     with tracking(create_graph):
         found = takers_of([value])
-        made = gradients([value], [cotangent_of(tensor, gradient)], found, hooked)
+        made = gradients([value], [cotangent_of(tensor, gradient)], found, hooked, checked=gradient_check())
         for taker, result in zip(found, made, strict=True):
             owner = owner_of(taker)
             if owner is not None and result is not None:
@@ -57,6 +60,11 @@ def run_backward(
     compute_later(value, is_looked_at=True)
     if not (create_graph if retain_graph is None else retain_graph):
         release([value])
+
+
+def gradient_check() -> Checked | None:
+    """What looks at each operator's gradients, where these are to be looked at."""
+    return check_gradients if mode.finds_nan else None
 
 
 def owner_of(value: Traced) -> Tensor | None:

@@ -17,6 +17,7 @@ from vkml.tensors import operations as op
 from vkml.tensors.backward import compute, run_backward
 from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.indexing import read, write
+from vkml.tensors.moving import joined_to
 from vkml.tensors.operands import filled, value_as
 from vkml.tensors.promotion import category, checked
 from vkml.tensors.random_in_place import RandomInPlace
@@ -302,13 +303,11 @@ class Tensor(RandomInPlace):
     def _moved(self, name: str) -> Tensor:
         from vkml.engine.ort_value import device_of
 
-        if self.requires_grad and mode.tracks and not self.is_leaf:
-            raise NotDifferentiable("gradients do not flow between devices yet: move leaves")
         if is_meta(name):
             found = Tensor(absent(self.dtype, self.shape))
             return found.requires_grad_() if self.requires_grad else found
-        found = Tensor(value_of(self._elements(), device_of(name)))
-        return found.requires_grad_() if self.requires_grad else found
+        moved = value_of(self._elements(), device_of(name))
+        return Tensor(joined_to(moved, self.value, self.device))
 
     def _become_elsewhere(self, arguments: Sequence[Any], device: Any, dtype: DType | None) -> None:
         """Becomes what `to` makes of it; the element type of floats alone changes."""

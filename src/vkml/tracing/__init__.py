@@ -2,9 +2,10 @@
 
 from vkml.tracing.emit import EMITTER, apply, apply_all, constant, number
 from vkml.tracing.evaluation import evaluate
-from vkml.tracing.gradient import gradients
-from vkml.tracing.value import Traced, value_of
+from vkml.tracing.gradient import gradients, tracked
+from vkml.tracing.value import Joined, Traced, value_of
 
 __all__ = [
-    "EMITTER", "Traced", "apply", "apply_all", "constant", "evaluate", "gradients", "number", "value_of",
+    "EMITTER", "Joined", "Traced", "apply", "apply_all", "constant", "evaluate", "gradients", "number",
+    "tracked", "value_of",
 ]  # fmt: skip

@@ -22,9 +22,9 @@ from vkml.engine.prepare import prepare_normalised
 from vkml.engine.runner import Runner
 from vkml.engine.weights import WeightStore
 from vkml.forks import renew_in_child
-from vkml.ir import Constant, Graph, Value
+from vkml.ir import Constant, Graph, Node, Value
 from vkml.ops.upgrading import NEWEST
-from vkml.tracing.value import Application, Kind, Traced
+from vkml.tracing.value import Application, Joined, Kind, Traced
 
 if TYPE_CHECKING:
     from vkml.vulkan import Device
@@ -240,6 +240,12 @@ def _graph(recorded: Recorded, inputs: Sequence[int]) -> Graph:
         outputs = tuple(
             f"value {recorded.places[application.serial, at]}" for at in range(len(application.types))
         )
+        if isinstance(application, Joined):
+            nodes += [
+                Node("Identity", (name(value),), (made,), version=NEWEST)
+                for value, made in zip(application.inputs, outputs, strict=True)
+            ]
+            continue
         nodes.append(replace(node, inputs=tuple(map(name, application.inputs)), outputs=outputs, name=""))
     constants = {
         names[id(value)]: Constant(value.type.dtype, value.dims, np.asarray(value.data))

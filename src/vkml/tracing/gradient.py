@@ -9,6 +9,7 @@ from vkml.tracing.emit import EMITTER, apply
 from vkml.tracing.value import Application, Traced
 
 Changed = Callable[[Traced, Traced], Traced]
+Checked = Callable[[Application, "Sequence[Traced | None]"], None]
 
 
 def gradients(
@@ -16,6 +17,9 @@ def gradients(
     cotangents: Sequence[Traced],
     wrt: Sequence[Traced],
     changed: Changed = lambda value, found: found,
+    *,
+    checked: Checked | None = None,
+    ends: Sequence[Traced] = (),
 ) -> list[Traced | None]:
     """Cotangents of `wrt` from those of `outputs`, recorded like any other operation.
 
@@ -24,6 +28,8 @@ def gradients(
         cotangents: of its types: what each element of an output counts.
         wrt: by what.
         changed: from a value between them and its cotangent, whole, to the one that is gone on with.
+        checked: called with each application and the cotangents of what it is made of.
+        ends: values that histories are not followed behind.
 
     Returns:
         Of each of `wrt`, a value of its type; None where the outputs do not depend on it.
@@ -32,7 +38,7 @@ def gradients(
         NotDifferentiable: an operator between them has no derivative; or what a value between them was made
             of has been released.
     """
-    between = _between(outputs, frozenset(map(id, wrt)))
+    between = _between(outputs, frozenset(map(id, wrt)), frozenset(map(id, ends)))
     found: dict[int, list[Traced]] = {}
     for value, cotangent in zip(outputs, cotangents, strict=True):
         found.setdefault(id(value), []).append(cotangent)
@@ -49,11 +55,14 @@ def gradients(
             continue
         try:
             results = application.operator.vjp(
-                EMITTER, application.node, application.inputs, made, incoming, needed
+                EMITTER, application.node, application.sources, made, incoming, needed
             )
         except NotDifferentiable as error:
-            raise NotDifferentiable(f"the gradient of {application.node.op} is not known: {error}") from None
-        for given, result in zip(application.inputs, results, strict=False):
+            name = application.operator.name
+            raise NotDifferentiable(f"the gradient of {name} is not known: {error}") from None
+        if checked is not None:
+            checked(application, results)
+        for given, result in zip(application.sources, results, strict=False):
             if given is not None and result is not None:
                 found.setdefault(id(given), []).append(result)
     asked = [total(value) for value in wrt]
@@ -73,21 +82,28 @@ _Step = tuple[Application, list[bool], list[Traced]]
 def takers_of(outputs: Sequence[Traced]) -> list[Traced]:
     """Leaves and values whose tensors take gradients, among some and what they are made of, in order."""
     found: dict[int, Traced] = {}
-    for application in _tracked(outputs):
-        for value in application.inputs:
+    for application in tracked(outputs):
+        for value in application.sources:
             if value is not None and (value.is_leaf or value.owner is not None):
                 found[id(value)] = value
     found.update({id(value): value for value in outputs if value.is_leaf or value.owner is not None})
     return [*found.values()]
 
 
-def _tracked(outputs: Sequence[Traced]) -> list[Application]:
-    """The applications through which gradients flow from outputs, in the order of recording."""
+def tracked(outputs: Sequence[Traced], ends: frozenset[int] = frozenset()) -> list[Application]:
+    """The applications through which gradients flow from outputs, in the order of recording.
+
+    Args:
+        outputs: of which values.
+        ends: values, by identity, that no history is followed behind.
+    """
     applications: dict[int, Application] = {}
     stack = list(outputs)
     while stack:
         value = stack.pop()
         application = value.application
+        if id(value) in ends:
+            continue
         if value.is_released:
             raise NotDifferentiable(
                 "gradients flow through what an earlier backward() has released: call that with "
@@ -97,11 +113,11 @@ def _tracked(outputs: Sequence[Traced]) -> list[Application]:
             continue
         if application.serial not in applications:
             applications[application.serial] = application
-            stack += [given for given in application.inputs if given is not None]
+            stack += [given for given in application.sources if given is not None]
     return [applications[serial] for serial in sorted(applications)]
 
 
-def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
+def _between(outputs: Sequence[Traced], wrt: frozenset[int], ends: frozenset[int]) -> list[_Step]:
     """The applications by which outputs depend on values, in the order of recording.
 
     A value that is asked for ends no path: another one may lie behind it. With each, which of its inputs
@@ -109,7 +125,7 @@ def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
     """
     depending: set[int] = set()
     steps: list[_Step] = []
-    for application in _tracked(outputs):
+    for application in tracked(outputs, ends):
         needed = [
             value is not None
             and value.type.dtype.is_float
@@ -121,7 +137,7 @@ def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
                     and value.application.serial in depending
                 )
             )
-            for value in application.inputs
+            for value in application.sources
         ]
         if any(needed):
             depending.add(application.serial)
@@ -132,7 +148,7 @@ def _between(outputs: Sequence[Traced], wrt: frozenset[int]) -> list[_Step]:
 
 def release(outputs: Sequence[Traced]) -> None:
     """Lets go of what outputs were made of, as far as nothing but their own computation needs it."""
-    for application in _tracked(outputs):
+    for application in tracked(outputs):
         application.tracks = False
         for at in range(len(application.types)):
             value = application.known_output(at)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,10 +53,12 @@ class Kind(Enum):
 
 class _Mode(threading.local):
     tracks = True
+    notes_lines = False
+    finds_nan = False
 
 
 mode = _Mode()
-"""Whether what this thread records keeps its history for gradients."""
+"""Whether what this thread records keeps its history for gradients, and the lines that recorded it."""
 
 
 @contextlib.contextmanager
@@ -71,8 +76,8 @@ class Application:
     """An operator applied to values."""
 
     __slots__ = (
-        "_kept", "_outputs", "depth", "device", "inputs", "is_free", "node", "operator", "serial", "tracks",
-        "types",
+        "_kept", "_outputs", "depth", "device", "inputs", "is_free", "line", "node", "operator", "serial",
+        "tracks", "types",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +98,8 @@ class Application:
         """Of what has to be computed before it is known."""
         self.is_free = True
         """Whether it is made of constants alone, so that it is computed wherever it is needed."""
+        self.line = users_line() if mode.notes_lines else ""
+        """Of the program, where that is noted."""
         keeps = mode.tracks
         for value in inputs:
             if value is not None:
@@ -104,6 +111,11 @@ class Application:
                     self.is_free = False
         self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
         self._kept: tuple[Traced, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Traced | None, ...]:
+        """What its gradients flow to: the inputs, unless the program says otherwise."""
+        return self.inputs
 
     def kept_outputs(self) -> tuple[Traced, ...]:
         """All of its outputs, which live as long as it does from now on."""
@@ -123,6 +135,54 @@ class Application:
             value.tracks = self.tracks and value.type.dtype.is_float
             self._outputs[at] = weakref.ref(value)
         return value
+
+
+class Joined(Application):
+    """Values whose gradient the program states: computed, each is one that has been recorded.
+
+    Args:
+        operator: whose `vjp` gives the cotangents of `sources`; of nodes nothing is known to it.
+        made: the values.
+        sources: what gradients flow to.
+    """
+
+    __slots__ = ("_sources",)
+
+    def __init__(
+        self, operator: Operator, made: Sequence[Traced], sources: Sequence[Traced | None]
+    ) -> None:
+        super().__init__(_joining(len(made)), operator, tuple(made), [value.type for value in made])
+        self._sources = tuple(sources)
+        self.tracks = mode.tracks and any(value is not None and value.tracks for value in sources)
+
+    @property
+    def sources(self) -> tuple[Traced | None, ...]:
+        return self._sources
+
+    def output(self, at: int) -> Traced:
+        value = super().output(at)
+        given = self.inputs[at]
+        if value.data is None and given is not None:
+            value.data = given.data
+        return value
+
+
+@functools.lru_cache(maxsize=None)
+def _joining(count: int) -> Node:
+    """One node for all that join so many values; for each, an Identity is computed."""
+    names = [tuple(f"{side}{at}" for at in range(count)) for side in "xy"]
+    return Node("Identity", names[0], names[1], {}, "joined")
+
+
+def users_line() -> str:
+    """The innermost line that is not vkml's own: ``train.py:12 in step``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+_OWN = str(Path(__file__).parent.parent) + os.sep
 
 
 class Traced:

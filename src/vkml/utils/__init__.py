@@ -1,0 +1,1 @@
+"""Tools beside tensors and layers, as in `torch.utils`."""

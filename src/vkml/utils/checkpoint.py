@@ -1,0 +1,192 @@
+"""Activations that are computed again instead of kept, as in `torch.utils.checkpoint`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from vkml.errors import NotDifferentiable
+from vkml.ir.gradients import Emitter
+from vkml.ir.graph import Node
+from vkml.ir.operator import Operator
+from vkml.tensors import random
+from vkml.tensors.tensor import Tensor
+from vkml.tensors.trees import mapped, tensors_in
+from vkml.tracing import Joined, Traced, gradients, tracked
+from vkml.tracing.value import mode, next_serial, tracking
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,
+    context_fn: Callable[[], tuple[Any, Any]] | None = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """What a function makes; for its gradient it is run again, so that nothing in it is kept (Chen et al., 2016).
+
+    The second run is recorded where the gradient needs it: in a plan of both ways, too, values of the first are
+    let go in between. Gradients flow to all that the function reads, arguments or not, to any order.
+
+    Args:
+        function: of tensors and other arguments; its second run must do the same as the first.
+        args: its arguments.
+        use_reentrant: is taken for PyTorch's sake.
+        context_fn: gives contexts for the first and the second run.
+        determinism_check: "default": a second run that reads other tensors is an error; "none" is as well.
+        debug: is taken for PyTorch's sake.
+        preserve_rng_state: whether the second run draws the same random numbers.
+        kwargs: its named arguments.
+
+    Raises:
+        NotDifferentiable: when gradients are computed: the second run did not read what the first one read.
+    """
+    if determinism_check not in ("default", "none"):
+        raise ValueError(f"determinism_check should be 'default' or 'none', got {determinism_check!r}")
+    first, second = (
+        (contextlib.nullcontext(), contextlib.nullcontext()) if context_fn is None else context_fn()
+    )
+    if not mode.tracks:
+        with first:
+            return function(*args, **kwargs)
+    state = random.default_generator.get_state() if preserve_rng_state else None
+    start = next_serial()
+    with first:
+        result = function(*args, **kwargs)
+    made = [tensor for tensor in tensors_in(result) if tensor.value.tracks]
+    sources = _sources([tensor.value for tensor in made], start)
+    if not sources:
+        return result
+    frozen = mapped(lambda tensor: tensor.value, (args, kwargs))
+    call = _Again(function, frozen, state, second, sources)
+    for application in tracked([tensor.value for tensor in made], frozenset(map(id, sources))):
+        # Only the joined values have a gradient.
+        application.tracks = False
+        for at in range(len(application.types)):
+            value = application.known_output(at)
+            if value is not None:
+                value.tracks = False
+    joined = Joined(call, [tensor.value for tensor in made], sources)
+    numbers = {id(tensor): n for n, tensor in enumerate(made)}
+
+    def shown(tensor: Tensor) -> Tensor:
+        at = numbers.get(id(tensor))
+        return tensor if at is None else Tensor(joined.output(at))
+
+    return mapped(shown, result)
+
+
+def checkpoint_sequential(
+    functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any
+) -> Any:
+    """Modules one after the other, in segments of which all but the last are checkpoints.
+
+    Args:
+        functions: a `Sequential`, or a list of modules or functions.
+        segments: how many.
+        input: of the first.
+        use_reentrant: is taken for PyTorch's sake.
+        kwargs: `preserve_rng_state`.
+    """
+    keeps = kwargs.pop("preserve_rng_state", True)
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    steps = list(functions.children()) if hasattr(functions, "children") else list(functions)
+
+    def run(part: Sequence[Any]) -> Callable[[Any], Any]:
+        def forward(x: Any) -> Any:
+            for step in part:
+                x = step(x)
+            return x
+
+        return forward
+
+    size = len(steps) // segments
+    for begin in range(0, size * (segments - 1), size) if size else ():
+        input = checkpoint(run(steps[begin : begin + size]), input, preserve_rng_state=keeps)
+    return run(steps[size * (segments - 1) :])(input)
+
+
+def _sources(made: Sequence[Traced], start: int) -> list[Traced]:
+    """What tracks of all that was there before a serial and values have been made of."""
+    found: dict[int, Traced] = {}
+    seen: set[int] = set()
+    stack = list(made)
+    while stack:
+        value = stack.pop()
+        application = value.application
+        if value.is_leaf or application is None or application.serial < start:
+            if value.tracks:
+                found[id(value)] = value
+        elif application.serial not in seen:
+            seen.add(application.serial)
+            stack += [given for given in application.sources if given is not None]
+    return [*found.values()]
+
+
+@contextlib.contextmanager
+def _drawing_from(state: Any) -> Iterator[None]:
+    """Has the default generator go on from a state, and then from where it was."""
+    if state is None:
+        yield
+        return
+    before = random.default_generator.get_state()
+    random.default_generator.set_state(state)
+    try:
+        yield
+    finally:
+        random.default_generator.set_state(before)
+
+
+class _Again(Operator):
+    """A function that is run again, as an operator: only its gradient is ever asked for."""
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Any, state: Any, second: Any, sources: Sequence[Traced]
+    ) -> None:
+        super().__init__("checkpoint")
+        self._function, self._arguments, self._state = function, arguments, state
+        self._second, self._sources = second, sources
+
+    def vjp(  # type: ignore[override]
+        self,
+        build: Emitter[Traced],
+        node: Node,
+        inputs: Sequence[Traced | None],
+        outputs: Sequence[Traced],
+        cotangents: Sequence[Traced | None],
+        needed: Sequence[bool],
+    ) -> Sequence[Traced | None]:
+        start = next_serial()
+        args, kwargs = _thawed(self._arguments)
+        with tracking(True), _drawing_from(self._state), self._second:
+            result = self._function(*args, **kwargs)
+        made = [tensor.value for tensor in tensors_in(result) if tensor.value.tracks]
+        known = {id(value) for value in self._sources}
+        if len(made) != len(outputs) or {id(value) for value in _sources(made, start)} != known:
+            raise NotDifferentiable(
+                "the second run of a checkpoint has not read the tensors that the first one read: one was "
+                "changed in between, or the function does not do the same each time"
+            )
+        pairs = [(x, c) for x, c in zip(made, cotangents, strict=True) if c is not None]
+        wrt = [
+            value for value, is_needed in zip(inputs, needed, strict=True) if is_needed and value is not None
+        ]
+        found = iter(gradients([x for x, _ in pairs], [c for _, c in pairs], wrt, ends=self._sources))
+        return [next(found) if is_needed else None for is_needed in needed]
+
+
+def _thawed(value: Any) -> Any:
+    """Nested arguments with tensors of the values that these had."""
+    if isinstance(value, Traced):
+        return Tensor(value)
+    if isinstance(value, list | tuple):
+        items = [_thawed(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: _thawed(item) for key, item in value.items()}
+    return value
