@@ -6,9 +6,11 @@ Both begin with the same weights and see the same batches, in turns; the losses 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 import vkml
 from benchmarks.measure import NotAvailable
 from benchmarks.report import machine
+from benchmarks.training_models import digits, perceptron, resnet18, transformer
 from vkml import nn, optim
 from vkml.cli.output import console, duration, show_table, table
 
@@ -34,37 +37,38 @@ TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and batches for it."""
+    """A model, an optimizer, and batches for them."""
 
-    name: str
     batch: int
     layers: Callable[[Any], Any]
     """The model of the layers of a package, vkml's or PyTorch's `nn`."""
     shape: tuple[int, ...]
     """Of one example."""
     classes: int
-    rate: float
+    optimizer: str
+    settings: Mapping[str, Any]
+    tokens: int = 0
+    """Of the vocabulary, where examples are tokens, of which each has its class."""
 
     def batches(self) -> list[tuple[Array, Array]]:
         """Examples and their classes."""
         rng = np.random.default_rng(0)
-        return [
-            (
-                rng.standard_normal((self.batch, *self.shape), np.float32),
-                rng.integers(0, self.classes, self.batch),
-            )
-            for _ in range(BATCHES)
-        ]
+        count = 1 if math.prod(self.shape) > 100_000 else BATCHES
+        return [self._batch(rng) for _ in range(count)]
+
+    def _batch(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        shape = (self.batch, *self.shape)
+        if self.tokens:
+            return rng.integers(0, self.tokens, shape), rng.integers(0, self.classes, math.prod(shape))
+        return rng.standard_normal(shape, np.float32), rng.integers(0, self.classes, self.batch)
 
 
-def perceptron(layers: Any) -> Any:
-    """784-256-128-10, the founding model."""
-    return layers.Sequential(
-        layers.Linear(784, 256), layers.ReLU(), layers.Linear(256, 128), layers.ReLU(), layers.Linear(128, 10)
-    )
-
-
-CASES = {f"mlp_b{batch}": Case("mlp", batch, perceptron, (784,), 10, 0.01) for batch in (64, 512)}
+CASES = {
+    **{f"mlp_b{batch}": Case(batch, perceptron, (784,), 10, "SGD", {"lr": 0.01}) for batch in (64, 512)},
+    "digits_b64": Case(64, digits, (1, 8, 8), 10, "Adam", {"lr": 1e-3}),
+    "resnet18_b64": Case(64, resnet18, (3, 224, 224), 1000, "SGD", {"lr": 0.01, "momentum": 0.9}),
+    "transformer_b16": Case(16, transformer, (256,), 1000, "AdamW", {"lr": 1e-4}, tokens=1000),
+}
 
 
 @dataclass
@@ -87,18 +91,20 @@ class Trained:
         return float(np.median(self.steps))
 
 
-def initial(case: Case) -> dict[str, Array]:
+@functools.cache
+def initial(name: str) -> dict[str, Array]:
     """The weights that all begin with, by their names, which both packages share."""
     vkml.manual_seed(0)
-    return {name: value.numpy() for name, value in case.layers(nn).state_dict().items()}
+    return {name: value.numpy() for name, value in CASES[name].layers(nn).state_dict().items()}
 
 
-def vkml_step(case: Case, device: str, is_captured: bool) -> Step:
+def vkml_step(name: str, device: str, is_captured: bool) -> Step:
     """vkml's, eager or captured."""
+    case = CASES[name]
     model = case.layers(nn)
-    model.load_state_dict({name: vkml.tensor(value) for name, value in initial(case).items()})
+    model.load_state_dict({name: vkml.tensor(value) for name, value in initial(name).items()})
     model.to(device)
-    optimizer = optim.SGD(model.parameters(), lr=case.rate)
+    optimizer = getattr(optim, case.optimizer)(model.parameters(), **case.settings)
     loss_of = nn.CrossEntropyLoss()
 
     def step(x: vkml.Tensor, y: vkml.Tensor) -> vkml.Tensor:
@@ -114,7 +120,7 @@ def vkml_step(case: Case, device: str, is_captured: bool) -> Step:
     return lambda x, y: float(step(vkml.tensor(x, device=device), vkml.tensor(y, device=device)).item())
 
 
-def torch_step(case: Case, how: str) -> tuple[Step, str]:
+def torch_step(name: str, how: str) -> tuple[Step, str]:
     """PyTorch's: "eager", "compile", or "graph" for a CUDA graph of the whole step; and its device."""
     try:
         import torch
@@ -123,10 +129,12 @@ def torch_step(case: Case, how: str) -> tuple[Step, str]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if how == "graph" and device == "cpu":
         raise NotAvailable("no CUDA")
+    case = CASES[name]
     model = case.layers(torch.nn)
-    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in initial(case).items()})
+    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in initial(name).items()})
     model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=case.rate)
+    more = {"capturable": True} if how == "graph" and case.optimizer != "SGD" else {}
+    optimizer = getattr(torch.optim, case.optimizer)(model.parameters(), **case.settings, **more)
     loss_of = torch.nn.CrossEntropyLoss()
 
     def on_device(x: Any, y: Any) -> Any:
@@ -193,16 +201,16 @@ def measure(name: str, device: str, seconds: float, peers: Sequence[str]) -> lis
         entry = Trained(name, peer)
         try:
             if peer.startswith("torch"):
-                step, entry.device = torch_step(case, peer.partition("-")[2])
+                step, entry.device = torch_step(name, peer.partition("-")[2])
             else:
-                step, entry.device = vkml_step(case, device, peer == "vkml-jit"), device
+                step, entry.device = vkml_step(name, device, peer == "vkml-jit"), device
         except NotAvailable as error:
             entry.reason = str(error)
             found.append(entry)
             continue
         start = time.perf_counter()
         for number in range(WARM_UP):
-            entry.loss = step(*batches[number % BATCHES])
+            entry.loss = step(*batches[number % len(batches)])
         entry.first = time.perf_counter() - start
         found.append(entry)
         steps.append(step)
@@ -213,7 +221,7 @@ def measure(name: str, device: str, seconds: float, peers: Sequence[str]) -> lis
                 step(x, y)  # clocks and caches settle
             end = time.perf_counter() + TURN_SECONDS
             while (start := time.perf_counter()) < end:
-                step(*batches[len(entry.steps) % BATCHES])
+                step(*batches[len(entry.steps) % len(batches)])
                 entry.steps.append(time.perf_counter() - start)
     return found
 
