@@ -6,6 +6,7 @@ Both begin with the same weights and see the same batches, in turns; the losses 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -184,6 +185,16 @@ def _torch_graph(torch: Any, case: Case, on_device: Callable[[Any, Any], Any]) -
     return step
 
 
+def set_precision(precision: str) -> None:
+    """Has both packages multiply so exactly: at "high" and "medium" PyTorch uses TF32, in convolutions, too."""
+    vkml.set_float32_matmul_precision(precision)
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.set_float32_matmul_precision("highest" if precision == "highest" else "high")
+        torch.backends.cudnn.allow_tf32 = precision != "highest"
+
+
 def measure(name: str, device: str, seconds: float, peers: Sequence[str]) -> list[Trained]:
     """Steps of every peer, in turns.
 
@@ -262,7 +273,12 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS, metavar="PEER")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each peer")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--precision", choices=("highest", "high", "medium"), default="highest",
+        help="of products; PyTorch's TF32 from high on",
+    )  # fmt: skip
     options = parser.parse_args()
+    set_precision(options.precision)
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
         parser.error(f"there is no case {unknown[0]}; there are {', '.join(CASES)}")

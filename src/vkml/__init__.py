@@ -38,6 +38,7 @@ _RANDOM = (
     "randn_like", "randperm",
 )  # fmt: skip
 _AUTOGRAD = ("enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled")
+_PRECISION = ("get_float32_matmul_precision", "set_float32_matmul_precision")
 _PROMOTION = ("get_default_dtype", "promote_types", "result_type", "set_default_dtype")
 _OPERATIONS = (
     "abs", "acos", "acosh", "add", "all", "amax", "amin", "any", "argmax", "argmin", "asin", "asinh", "atan",
@@ -75,6 +76,7 @@ _LAZY = {
     **dict.fromkeys(_RANDOM, "vkml.tensors.random"),
     **dict.fromkeys(_AUTOGRAD, "vkml.tensors.autograd"),
     **dict.fromkeys(_PROMOTION, "vkml.tensors.promotion"),
+    **dict.fromkeys(_PRECISION, "vkml.tracing.precision"),
     **dict.fromkeys(_OPERATIONS, "vkml.tensors.operations"),
 }
 

@@ -167,6 +167,27 @@ def test_convolution(device: str, name: str) -> None:
 IMAGE = Shape(1, 32, 20, (6, 9), (3, 3), pads=(1, 1, 1, 1))
 
 
+@pytest.mark.parametrize("name", ["3x3", "several images, odd pixels"])
+@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12], ids=str)
+def test_weights_that_a_run_computes(device: str, name: str, scale: float) -> None:
+    """At precision medium; as in training."""
+    choice, shape = CASES[name]
+    matrix_units.forced = choice
+    x, weight = shape.x(), shape.weight() * np.float32(scale)
+    sketch = Sketch("conv of two values")
+    given = sketch.input("x", x.shape), sketch.input("w", weight.shape)
+    model = save_graph(sketch.finish(sketch.node("Conv", *given, **shape.attributes())))
+    exact = shape.exact(x, weight)
+    for precision in ("medium", "high"):
+        options = vkml.SessionOptions(guard_bytes=256)
+        with vkml.InferenceSession(model, options, devices=device, precision=precision) as session:
+            [found] = session.run(None, {"x": x, "w": weight})
+            variants = [step.variant for step in session.report().steps]
+        has_units = any(variant.startswith("matrix units") for variant in variants)
+        assert has_units == (precision == "medium"), variants
+        assert error(found, exact) <= 1.05 * error(shape.exact(tf32(x), tf32(weight)), exact)
+
+
 def worst_pixel(found: npt.NDArray[np.floating], exact: Doubles) -> float:
     """The largest relative L2 error of a pixel's results."""
     gap = np.linalg.norm(found.astype(np.float64) - exact, axis=1)

@@ -247,6 +247,7 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
         max_groups=min(65535, *limits.max_workgroup_count),
         processors=1 if info.is_software else 132,
         strict_fp32=precision == "highest",
+        packs_values=precision == "medium",
         fragment=fragment,
         wide_fragment=next((each for each in alike if each != fragment), None),
         fragment_layouts=fragment_layouts,

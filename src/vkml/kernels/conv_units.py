@@ -41,6 +41,10 @@ What fp16 then cuts off an element is at most 2^-25 / 2^-10 of the row's largest
 """
 
 
+VALUES_LEAST_POWER = 4
+"""Of weights that a run computes, whose range is not known: it is enough up to 2^18."""
+
+
 def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group: int) -> str:
     """Why a convolution is not for matrix units, or an empty string.
 
@@ -57,7 +61,8 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
         return why
     if x.dtype != dtypes.FLOAT32:
         return "not float32"
-    if not weight.buffer.is_constant or any(isinstance(size, Size) for size in weight.shape):
+    is_constant = weight.buffer.is_constant
+    if not (is_constant or target.packs_values) or any(isinstance(size, Size) for size in weight.shape):
         return "no constant weights"
     if group != 1:
         return "groups"
@@ -66,7 +71,7 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
     if x.is_reversed:
         return "reversed images"
     why = why_not_chosen(target, product, _choice(target, product))
-    if why:
+    if why or not is_constant:
         return why
     suits = build.ask(_matrix(weight), _least_power) is not None
     return "" if suits else "weights that one scale a filter does not suit"
@@ -98,9 +103,13 @@ def launch(
     batch, filters, pixels = product.space
     m = product.n
     matrix = _matrix(weight)
-    least = build.ask(matrix, _least_power)
+    if weight.buffer.is_constant:
+        least = build.ask(matrix, _least_power)
+        packed = build.packed_weights(matrix, fragment)
+    else:
+        least = VALUES_LEAST_POWER
+        packed = build.packed_values(matrix, fragment)
     assert isinstance(least, int)
-    packed = build.packed_weights(matrix, fragment)
     epilogue, outputs = build.take_epilogue(product.result)
     writer = build.writer()
     pointers = {

@@ -1,4 +1,4 @@
-"""Launches of products of float32 with constant weights on matrix units: whether, and in which tiles."""
+"""Launches of products of float32 on matrix units: whether, and in which tiles."""
 
 from __future__ import annotations
 
@@ -127,6 +127,8 @@ PART = 1.0
 """what 16384 sums of a range of K cost that are stored and added by a second pass."""
 READ = 3.9e6
 """Bytes that the pass over rows for their scales reads in a microsecond;"""
+TRANSPOSED = 8e5
+"""those that a transposing copy reads and writes;"""
 READ_BY_ONE = 1e5
 """those that one multiprocessor reads from the second-level cache,"""
 LOOK = 0.7
@@ -167,15 +169,22 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View) -> str:
         return why
     if a.dtype != dtypes.FLOAT32:
         return "not float32"
-    if not b.buffer.is_constant:
+    is_constant = b.buffer.is_constant
+    if not is_constant and not target.packs_values:
         return "no constant weights"
     if any(isinstance(number, Size) for number in (product.k, product.n, b.offset, *b.strides[1:])):
         return "open sizes of the weights"
-    if product.batch != 1 or a.strides[2] != 1 or b.is_reversed:
+    is_transposed = a.strides[2] != 1
+    if product.batch != 1 or b.is_reversed or a.is_reversed or (is_transposed and not target.packs_values):
         return "batched or transposed operands"
     choice = choose(target, fragment, product)
+    if choice is not None:
+        m, n, k = (typical(size) for size in (product.m, product.n, product.k))
+        more = 0.0 if is_constant else LAUNCH + 8 * k * n / READ
+        more += LAUNCH + 8 * m * k / TRANSPOSED if is_transposed else 0.0
+        choice = replace(choice, time=choice.time + more)
     why = why_not_chosen(target, product, choice)
-    if why:
+    if why or not is_constant:
         return why
     suits = build.ask(_matrix(b), _is_scalable)
     return "" if suits else "weights that one scale a column does not suit"
@@ -218,7 +227,15 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
     choice = choose(build.target, fragment, product)
     assert choice is not None
     tile, splits = choice.tile, choice.splits
-    packed = build.packed_weights(_matrix(b), fragment)
+    packed = (
+        build.packed_weights(_matrix(b), fragment)
+        if b.buffer.is_constant
+        else build.packed_values(_matrix(b), fragment)
+    )
+    if a.strides[2] != 1:
+        rows = build.scratch(TensorType(a.dtype, a.shape))
+        build.copy(a, rows)
+        a = rows
     has_pass = choice.has_pass
     exponents = build.row_exponents(a, fragment) if has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)

@@ -7,7 +7,7 @@ import math
 import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from vkml.ir import Constant, TensorType, dtypes
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import KernelWriter, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.vulkan_builder import VulkanBuilder
 
 K_PADDING = 64
 """Packed weights hold zeros from K up to a multiple of this: what the longest step needs."""
@@ -53,10 +56,7 @@ class PackedWeights(Constant):
         fragment: whose order.
         push_bytes: of push constants that the device has.
         """
-        k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
-        columns = padded(n, COLUMN_PADDING)
-        fragments = columns * padded(k, K_PADDING) // 2
-        words = columns + fragments + K_PADDING * (columns + WIDEST_TILE) // 2
+        words = _words(weights)
         put = object.__setattr__  # the base class is frozen
         put(self, "dtype", dtypes.UINT32)
         put(self, "shape", (words,))
@@ -78,6 +78,19 @@ class PackedWeights(Constant):
     @property
     def array(self) -> np.ndarray[Any, Any]:
         raise EngineError("packed weights are made on the device: they have no array on the host")
+
+
+def _words(weights: View) -> int:
+    k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
+    columns = padded(n, COLUMN_PADDING)
+    return columns + columns * padded(k, K_PADDING) // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
+
+
+def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment) -> View:
+    """Emits the launch that packs values (k, n) of a run as `PackedWeights` are; returns the words."""
+    packed = build.scratch(TensorType(dtypes.UINT32, (_words(values),)))
+    build.emit(_packing(values, packed, fragment, build.target.push_bytes))
+    return packed
 
 
 def padded(value: int, multiple: int) -> int:

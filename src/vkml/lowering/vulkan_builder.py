@@ -30,7 +30,7 @@ from vkml.kernels import (
     scatter,
 )
 from vkml.kernels import pointwise as pointwise_kernels
-from vkml.kernels.packed_weights import Fragment, PackedWeights
+from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
@@ -53,6 +53,7 @@ class VulkanBuilder(Builder[Dispatch]):
         super().__init__((target, target.holds_elements_once, target.fragment_layouts))
         self.target = target
         self._row_exponents: dict[Hashable, View] = {}
+        self._packed_values: dict[Hashable, View] = {}
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -69,6 +70,20 @@ class VulkanBuilder(Builder[Dispatch]):
         if packed is None:
             packed = forms[key] = PackedWeights(constant, weights, fragment, self.target.push_bytes)
         return self._derived(weights, packed, lambda build, seen: build.packed_weights(seen, fragment))
+
+    def packed_values(self, values: View, fragment: Fragment) -> View:
+        """Values (k, n) of a run as matrix units want them, packed once for all products that read them."""
+        key = values.buffer, values.shape, values.strides, values.offset
+        trace, self._trace = self._trace, None
+        try:
+            found = self._packed_values.get(key)
+            if found is None:
+                found = self._packed_values[key] = emit_packing(self, values, fragment)
+        finally:
+            self._trace = trace
+        if trace is not None and found.buffer not in trace.slots:
+            self._note(values, found, lambda build, seen: build.packed_values(seen, fragment))
+        return found
 
     def row_exponents(self, rows: View, fragment: Fragment) -> View:
         """The scales of rows (1, m, k) for matrix units, found once for all products that read these rows."""
@@ -116,6 +131,7 @@ class VulkanBuilder(Builder[Dispatch]):
     def rewind(self, mark: Mark) -> None:
         super().rewind(mark)
         self._row_exponents.clear()  # what is in it may be gone
+        self._packed_values.clear()
 
     def writer(self) -> KernelWriter:
         """For a kernel with as many arguments as the device takes."""

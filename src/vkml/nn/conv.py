@@ -54,7 +54,9 @@ class _ConvNd(Module):
         self.padding_mode = padding_mode
         one, other = (in_channels, out_channels) if self.is_transposed else (out_channels, in_channels)
         self.weight = Parameter(empty(one, other // groups, *self.kernel_size, device=device, dtype=dtype))
-        self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
+        self.register_parameter(
+            "bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

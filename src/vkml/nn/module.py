@@ -484,7 +484,9 @@ class Module:
             parts = [("missing: " + ", ".join(missing))] if missing and strict else []
             parts += [("not known: " + ", ".join(more))] if more and strict else []
             parts += ["of other shapes: " + ", ".join(wrong)] if wrong else []
-            parts += [f"without data (assign=True, or to_empty() before): {', '.join(empty)}"] if empty else []
+            parts += (
+                [f"without data (assign=True, or to_empty() before): {', '.join(empty)}"] if empty else []
+            )
             raise InvalidState(f"the state does not fit {type(self).__name__}; " + "; ".join(parts))
         with no_grad():
             for name, value in found.items():

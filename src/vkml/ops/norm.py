@@ -126,11 +126,20 @@ class BatchNormalization(Operator):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         x = given(inputs, 0)
-        if node.attributes["training_mode"] or FLOAT64 in {view.dtype for view in all_given(inputs)} != {
-            FLOAT64
-        }:
+        kinds = {view.dtype for view in all_given(inputs)}
+        if FLOAT64 in kinds != {FLOAT64}:
             return None
         vectors = [_channel_view(build, view, len(x.shape)) for view in all_given(inputs)[1:]]
+        running: list[V] = []
+        if node.attributes["training_mode"]:
+            if len(kinds) > 1 or x.dtype not in (FLOAT32, FLOAT64):
+                return None
+            found = _statistics(build, x)
+            kept = node.attributes["momentum"]
+            for at, (old, new) in enumerate(zip(vectors[2:], found, strict=True), 1):
+                if at < len(node.outputs):
+                    running.append(_mixed(build, old, new, kept, build.output(build.result(at), at)))
+            vectors[2:] = found
 
         def write(body: BodyWriter, x: str, scale: str, bias: str, mean: str, variance: str) -> str:
             deviation = body(
@@ -140,7 +149,8 @@ class BatchNormalization(Operator):
             offset = body("Sub", bias, body("Mul", mean, factor))
             return str(body("Add", body("Mul", x, factor), offset))
 
-        return [build.compute(write, [x, *vectors], build.output(build.result()), label="batch_norm")]
+        made = build.compute(write, [x, *vectors], build.output(build.result()), label="batch_norm")
+        return [made, *running]
 
     def vjp(
         self,
@@ -157,6 +167,37 @@ class BatchNormalization(Operator):
             return batch_vjp(build, inputs, cotangents, needed, epsilon=epsilon, momentum=momentum)
         given = [present(inputs, at) for at in range(5)]
         return by_statistics(build, given, present(cotangents, 0), epsilon, needed)
+
+
+def _statistics(build: Lowering[V], x: V) -> list[V]:
+    """The mean and the variance of each channel, [channels, 1, ...]: squares are those of what the mean leaves."""
+    rank = len(x.shape)
+    axes = [0, *range(2, rank)]
+    channels = x.shape[1] if rank > 1 else 1
+    kept = TensorType(x.dtype, (channels,))
+    with build.step(kept):
+        [mean] = build.reduce("Mean", x, axes)
+    mean = _channel_view(build, mean, rank)
+    squares = build.compute(
+        lambda body, x, mean: (lambda off: body("Mul", off, off))(body("Sub", x, mean)),
+        [x, mean],
+        build.scratch(TensorType(x.dtype, x.shape)),
+        label="squares",
+    )
+    with build.step(kept):
+        [variance] = build.reduce("Mean", squares, axes)
+    return [mean, _channel_view(build, variance, rank)]
+
+
+def _mixed(build: Lowering[V], old: V, new: V, kept: float, output: V) -> V:
+    """Statistics that are moved towards those of a batch."""
+
+    def write(body: BodyWriter, old: str, new: str) -> str:
+        before = body("Mul", old, body.constant(kept, old))
+        return str(body("Add", before, body("Mul", new, body.constant(1 - kept, new))))
+
+    views = [build.reshape(view, output.shape) for view in (old, new)]
+    return build.compute(write, views, output, label="running_statistics")
 
 
 def _per_activation(node: Node) -> list[Node]:

@@ -24,6 +24,7 @@ from vkml.engine.weights import WeightStore
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, Value
 from vkml.ops.upgrading import NEWEST
+from vkml.tracing import precision
 from vkml.tracing.value import Application, Joined, Kind, Traced
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def _graph(recorded: Recorded, inputs: Sequence[int]) -> Graph:
 _lock = threading.RLock()
 _structures: OrderedDict[Hashable, _Structure] = OrderedDict()
 _programs: OrderedDict[Hashable, Program] = OrderedDict()
-_settings: dict[int | None, tuple[Device | None, Setting]] = {}
+_settings: dict[tuple[int, str], tuple[Device | None, Setting]] = {}
 
 
 def _renew() -> None:
@@ -310,7 +311,7 @@ def _evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced]) -> None:
 
 def _program(recorded: Recorded, device: Device | None) -> Program:
     with _lock:
-        key = (id(device), recorded.key)
+        key = (id(device), precision.current, recorded.key)
         structure = _structures.get(key)
         if structure is None:
             structure = _structures[key] = _Structure()
@@ -331,15 +332,17 @@ def _program(recorded: Recorded, device: Device | None) -> Program:
 
 
 def _setting(device: Device | None) -> Setting:
-    found = _settings.get(id(device))
+    key = id(device), precision.current
+    found = _settings.get(key)
     if found is None:
         sites: tuple[Site, ...] = ()
         options = SessionOptions()
         if device is not None:
-            target = device_registry.target_of(device.info, "high")
+            target = device_registry.target_of(device.info, precision.current)
             sites = (Site(device, target, WeightStore(device, None, options.memory_limit)),)
-        setting = Setting(_LABEL, Placement(sites), options, (), _announce, lambda: None)
-        found = _settings[id(device)] = (device, setting)
+        placement = Placement(sites, precision=precision.current)
+        setting = Setting(_LABEL, placement, options, (), _announce, lambda: None)
+        found = _settings[key] = (device, setting)
     return found[1]
 
 

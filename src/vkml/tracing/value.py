@@ -148,9 +148,7 @@ class Joined(Application):
 
     __slots__ = ("_sources",)
 
-    def __init__(
-        self, operator: Operator, made: Sequence[Traced], sources: Sequence[Traced | None]
-    ) -> None:
+    def __init__(self, operator: Operator, made: Sequence[Traced], sources: Sequence[Traced | None]) -> None:
         super().__init__(_joining(len(made)), operator, tuple(made), [value.type for value in made])
         self._sources = tuple(sources)
         self.tracks = mode.tracks and any(value is not None and value.tracks for value in sources)
@@ -167,7 +165,7 @@ class Joined(Application):
         return value
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _joining(count: int) -> Node:
     """One node for all that join so many values; for each, an Identity is computed."""
     names = [tuple(f"{side}{at}" for at in range(count)) for side in "xy"]
