@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 K_PADDING = 64
 """Packed weights hold zeros from K up to a multiple of this: what the longest step needs."""
+_CHUNK = 256
+"""Of k, which fragments.slang packs at a time."""
 COLUMN_PADDING = 16
 """Packed weights hold whole groups of so many columns."""
 WIDEST_TILE = 512
@@ -89,7 +91,12 @@ def _words(weights: View) -> int:
 def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment) -> View:
     """Emits the launch that packs values (k, n) of a run as `PackedWeights` are; returns the words."""
     packed = build.scratch(TensorType(dtypes.UINT32, (_words(values),)))
-    build.emit(_packing(values, packed, fragment, build.target.push_bytes))
+    columns = TensorType(dtypes.UINT32, values.shape[-1:])
+    maxima = build.scratch(columns)
+    nothing = build.constant(Constant(dtypes.UINT32, (), np.zeros((), np.uint32)), "nothing")
+    build.copy(nothing.expand(columns.dims), maxima)
+    for stage in (1, 2):
+        build.emit(_packing(values, packed, fragment, build.target.push_bytes, stage, maxima))
     return packed
 
 
@@ -108,14 +115,29 @@ def fragments_of(packed: View, columns: int) -> View:
     return replace(packed, shape=(packed.shape[0] - start,), offset=packed.offset + start)
 
 
-def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -> Dispatch:
-    """The launch that packs weights (k, n) or (blocks, taps, channels, n)."""
+def _packing(
+    weights: View,
+    packed: View,
+    fragment: Fragment,
+    push_bytes: int,
+    stage: int = 0,
+    maxima: View | None = None,
+) -> Dispatch:
+    """The launch that packs weights (k, n) or (blocks, taps, channels, n); stages: see fragments.slang."""
     k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
     writer = KernelWriter(push_bytes)
     numbers = {"FRAGMENT_N": fragment.n, "FRAGMENT_K": fragment.k, "LANES": fragment.lanes}
-    source = writer.read(weights)
-    exponents = writer.write(exponents_of(packed, n), reinterpreted_as="int")
-    target = writer.write(fragments_of(packed, n), width=4)
+    pointers = {"SOURCE": writer.read(weights)}
+    if stage == 1:
+        assert maxima is not None
+        writer.read(maxima)
+        pointers["MAXIMA"] = writer.write(maxima)
+    else:
+        pointers["EXPONENTS"] = writer.write(exponents_of(packed, n), reinterpreted_as="int")
+        pointers["PACKED"] = writer.write(fragments_of(packed, n), width=4)
+    if stage == 2:
+        assert maxima is not None
+        pointers["MAXIMA"] = writer.read(maxima)
     # Pushed, so that one pipeline packs all weights.
     writer.word("rows", n)
     writer.word("steps", k)
@@ -132,16 +154,15 @@ def _packing(weights: View, packed: View, fragment: Fragment, push_bytes: int) -
         "\n".join(
             [
                 *(f"static const int {name} = {value};" for name, value in numbers.items()),
-                *(
-                    f"#define {name} {pointer}"
-                    for name, pointer in (("SOURCE", source), ("PACKED", target), ("EXPONENTS", exponents))
-                ),
+                f"#define STAGE {stage}",
+                *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
             ]
         )
     )
     writer.text(template("fragments"))
-    groups = (-(-n // COLUMN_PADDING), 1, 1)
-    return writer.finish("pack_weights", groups, subgroup_size=fragment.lanes)
+    groups = (-(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // _CHUNK) if stage else 1, 1)
+    label = "column_maxima" if stage == 1 else "pack_weights"
+    return writer.finish(label, groups, subgroup_size=fragment.lanes)
 
 
 def count_elements(result: View, fragment: Fragment, push_bytes: int) -> Dispatch:
