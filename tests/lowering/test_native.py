@@ -93,6 +93,40 @@ def test_convolutions(instructions: InstructionSet, is_strided: bool, dtype: str
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_convolutions_with_computed_weights(
+    instructions: InstructionSet, is_strided: bool, dtype: str
+) -> None:
+    """Weights that are inputs are packed during the run."""
+    cases = Cases(3)
+    rng = cases.random
+    for number in range(24):
+        group = int(rng.choice([1, 1, 2, 3]))
+        channels, filters = group * int(rng.integers(1, 20)), group * int(rng.integers(8, 40))
+        rank = 1 if number % 7 == 0 else 2
+        kernel = [3] * rank if number % 3 == 0 else [int(k) for k in rng.integers(1, 5, rank)]
+        dilations = [int(d) for d in rng.integers(1, 3, rank)]
+        pads = [int(p) for p in rng.integers(0, 3, 2 * rank)]
+        spatial = [int(rng.integers(1, 12)) + (k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+        x = cases.array(dtype, (int(rng.integers(1, 3)), channels, *spatial))
+        weight = cases.array(dtype, (filters, channels // group, *kernel))
+        bias = cases.array(dtype, (filters,)) if rng.random() < 0.5 else None
+        strides = [int(s) for s in rng.integers(1, 4, rank)]
+        cases.add(
+            "Conv",
+            x,
+            weight,
+            bias,
+            group=group,
+            pads=pads,
+            strides=strides,
+            dilations=dilations,
+            **loose(dtype),
+        )
+    check(cases, instructions, is_strided=is_strided)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
 def test_products(instructions: InstructionSet, is_strided: bool, dtype: str) -> None:
     cases = Cases(2)
     rng = cases.random

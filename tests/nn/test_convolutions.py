@@ -1,7 +1,8 @@
-"""Convolutions and transposed ones against PyTorch's, at random shapes, and as modules of the same weights."""
+"""Convolutions and transposed ones against PyTorch's, at random shapes and as modules."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_functions(name: str, rank: int, device_name: str) -> None:
             with pytest.raises(RuntimeError):
                 ours(*map(vkml.tensor, arrays), **named)
             continue
-        compare(lambda *x: ours(*x, **named), lambda *x: theirs(*x, **named), arrays, device_name)
+        compare(partial(ours, **named), partial(theirs, **named), arrays, device_name)
 
 
 LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[int, ...]]] = [

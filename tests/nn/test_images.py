@@ -49,8 +49,10 @@ def test_padding_layers(device_name: str) -> None:
 
 
 RESIZES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-    ((1, 2, 5), {"size": 9}), ((1, 2, 5), {"scale_factor": 1.7}), ((1, 2, 5), {"size": 3, "mode": "nearest-exact"}),
-    ((1, 2, 7), {"size": 11, "mode": "linear"}), ((1, 2, 7), {"size": 4, "mode": "linear", "align_corners": True}),
+    ((1, 2, 5), {"size": 9}), ((1, 2, 5), {"scale_factor": 1.7}),
+    ((1, 2, 5), {"size": 3, "mode": "nearest-exact"}),
+    ((1, 2, 7), {"size": 11, "mode": "linear"}),
+    ((1, 2, 7), {"size": 4, "mode": "linear", "align_corners": True}),
     ((1, 2, 5, 4), {"scale_factor": (2.0, 0.5)}), ((1, 2, 5, 4), {"size": (3, 9), "mode": "bilinear"}),
     ((1, 2, 5, 4), {"scale_factor": 2.5, "mode": "bilinear", "align_corners": True}),
     ((1, 2, 5, 4), {"scale_factor": 2.3, "mode": "bilinear", "recompute_scale_factor": True}),
@@ -141,7 +143,8 @@ LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[int, ...]]] = [
     ("UpsamplingBilinear2d", (5,), {}, (1, 2, 3, 4)), ("PixelShuffle", (2,), {}, (1, 4, 3, 2)),
     ("PixelUnshuffle", (2,), {}, (1, 2, 4, 2)), ("ChannelShuffle", (3,), {}, (1, 6, 2, 2)),
     ("Unfold", (2,), {"stride": 2}, (1, 2, 4, 4)), ("Fold", ((4, 5), 2), {}, (1, 8, 12)),
-    ("Flatten", (), {}, (2, 3, 4)), ("Flatten", (0, 1), {}, (2, 3, 4)), ("Unflatten", (1, (2, -1)), {}, (2, 6, 3)),
+    ("Flatten", (), {}, (2, 3, 4)), ("Flatten", (0, 1), {}, (2, 3, 4)),
+    ("Unflatten", (1, (2, -1)), {}, (2, 6, 3)),
     ("Identity", (3,), {"four": 5}, (2, 3)),
 ]  # fmt: skip
 
@@ -169,7 +172,8 @@ def test_by_hand(device_name: str) -> None:
 def test_what_does_not_fit() -> None:
     x = vkml.ones(1, 3, 4, 4)
     for named, kind in (
-        ({"pad": [4, 0], "mode": "reflect"}, RuntimeError), ({"pad": [5, 0], "mode": "circular"}, RuntimeError),
+        ({"pad": [4, 0], "mode": "reflect"}, RuntimeError),
+        ({"pad": [5, 0], "mode": "circular"}, RuntimeError),
         ({"pad": [1]}, RuntimeError), ({"pad": [1] * 10}, RuntimeError), ({"pad": [-3, -2]}, RuntimeError),
         ({"pad": [1, 1], "mode": "reflect"}, NotImplementedError),
         ({"pad": [1] * 4, "mode": "wrap"}, NotImplementedError),
@@ -178,7 +182,8 @@ def test_what_does_not_fit() -> None:
         with pytest.raises(kind):
             functional.pad(x, **named)  # type: ignore[arg-type]
     for named, kind in (
-        ({}, ValueError), ({"size": 3, "scale_factor": 2}, ValueError), ({"size": 3, "mode": "linear"}, NotImplementedError),
+        ({}, ValueError), ({"size": 3, "scale_factor": 2}, ValueError),
+        ({"size": 3, "mode": "linear"}, NotImplementedError),
         ({"size": 3, "align_corners": True}, ValueError), ({"size": (3, 4, 5)}, ValueError),
         ({"size": 3, "antialias": True}, ValueError), ({"size": 0}, RuntimeError),
     ):  # fmt: skip

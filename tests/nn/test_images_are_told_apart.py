@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import vkml
 from tests.nn.comparing import close
 from vkml import nn, optim
+from vkml.tracing import evaluation
 
 Array = np.ndarray[Any, Any]
 
@@ -86,8 +88,12 @@ def test_digits() -> None:
     assert _accuracy("cpu", model, images[1437:], classes[1437:]) > 0.94
 
 
-def test_nothing_falls_back(vulkan_device_name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_falls_back(
+    vulkan_device_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A training step's operations have kernels: none runs on the CPU."""
+    monkeypatch.setattr(evaluation, "_warned", set())
+    monkeypatch.setattr(evaluation, "_programs", OrderedDict())
     model = _network(nn).to(vulkan_device_name)
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     x, y = vkml.randn(4, 1, 8, 8).to(vulkan_device_name), vkml.tensor([1, 2, 3, 4], device=vulkan_device_name)

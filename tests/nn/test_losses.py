@@ -78,7 +78,8 @@ CASES: Cases = [
     ("triplet_margin_loss", [X, Y, X + Y], [], {}),
     ("triplet_margin_loss", [X, Y, X + Y], [], {"swap": True, "p": 1.0, "margin": 3.0}),
     ("triplet_margin_with_distance_loss", [X[0], Y[0], P[0]], [], {"margin": 3.0}),
-    ("multi_margin_loss", [X, CLASSES], [], {}), ("multi_margin_loss", [X[0], CLASSES[0]], [], {"margin": 2.0}),
+    ("multi_margin_loss", [X, CLASSES], [], {}),
+    ("multi_margin_loss", [X[0], CLASSES[0]], [], {"margin": 2.0}),
     ("multi_margin_loss", [X, CLASSES], [], {"p": 2, "weight": WEIGHT}),
     ("multilabel_margin_loss", [X, LABELS], [], {}), ("multilabel_margin_loss", [X[0], LABELS[0]], [], {}),
     ("multilabel_soft_margin_loss", [X, (Q > 0.5).astype(np.float32)], [1], {}),
@@ -147,11 +148,14 @@ def test_more_arguments(device_name: str) -> None:
 
 
 MODULES: list[tuple[str, dict[str, Any], list[Any]]] = [
-    ("MSELoss", {}, [X, Y]), ("L1Loss", {"reduction": "sum"}, [X, Y]), ("SmoothL1Loss", {"beta": 0.3}, [X, Y]),
+    ("MSELoss", {}, [X, Y]), ("L1Loss", {"reduction": "sum"}, [X, Y]),
+    ("SmoothL1Loss", {"beta": 0.3}, [X, Y]),
     ("HuberLoss", {"delta": 0.3}, [X, Y]), ("BCELoss", {"weight": WEIGHT}, [P, Q]),
-    ("BCEWithLogitsLoss", {"pos_weight": WEIGHT}, [X, Q]), ("KLDivLoss", {"reduction": "batchmean"}, [LOGS, Q]),
+    ("BCEWithLogitsLoss", {"pos_weight": WEIGHT}, [X, Q]),
+    ("KLDivLoss", {"reduction": "batchmean"}, [LOGS, Q]),
     ("NLLLoss", {"weight": WEIGHT, "ignore_index": 1}, [LOGS, CLASSES]),
-    ("CrossEntropyLoss", {"label_smoothing": 0.1}, [X, CLASSES]), ("PoissonNLLLoss", {"full": True}, [X, COUNTS]),
+    ("CrossEntropyLoss", {"label_smoothing": 0.1}, [X, CLASSES]),
+    ("PoissonNLLLoss", {"full": True}, [X, COUNTS]),
     ("GaussianNLLLoss", {"full": True}, [X, Y, P]), ("SoftMarginLoss", {}, [X, _signs(4, 5)]),
     ("HingeEmbeddingLoss", {"margin": 0.5}, [X, _signs(4, 5)]),
     ("MarginRankingLoss", {"margin": 0.5}, [X, Y, _signs(4, 5)]),

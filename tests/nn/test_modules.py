@@ -53,7 +53,9 @@ def test_names() -> None:
 def test_names_against_torch() -> None:
     torch = pytest.importorskip("torch")
     ours, theirs = (
-        f.ModuleDict({"a": f.Sequential(f.Conv2d(1, 2, 3), f.BatchNorm2d(2)), "b": f.ModuleList([f.Linear(2, 3)])})
+        f.ModuleDict(
+            {"a": f.Sequential(f.Conv2d(1, 2, 3), f.BatchNorm2d(2)), "b": f.ModuleList([f.Linear(2, 3)])}
+        )
         for f in (nn, torch.nn)
     )
     assert list(ours.state_dict()) == list(theirs.state_dict())
@@ -115,6 +117,51 @@ def test_hooks() -> None:
         layer(x)
 
 
+class _Two(nn.Module):
+    def forward(self, x: Any, scale: float, y: Any) -> Any:
+        return x * y * scale, x + y
+
+
+def test_backward_hooks() -> None:
+    """What hooks see, and what they change, as PyTorch's do."""
+    torch = pytest.importorskip("torch")
+
+    class Theirs(torch.nn.Module):
+        forward = _Two.forward
+
+    def run(f: Any, model: Any, starts_from: str) -> list[Any]:
+        seen: list[Any] = []
+
+        def note(*gradients: Any) -> None:
+            seen.append([None if x is None else x.tolist() for part in gradients for x in part])
+
+        model.register_full_backward_pre_hook(lambda m, out: note(out) or (out[0] * 2, out[1]))
+        model.register_full_backward_hook(
+            lambda m, given, out: note(given, out) or (given[0] * 3, None, given[2])
+        )
+        handle = model.register_full_backward_hook(lambda m, given, out: note(given))
+        x, y = (f.tensor([one, 2.0], requires_grad=starts_from != "nothing") for one in (1.0, 5.0))
+        z = f.tensor(4.0, requires_grad=True)
+        given = (x * z, 2.0, y) if starts_from == "all" else (x, 2.0, y)
+        one, other = model(*given)
+        (one.sum() + (other * other).sum() * z).backward()
+        seen.append([None if t.grad is None else t.grad.tolist() for t in (x, y, z)])
+        handle.remove()
+        model(*given)[0].sum()
+        return seen
+
+    for starts_from in ("all", "leaves"):
+        assert run(vkml, _Two(), starts_from) == run(torch, Theirs(), starts_from)
+    layer = nn.Linear(2, 2)
+    seen: list[Any] = []
+    layer.register_full_backward_hook(lambda m, given, out: seen.append((given, out[0].tolist())))
+    layer(vkml.ones(1, 2)).sum().backward()  # no gradient by the input: the hook is called all the same
+    assert seen == [((None,), [[1, 1]])] and layer.weight.grad is not None
+    layer.register_full_backward_hook(lambda m, given, out: (given[0], given[0]))
+    with pytest.raises(RuntimeError, match="2 gradients instead of 1"):
+        layer(vkml.ones(1, 2, requires_grad=True)).sum().backward()
+
+
 def test_states() -> None:
     one, other = _Block(), _Block()
     found = other.load_state_dict(one.state_dict())
@@ -126,11 +173,15 @@ def test_states() -> None:
     with pytest.raises(RuntimeError, match=r"missing: .*conv.weight.*not known: more"):
         other.load_state_dict(part)
     found = other.load_state_dict(part, strict=False)
-    assert found.unexpected_keys == ["more"] and "tail.1.bias" in found.missing_keys and other.scale.item() == 4
+    assert (
+        found.unexpected_keys == ["more"] and "tail.1.bias" in found.missing_keys and other.scale.item() == 4
+    )
     with pytest.raises(RuntimeError, match=r"scale: \[2\] instead of \[1\]"):
         other.load_state_dict({"scale": np.ones(2)}, strict=False)
     kept = other.conv.weight
-    other.load_state_dict({"conv.weight": vkml.ones(3, 2, 3, 3, dtype=vkml.float64)}, strict=False, assign=True)
+    other.load_state_dict(
+        {"conv.weight": vkml.ones(3, 2, 3, 3, dtype=vkml.float64)}, strict=False, assign=True
+    )
     assert other.conv.weight is not kept and other.conv.weight.dtype == vkml.float64
     assert isinstance(other.conv.weight, nn.Parameter) and other.conv.weight.requires_grad
 
@@ -209,7 +260,9 @@ def test_compiled(device_name: str) -> None:
                 layer.train(is_on)(x).numpy(), twin.train(is_on)(x).numpy(), rtol=1e-5, atol=1e-6
             )
     assert len(calls) == 4  # later calls run what was captured
-    np.testing.assert_allclose(layer[1].running_mean.numpy(), twin[1].running_mean.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        layer[1].running_mean.numpy(), twin[1].running_mean.numpy(), rtol=1e-5, atol=1e-6
+    )
     layer.train()(x).sum().backward()
     assert layer[0].weight.grad is not None
 

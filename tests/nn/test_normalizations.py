@@ -25,7 +25,8 @@ LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[int, ...]]] = [
     ("GroupNorm", (3, 6), {"eps": 0.01}, (2, 6)), ("GroupNorm", (1, 4), {"affine": False}, (2, 4, 5)),
     ("LayerNorm", (5,), {}, (2, 3, 5)), ("LayerNorm", ((3, 5),), {"eps": 0.1, "bias": False}, (2, 3, 5)),
     ("LayerNorm", (5,), {"elementwise_affine": False}, (2, 5)), ("RMSNorm", (5,), {}, (2, 3, 5)),
-    ("RMSNorm", ((3, 5),), {"eps": 0.01}, (2, 3, 5)), ("RMSNorm", (5,), {"elementwise_affine": False}, (4, 5)),
+    ("RMSNorm", ((3, 5),), {"eps": 0.01}, (2, 3, 5)),
+    ("RMSNorm", (5,), {"elementwise_affine": False}, (4, 5)),
     ("LocalResponseNorm", (3,), {"alpha": 0.5}, (2, 6, 3, 2)),
     ("LocalResponseNorm", (4,), {"alpha": 0.5, "k": 2.0, "beta": 0.6}, (2, 6, 3)),
 ]  # fmt: skip
@@ -65,7 +66,7 @@ def test_running_statistics(momentum: float | None, device_name: str) -> None:
 
 
 def test_statistics_keep_no_batches() -> None:
-    """A step's loss is looked at, its running statistics never are: they are computed with it all the same."""
+    """A step's loss is looked at, its running statistics never are: they are computed all the same."""
     layer = nn.BatchNorm1d(3)
     x = vkml.randn(8, 3)
     hidden = x * 2

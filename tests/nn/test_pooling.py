@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ def test_max(rank: int, indices: bool, device_name: str) -> None:
         x, named = _drawn(random, rank, True)
         ours, theirs = (getattr(f, f"max_pool{rank}d") for f in (functional, torch.nn.functional))
         compare(
-            lambda x: ours(x, **named, return_indices=indices),
-            lambda x: theirs(x, **named, return_indices=indices),
+            partial(ours, **named, return_indices=indices),
+            partial(theirs, **named, return_indices=indices),
             [x],
             device_name,
         )
@@ -52,7 +53,7 @@ def test_average(rank: int, device_name: str) -> None:
         if rank > 1 and random.random() < 0.5:
             named["divisor_override"] = int(random.integers(1, 9))
         ours, theirs = (getattr(f, f"avg_pool{rank}d") for f in (functional, torch.nn.functional))
-        compare(lambda x: ours(x, **named), lambda x: theirs(x, **named), [x], device_name)
+        compare(partial(ours, **named), partial(theirs, **named), [x], device_name)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -65,9 +66,8 @@ def test_norms(rank: int, device_name: str) -> None:
         if rank == 1:  # there PyTorch takes no list
             named["kernel_size"] = named["kernel_size"][0]
         ours, theirs = (getattr(f, f"lp_pool{rank}d") for f in (functional, torch.nn.functional))
-        compare(
-            lambda x: ours(x, p, **named), lambda x: theirs(x, p, **named), [np.abs(x) + 0.1], device_name
-        )
+        named["norm_type"] = p
+        compare(partial(ours, **named), partial(theirs, **named), [np.abs(x) + 0.1], device_name)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -84,7 +84,8 @@ def test_adaptive(rank: int, kind: str, device_name: str) -> None:
         ours, theirs = (
             getattr(f, f"adaptive_{kind[:3]}_pool{rank}d") for f in (functional, torch.nn.functional)
         )
-        compare(lambda x: ours(x, target, **named), lambda x: theirs(x, target, **named), [x], device_name)
+        found, wanted = (partial(f, output_size=target, **named) for f in (ours, theirs))
+        compare(found, wanted, [x], device_name)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +12,7 @@ import numpy as np
 
 from vkml.cpu.native import depthwise, product, windows, winograd
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
+from vkml.cpu.native.tiles import lanes_of
 from vkml.cpu.native.winograd_code import TILE
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.lowering import CannotLower
@@ -62,9 +64,10 @@ def conv(
     start = _first_place(image, planar)
     ending = _ending_channels_last(build, result, filters)
     taps, walks = _taps(image, planar), _steps(image, planar)
-    if not weight.buffer.is_constant:
-        raise CannotLower("convolutions with computed weights have no machine code")
     per_group, instructions = filters // group, build.instructions
+    is_known = weight.buffer.is_constant
+    if not is_known and group > 1 and per_group < lanes_of(instructions) // 2:
+        raise CannotLower("convolutions of few filters a group with computed weights have no machine code")
     if group == x.shape[1] == filters and group > 1 and step_c == 1:
         packed = build.materialised(
             weight,
@@ -87,7 +90,7 @@ def conv(
         return _finish_padded(build, launch, image, start, [packed], ending)
     is_square = (kernel_y, kernel_x) == (3, 3) and group == 1 and step_c == 1
     is_dense = planar.strides == planar.dilations == (1, 1)
-    if is_square and is_dense and not build.is_strict and height >= TILE and width >= TILE:
+    if is_known and is_square and is_dense and not build.is_strict and height >= TILE and width >= TILE:
         arrangement = winograd.plan(
             build.instructions,
             images=typical(images),
@@ -116,7 +119,10 @@ def conv(
             [product.pack(part.reshape(-1, per_group), panel).reshape(-1) for part in by_tap]
         )
 
-    packed = build.materialised(weight, f"filters{panel}:{group}", pack)
+    if is_known:
+        packed = build.materialised(weight, f"filters{panel}:{group}", pack)
+    else:
+        packed = _packed_filters(build, weight, group, panel)
     epilogue = ending.epilogue
     a: tuple[int, ...] = (*walks, step_c)
     b: tuple[int, ...] = (0,)
@@ -170,6 +176,29 @@ def conv(
     ending = replace(ending, leaves=(sums, *ending.leaves))
     last_launch = some_taps(steps[-2], steps[-1], final)
     return _finish_padded(build, last_launch, image, start, [part], ending)
+
+
+def _packed_filters(build: NativeBuilder, weight: View, group: int, panel: int) -> View:
+    """Computed filters [filters, channels, 1, y, x] as [group, panel, tap, channel, lane], during the run.
+
+    Lanes beyond the last filter keep what was in memory: nothing that is stored depends on them.
+    """
+    weight = build.contiguous(build.widened(weight))
+    filters, inner = weight.shape[:2]
+    taps, per_group = math.prod(weight.shape[2:]), filters // group
+    full, rest = divmod(per_group, panel)
+    packed = build.scratch(TensorType(dtypes.FLOAT32, (group, full + (rest > 0), taps, inner, panel)))
+    row = inner * taps
+    for first, panels, lanes in ((0, full, panel), (full, 1, rest)):
+        if panels and lanes:
+            source = replace(
+                weight,
+                shape=(group, panels, taps, inner, lanes),
+                strides=(per_group * row, panel * row, 1, taps, row),
+                offset=weight.offset + first * panel * row,
+            )
+            build.copy(source, packed.slice((0, first, 0, 0, 0), (1,) * 5, source.shape))
+    return packed
 
 
 def _winograd(

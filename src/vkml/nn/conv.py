@@ -159,7 +159,8 @@ class _ConvTranspose(_ConvNd):
             least = (size - 1) * self.stride[at] - 2 * self.padding[at] + taps
             if len(wanted) != self.rank or not least <= wanted[at] < least + self.stride[at]:
                 raise ValueError(
-                    f"requested an output size of {list(output_size)}, but valid sizes along axis {at} range from "
+                    f"requested an output size of {list(output_size)}, but valid sizes along axis {at} "
+                    "range from "
                     f"{least} to {least + self.stride[at] - 1}"
                 )
             found.append(wanted[at] - least)

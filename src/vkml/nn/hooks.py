@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vkml.tensors import Tensor
+from vkml.tensors.functions import Function, FunctionContext
+
 _numbers = itertools.count()
 
 
@@ -64,7 +67,8 @@ def before(module: Any, hooks: Hooks, arguments: tuple[Any, ...], named: dict[st
                 continue
             if not (isinstance(changed, tuple) and len(changed) == 2):
                 raise RuntimeError(
-                    "a forward pre-hook with with_kwargs=True returns None or a pair of arguments and named ones, "
+                    "a forward pre-hook with with_kwargs=True returns None or a pair of arguments and "
+                    "named ones, "
                     f"not {changed!r}"
                 )
             arguments, named = changed
@@ -79,7 +83,7 @@ def after(
     module: Any, hooks: Hooks, arguments: tuple[Any, ...], named: dict[str, Any], made: Any, *,
     failed: bool = False,
 ) -> Any:  # fmt: skip
-    """A result as the hooks after `forward` leave it; of one that raised those alone that are always called."""
+    """A result as the hooks after `forward` leave it; where that failed those that are always called."""
     for hook in list(hooks.values()):
         if failed and not hook.always_call:
             continue
@@ -88,3 +92,88 @@ def after(
         if changed is not None:
             made = changed
     return made
+
+
+class _Passed(Function):
+    """Tensors as they are; their gradients, all at once, are what a function makes of them."""
+
+    @staticmethod
+    def forward(ctx: FunctionContext, change: Callable[[tuple[Any, ...]], Any], *tensors: Tensor) -> Any:
+        ctx.change = change  # type: ignore[attr-defined]
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: FunctionContext, *grad_outputs: Any) -> Any:
+        return (None, *ctx.change(grad_outputs))  # type: ignore[attr-defined]
+
+
+class Watch:
+    """One call of a module whose gradients hooks look at.
+
+    Args:
+        module: the module.
+        pre: hooks of gradients by its results.
+        hooks: hooks of gradients by its arguments, once all are there.
+    """
+
+    def __init__(self, module: Any, pre: Hooks, hooks: Hooks) -> None:
+        self._module = module
+        self._pre, self._hooks = list(pre.values()), list(hooks.values())
+        self._given: tuple[Any, ...] = ()
+        self._outgoing: tuple[Any, ...] = ()
+        self._is_begun = False
+
+    def begin(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, whose gradients will be seen."""
+        self._given = arguments
+        at = [n for n, x in enumerate(arguments) if isinstance(x, Tensor)]
+        if not self._hooks or not any(arguments[n].requires_grad for n in at):
+            return arguments
+        self._is_begun = True
+
+        def change(found: tuple[Any, ...]) -> tuple[Any, ...]:
+            packed = self._called(dict(zip(at, found, strict=True)))
+            return tuple(packed[n] for n in at)
+
+        made = dict(zip(at, _Passed.apply(change, *(arguments[n] for n in at)), strict=True))
+        return tuple(made.get(n, x) for n, x in enumerate(arguments))
+
+    def end(self, made: Any) -> Any:
+        """The results, whose gradients will be seen."""
+        results = made if isinstance(made, tuple) else (made,)
+        at = [n for n, x in enumerate(results) if isinstance(x, Tensor)]
+        if not any(results[n].requires_grad for n in at):
+            return made
+
+        def change(found: tuple[Any, ...]) -> tuple[Any, ...]:
+            by_place = dict(zip(at, found, strict=True))
+            outgoing = tuple(by_place.get(n) for n in range(len(results)))
+            for hook in self._pre:
+                outgoing = _changed(hook.act(self._module, outgoing), outgoing)
+            self._outgoing = outgoing
+            if not self._is_begun and self._hooks:
+                self._called({})
+            return tuple(outgoing[n] for n in at)
+
+        passed = dict(zip(at, _Passed.apply(change, *(results[n] for n in at)), strict=True))
+        found = tuple(passed.get(n, x) for n, x in enumerate(results))
+        return found if isinstance(made, tuple) else found[0]
+
+    def _called(self, by_place: dict[int, Any]) -> tuple[Any, ...]:
+        incoming = tuple(by_place.get(n) for n in range(len(self._given)))
+        for hook in self._hooks:
+            incoming = _changed(hook.act(self._module, incoming, self._outgoing), incoming)
+        return incoming
+
+
+def _changed(returned: Any, before: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gradients as a hook leaves them."""
+    if returned is None:
+        return before
+    found = returned if isinstance(returned, tuple) else (returned,)
+    if len(found) != len(before):
+        raise RuntimeError(
+            f"a backward hook returned {len(found)} gradients instead of {len(before)}: one for each, or None"
+        )
+    return found

@@ -149,7 +149,7 @@ class MultiLabelMarginLoss(_Loss):
 
 
 class MultiLabelSoftMarginLoss(_WeightedLoss):
-    """The mean over classes of cross entropies of two classes and logits; see `functional.multilabel_soft_margin_loss`."""
+    """The mean of cross entropies of two classes each; see `functional.multilabel_soft_margin_loss`."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
         super().__init__(weight, reduction)
@@ -161,7 +161,7 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
 
 
 class MarginRankingLoss(_Loss):
-    """A margin between two inputs, the target saying which is the greater; see `functional.margin_ranking_loss`."""
+    """A margin by which one of two inputs is the greater; see `functional.margin_ranking_loss`."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -174,7 +174,7 @@ class MarginRankingLoss(_Loss):
 
 
 class CosineEmbeddingLoss(_Loss):
-    """1 - cos where the target is 1, max(0, cos - margin) where it is -1; see `functional.cosine_embedding_loss`."""
+    """1 - cos where the target is 1, else max(0, cos - margin); see `functional.cosine_embedding_loss`."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction)

@@ -43,6 +43,7 @@ class Module:
     def __init__(self) -> None:
         self.__dict__.update(_parameters={}, _buffers={}, _modules={}, _unsaved=set(), training=True)
         self.__dict__.update(_hooks={}, _pre_hooks={}, _compiled=None)
+        self.__dict__.update(_backward_hooks={}, _backward_pre_hooks={})
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """What it computes."""
@@ -56,14 +57,18 @@ class Module:
     def _called(self, *arguments: Any, **named: Any) -> Any:
         if self._pre_hooks:
             arguments, named = hooks.before(self, self._pre_hooks, arguments, named)
-        if not self._hooks:
-            return self.forward(*arguments, **named)
+        watch = None
+        if self._backward_hooks or self._backward_pre_hooks:
+            watch = hooks.Watch(self, self._backward_pre_hooks, self._backward_hooks)
+            arguments = watch.begin(arguments)
         try:
             made = self.forward(*arguments, **named)
         except Exception:
             hooks.after(self, self._hooks, arguments, named, None, failed=True)
             raise
-        return hooks.after(self, self._hooks, arguments, named, made)
+        if self._hooks:
+            made = hooks.after(self, self._hooks, arguments, named, made)
+        return made if watch is None else watch.end(made)
 
     def _learns(self, arguments: Any, named: Any) -> bool:
         """Whether gradients flow through what it computes."""
@@ -85,6 +90,8 @@ class Module:
     _unsaved: set[str]
     _hooks: hooks.Hooks
     _pre_hooks: hooks.Hooks
+    _backward_hooks: hooks.Hooks
+    _backward_pre_hooks: hooks.Hooks
     _compiled: dict[bool, Callable[..., Any]] | None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -200,6 +207,21 @@ class Module:
             with_kwargs: whether named arguments come behind the others; it then returns both.
         """
         return hooks.RemovableHandle(self, "_pre_hooks", hooks.Hook(hook, with_kwargs), prepend)
+
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> hooks.RemovableHandle:
+        """Has `hook(module, grad_input, grad_output)` called with gradients by arguments and results.
+
+        They are tuples; None stands for what has no gradient. What the hook returns replaces `grad_input`.
+        """
+        return hooks.RemovableHandle(self, "_backward_hooks", hooks.Hook(hook), prepend)
+
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> hooks.RemovableHandle:
+        """Has `hook(module, grad_output)` called before; what it returns replaces `grad_output`."""
+        return hooks.RemovableHandle(self, "_backward_pre_hooks", hooks.Hook(hook), prepend)
 
     # -- what is in it --------------------------------------------------------------------------------------
 
@@ -376,7 +398,7 @@ class Module:
                     yield value
 
     def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
-        """Gives all parameters and buffers memory on a device, whose contents are yet to be written; returns it.
+        """Gives all parameters and buffers memory on a device that is yet to be written; returns it.
 
         Args:
             device: its name.
@@ -456,14 +478,14 @@ class Module:
         Args:
             state_dict: the tensors.
             strict: whether the names must be the same.
-            assign: whether the tensors themselves become parameters and buffers, with their devices and types.
+            assign: whether the tensors themselves become parameters and buffers, wherever they are.
 
         Returns:
             names that are missing among them, and names that it does not have.
 
         Raises:
-            RuntimeError: one has another shape; there are such names, and `strict` is on; or one of its own has
-                no data to be written, and `assign` is off.
+            RuntimeError: one has another shape; or there are such names, and `strict` is on; or its own have
+                no memory to be written, and `assign` is off.
         """
         own = self._saved()
         missing = [name for name in own if name not in state_dict]

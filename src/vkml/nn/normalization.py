@@ -263,8 +263,8 @@ class RMSNorm(Module):
     """Trailing axes over the root of their mean square; see `functional.rms_norm`."""
 
     def __init__(
-        self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
-        device: Any = None, dtype: DType | None = None,
+        self, normalized_shape: int | Sequence[int], eps: float | None = None,
+        elementwise_affine: bool = True, device: Any = None, dtype: DType | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         dims = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)

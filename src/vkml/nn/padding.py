@@ -96,19 +96,19 @@ class ZeroPad3d(_ZeroPad):
 
 
 class ReflectionPad1d(_ReflectionPad):
-    """The mirror image beyond the ends of the last axis, without the ends once more; see `functional.pad`."""
+    """The mirror image, without the ends once more, along the last axis; see `functional.pad`."""
 
     rank = 1
 
 
 class ReflectionPad2d(_ReflectionPad):
-    """The mirror image beyond the ends of the last two axes, without the ends once more; see `functional.pad`."""
+    """The mirror image, without the ends once more, along the last two axes; see `functional.pad`."""
 
     rank = 2
 
 
 class ReflectionPad3d(_ReflectionPad):
-    """The mirror image beyond the ends of the last three axes, without the ends once more; see `functional.pad`."""
+    """The mirror image, without the ends once more, along the last three axes; see `functional.pad`."""
 
     rank = 3
 

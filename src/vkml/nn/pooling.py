@@ -149,105 +149,105 @@ class _AdaptiveMaxPool(Module):
 
 
 class MaxPool1d(_MaxPool):
-    """The greatest element of each window, over one spatial axis; see `functional.max_pool1d`."""
+    """The greatest element of each window; see `functional.max_pool1d`."""
 
     function = staticmethod(functional.max_pool1d)
 
 
 class MaxPool2d(_MaxPool):
-    """The greatest element of each window, over two spatial axes; see `functional.max_pool2d`."""
+    """The greatest element of each window; see `functional.max_pool2d`."""
 
     function = staticmethod(functional.max_pool2d)
 
 
 class MaxPool3d(_MaxPool):
-    """The greatest element of each window, over three spatial axes; see `functional.max_pool3d`."""
+    """The greatest element of each window; see `functional.max_pool3d`."""
 
     function = staticmethod(functional.max_pool3d)
 
 
 class MaxUnpool1d(_MaxUnpool):
-    """What a pooling has found back in its places, over one spatial axis; see `functional.max_unpool1d`."""
+    """What a pooling has found back in its places; see `functional.max_unpool1d`."""
 
     function = staticmethod(functional.max_unpool1d)
     rank = 1
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """What a pooling has found back in its places, over two spatial axes; see `functional.max_unpool2d`."""
+    """What a pooling has found back in its places; see `functional.max_unpool2d`."""
 
     function = staticmethod(functional.max_unpool2d)
     rank = 2
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """What a pooling has found back in its places, over three spatial axes; see `functional.max_unpool3d`."""
+    """What a pooling has found back in its places; see `functional.max_unpool3d`."""
 
     function = staticmethod(functional.max_unpool3d)
     rank = 3
 
 
 class AvgPool2d(_AvgPool):
-    """The mean of each window, over two spatial axes; see `functional.avg_pool2d`."""
+    """The mean of each window; see `functional.avg_pool2d`."""
 
     function = staticmethod(functional.avg_pool2d)
 
 
 class AvgPool3d(_AvgPool):
-    """The mean of each window, over three spatial axes; see `functional.avg_pool3d`."""
+    """The mean of each window; see `functional.avg_pool3d`."""
 
     function = staticmethod(functional.avg_pool3d)
 
 
 class LPPool1d(_LPPool):
-    """(Σ xᵖ)¹ᐟᵖ of each window, over one spatial axis; see `functional.lp_pool1d`."""
+    """(Σ xᵖ)¹ᐟᵖ of each window; see `functional.lp_pool1d`."""
 
     function = staticmethod(functional.lp_pool1d)
 
 
 class LPPool2d(_LPPool):
-    """(Σ xᵖ)¹ᐟᵖ of each window, over two spatial axes; see `functional.lp_pool2d`."""
+    """(Σ xᵖ)¹ᐟᵖ of each window; see `functional.lp_pool2d`."""
 
     function = staticmethod(functional.lp_pool2d)
 
 
 class LPPool3d(_LPPool):
-    """(Σ xᵖ)¹ᐟᵖ of each window, over three spatial axes; see `functional.lp_pool3d`."""
+    """(Σ xᵖ)¹ᐟᵖ of each window; see `functional.lp_pool3d`."""
 
     function = staticmethod(functional.lp_pool3d)
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """Means of so many windows that the result has a given size, over one spatial axis; see `functional.adaptive_avg_pool1d`."""
+    """Means of windows, as many as a given size has; see `functional.adaptive_avg_pool1d`."""
 
     function = staticmethod(functional.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """Means of so many windows that the result has a given size, over two spatial axes; see `functional.adaptive_avg_pool2d`."""
+    """Means of windows, as many as a given size has; see `functional.adaptive_avg_pool2d`."""
 
     function = staticmethod(functional.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """Means of so many windows that the result has a given size, over three spatial axes; see `functional.adaptive_avg_pool3d`."""
+    """Means of windows, as many as a given size has; see `functional.adaptive_avg_pool3d`."""
 
     function = staticmethod(functional.adaptive_avg_pool3d)
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """Greatest elements of so many windows that the result has a given size, over one spatial axis; see `functional.adaptive_max_pool1d`."""
+    """Greatest elements of windows, as many as a given size has; see `functional.adaptive_max_pool1d`."""
 
     function = staticmethod(functional.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """Greatest elements of so many windows that the result has a given size, over two spatial axes; see `functional.adaptive_max_pool2d`."""
+    """Greatest elements of windows, as many as a given size has; see `functional.adaptive_max_pool2d`."""
 
     function = staticmethod(functional.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """Greatest elements of so many windows that the result has a given size, over three spatial axes; see `functional.adaptive_max_pool3d`."""
+    """Greatest elements of windows, as many as a given size has; see `functional.adaptive_max_pool3d`."""
 
     function = staticmethod(functional.adaptive_max_pool3d)

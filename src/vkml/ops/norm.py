@@ -126,20 +126,14 @@ class BatchNormalization(Operator):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         x = given(inputs, 0)
-        kinds = {view.dtype for view in all_given(inputs)}
-        if FLOAT64 in kinds != {FLOAT64}:
+        if FLOAT64 in {view.dtype for view in all_given(inputs)} != {FLOAT64}:
             return None
         vectors = [_channel_view(build, view, len(x.shape)) for view in all_given(inputs)[1:]]
         running: list[V] = []
         if node.attributes["training_mode"]:
-            if len(kinds) > 1 or x.dtype not in (FLOAT32, FLOAT64):
+            if len(x.shape) < 2 or 0 in x.shape:
                 return None
-            found = _statistics(build, x)
-            kept = node.attributes["momentum"]
-            for at, (old, new) in enumerate(zip(vectors[2:], found, strict=True), 1):
-                if at < len(node.outputs):
-                    running.append(_mixed(build, old, new, kept, build.output(build.result(at), at)))
-            vectors[2:] = found
+            vectors[2:], running = _batch_statistics(build, node, x, vectors[2:])
 
         def write(body: BodyWriter, x: str, scale: str, bias: str, mean: str, variance: str) -> str:
             deviation = body(
@@ -169,35 +163,35 @@ class BatchNormalization(Operator):
         return by_statistics(build, given, present(cotangents, 0), epsilon, needed)
 
 
-def _statistics(build: Lowering[V], x: V) -> list[V]:
-    """The mean and the variance of each channel, [channels, 1, ...]: squares are those of what the mean leaves."""
-    rank = len(x.shape)
-    axes = [0, *range(2, rank)]
-    channels = x.shape[1] if rank > 1 else 1
-    kept = TensorType(x.dtype, (channels,))
-    with build.step(kept):
+def _batch_statistics(build: Lowering[V], node: Node, x: V, stored: Sequence[V]) -> tuple[list[V], list[V]]:
+    """Mean and variance of each channel, [channels, 1, …], and the running ones that are outputs."""
+    lanes = stored[0].shape
+    axes = [axis for axis in range(len(x.shape)) if axis != 1]
+    wide = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
+    with build.step(static(wide, lanes)):
         [mean] = build.reduce("Mean", x, axes)
-    mean = _channel_view(build, mean, rank)
-    squares = build.compute(
-        lambda body, x, mean: (lambda off: body("Mul", off, off))(body("Sub", x, mean)),
-        [x, mean],
-        build.scratch(TensorType(x.dtype, x.shape)),
-        label="squares",
-    )
-    with build.step(kept):
+
+    def squared(body: BodyWriter, x: str, mean: str) -> str:
+        centred = body("Sub", body.cast(x, wide), mean)
+        return str(body("Mul", centred, centred))
+
+    # Of what is centred: the mean of squares less the mean's square would lose all digits of large means.
+    squares = build.compute(squared, [x, mean], build.scratch(static(wide, x.shape)), label="squares")
+    with build.step(static(wide, lanes)):
         [variance] = build.reduce("Mean", squares, axes)
-    return [mean, _channel_view(build, variance, rank)]
+    momentum = node.attributes["momentum"]
 
+    def mixed(body: BodyWriter, new: str, old: str) -> str:
+        kept = body("Mul", body.cast(old, wide), body.constant(momentum, new))
+        return str(body("Add", kept, body("Mul", new, body.constant(1 - momentum, new))))
 
-def _mixed(build: Lowering[V], old: V, new: V, kept: float, output: V) -> V:
-    """Statistics that are moved towards those of a batch."""
-
-    def write(body: BodyWriter, old: str, new: str) -> str:
-        before = body("Mul", old, body.constant(kept, old))
-        return str(body("Add", before, body("Mul", new, body.constant(1 - kept, new))))
-
-    views = [build.reshape(view, output.shape) for view in (old, new)]
-    return build.compute(write, views, output, label="running_statistics")
+    running = []
+    for index, (new, old) in enumerate(zip((mean, variance), stored, strict=True), 1):
+        if len(node.outputs) > index and node.outputs[index]:
+            type_ = build.result(index)
+            flat = [build.reshape(view, type_.dims) for view in (new, old)]
+            running.append(build.compute(mixed, flat, build.output(type_, index), label="running"))
+    return [mean, variance], running
 
 
 def _per_activation(node: Node) -> list[Node]:

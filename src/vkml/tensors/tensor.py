@@ -560,18 +560,6 @@ class Tensor(RandomInPlace):
         """The same elements, through which no gradient flows."""
         return Tensor(_alone(self.value))
 
-    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
-        if not self.is_leaf:
-            raise NotDifferentiable("only leaves can be copied deeply: use detach(), or clone()")
-        made = type(self).__new__(type(self))
-        Tensor.__init__(made, self.detach().value)
-        memo[id(self)] = made
-        if self.requires_grad:
-            made.requires_grad_()
-        if self._grad is not None:
-            made._grad = self._grad.__deepcopy__(memo)
-        return made
-
     def detach_(self) -> Tensor:
         """Cuts it from what it was made of; returns it."""
         self._hold(_alone(self.value))

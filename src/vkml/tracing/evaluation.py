@@ -118,7 +118,8 @@ def _applications(targets: Sequence[Traced]) -> list[Application]:
         application = stack.pop()
         if application is None:
             raise NotImplementedError(
-                "a tensor on 'meta' has no elements: give its module memory with to_empty(), and write into that"
+                "a tensor on 'meta' has no elements: give its module memory with to_empty(), and write "
+                "into that"
             )
         if application.serial in found:
             continue

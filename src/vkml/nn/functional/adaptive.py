@@ -31,7 +31,7 @@ def _target(x: Tensor, output_size: Target, rank: int, name: str) -> list[int]:
         raise RuntimeError(
             f"{name}: elements of output_size must be greater than or equal to 0, not {wanted}"
         )
-    if not math.prod(own) and math.prod(wanted):
+    if 0 in own and 0 not in wanted:
         raise RuntimeError(
             f"{name}: expected input with spatial axes that are not empty, its shape is {list(x.shape)}"
         )
@@ -115,11 +115,11 @@ def _adaptive_max_pool(x: Tensor, output_size: Target, return_indices: bool, ran
 
 def _greatest(x: Tensor, own: Sequence[int], wanted: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Greatest elements of windows that are not alike, and where they are: each window's are looked up."""
-    within = np.zeros((), np.int64)
+    within: Array = np.zeros((), np.int64)
     for size, one in zip(own, wanted, strict=True):
-        places, _ = _places(size, one)
+        along, _ = _places(size, one)
         # [*windows of the axes before, *their elements] and this axis' → all windows, then all elements.
-        within = within[..., None, None] * size + places
+        within = within[..., None, None] * size + along
     rank = len(own)
     order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
     within = within.transpose(order).reshape(math.prod(wanted), -1)

@@ -41,7 +41,8 @@ def require_alike(x: Tensor, other: Tensor | None, what: str) -> None:
     """Raises a RuntimeError where two tensors are not of one element type."""
     if other is not None and other.dtype != x.dtype:
         raise RuntimeError(
-            f"{what} has the type {other.dtype.numpy_name}, the input {x.dtype.numpy_name}: they must be the same"
+            f"{what} has the type {other.dtype.numpy_name}, the input {x.dtype.numpy_name}: they must be "
+            "the same"
         )
 
 

@@ -137,7 +137,8 @@ def _transposed(
     ]
     if math.prod(x.shape) and min(made_sizes) < 1:
         raise RuntimeError(
-            f"{name}: the output of an input {list(x.shape)} would have the sizes {made_sizes}, which is too small"
+            f"{name}: the output of an input {list(x.shape)} would have the sizes {made_sizes}, which is "
+            "too small"
         )
     given = [x.value, weight.value, *([] if bias is None else [bias.value])]
     made = apply(

@@ -89,7 +89,9 @@ def _alpha_dropped(x: Tensor, p: float, training: bool, inplace: bool, shape: Se
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Elements that are what `selu` is at -∞ with a probability; mean and variance stay (Klambauer et al., 2017).
+    """Elements that are what `selu` is at -∞ with a probability (Klambauer et al., 2017).
+
+    Mean 0 and variance 1 stay.
 
     Raises:
         ValueError: the probability lies outside [0, 1].

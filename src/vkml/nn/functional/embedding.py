@@ -114,7 +114,8 @@ def embedding_bag(
         raise NotImplementedError("embedding_bag: per_sample_weights is supported for mode='sum' only")
     if per_sample_weights is not None and per_sample_weights.shape != input.shape:
         raise ValueError(
-            f"embedding_bag: If per_sample_weights ({list(per_sample_weights.shape)}) is not None, it must have the "
+            f"embedding_bag: If per_sample_weights ({list(per_sample_weights.shape)}) is not None, it "
+            "must have the "
             f"same shape as the input ({list(input.shape)})"
         )
     if mode == "max" and scale_grad_by_freq:
@@ -207,11 +208,13 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """
     if input1.shape[:-1] != input2.shape[:-1]:
         raise RuntimeError(
-            f"bilinear(): input batch dimensions do not match: got {list(input1.shape)} and {list(input2.shape)}"
+            f"bilinear(): input batch dimensions do not match: got {list(input1.shape)} and "
+            f"{list(input2.shape)}"
         )
     if weight.ndim != 3 or weight.shape[1:] != (input1.shape[-1], input2.shape[-1]):
         raise RuntimeError(
-            f"bilinear(): a weight {list(weight.shape)} does not take {input1.shape[-1]} and {input2.shape[-1]} features"
+            f"bilinear(): a weight {list(weight.shape)} does not take {input1.shape[-1]} and "
+            f"{input2.shape[-1]} features"
         )
     outputs, one, two = weight.shape
     left, right = op.reshape(input1, -1, one), op.reshape(input2, -1, two)

@@ -15,8 +15,8 @@ from vkml.tracing import apply, constant
 
 
 def _counts(
-    image: Sequence[int], kernel: Sequence[int], gaps: Sequence[int], pads: Sequence[int], steps: Sequence[int],
-    name: str,
+    image: Sequence[int], kernel: Sequence[int], gaps: Sequence[int], pads: Sequence[int],
+    steps: Sequence[int], name: str,
 ) -> list[int]:  # fmt: skip
     """Blocks along each axis."""
     if min((*kernel, *gaps, *steps)) < 1 or min(pads) < 0:
@@ -28,7 +28,8 @@ def _counts(
     if min(found) < 1:
         raise RuntimeError(
             f"{name}: an image {list(image)} with kernel_size={list(kernel)}, dilation={list(gaps)}, "
-            f"padding={list(pads)} and stride={list(steps)} has {found} blocks, its components must be at least one"
+            f"padding={list(pads)} and stride={list(steps)} has {found} blocks, its components must be "
+            "at least one"
         )
     return found
 
@@ -62,7 +63,7 @@ def fold(
     input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
     stride: Sizes = 1,
 ) -> Tensor:  # fmt: skip
-    """Columns of blocks added up into images: [batch, channels · block, blocks] as [batch, channels, *output_size].
+    """Columns [batch, channels · block, blocks] added up into images [batch, channels, *output_size].
 
     Raises:
         RuntimeError: shapes do not fit.
@@ -80,7 +81,8 @@ def fold(
     if x.shape[1] % math.prod(kernel) or x.shape[2] != math.prod(counts):
         raise RuntimeError(
             f"fold: given output_size={list(image)}, kernel_size={list(kernel)}, dilation={list(gaps)}, "
-            f"padding={list(pads)}, stride={list(steps)}, expected an input of {math.prod(kernel)} · n channels and "
+            f"padding={list(pads)}, stride={list(steps)}, expected an input of {math.prod(kernel)} · n "
+            "channels and "
             f"{math.prod(counts)} blocks, but got the shape {list(input.shape)}"
         )
     made = apply(

@@ -190,10 +190,7 @@ def poisson_nll_loss(
     require_floats(input, "poisson_nll_loss")
 
     def form(x: Scalar, t: Scalar) -> Scalar:
-        if log_input:
-            found = scalar.unary("exp", x) - t * x
-        else:
-            found = x - t * scalar.unary("log", x + eps)
+        found = scalar.unary("exp", x) - t * x if log_input else x - t * scalar.unary("log", x + eps)
         if not full:
             return found
         safe = scalar.maximum(t, 1.0)  # of what is not selected no logarithm is taken
@@ -212,7 +209,7 @@ def gaussian_nll_loss(
     Args:
         input: means.
         target: samples.
-        var: variances: a number, of the input's shape, or that with its last axis left out or an axis of size 1.
+        var: variances: a number, or of the input's shape, its last axis left out or one axis of size 1.
         full: whether the constant counts.
         eps: variances below it are as if they were it, but for gradients.
         reduction: "mean", "sum" or "none".

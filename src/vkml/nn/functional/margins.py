@@ -68,7 +68,8 @@ def cosine_embedding_loss(
     """
     if input1.ndim not in (1, 2) or input1.shape != input2.shape or target.ndim != input1.ndim - 1:
         raise RuntimeError(
-            f"cosine_embedding_loss takes inputs [batch, features] and a target [batch], or both without a batch, "
+            "cosine_embedding_loss takes inputs [batch, features] and a target [batch], or both without "
+            "a batch, "
             f"not {list(input1.shape)}, {list(input2.shape)} and {list(target.shape)}"
         )
     smallest = 1e-12
@@ -122,7 +123,8 @@ def triplet_margin_with_distance_loss(
         raise ValueError(f"margin must be greater than 0, got {margin}")
     if not anchor.ndim == positive.ndim == negative.ndim:
         raise RuntimeError(
-            f"The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: "
+            "The anchor, positive, and negative tensors are expected to have the same number of "
+            "dimensions, but got: "
             f"anchor {anchor.ndim}D, positive {positive.ndim}D, and negative {negative.ndim}D inputs"
         )
     distance = distance_function or pairwise_distance
@@ -155,7 +157,8 @@ def multi_margin_loss(
     x, t = (input, target) if input.ndim == 2 else (op.reshape(input, 1, -1), op.reshape(target, -1))
     if x.ndim != 2 or t.shape != (x.shape[0],) or target.ndim > 1:
         raise RuntimeError(
-            f"multi_margin_loss takes [batch, classes] and [batch], or [classes] and [], not {list(input.shape)} and "
+            "multi_margin_loss takes [batch, classes] and [batch], or [classes] and [], not "
+            f"{list(input.shape)} and "
             f"{list(target.shape)}"
         )
     if weight is not None and weight.shape != (x.shape[1],):
@@ -184,7 +187,8 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, *, reduction: str = "m
     """
     if input.ndim not in (1, 2) or target.shape != input.shape:
         raise RuntimeError(
-            f"multilabel_margin_loss takes input and target of one shape of one or two axes, not {list(input.shape)} "
+            "multilabel_margin_loss takes input and target of one shape of one or two axes, not "
+            f"{list(input.shape)} "
             f"and {list(target.shape)}"
         )
     require_floats(input, "multilabel_margin_loss")

@@ -31,7 +31,7 @@ def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
     bias: Tensor | None = None, training: bool = False, momentum: float | Tensor = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """Each channel standardised, by its batch's statistics in training, else by stored ones (Ioffe and Szegedy, 2015).
+    """Each channel standardised by its batch's statistics, or by stored ones (Ioffe and Szegedy, 2015).
 
     Args:
         input: [batch, channels, ...].
@@ -77,9 +77,9 @@ def batch_norm(
     )  # fmt: skip
     if found:
         with no_grad():
-            mean, variance = (Tensor(value).detach() for value in found)
-            _move(running_mean, mean, momentum)
-            _move(running_var, op.mul(variance, count / max(count - 1, 1)), momentum)
+            batch_mean, batch_var = (Tensor(value).detach() for value in found)
+            _move(running_mean, batch_mean, momentum)
+            _move(running_var, op.mul(batch_var, count / max(count - 1, 1)), momentum)
     return Tensor(made)
 
 

@@ -16,7 +16,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     """A tensor with more elements around it, or less where numbers are negative.
 
     Args:
-        input: of any shape; for other modes than "constant" one with a channel axis in front of the padded ones.
+        input: of any shape; for modes other than "constant" with channels in front of the padded axes.
         pad: how many in front of the last axis and behind it, then of the axis before it, and so on.
         mode: "constant", "reflect" (without the edge once more), "replicate" or "circular".
         value: what is added in mode "constant"; 0 where left out.
@@ -56,7 +56,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 def _check_mode(x: Tensor, axes: int, begins: Sequence[int], ends: Sequence[int], mode: str) -> None:
     if not 1 <= axes <= 3 or x.ndim not in (axes + 1, axes + 2):
         raise NotImplementedError(
-            f"mode {mode!r} pads one, two or three axes behind channels, with or without a batch: not {axes} of "
+            f"mode {mode!r} pads one, two or three axes behind channels, with or without a batch: not "
+            f"{axes} of "
             f"the shape {list(x.shape)}"
         )
     for size, begin, end in zip(x.shape, begins, ends, strict=True):

@@ -20,8 +20,9 @@ _AXES = {"linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,)}
 
 
 def interpolate(
-    input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    input: Tensor, size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:  # fmt: skip
     """Images resampled to another size.
@@ -43,13 +44,15 @@ def interpolate(
     modes = ("nearest", "nearest-exact", "area", *_AXES)
     if rank not in (1, 2, 3) or mode not in modes or rank not in _AXES.get(mode, (rank,)):
         raise NotImplementedError(
-            f"mode {mode!r} is one of {', '.join(modes)}, for an input of so many spatial axes: not for the shape "
+            f"mode {mode!r} is one of {', '.join(modes)}, for an input of so many spatial axes: not for "
+            "the shape "
             f"{list(input.shape)}"
         )
     require_floats(input, "interpolate")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise ValueError(
-            "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
+            "align_corners option can only be set with the interpolating modes: linear | bilinear | "
+            "bicubic | trilinear"
         )
     if antialias and mode not in ("bilinear", "bicubic"):
         raise ValueError(
@@ -92,7 +95,7 @@ def _targets(
 ) -> list[Any]:
     """Resize's inputs: scales where there are any from which it makes these sizes."""
     if scales is not None:
-        made = np.floor(np.float32(own) * np.float32(scales))
+        made = np.floor(np.asarray(own, np.float32) * np.asarray(scales, np.float32))
         if tuple(made.astype(int)) == tuple(wanted):
             return [x.value, None, constant([1.0, 1.0, *scales], FLOAT32)]
     return [x.value, None, None, constant([*x.shape[:2], *wanted], INT64)]
@@ -121,8 +124,9 @@ def _method(mode: str, align_corners: bool | None, antialias: bool) -> dict[str,
 
 
 def upsample(
-    input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest", align_corners: bool | None = None,
+    input: Tensor, size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None, mode: str = "nearest",
+    align_corners: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """`interpolate` by its former name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
@@ -202,7 +206,8 @@ def grid_sample(
         )
     if padding_mode not in ("zeros", "border", "reflection"):
         raise ValueError(
-            f"grid_sample: expected padding_mode to be 'zeros', 'border', or 'reflection', but got: {padding_mode!r}"
+            "grid_sample: expected padding_mode to be 'zeros', 'border', or 'reflection', but got: "
+            f"{padding_mode!r}"
         )
     rank = input.ndim - 2
     if (
@@ -212,13 +217,15 @@ def grid_sample(
         or grid.shape[0] != input.shape[0]
     ):
         raise RuntimeError(
-            f"grid_sample: a grid of shape {list(grid.shape)} does not fit an input of shape {list(input.shape)}"
+            f"grid_sample: a grid of shape {list(grid.shape)} does not fit an input of shape "
+            f"{list(input.shape)}"
         )
     if mode == "bicubic" and rank == 3:
         raise RuntimeError("grid_sample: bicubic interpolation only supports 4D input")
     if grid.dtype != input.dtype:
         raise RuntimeError(
-            f"grid_sample: input and grid have one type, not {input.dtype.numpy_name} and {grid.dtype.numpy_name}"
+            f"grid_sample: input and grid have one type, not {input.dtype.numpy_name} and "
+            f"{grid.dtype.numpy_name}"
         )
     how = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}[mode]
     made = apply(
@@ -242,7 +249,8 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     rank = len(size) - 2
     if rank not in (2, 3) or tuple(theta.shape) != (size[0], rank, rank + 1) or not theta.dtype.is_float:
         raise ValueError(
-            f"Expected a batch of affine matrices of floats of shape [{size[0]}, {rank}, {rank + 1}] for size "
+            f"Expected a batch of affine matrices of floats of shape [{size[0]}, {rank}, {rank + 1}] for "
+            "size "
             f"{list(size)}. Got {theta.dtype.numpy_name} of shape {list(theta.shape)}."
         )
     made = apply(
