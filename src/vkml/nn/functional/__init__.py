@@ -62,6 +62,9 @@ from vkml.nn.functional.conv import (
     conv_transpose2d,
     conv_transpose3d,
 )  # fmt: skip
+from vkml.nn.functional.ctc import (
+    ctc_loss,
+)  # fmt: skip
 from vkml.nn.functional.distance import (
     cosine_similarity,
     pairwise_distance,
@@ -170,6 +173,7 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
