@@ -102,22 +102,24 @@ def arena(run: Any, device: str) -> int:
 
     with patch.object(plan, "_make_plan", noted):
         run()
-    return max(sum(program.arena_bytes for program in each._programs) for each in plans)
+    return max(sum(program.arena_bytes for program in each.programs) for each in plans)
 
 
 def test_memory_is_freed(device_name: str) -> None:
-    """Of 24 layers of the same size, all activations are kept without checkpoints, with them those of a segment."""
+    """Of 24 layers all activations are kept without checkpoints, with them those of a segment."""
     rows, width = 1024, 64
     layers = [nn.Linear(width, width, bias=False) for _ in range(24)]
     model = nn.Sequential(*[nn.Sequential(layer, nn.Tanh()) for layer in layers]).to(device_name)
     x = vkml.randn(rows, width, device=device_name)
 
+    optimizer = vkml.optim.SGD(model.parameters(), lr=1e-3)
+
     def step(run: Any) -> None:
-        model.zero_grad()
-        loss = run(x).sum()
-        loss.backward()
-        loss.item()
+        optimizer.zero_grad()
+        run(x).sum().backward()
+        optimizer.step()  # which computes both ways in one plan
 
     whole = arena(lambda: step(model), device_name)
     parts = arena(lambda: step(lambda x: checkpoint_sequential(model, 6, x)), device_name)
-    assert parts < 0.7 * whole, (parts, whole)
+    print(parts, whole)
+    assert parts < 0.7 * whole

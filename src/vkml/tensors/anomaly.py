@@ -11,8 +11,8 @@ import numpy as np
 from vkml.engine.device_array import on_host
 from vkml.errors import AnomalyFound, CaptureError
 from vkml.tensors.capture import is_capturing
-from vkml.tracing import Traced, evaluate, tracked
-from vkml.tracing.value import Application, mode
+from vkml.tracing import Traced, apply, evaluate, tracked
+from vkml.tracing.value import Application, mode, tracking
 
 
 class set_detect_anomaly:
@@ -101,6 +101,10 @@ def _where(application: Application) -> str:
 def _has_nan(value: Traced) -> bool:
     if not value.type.dtype.is_float:
         return False
-    evaluate([value])
+    if value.data is None:
+        # Not the value itself: one of constants alone is computed wherever it is needed, unless it is known.
+        with tracking(False):
+            value = apply("Identity", value)
+        evaluate([value])
     array = cast("np.ndarray[tuple[int, ...], np.dtype[np.float64]]", on_host(value.data))
     return bool(np.isnan(array.astype(np.float64)).any())
