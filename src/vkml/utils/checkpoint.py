@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vkml.errors import NotDifferentiable
-from vkml.ir.gradients import Emitter
+from vkml.ir import DType, scalar
+from vkml.ir.gradients import Emitter, expression, reshaped, sliced
 from vkml.ir.graph import Node
 from vkml.ir.operator import Operator
 from vkml.tensors import random
 from vkml.tensors.tensor import Tensor
 from vkml.tensors.trees import mapped, tensors_in
-from vkml.tracing import Joined, Traced, gradients, tracked
+from vkml.tracing import EMITTER, Joined, Traced, gradients, tracked
 from vkml.tracing.value import mode, next_serial, tracking
 
 
@@ -162,7 +163,9 @@ class _Again(Operator):
         needed: Sequence[bool],
     ) -> Sequence[Traced | None]:
         start = next_serial()
-        args, kwargs = _thawed(self._arguments)
+        behind = next((x for x in cotangents if x is not None and not x.is_free), None)
+        with tracking(True):
+            args, kwargs = _thawed(self._arguments, behind)
         with tracking(True), _drawing_from(self._state), self._second:
             result = self._function(*args, **kwargs)
         made = [tensor.value for tensor in tensors_in(result) if tensor.value.tracks]
@@ -180,13 +183,41 @@ class _Again(Operator):
         return [next(found) if is_needed else None for is_needed in needed]
 
 
-def _thawed(value: Any) -> Any:
+def _thawed(value: Any, behind: Traced | None) -> Any:
     """Nested arguments with tensors of the values that these had."""
     if isinstance(value, Traced):
-        return Tensor(value)
+        return Tensor(value if behind is None or not value.type.dtype.is_float else _later(value, behind))
     if isinstance(value, list | tuple):
-        items = [_thawed(item) for item in value]
+        items = [_thawed(item, behind) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {key: _thawed(item) for key, item in value.items()}
+        return {key: _thawed(item, behind) for key, item in value.items()}
     return value
+
+
+def _later(value: Traced, behind: Traced) -> Traced:
+    """A value that is not there before another one is.
+
+    What reads it could else run at once, for plans begin everything as early as they can, and what it makes
+    would be kept as long as if there were no checkpoint.
+    """
+    if value.is_free or value.device is not behind.device:
+        return value
+    with tracking(False):
+        first = reshaped(EMITTER, sliced(EMITTER, reshaped(EMITTER, behind, (-1,)), 0, 0, 1), ())
+        x, other = scalar.argument(0, _wide(value)), scalar.argument(1, _wide(first))
+        # Selects the value, whatever the other one is: nothing is less than itself.
+        form = scalar.where(other < other, scalar.convert(other, x.dtype), x)
+        made = expression(EMITTER, form, [value, first], value.type.dtype)
+    return Joined(_Through("checkpoint"), [made], [value]).output(0)
+
+
+def _wide(value: Traced) -> DType:
+    return scalar.arithmetic_type(value.type.dtype)
+
+
+class _Through(Operator):
+    """A copy, as an operator: only its gradient is ever asked for."""
+
+    def vjp(self, build: Any, node: Any, inputs: Any, outputs: Any, cotangents: Any, needed: Any) -> Any:
+        return cotangents
