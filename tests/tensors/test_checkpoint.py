@@ -64,13 +64,13 @@ def test_nested_results_and_arguments() -> None:
     assert x.grad.tolist() == [8.0, 9.0] and y.grad.tolist() == [1.0, 2.0]
 
 
-def test_the_second_run_draws_the_same_numbers() -> None:
-    x = vkml.ones(1000, requires_grad=True)
+def test_the_second_run_draws_the_same_numbers(device_name: str) -> None:
+    x = vkml.ones(1000, device=device_name, requires_grad=True)
     y = checkpoint(lambda x: nn.functional.dropout(x, 0.5, True), x)
-    following = vkml.rand(2)
+    following = vkml.rand(2, device=device_name)
     y.sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), y.detach().numpy())
-    assert following.numpy().tolist() != vkml.rand(2).numpy().tolist()
+    assert following.numpy().tolist() != vkml.rand(2, device=device_name).numpy().tolist()
 
 
 def test_tensors_that_were_changed_in_between() -> None:

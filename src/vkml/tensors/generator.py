@@ -187,6 +187,11 @@ def generator_of(device: Any = None, generator: Generator | None = None) -> Gene
     return found
 
 
+def default_generators() -> set[Generator]:
+    """Those of all devices that anything has been drawn on."""
+    return set(_defaults.values())
+
+
 def manual_seed(seed: int) -> Generator:
     """Begins the streams of all devices anew with a seed; returns the CPU's generator."""
     global _seed

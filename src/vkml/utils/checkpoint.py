@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vkml.errors import NotDifferentiable
@@ -11,7 +11,7 @@ from vkml.ir import DType, scalar
 from vkml.ir.gradients import Emitter, expression, reshaped, sliced
 from vkml.ir.graph import Node
 from vkml.ir.operator import Operator
-from vkml.tensors import random
+from vkml.tensors.generator import Generator, default_generators
 from vkml.tensors.tensor import Tensor
 from vkml.tensors.trees import mapped, tensors_in
 from vkml.tracing import EMITTER, Joined, Traced, gradients, tracked
@@ -54,7 +54,8 @@ def checkpoint(
     if not mode.tracks:
         with first:
             return function(*args, **kwargs)
-    state = random.default_generator.get_state() if preserve_rng_state else None
+    streams = default_generators() if preserve_rng_state else ()
+    states = {generator: generator._state.value for generator in streams}
     start = next_serial()
     with first:
         result = function(*args, **kwargs)
@@ -63,7 +64,7 @@ def checkpoint(
     if not sources:
         return result
     frozen = mapped(lambda tensor: tensor.value, (args, kwargs))
-    call = _Again(function, frozen, state, second, sources)
+    call = _Again(function, frozen, states, second, sources)
     for application in tracked([tensor.value for tensor in made], frozenset(map(id, sources))):
         # Only the joined values have a gradient.
         application.tracks = False
@@ -130,27 +131,31 @@ def _sources(made: Sequence[Traced], start: int) -> list[Traced]:
 
 
 @contextlib.contextmanager
-def _drawing_from(state: Any) -> Iterator[None]:
-    """Has the default generator go on from a state, and then from where it was."""
-    if state is None:
-        yield
-        return
-    before = random.default_generator.get_state()
-    random.default_generator.set_state(state)
+def _drawing_from(states: Mapping[Generator, Traced]) -> Iterator[None]:
+    """Has generators go on from states, and then from where they were."""
+    before = {generator: generator._state.value for generator in states}
+    for generator, state in states.items():
+        generator._state._write(state)
     try:
         yield
     finally:
-        random.default_generator.set_state(before)
+        for generator, state in before.items():
+            generator._state._write(state)
 
 
 class _Again(Operator):
     """A function that is run again, as an operator: only its gradient is ever asked for."""
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Any, state: Any, second: Any, sources: Sequence[Traced]
+        self,
+        function: Callable[..., Any],
+        arguments: Any,
+        states: Mapping[Generator, Traced],
+        second: Any,
+        sources: Sequence[Traced],
     ) -> None:
         super().__init__("checkpoint")
-        self._function, self._arguments, self._state = function, arguments, state
+        self._function, self._arguments, self._states = function, arguments, states
         self._second, self._sources = second, sources
 
     def vjp(  # type: ignore[override]
@@ -166,7 +171,7 @@ class _Again(Operator):
         behind = next((x for x in cotangents if x is not None and not x.is_free), None)
         with tracking(True):
             args, kwargs = _thawed(self._arguments, behind)
-        with tracking(True), _drawing_from(self._state), self._second:
+        with tracking(True), _drawing_from(self._states), self._second:
             result = self._function(*args, **kwargs)
         made = [tensor.value for tensor in tensors_in(result) if tensor.value.tracks]
         known = {id(value) for value in self._sources}
