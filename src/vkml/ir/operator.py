@@ -78,6 +78,8 @@ class Operator:
     sizing_inputs: tuple[int, ...] = ()
     """Data whose elements decide the sizes of the outputs (NonZero's input): unless it is a constant, `infer`
     leaves these sizes open, and they are known when the node has run."""
+    statistic_inputs: tuple[int, ...] = ()
+    """Inputs that hold what has been seen in training: kept by models, but not learned by gradients."""
     is_pointwise: ClassVar[bool] = False
     """Whether each output element depends only on the inputs' elements at the same (broadcast) place."""
     stands_alone: ClassVar[bool] = False

@@ -36,6 +36,7 @@ from vkml.nn.pooling import (
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, LPPool1d, LPPool2d, LPPool3d, MaxPool1d,
     MaxPool2d, MaxPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d,
 )
+from vkml.nn.onnx import OnnxModule, from_onnx
 from vkml.nn.recurrent import GRU, LSTM, RNN, RNNBase
 from vkml.nn.recurrent_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from vkml.nn.transformer import (
@@ -71,4 +72,5 @@ __all__ = [  # noqa: RUF022
     "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten",
     "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d",
     "ZeroPad3d", "functional", "init",
+    "OnnxModule", "from_onnx",
 ]

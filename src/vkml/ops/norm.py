@@ -72,6 +72,7 @@ class BatchNormalization(Operator):
 
     inputs = (5, 5)
     outputs = (1, 3)
+    statistic_inputs = (3, 4)
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
     attribute_types = {"consumed_inputs": INTS, "is_test": INT, "spatial": INT}
 
