@@ -19,7 +19,7 @@ CONTAINERS = {
     "SequenceErase", "SequenceInsert", "SequenceMap", "SplitToSequence",
 }  # fmt: skip
 """Values that are recorded are tensors."""
-RECORDED_AS_OTHERS = {"If", "Loop", "Scan", "Unique"}
+RECORDED_AS_OTHERS = {"Gradient", "If", "Loop", "Scan", "Unique"}
 """What they run is recorded, trip by trip, or a Gather at places that are known (`vkml.tracing.graphs`)."""
 OLD_NAMES = {"Upsample"}
 """They become others before anything is recorded."""

@@ -13,6 +13,7 @@ from vkml.engine.device_array import DeviceArray, Place, dtype_of, on_host
 from vkml.engine.ending import require_going
 from vkml.engine.flight import RESIDENT_BYTES
 from vkml.engine.plan import Plan, PlanClosed
+from vkml.engine.prepare import prepare_normalised
 from vkml.engine.programs import VulkanBound
 from vkml.engine.trips import Source, Wiring
 from vkml.errors import Error, ModelError, OutOfMemory, RuntimeException
@@ -30,6 +31,7 @@ from vkml.passes.specialise import evaluate_constant, infer_types
 
 if TYPE_CHECKING:
     from vkml.engine.runner import Runner
+    from vkml.tracing.graphs import GradientGraph
 
 Array = np.ndarray[Any, Any]
 MakeRunner = Callable[[Graph, Callable[[], None]], "Runner"]
@@ -40,6 +42,8 @@ _PLANS_IN_VAIN = 3
 """Plans that may be made for one trip each before trips do without, where little is computed."""
 EVALUATED_ELEMENTS = 4096
 """Elements that the inputs of a trip, and its constants, may have for it to do without a plan."""
+_GRADIENTS_KEPT = 16
+"""Shapes for which a node keeps what differentiates its body."""
 _TRIPS_UNCHECKED = 256
 """Runs of bodies after which it is asked whether there is memory left: loops may hold on to ever more."""
 
@@ -76,6 +80,8 @@ class HostNode:
         """Body → what it captures."""
         self._bodies: dict[str, Body] = {}
         """Those that there was a use for."""
+        self._gradients: dict[Hashable, tuple[GradientGraph, Runner]] = {}
+        """What differentiates bodies, by the types of what these are given."""
         self._is_closed = False
         constants = segment.graph.constants
         self._constants = {name: read_only(constant.array) for name, constant in constants.items()}
@@ -179,10 +185,34 @@ class HostNode:
         if self._trips % _TRIPS_UNCHECKED == 0:
             self.require_memory()
 
+    def gradients(self, key: str, given: Sequence[Any], count: int) -> Sequence[Any]:
+        """The derivatives of what a body makes by the first of its inputs, as a graph that is run like a body.
+
+        Args:
+            key: of the body.
+            given: its inputs, then what it captures.
+            count: of how many inputs.
+        """
+        from vkml.tracing.graphs import gradient_graph  # which is built on plans
+
+        form = (key, *((array.shape, array.dtype) for array in given))
+        kept = self._gradients.get(form)
+        if kept is None:
+            found = gradient_graph(self.node.attributes[key], given, count)
+            kept = found, self._make(prepare_normalised(found.graph), lambda: None)
+            if not found.is_of_data:
+                while len(self._gradients) >= _GRADIENTS_KEPT:
+                    self._gradients.pop(next(iter(self._gradients)))[1].close()
+                self._gradients[form] = kept
+        found, runner = kept
+        names = [value.name for value in found.graph.outputs]
+        return found.of(runner.run([given[at] for at in found.feeds], names))
+
     def close(self) -> bool:
         """Closes the plans of its bodies; see `PlanCache.close`."""
         self._is_closed = True  # before it is looked which bodies there are; see `body`
-        return all([body.close() for body in list(self._bodies.values())])
+        closed = [runner.close() for _, runner in self._gradients.values()]
+        return all([*closed, *(body.close() for body in list(self._bodies.values()))])
 
 
 def _may_be_refused(node: Node, types: Mapping[str, ValueType]) -> bool:
@@ -214,6 +244,9 @@ class _Host:
 
     def run_trips(self, body: str, count: int | None, carried: Sequence[Any]) -> Sequence[Any] | None:
         return self._owner.body(body).run_trips(count, carried, self._captured[body])
+
+    def gradients(self, body: str, inputs: Sequence[Any], count: int) -> Sequence[Any]:
+        return self._owner.gradients(body, [*inputs, *on_host(self._captured[body])], count)
 
     def captured(self, body: str) -> Mapping[str, Any]:
         return dict(zip(self._owner.body(body).captures, on_host(self._captured[body]), strict=True))

@@ -43,6 +43,7 @@ FAMILIES = (
     "sequence",
     "optional",
     "control",
+    "training",
     "fused",
 )
 

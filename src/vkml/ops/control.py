@@ -42,6 +42,10 @@ class Host(Protocol):
         """
         ...
 
+    def gradients(self, body: str, inputs: Sequence[Any], count: int) -> Sequence[Any]:
+        """The derivatives of the sum of what the body makes by the first of its inputs."""
+        ...
+
     def captured(self, body: str) -> Mapping[str, Any]:
         """What that body captures."""
         ...
@@ -114,7 +118,7 @@ class _Reference:
     """Runs bodies with NumPy."""
 
     def __init__(self, node: Node, outer: Mapping[str, Any]) -> None:
-        self._outer = outer
+        self._node, self._outer = node, outer
         self._bodies = {
             key: partial(evaluate_body, value, outer=outer)
             for key, value in node.attributes.items()
@@ -126,6 +130,14 @@ class _Reference:
 
     def run_trips(self, body: str, count: int | None, carried: Sequence[Any]) -> Sequence[Any] | None:
         return None
+
+    def gradients(self, body: str, inputs: Sequence[Any], count: int) -> Sequence[Any]:
+        from vkml.tracing.graphs import gradient_graph  # records operators, and so knows them all
+
+        graph = self._node.attributes[body]
+        given = [*inputs, *(self._outer[name] for name in graph.captures)]
+        found = gradient_graph(graph, given, count)
+        return found.of(evaluate_body(found.graph, [given[at] for at in found.feeds], {}))
 
     def captured(self, body: str) -> Mapping[str, Any]:
         return self._outer

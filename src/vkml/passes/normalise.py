@@ -11,6 +11,7 @@ from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names, with_bodies
 from vkml.ir.operator import check_attributes, normalise_attributes
 from vkml.passes.explain import explained
+from vkml.passes.gradient_bodies import state_gradient_bodies
 
 
 def normalise(graph: Graph) -> Graph:
@@ -21,6 +22,7 @@ def normalise(graph: Graph) -> Graph:
         InvalidGraph: a node with unknown or missing attributes, too few or too many inputs or outputs.
     """
     _report_unknown(graph)
+    graph = state_gradient_bodies(graph)
     return _normalised(graph, value_names(graph))
 
 

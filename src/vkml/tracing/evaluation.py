@@ -172,7 +172,7 @@ class Program:
             if value.kind is Kind.DATA or numbers.get(id(value)) in varying
         ]
         """Which of the leaves are fed."""
-        graph = _graph(recorded, self.inputs)
+        graph = graph_of(recorded, self.inputs)
         if donated:
             leaves = {
                 id(recorded.leaves[at]): value.name
@@ -224,7 +224,8 @@ class Program:
         ]
 
 
-def _graph(recorded: Recorded, inputs: Sequence[int]) -> Graph:
+def graph_of(recorded: Recorded, inputs: Sequence[int]) -> Graph:
+    """What was recorded as a graph, of so many of its leaves."""
     names = {id(value): f"leaf {at}" for at, value in enumerate(recorded.leaves)}
     fed = set(inputs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,12 +11,14 @@ import numpy as np
 from vkml.engine.device_array import on_host
 from vkml.errors import InvalidGraph, NotImplemented, RuntimeException
 from vkml.ir import Constant, DType, Graph, Node, Operator, dtypes, find
+from vkml.ir.gradients import expanded, zeros
 from vkml.ir.types import UNKNOWN, SequenceType, TensorType, ValueType, static
 from vkml.ops.bodies import infer_body
 from vkml.ops.control import ControlFlow, stated_shape
-from vkml.tracing.emit import apply, apply_all, constant
-from vkml.tracing.evaluation import evaluate
-from vkml.tracing.value import Kind, Traced
+from vkml.tracing.emit import EMITTER, apply, apply_all, constant
+from vkml.tracing.evaluation import Recorded, evaluate, graph_of
+from vkml.tracing.gradient import gradients
+from vkml.tracing.value import Kind, Traced, tensor_type, tracking
 
 Array = np.ndarray[Any, Any]
 Item: TypeAlias = "Traced | list[Any] | None"
@@ -104,7 +107,9 @@ class GraphRecorder:
     def _node(self, node: Node, given: list[Item], around: Mapping[str, Item]) -> Sequence[Item]:
         operator = find(node)
         if isinstance(operator, ControlFlow):
-            write = {"If": self._if, "Loop": self._loop, "Scan": self._scan}.get(node.op)
+            write = {
+                "If": self._if, "Loop": self._loop, "Scan": self._scan, "Gradient": self._gradient,
+            }.get(node.op)  # fmt: skip
             if write is None:
                 raise NotImplemented(f"{node.label}: values that are recorded are tensors, not sequences")
             return write(node, given, around)
@@ -243,6 +248,20 @@ class GraphRecorder:
         ]
         return [*states, *results]
 
+    def _gradient(self, node: Node, given: Sequence[Item], around: Mapping[str, Item]) -> list[Item]:
+        variables = []
+        with tracking(True):
+            for value in given:
+                if not isinstance(value, Traced):
+                    raise RuntimeException(f"{node.label}: its inputs are tensors")
+                own = apply("Identity", value)
+                if value.type.dtype.is_float and not own.tracks:
+                    own.tracks = own.is_leaf = True
+                variables.append(own)
+            [made] = self.run(node.attributes["body"], variables, around)
+            assert isinstance(made, Traced)
+            return _derivatives(made, variables[: len(node.outputs)], variables)
+
     def _slices(self, node: Node, value: Item, axis: int, is_reversed: bool) -> list[Traced]:
         if not isinstance(value, Traced) or not value.dims:
             raise RuntimeException(f"{node.label}: a scan input has no axis to scan")
@@ -267,6 +286,71 @@ class GraphRecorder:
     def _types(self, body: Graph, inputs: Sequence[Item], around: Mapping[str, Item]) -> list[ValueType]:
         outer = {name: _type_of(value) for name, value in around.items()}
         return infer_body(body, [_type_of(value) for value in inputs], outer)
+
+
+def _derivatives(made: Traced, by: Sequence[Traced], ends: Sequence[Traced]) -> list[Item]:
+    """Of the sum of a value, zeros where it does not depend on what it is differentiated by."""
+    one = zeros(EMITTER, made.type)
+    found: Sequence[Traced | None] = [None] * len(by)
+    if made.tracks:
+        one = expanded(EMITTER, constant(1, made.type.dtype), made.dims)
+        found = gradients([made], [one], by, ends=ends)
+    return [zeros(EMITTER, x.type) if d is None else d for d, x in zip(found, by, strict=True)]
+
+
+@dataclass(frozen=True)
+class GradientGraph:
+    """A graph that computes derivatives."""
+
+    graph: Graph
+    feeds: tuple[int, ...]
+    """What its inputs are among what the function is given."""
+    places: tuple[int, ...]
+    """Of each derivative, which output it is."""
+    is_of_data: bool
+    """Whether it is right only for the elements at hand, which decided shapes, branches or trips."""
+
+    def of(self, outputs: Sequence[Any]) -> list[Any]:
+        """The derivatives among its outputs."""
+        return [outputs[at] for at in self.places]
+
+
+def gradient_graph(body: Graph, given: Sequence[Array], count: int) -> GradientGraph:
+    """The derivatives of the sum of what a body makes by the first of its inputs.
+
+    Args:
+        body: normalised.
+        given: its inputs, then what it captures.
+        count: of how many inputs.
+    """
+    looked = False
+
+    def look(value: Traced) -> Array:
+        nonlocal looked
+        looked = True
+        return elements(value)
+
+    values = [Traced(tensor_type(dtypes.from_numpy(x.dtype), x.shape), None, x) for x in given]
+    inputs = values[: len(body.inputs)]
+    for value in inputs:
+        value.tracks = value.is_leaf = value.type.dtype.is_float
+    with tracking(True):
+        outer = dict(zip(body.captures, values[len(inputs) :], strict=True))
+        [made] = GraphRecorder(look=look).run(body, inputs, outer)
+        assert isinstance(made, Traced)
+        found = [
+            apply("Identity", x) for x in _derivatives(made, inputs[:count], inputs) if isinstance(x, Traced)
+        ]
+    recorded = Recorded(found, held=False)
+    leaves = [at for at, value in enumerate(recorded.leaves) if value.kind is Kind.DATA]
+    numbers = {id(value): at for at, value in enumerate(values)}
+    order = {id(value): at for at, value in enumerate(recorded.wanted)}
+    return GradientGraph(
+        graph_of(recorded, leaves),
+        tuple(numbers[id(recorded.leaves[at])] for at in leaves),
+        tuple(order[id(value)] for value in found),
+        looked,
+    )
 
 
 def _present(node: Node, inputs: Sequence[Traced | None]) -> Traced:
