@@ -65,6 +65,6 @@ def functional_call(
             held[key] = tensor
         return module(*arguments, **(kwargs or {}))
     finally:
-        for name, tensor in before.items():
+        for name, own in before.items():
             held, key = places[name]
-            held[key] = tensor
+            held[key] = own

@@ -109,7 +109,7 @@ class MultiheadAttention(Module):
         if is_causal:
             attn_mask = None
         more = 0
-        if self.bias_k is not None:
+        if self.bias_k is not None and self.bias_v is not None:
             k, v = (
                 op.cat([x, op.expand(bias, batch, 1, self.embed_dim)], 1)
                 for x, bias in ((k, self.bias_k), (v, self.bias_v))
