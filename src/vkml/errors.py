@@ -74,6 +74,10 @@ class AnomalyFound(RuntimeException, RuntimeError):
     """A number that is none was looked for, and found."""
 
 
+class LinAlgError(RuntimeException, RuntimeError):
+    """A matrix has no factorisation, inverse or solution of the kind that was asked for."""
+
+
 class CaptureError(RuntimeException, RuntimeError):
     """A function that is to be captured does what cannot be repeated without it."""
 

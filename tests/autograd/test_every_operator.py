@@ -6,8 +6,8 @@ import vkml.ops  # noqa: F401  (fills the registry)
 from vkml.ir.operator import REGISTRY, Operator
 
 NO_FLOATS = {
-    "ArgMax", "ArgMin", "ConvInteger", "MatMulInteger", "NonMaxSuppression", "NonZero", "OptionalHasElement",
-    "SequenceLength", "Shape", "Size",
+    "ArgMax", "ArgMin", "CommonDivisor", "ConvInteger", "MatMulInteger", "NonMaxSuppression", "NonZero",
+    "OptionalHasElement", "PlacesAlong", "SearchSorted", "SequenceLength", "Shape", "Size",
 }  # fmt: skip
 """Results are integers or bools, or inputs are."""
 OF_NOTHING = {"Constant", "ConstantOfShape", "Philox", "PhiloxAdvance", "Range", "SequenceEmpty"}

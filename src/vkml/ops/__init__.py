@@ -16,6 +16,8 @@ FAMILIES = (
     "softmax",
     "dropout",
     "philox",
+    "places",
+    "linear_algebra",
     "attention",
     "matmul",
     "einsum",

@@ -92,7 +92,7 @@ def pow(x: Operand, y: Operand) -> Tensor:
 
 def square(x: Tensor) -> Tensor:
     """x²."""
-    return pow(x, 2)
+    return mul(x, x)
 
 
 def maximum(x: Tensor, y: Tensor) -> Tensor:
@@ -227,11 +227,32 @@ acosh: Unary = _unary("Acosh")
 atanh: Unary = _unary("Atanh")
 erf: Unary = _unary("Erf")
 sigmoid: Unary = _unary("Sigmoid")
-floor: Unary = _unary("Floor")
-ceil: Unary = _unary("Ceil")
-round: Unary = _unary("Round")
 isnan: Unary = _unary("IsNaN")
 isinf: Unary = _unary("IsInf")
+
+
+def _rounded(op: str) -> Unary:
+    def act(x: Tensor) -> Tensor:
+        return wrap(apply(op, x.value)) if x.dtype.is_float else x.clone()
+
+    act.__doc__ = f"ONNX's {op}, element by element; integers stay as they are."
+    return act
+
+
+floor: Unary = _rounded("Floor")
+ceil: Unary = _rounded("Ceil")
+
+
+def round(x: Tensor, *, decimals: int = 0) -> Tensor:
+    """The nearest whole number, the even one of two; or with so many decimals."""
+    if not x.dtype.is_float:
+        return x.clone()
+    if not decimals:
+        return wrap(apply("Round", x.value))
+    scale = 10.0 ** max(decimals, -decimals)
+    if decimals > 0:
+        return div(wrap(apply("Round", mul(x, scale).value)), scale)
+    return mul(wrap(apply("Round", div(x, scale).value)), scale)
 
 
 def _written(operation: str) -> Callable[[Tensor], Tensor]:

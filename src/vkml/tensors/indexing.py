@@ -52,6 +52,14 @@ def write(x: Tensor, index: Any, value: Any) -> None:
         part._write(filled(given, part.shape))
 
 
+def put(x: Tensor, index: tuple[Any, ...], given: Traced, accumulate: bool) -> Traced:
+    """A tensor's value with other elements, or sums with them, where tensors select some."""
+    ranges, _, arrays = _parsed(x, index)
+    if not arrays or any(one != (0, size, 1) for one, size in zip(ranges, x.shape, strict=True)):
+        raise IndexError("index_put takes tensors of integers or bools as indices")
+    return _scattered(x.value, arrays, given, "add" if accumulate else "none")
+
+
 def _plain(index: Any) -> Any:
     """An index with all of an axis in the places of tensors."""
     entries = index if isinstance(index, tuple) else (index,)
@@ -100,8 +108,7 @@ def _parsed(x: Tensor, index: Any) -> tuple[list[Range], list[int], dict[int, Te
             ranges.append((start, max(start, stop), step))
             shape.append(len(range(start, stop, step)))
         elif _is_array(entry):
-            tensor = _as_tensor(entry)
-            arrays[len(shape)] = tensor
+            arrays[len(shape)] = _as_tensor(entry).to(x.device)
             for size in x.shape[axis : axis + _width(entry)]:
                 ranges.append((0, size, 1))
                 shape.append(size)
@@ -136,7 +143,7 @@ def _numbers(
             # Their number is known when the mask is: it is computed now.
             for more, places in enumerate(np.nonzero(tensor._elements())):
                 axes.append(axis + more)
-                found.append(value_of(places.astype(np.int64)))
+                found.append(core.Tensor(value_of(places.astype(np.int64))).to(tensor.device).value)
         else:
             axes.append(axis)
             found.append(converted(EMITTER, tensor.value, dtypes.INT64))
@@ -174,7 +181,7 @@ def _moved(found: Traced, axes: Sequence[int], rank: int, back: bool) -> Traced:
     return transposed(EMITTER, found, order)
 
 
-def _scattered(base: Traced, arrays: dict[int, Tensor], given: Traced) -> Traced:
+def _scattered(base: Traced, arrays: dict[int, Tensor], given: Traced, reduction: str = "none") -> Traced:
     from vkml.tensors.operands import filled
 
     axes, indices, shape = _numbers(arrays, base.dims)
@@ -187,5 +194,5 @@ def _scattered(base: Traced, arrays: dict[int, Tensor], given: Traced) -> Traced
         before = [base.dims[axis] for axis in rest[: axes[0]]]
         shown = [*before, *shape, *(base.dims[axis] for axis in rest[axes[0] :])]
     updates = _moved(filled(given, shown), axes, len(shape), back=True)
-    made = apply("ScatterND", front, _joined(indices), updates)
+    made = apply("ScatterND", front, _joined(indices), updates, reduction=reduction)
     return transposed(EMITTER, made, sorted(range(len(order)), key=order.__getitem__))

@@ -7,27 +7,81 @@ from vkml.tensors.elementwise import (
     ceil, clamp, cos, cosh, div, eq, erf, exp, expm1, floor, floor_divide, fmod, ge, gt, isfinite, isinf,
     isnan, le, lerp, log, log10, log1p, log2, logical_and, logical_not, logical_or, logical_xor, lt,
     maximum, minimum, mul, ne, neg, pow, reciprocal, relu, remainder, round, rsqrt, sigmoid, sign, sin,
-    sinh, sqrt, square, sub, tan, tanh, trunc, where,
+    sinh, sqrt, square, sub, tan, tanh, trunc,
 )
-from vkml.tensors.products import linear, matmul
+from vkml.tensors.special import (
+    addcdiv, addcmul, allclose, atan2, bitwise_left_shift, bitwise_right_shift, can_cast, clamp_max,
+    clamp_min, copysign, deg2rad, dist, equal, erfc, erfinv, exp2, float_power, fmax, fmin, frac, gcd,
+    heaviside, hypot, isclose, isneginf, isposinf, isreal, lcm, ldexp, logaddexp, logaddexp2, logit,
+    nan_to_num, nextafter, positive, rad2deg, signbit, sinc, true_divide, xlogy,
+)
+from vkml.tensors.products import (
+    addbmm, addmm, addmv, addr, baddbmm, bmm, cdist, chain_matmul, cross, dot, einsum, inner, kron, linear,
+    matmul, matrix_power, mm, multi_dot, mv, outer, tensordot, vdot, vecdot,
+)
 from vkml.tensors.reductions import (
     all, amax, amin, any, argmax, argmin, cumsum, log_softmax, logsumexp, mean, norm, prod, softmax, std,
     sum, var,
 )
-from vkml.tensors.shapes import (
-    broadcast_to, cat, chunk, expand, flatten, gather, index_select, permute, reshape, sort, split,
-    squeeze, stack, topk, transpose, tril, triu, unsqueeze,
+from vkml.tensors.statistics import (
+    aminmax, argsort, bincount, bucketize, corrcoef, count_nonzero, cov, cummax, cummin, cumprod, diff,
+    histc, isin, kthvalue, logcumsumexp, max, median, min, mode, msort, nanmean, nanmedian, nanquantile,
+    nansum, quantile, searchsorted, std_mean, trapezoid, unique, unique_consecutive, var_mean,
 )
+from vkml.tensors.shapes import (
+    broadcast_to, cat, chunk, expand, flatten, gather, index_select, permute, reshape, sort, split, squeeze,
+    stack, topk, transpose, tril, triu, unsqueeze,
+)
+from vkml.tensors.arranging import (
+    adjoint, atleast_1d, atleast_2d, atleast_3d, block_diag, broadcast_shapes, broadcast_tensors,
+    cartesian_prod, column_stack, combinations, diag, diag_embed, diagflat, diagonal, dsplit, dstack, flip,
+    fliplr, flipud, hsplit, hstack, meshgrid, movedim, narrow, one_hot, ravel, repeat, repeat_interleave,
+    roll, rot90, select, swapaxes, tensor_split, tile, trace, tril_indices, triu_indices, unbind, unflatten,
+    unfold, vander, vsplit, vstack,
+)
+from vkml.tensors.picking import (
+    argwhere, index_add, index_copy, index_fill, index_put, masked_fill, masked_scatter, masked_select,
+    nonzero, scatter, scatter_add, scatter_reduce, take, take_along_dim,
+)
+from vkml.tensors.picking import where_or_places as where
+
+absolute, arccos, arccosh, arcsin = abs, acos, acosh, asin
+arcsinh, arctan, arctan2, arctanh = asinh, atan, atan2, atanh
+clip, concat, concatenate, divide = clamp, cat, cat, div
+fix, ger, greater, greater_equal = trunc, outer, gt, ge
+less, less_equal, moveaxis, multiply = lt, le, movedim, mul
+negative, not_equal, subtract, swapdims = neg, ne, sub, swapaxes
+trapz = trapezoid
 
 __all__ = [  # noqa: RUF022
-    "abs", "acos", "acosh", "add", "all", "amax", "amin", "any", "argmax", "argmin", "asin", "asinh",
-    "atan", "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "cat",
-    "ceil", "chunk", "clamp", "cos", "cosh", "cumsum", "div", "eq", "erf", "exp", "expand", "expm1",
-    "flatten", "floor", "floor_divide", "fmod", "gather", "ge", "gt", "index_select", "isfinite", "isinf",
-    "isnan", "le", "lerp", "linear", "log", "log10", "log1p", "log2", "log_softmax", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logsumexp", "lt", "matmul", "maximum", "mean", "minimum",
-    "mul", "ne", "neg", "norm", "permute", "pow", "prod", "reciprocal", "relu", "remainder", "reshape",
-    "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "softmax", "sort", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "sub", "sum", "tan", "tanh", "topk", "transpose", "tril", "triu", "trunc",
-    "unsqueeze", "var", "where",
+    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
+    "adjoint", "all", "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin",
+    "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh",
+    "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bincount",
+    "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "block_diag", "bmm", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "can_cast",
+    "cartesian_prod", "cat", "cdist", "ceil", "chain_matmul", "chunk", "clamp", "clamp_max", "clamp_min",
+    "clip", "column_stack", "combinations", "concat", "concatenate", "copysign", "corrcoef", "cos", "cosh",
+    "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "diag",
+    "diag_embed", "diagflat", "diagonal", "diff", "dist", "div", "divide", "dot", "dsplit", "dstack",
+    "einsum", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expm1", "fix", "flatten",
+    "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac",
+    "gather", "gcd", "ge", "ger", "greater", "greater_equal", "gt", "heaviside", "histc", "hsplit",
+    "hstack", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_select", "inner",
+    "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue",
+    "lcm", "ldexp", "le", "lerp", "less", "less_equal", "linear", "log", "log10", "log1p", "log2",
+    "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logit", "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul",
+    "matrix_power", "max", "maximum", "mean", "median", "meshgrid", "min", "minimum", "mm", "mode",
+    "moveaxis", "movedim", "msort", "mul", "multi_dot", "multiply", "mv", "nan_to_num", "nanmean",
+    "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg", "negative", "nextafter", "nonzero", "norm",
+    "not_equal", "one_hot", "outer", "permute", "positive", "pow", "prod", "quantile", "rad2deg", "ravel",
+    "reciprocal", "relu", "remainder", "repeat", "repeat_interleave", "reshape", "roll", "rot90", "round",
+    "rsqrt", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select", "sigmoid", "sign",
+    "signbit", "sin", "sinc", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack",
+    "std", "std_mean", "sub", "subtract", "sum", "swapaxes", "swapdims", "take", "take_along_dim", "tan",
+    "tanh", "tensor_split", "tensordot", "tile", "topk", "trace", "transpose", "trapezoid", "trapz", "tril",
+    "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "unbind", "unflatten", "unfold",
+    "unique", "unique_consecutive", "unsqueeze", "vander", "var", "var_mean", "vdot", "vecdot", "vsplit",
+    "vstack", "where", "xlogy",
 ]

@@ -18,6 +18,7 @@ from vkml.tensors.backward import compute, run_backward
 from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.indexing import read, write
 from vkml.tensors.moving import joined_to
+from vkml.tensors.methods import Operations
 from vkml.tensors.operands import filled, value_as
 from vkml.tensors.promotion import category, checked
 from vkml.tensors.random_in_place import RandomInPlace
@@ -47,7 +48,7 @@ class Size(tuple[int, ...]):
         return f"vkml.Size({list(self)})"
 
 
-class Tensor(RandomInPlace):
+class Tensor(Operations, RandomInPlace):
     """A tensor; made by `vkml.tensor`, `vkml.zeros`, … and by operations on others.
 
     Operations are recorded; they run, fused, when an element is looked at: by `numpy`, `item`, `print`, or by

@@ -1,0 +1,381 @@
+"""Linear algebra, as `torch.linalg`.
+
+Products and norms run where their tensors are. Factorisations, inverses, solutions and determinants are
+LAPACK's on the CPU, of float32 and float64: values of a device come to the host and go back, and one warning
+says so. They are recorded like any other operation, and have gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vkml.errors import LinAlgError
+from vkml.ir import DType, dtypes
+from vkml.tensors import Tensor
+from vkml.tensors.arranging import diagonal, movedim
+from vkml.tensors.elementwise import abs as abs_of
+from vkml.tensors.elementwise import add, div, gt, maximum, mul, ne, pow, reciprocal, where
+from vkml.tensors.operands import INT64, axes_of, axis_of, wrap
+from vkml.tensors.products import cross as _cross
+from vkml.tensors.products import matmul, matrix_power, multi_dot, tensordot, vecdot
+from vkml.tensors.reductions import amax, amin, sum
+from vkml.tensors.shapes import reshape, squeeze, transpose, tril, triu, unsqueeze
+from vkml.tensors.statistics import count_nonzero
+from vkml.tracing import apply, apply_all, constant
+
+__all__ = [
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv",
+    "inv_ex", "lstsq", "matmul", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv",
+    "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve",
+    "vander", "vecdot", "vector_norm",
+]  # fmt: skip
+
+
+class SlogDet(NamedTuple):
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class QR(NamedTuple):
+    Q: Tensor
+    R: Tensor
+
+
+class Eigh(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class SVD(NamedTuple):
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class Lstsq(NamedTuple):
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def _matrices(function: str, x: Tensor, *, is_square: bool = False) -> Tensor:
+    if x.ndim < 2:
+        raise RuntimeError(f"linalg.{function}: a matrix has at least two axes, this tensor has {x.ndim}")
+    if is_square and x.shape[-1] != x.shape[-2]:
+        raise RuntimeError(f"linalg.{function}: a square matrix is needed, the shape is {list(x.shape)}")
+    if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT64):
+        raise RuntimeError(f"linalg.{function}: float32 or float64 is needed, not {x.dtype.numpy_name}")
+    return x
+
+
+def _applied(op: str, *inputs: Tensor, outputs: int = 1, **attributes: int) -> list[Tensor]:
+    values = [x.value for x in inputs]
+    return [wrap(one) for one in apply_all(op, values, outputs, domain="vkml", **attributes)]
+
+
+# -- factorisations --------------------------------------------------------------------------------------------
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """The lower triangle L of A = L Lᵀ, or the upper one.
+
+    Args:
+        A: symmetric, positive definite [..., n, n]; only its lower triangle is read.
+        upper: whether Lᵀ is wanted.
+
+    Raises:
+        LinAlgError: when it is computed: A is not positive definite.
+    """
+    [found] = _applied("Cholesky", _matrices("cholesky", A, is_square=True))
+    return transpose(found, -2, -1) if upper else found
+
+
+def qr(A: Tensor, mode: str = "reduced") -> QR:
+    """A = Q R: Q of orthonormal columns, R an upper triangle.
+
+    Args:
+        A: [..., m, n].
+        mode: "reduced" has min(m, n) columns in Q, "complete" m, "r" has no Q.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(f"linalg.qr: mode is 'reduced', 'complete' or 'r', not {mode!r}")
+    q, r = _applied("QR", _matrices("qr", A), outputs=2, complete=int(mode == "complete"))
+    return QR(q if mode != "r" else q.new_zeros((0,)), r)
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
+    """Eigenvalues of symmetric matrices [..., n, n], ascending, and eigenvectors as columns."""
+    if UPLO not in ("L", "U"):
+        raise RuntimeError(f"linalg.eigh: UPLO is 'L' or 'U', not {UPLO!r}")
+    return Eigh(*_applied("EigH", _matrices("eigh", A, is_square=True), outputs=2, upper=int(UPLO == "U")))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """Eigenvalues of symmetric matrices [..., n, n], ascending."""
+    return eigh(A, UPLO).eigenvalues
+
+
+def svd(A: Tensor, full_matrices: bool = True) -> SVD:
+    """A = U diag(S) Vh: singular values [..., min(m, n)], descending, and orthonormal vectors.
+
+    Args:
+        A: [..., m, n].
+        full_matrices: whether U and Vh have all m and n vectors, or min(m, n).
+    """
+    return SVD(*_applied("SVD", _matrices("svd", A), outputs=3, full=int(full_matrices)))
+
+
+def svdvals(A: Tensor) -> Tensor:
+    """Singular values of [..., m, n], descending."""
+    return svd(A, False).S
+
+
+# -- systems of equations ----------------------------------------------------------------------------------------
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """X of A X = B, or, with `left=False`, of X A = B.
+
+    Args:
+        A: [..., n, n].
+        B: [..., n, k], or vectors [n] or [..., n] with the other axes of A.
+        left: where A stands.
+
+    Raises:
+        LinAlgError: when it is computed: A is singular.
+    """
+    _matrices("solve", A, is_square=True)
+    if A.dtype != B.dtype:
+        raise RuntimeError(f"linalg.solve: {A.dtype.numpy_name} and {B.dtype.numpy_name} differ")
+    if B.ndim == 1 or (A.ndim - 1 == B.ndim and A.shape[:-1] == B.shape):
+        return squeeze(_solved(A, unsqueeze(B, -1)), -1)
+    if not left:
+        return transpose(_solved(transpose(A, -2, -1), transpose(B, -2, -1)), -2, -1)
+    return _solved(A, B)
+
+
+def _solved(A: Tensor, B: Tensor) -> Tensor:
+    if A.shape[-1] != B.shape[-2]:
+        raise RuntimeError(f"linalg.solve: {list(A.shape)} and {list(B.shape)} are no system of equations")
+    return _applied("Solve", A, B)[0]
+
+
+def solve_triangular(
+    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """X of A X = B, or X A = B, of which A's triangle alone is read."""
+    whole = triu(A) if upper else tril(A)
+    if unitriangular:
+        on = wrap(constant(np.eye(A.shape[-1], dtype=np.bool_), dtypes.BOOL))
+        whole = where(on, 1, whole)
+    return solve(whole, B, left=left)
+
+
+def inv(A: Tensor) -> Tensor:
+    """The inverse of [..., n, n].
+
+    Raises:
+        LinAlgError: when it is computed: A is singular.
+    """
+    return _applied("Inverse", _matrices("inv", A, is_square=True))[0]
+
+
+def det(A: Tensor) -> Tensor:
+    """The determinants of [..., n, n]; their gradient needs the inverse."""
+    return _applied("Determinant", _matrices("det", A, is_square=True))[0]
+
+
+def slogdet(A: Tensor) -> SlogDet:
+    """The sign of the determinants of [..., n, n], and the logarithm of their sizes."""
+    return SlogDet(*_applied("SlogDet", _matrices("slogdet", A, is_square=True), outputs=2))
+
+
+def pinv(A: Tensor, rtol: float | None = None, *, hermitian: bool = False) -> Tensor:
+    """The inverse of E. Moore and R. Penrose of [..., m, n], by singular values.
+
+    Args:
+        A: the matrices.
+        rtol: singular values up to this part of the greatest count as 0; by default max(m, n) ε.
+        hermitian: whether A is symmetric; it makes no difference.
+    """
+    if not A.numel():
+        return A.new_zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]))
+    u, s, vh = svd(A, False)
+    limit = _limit(A, rtol)
+    kept = gt(s, mul(amax(s, -1, True), limit))
+    inverse = where(kept, reciprocal(where(kept, s, 1)), 0)
+    return matmul(mul(transpose(vh, -2, -1), unsqueeze(inverse, -2)), transpose(u, -2, -1))
+
+
+def _limit(A: Tensor, rtol: float | None) -> float:
+    return max(A.shape[-2:]) * float(np.finfo(A.dtype.storage).eps) if rtol is None else rtol
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
+    """The X of least norm that makes A X - B least.
+
+    Args:
+        A: [..., m, n].
+        B: [..., m, k].
+        rcond: singular values up to this part of the greatest count as 0.
+        driver: of torch's; singular values are used whatever it is.
+
+    Returns:
+        `solution` [..., n, k]; `residuals`, sums of squares [..., k] where m > n, else none; `rank`;
+        `singular_values` [..., min(m, n)].
+    """
+    _matrices("lstsq", A)
+    solution = matmul(pinv(A, rcond), B)
+    s = svdvals(A)
+    off = add(matmul(A, solution), B, alpha=-1)
+    residuals = sum(mul(off, off), -2) if A.shape[-2] > A.shape[-1] else A.new_zeros((0,))
+    return Lstsq(solution, residuals, matrix_rank(A, rtol=rcond), s)
+
+
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The inverse of a tensor as a matrix of its first `ind` axes and the others."""
+    if ind <= 0:
+        raise RuntimeError(f"linalg.tensorinv: ind is above 0, not {ind}")
+    rows, columns = math.prod(A.shape[:ind]), math.prod(A.shape[ind:])
+    if rows != columns:
+        raise RuntimeError(f"linalg.tensorinv: {list(A.shape)} is no square matrix with ind={ind}")
+    return reshape(inv(reshape(A, rows, columns)), *A.shape[ind:], *A.shape[:ind])
+
+
+def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """X of tensordot(A, X, X.ndim) = B."""
+    if dims is not None:
+        A = movedim(A, list(dims), [A.ndim - len(dims) + at for at in range(len(dims))])
+    shape = A.shape[B.ndim :]
+    found = solve(reshape(A, B.numel(), math.prod(shape)), reshape(B, -1))
+    return reshape(found, *shape)
+
+
+# -- norms -------------------------------------------------------------------------------------------------------
+
+
+def vector_norm(
+    x: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
+    dtype: DType | None = None,
+) -> Tensor:  # fmt: skip
+    """The norm of vectors along axes, of all elements where none are named: (Σ |x|ᵖ)^(1/p)."""
+    if not (dtype or x.dtype).is_float:
+        raise RuntimeError(f"linalg.vector_norm: floats are needed, not {x.dtype.numpy_name}")
+    given = x if dtype is None else x.to(dtype)
+    axes = axes_of(dim, x.ndim)
+    sizes = abs_of(given)
+    if ord in (math.inf, -math.inf):
+        if x.ndim and not math.prod(x.shape[axis] for axis in axes):
+            if ord < 0:
+                raise RuntimeError("linalg.vector_norm: the least of no elements")
+            return sum(sizes, axes, keepdim)
+        return (amax if ord > 0 else amin)(sizes, axes, keepdim)
+    if ord == 0:
+        return sum(ne(given, 0).to(given.dtype), axes, keepdim)
+    if ord == 1:
+        return sum(sizes, axes, keepdim)
+    if ord == 2:
+        if not x.ndim:
+            return sizes
+        return wrap(apply("ReduceL2", given.value, constant(list(axes), INT64), keepdims=int(keepdim)))
+    return pow(sum(pow(sizes, ord), axes, keepdim), 1 / ord)
+
+
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
+    dtype: DType | None = None,
+) -> Tensor:  # fmt: skip
+    """The norm of matrices: "fro", "nuc", ±inf (rows' sums), ±1 (columns') or ±2 (singular values)."""
+    if A.ndim < 2:
+        raise RuntimeError(f"linalg.matrix_norm: a matrix has at least two axes, this tensor has {A.ndim}")
+    given = A if dtype is None else A.to(dtype)
+    first, second = (axis_of(axis, A.ndim) for axis in dim)
+    if first == second:
+        raise RuntimeError("linalg.matrix_norm needs two different axes")
+    if ord == "fro":
+        return vector_norm(given, 2, (first, second), keepdim)
+    whole = movedim(given, (first, second), (-2, -1))
+    if ord in ("nuc", 2, -2):
+        s = svdvals(whole)
+        found = sum(s, -1) if ord == "nuc" else (amax if ord > 0 else amin)(s, -1)
+    elif ord in (1, -1, math.inf, -math.inf):
+        totals = sum(abs_of(whole), -2 if abs(ord) == 1 else -1)
+        found = (amax if ord > 0 else amin)(totals, -1)
+    else:
+        raise RuntimeError(f"linalg.matrix_norm: ord={ord!r} is not known")
+    if keepdim:
+        low, high = sorted((first, second))
+        found = unsqueeze(unsqueeze(found, low), high)
+    return found
+
+
+def norm(
+    A: Tensor, ord: Any = None, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
+    dtype: DType | None = None,
+) -> Tensor:  # fmt: skip
+    """The norm of vectors or matrices, by how many axes are named; see `vector_norm` and `matrix_norm`."""
+    if ord is None:
+        flat = A if dim is not None or A.ndim == 1 else reshape(A, -1)
+        found = vector_norm(
+            flat, 2, dim if dim is not None else None, keepdim and dim is not None, dtype=dtype
+        )
+        return reshape(found, *[1] * A.ndim) if keepdim and dim is None else found
+    axes = tuple(range(A.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    if len(axes) == 2 and (dim is None or not isinstance(dim, int)):
+        return matrix_norm(A, ord, axes, keepdim, dtype=dtype)
+    if len(axes) != 1 or isinstance(ord, str):
+        raise RuntimeError(f"linalg.norm: ord={ord!r} of {len(axes)} axes")
+    return vector_norm(A, ord, axes, keepdim, dtype=dtype)
+
+
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    """By how much a solution of A x = b may grow what is wrong in b."""
+    if p in (None, 2, -2):
+        s = svdvals(A)
+        most, least = amax(s, -1), amin(s, -1)
+        return div(least, most) if p == -2 else div(most, least)
+    return mul(matrix_norm(A, p), matrix_norm(inv(A), p))
+
+
+def matrix_rank(
+    A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
+) -> Tensor:
+    """How many singular values are above max(atol, rtol · the greatest); by default max(m, n) ε of it."""
+    if not A.numel():
+        return A.new_zeros(A.shape[:-2], dtype=INT64)
+    s = svdvals(_matrices("matrix_rank", A))
+    part = _limit(A, rtol) if rtol is not None or not atol else 0.0
+    limit = mul(amax(s, -1, True), part)
+    if atol is not None:
+        limit = maximum(limit, limit * 0 + atol)
+    return count_nonzero(gt(s, limit), -1)
+
+
+# -- others ------------------------------------------------------------------------------------------------------
+
+
+def cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The vector product along an axis of three elements."""
+    return _cross(x, y, dim)
+
+
+def vander(x: Tensor, *, N: int | None = None) -> Tensor:
+    """Powers of each element, from 0 on, along a new last axis."""
+    from vkml.tensors.arranging import vander as powers
+
+    return powers(x, N, increasing=True)
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    """`cholesky`, and a 0 for each matrix: what has no factor raises when it is computed."""
+    return cholesky(A, upper=upper), A.new_zeros(A.shape[:-2], dtype=dtypes.INT32)
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    """`inv`, and a 0 for each matrix: what is singular raises when it is computed."""
+    return inv(A), A.new_zeros(A.shape[:-2], dtype=dtypes.INT32)

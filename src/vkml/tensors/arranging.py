@@ -1,0 +1,478 @@
+"""More shapes: axes moved, elements turned, repeated, joined and divided; diagonals, windows, grids."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.ir.gradients import reversed_along
+from vkml.tensors import tensor as core
+from vkml.tensors.elementwise import where
+from vkml.tensors.operands import BOOL, INT64, axis_of, value_as, wrap
+from vkml.tensors.promotion import result_type
+from vkml.tensors.reductions import sum
+from vkml.tensors.shapes import (
+    _dims_of,
+    broadcast_to,
+    cat,
+    permute,
+    reshape,
+    stack,
+    transpose,
+    unsqueeze,
+)  # fmt: skip
+from vkml.tracing import EMITTER, apply, constant, value_of
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+
+def _numbers(array: Any) -> Tensor:
+    """Places that shapes decide: part of the structure."""
+    return wrap(constant(np.asarray(array, np.int64), INT64))
+
+
+# -- axes ------------------------------------------------------------------------------------------------------
+
+
+def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Axes moved to other places, the rest in order."""
+    froms = [source] if isinstance(source, int) else list(source)
+    tos = [destination] if isinstance(destination, int) else list(destination)
+    if len(froms) != len(tos):
+        raise RuntimeError(f"movedim: {len(froms)} axes to {len(tos)} places")
+    start, end = [axis_of(at, x.ndim) for at in froms], [axis_of(at, x.ndim) for at in tos]
+    if len(set(start)) < len(start) or len(set(end)) < len(end):
+        raise RuntimeError("movedim: an axis is named twice")
+    if not x.ndim:
+        return x
+    placed = dict(zip(end, start, strict=True))
+    rest = iter([axis for axis in range(x.ndim) if axis not in start])
+    return permute(x, [placed[at] if at in placed else next(rest) for at in range(x.ndim)])
+
+
+def swapaxes(x: Tensor, axis0: int, axis1: int) -> Tensor:
+    """Two axes exchanged."""
+    return transpose(x, axis0, axis1)
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """The last two axes exchanged."""
+    return transpose(x, -2, -1)
+
+
+def ravel(x: Tensor) -> Tensor:
+    """All elements along one axis."""
+    return reshape(x, -1)
+
+
+def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """An axis as several."""
+    axis = axis_of(dim, x.ndim)
+    found = list(sizes)
+    if -1 in found:
+        found[found.index(-1)] = x.shape[axis] // max(-math.prod(found), 1)
+    if math.prod(found) != x.shape[axis]:
+        raise RuntimeError(f"unflatten: sizes {list(sizes)} are not an axis of {x.shape[axis]}")
+    return reshape(x, *x.shape[:axis], *found, *x.shape[axis + 1 :])
+
+
+def _at_least(rank: int, before: int, given: tuple[Any, ...]) -> Any:
+    """Tensors with axes of one element more: `before` of the missing ones in front of those that there are."""
+    many = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
+    made = []
+    for x in many:
+        missing = rank - x.ndim
+        front = min(before - x.ndim, missing) if x.ndim < before else 0
+        back = missing - front
+        made.append(reshape(x, *[1] * front, *x.shape, *[1] * back) if missing > 0 else x)
+    return made[0] if len(made) == 1 and many is given else tuple(made)
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """Tensors of at least one axis."""
+    return _at_least(1, 1, tensors)
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """Tensors of at least two axes, those of fewer as rows."""
+    return _at_least(2, 2, tensors)
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Tensors of at least three axes."""
+    return _at_least(3, 2, tensors)
+
+
+# -- order -----------------------------------------------------------------------------------------------------
+
+
+def flip(x: Tensor, *dims: Any) -> Tensor:
+    """In reverse order along axes."""
+    axes = [axis_of(axis, x.ndim) for axis in _dims_of(dims)]
+    if len(set(axes)) < len(axes):
+        raise RuntimeError("flip: an axis is named twice")
+    return (
+        wrap(reversed_along(EMITTER, x.value, axes)) if axes and x.ndim else wrap(apply("Identity", x.value))
+    )
+
+
+def fliplr(x: Tensor) -> Tensor:
+    """In reverse order along the second axis."""
+    return flip(x, 1)
+
+
+def flipud(x: Tensor) -> Tensor:
+    """In reverse order along the first axis."""
+    return flip(x, 0)
+
+
+def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """Shifted along axes, what leaves at one end entering at the other; all as one axis where none is named."""
+    if dims is None:
+        if not isinstance(shifts, int) and len(shifts) != 1:
+            raise RuntimeError("roll: several shifts need as many axes")
+        return reshape(roll(reshape(x, -1), shifts, 0), *x.shape)
+    moves = [shifts] if isinstance(shifts, int) else list(shifts)
+    axes = [dims] if isinstance(dims, int) else list(dims)
+    if len(moves) != len(axes):
+        raise RuntimeError(f"roll: {len(moves)} shifts of {len(axes)} axes")
+    found = x
+    for by, dim in zip(moves, axes, strict=True):
+        axis = axis_of(dim, x.ndim)
+        size = x.shape[axis] if x.ndim else 0
+        if size and by % size:
+            cut = size - by % size
+            found = cat([found.narrow(axis, cut, size - cut), found.narrow(axis, 0, cut)], axis)
+    return found if found is not x else x.clone()
+
+
+def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned k times by 90° from the first towards the second of two axes."""
+    first, second = (axis_of(axis, x.ndim) for axis in dims)
+    if first == second or x.ndim < 2:
+        raise RuntimeError("rot90 needs two different axes")
+    if k % 4 == 2:
+        return flip(x, first, second)
+    if k % 4 == 0:
+        return x.clone()
+    return transpose(flip(x, second if k % 4 == 1 else first), first, second)
+
+
+# -- repeated --------------------------------------------------------------------------------------------------
+
+
+def tile(x: Tensor, *dims: Any) -> Tensor:
+    """So many copies along each axis, the last ones where fewer are named."""
+    counts = _dims_of(dims)
+    return repeat(x, *[1] * (x.ndim - len(counts)), *counts)
+
+
+def repeat(x: Tensor, *sizes: Any) -> Tensor:
+    """So many copies along each axis, of which there may be new ones in front."""
+    counts = _dims_of(sizes)
+    more = len(counts) - x.ndim
+    if more < 0:
+        raise RuntimeError(f"repeat: {len(counts)} numbers for {x.ndim} axes")
+    own = (*[1] * more, *x.shape)
+    between = [size for pair in zip([1] * len(own), own, strict=True) for size in pair]
+    wide = [size for pair in zip(counts, own, strict=True) for size in pair]
+    shown = broadcast_to(reshape(x, *between), wide)
+    return reshape(shown, *(count * size for count, size in zip(counts, own, strict=True)))
+
+
+def repeat_interleave(
+    x: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
+    """Each element along an axis so many times.
+
+    Args:
+        x: any.
+        repeats: a number, or a tensor of one for each element, which is looked at.
+        dim: along which; all elements as one axis where left out.
+        output_size: checked, where it is given.
+    """
+    whole = reshape(x, -1) if dim is None else x
+    axis = axis_of(dim or 0, whole.ndim)
+    size = whole.shape[axis]
+    if isinstance(repeats, core.Tensor):
+        counts = np.broadcast_to(repeats._elements().reshape(-1), (size,))
+    else:
+        counts = np.full(size, int(repeats))
+    if (counts < 0).any():
+        raise RuntimeError("repeat_interleave: numbers of times are not negative")
+    if output_size is not None and output_size != counts.sum():
+        raise RuntimeError(f"repeat_interleave makes {counts.sum()} elements, not {output_size}")
+    return whole.index_select(axis, _numbers(np.repeat(np.arange(size), counts)))
+
+
+# -- joined and divided ----------------------------------------------------------------------------------------
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Side by side: along the second axis, of vectors the first."""
+    many = [atleast_1d(x) for x in tensors]
+    return cat(many, 0 if many[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """One below the other, vectors as rows."""
+    return cat([atleast_2d(x) for x in tensors], 0)
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """One behind the other along the third axis."""
+    return cat([atleast_3d(x) for x in tensors], 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Side by side, vectors as columns."""
+    return hstack([reshape(x, -1, 1) if x.ndim <= 1 else x for x in tensors])
+
+
+def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis."""
+    axis = axis_of(dim, x.ndim)
+    if not x.ndim:
+        raise IndexError("unbind of a tensor without axes")
+    return tuple(select(x, axis, at) for at in range(x.shape[axis]))
+
+
+def select(x: Tensor, dim: int, index: int) -> Tensor:
+    """The slice at a place of an axis: a view."""
+    axis = axis_of(dim, x.ndim)
+    if not x.ndim:
+        raise IndexError("select of a tensor without axes")
+    return x[(slice(None),) * axis + (int(index),)]
+
+
+def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """A range of an axis: a view."""
+    if not x.ndim:
+        raise RuntimeError("narrow of a tensor without axes")
+    axis = axis_of(dim, x.ndim)
+    size = x.shape[axis]
+    first = int(start) + size if start < 0 else int(start)
+    if not 0 <= first <= size or length < 0 or first + length > size:
+        raise RuntimeError(f"narrow: {start} and {length} more are not in an axis of {size}")
+    return x[(slice(None),) * axis + (slice(first, first + length),)]
+
+
+def tensor_split(x: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts along an axis, as equal as they can be, or divided at places."""
+    axis = axis_of(dim, x.ndim)
+    if not x.ndim:
+        raise RuntimeError("tensor_split of a tensor without axes")
+    size = x.shape[axis]
+    if isinstance(indices_or_sections, int):
+        if indices_or_sections <= 0:
+            raise RuntimeError("tensor_split needs at least one part")
+        least, more = divmod(size, indices_or_sections)
+        sizes = [least + (at < more) for at in range(indices_or_sections)]
+        ends = [0, *itertools.accumulate(sizes)]
+    else:
+        ends = [0, *(slice(at).indices(size)[1] for at in indices_or_sections), size]
+    return tuple(
+        narrow(x, axis, start, end - start if end > start else 0) for start, end in itertools.pairwise(ends)
+    )
+
+
+def hsplit(x: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """`tensor_split` along the second axis, of vectors the first."""
+    return tensor_split(x, indices_or_sections, 0 if x.ndim == 1 else 1)
+
+
+def vsplit(x: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """`tensor_split` along the first axis."""
+    return tensor_split(x, indices_or_sections, 0)
+
+
+def dsplit(x: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """`tensor_split` along the third axis."""
+    return tensor_split(x, indices_or_sections, 2)
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors broadcast to one shape.
+
+    Raises:
+        RuntimeError: they do not fit each other.
+    """
+    shape = broadcast_shapes(*(tuple(x.shape) for x in tensors))
+    return tuple(broadcast_to(x, shape) for x in tensors)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> Any:
+    """The shape that tensors of some shapes are broadcast to.
+
+    Raises:
+        RuntimeError: they do not fit each other.
+    """
+    try:
+        return core.Size(np.broadcast_shapes(*(tuple(shape) for shape in shapes)))
+    except ValueError:
+        raise RuntimeError(f"the shapes {[list(shape) for shape in shapes]} do not fit each other") from None
+
+
+# -- diagonals -------------------------------------------------------------------------------------------------
+
+
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The diagonal of two axes, last in the result: a view."""
+    first, second = axis_of(dim1, x.ndim), axis_of(dim2, x.ndim)
+    if x.ndim < 2 or first == second:
+        raise RuntimeError("diagonal needs two different axes")
+    rest = [axis for axis in range(x.ndim) if axis not in (first, second)]
+    rows, columns = x.shape[first], x.shape[second]
+    start = offset if offset >= 0 else -offset * columns
+    length = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
+    flat = reshape(permute(x, *rest, first, second), *(x.shape[axis] for axis in rest), rows * columns)
+    if length <= 0:
+        return flat[..., 0:0]
+    return flat[..., start : start + (length - 1) * (columns + 1) + 1 : columns + 1]
+
+
+def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the elements of the last axis along a diagonal, zeros elsewhere."""
+    size = x.shape[-1] + abs(offset)
+    first, second = axis_of(dim1, x.ndim + 1), axis_of(dim2, x.ndim + 1)
+    if first == second:
+        raise RuntimeError("diag_embed needs two different axes")
+    places = np.arange(size)
+    is_on = places[:, None] + offset == places[None, :]
+    at = np.clip(places - (0 if offset >= 0 else -offset), 0, x.shape[-1] - 1)
+    if not x.shape[-1]:
+        found = wrap(apply("Expand", value_as(0, x.dtype), constant([*x.shape[:-1], size, size], INT64)))
+    else:
+        rows = unsqueeze(x.index_select(-1, _numbers(at)), -1)
+        found = where(wrap(constant(is_on, BOOL)), rows, 0)
+    order = [axis for axis in range(x.ndim + 1) if axis not in (first, second)]
+    placed = {first: x.ndim - 1, second: x.ndim}
+    rest = iter(range(len(order)))
+    return permute(found, [placed[at] if at in placed else next(rest) for at in range(x.ndim + 1)])
+
+
+def diag(x: Tensor, diagonal: int = 0) -> Tensor:
+    """The diagonal of a matrix, or a matrix with a vector along its diagonal."""
+    if x.ndim not in (1, 2):
+        raise RuntimeError(f"diag is of a vector or a matrix, not of {x.ndim} axes")
+    return diag_embed(x, diagonal) if x.ndim == 1 else _diagonal(x, diagonal).clone()
+
+
+_diagonal = diagonal
+
+
+def diagflat(x: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with all elements along a diagonal."""
+    return diag_embed(reshape(x, -1), offset)
+
+
+def trace(x: Tensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    if x.ndim != 2:
+        raise RuntimeError(f"trace is of a matrix, not of {x.ndim} axes")
+    return sum(diagonal(x))
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    """Matrices along the diagonal of one, zeros elsewhere."""
+    many = [atleast_2d(x) for x in tensors]
+    kind = result_type(*many)
+    width = int(np.sum([x.shape[1] for x in many]))
+    rows, before = [], 0
+    for x in many:
+        pads = constant([0, before, 0, width - before - x.shape[1]], INT64)
+        rows.append(wrap(apply("Pad", value_as(x, kind), pads)))
+        before += x.shape[1]
+    return cat(rows, 0)
+
+
+# -- windows and grids -----------------------------------------------------------------------------------------
+
+
+def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Windows of an axis, so many elements each and so many apart; the last axis is within them."""
+    axis = axis_of(dimension, x.ndim)
+    whole = x.shape[axis] if x.ndim else 1
+    if size < 0 or step < 1 or size > whole:
+        raise RuntimeError(f"unfold: windows of {size} every {step} are not in an axis of {whole}")
+    count = (whole - size) // step + 1
+    rows = reshape(x, 1) if not x.ndim else x
+    if not x.ndim:
+        return rows[:size]
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    found = rows.index_select(axis, _numbers(places.reshape(-1)))
+    return movedim(unflatten(found, axis, (count, size)), axis + 1, -1)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinates of all combinations: of each tensor, its elements along an axis of its own."""
+    many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple | list) else tensors
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
+    flat = [reshape(x, -1) for x in many]
+    sizes = [x.shape[0] for x in flat]
+    made = [
+        broadcast_to(reshape(x, *[1] * at, -1, *[1] * (len(flat) - at - 1)), sizes)
+        for at, x in enumerate(flat)
+    ]
+    return tuple(transpose(x, 0, 1) if indexing == "xy" and len(flat) > 1 else x for x in made)
+
+
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """All combinations of one element of each, as rows."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack([reshape(x, -1) for x in meshgrid(*tensors)], 1)
+
+
+def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All choices of r elements in order, as rows."""
+    pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(pick(range(x.shape[0]), r)), np.int64).reshape(-1, r)
+    return x[core.Tensor(value_of(places))]
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """Rows and columns of the places on and below a diagonal."""
+    return _pair(np.tril_indices(row, offset, col), device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """Rows and columns of the places on and above a diagonal."""
+    return _pair(np.triu_indices(row, offset, col), device)
+
+
+def _pair(found: tuple[Any, ...], device: Any) -> Tensor:
+    made = core.Tensor(value_of(np.stack(found).astype(np.int64)))
+    return made if device is None else made.to(device)
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """Powers of each element, from 0 on, as columns."""
+    count = x.shape[-1] if N is None else N
+    powers = [unsqueeze(x**at if at else x * 0 + 1, -1) for at in range(count)]
+    if not powers:
+        return x.new_zeros((*x.shape, 0))
+    return cat(powers if increasing else powers[::-1], -1)
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """1 at the place of each integer along a new last axis, 0 elsewhere.
+
+    Args:
+        x: int64.
+        num_classes: the axis's size; one more than the greatest element, which is looked at, where it is -1.
+    """
+    if x.dtype != INT64:
+        raise RuntimeError(f"one_hot takes int64, not {x.dtype.numpy_name}")
+    count = num_classes
+    if count == -1:
+        if not x.numel():
+            raise RuntimeError("one_hot of no elements needs num_classes")
+        count = int(x._elements().max()) + 1
+    return (unsqueeze(x, -1) == _numbers(np.arange(count))).to(INT64)

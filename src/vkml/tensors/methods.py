@@ -1,0 +1,285 @@
+"""Methods of tensors that are operations, in place and not, beside those that `Tensor` itself states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vkml.ir import DType, dtypes
+from vkml.tensors import operations as op
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+
+def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that gives a tensor the result of an operation on it, and returns it."""
+
+    def act(self: Any, *arguments: Any, **options: Any) -> Any:
+        return self._become(function(self, *arguments, **options))
+
+    act.__name__ = f"{function.__name__}_"
+    act.__doc__ = f"`{function.__name__}` in place; returns it."
+    return act
+
+
+class Operations:
+    """What tensors have of `vkml.tensors.operations`."""
+
+    __slots__ = ()
+
+    absolute, addbmm, addcdiv, addcmul, addmm = op.absolute, op.addbmm, op.addcdiv, op.addcmul, op.addmm
+    addmv, addr, adjoint, allclose, aminmax = op.addmv, op.addr, op.adjoint, op.allclose, op.aminmax
+    arccos, arccosh, arcsin, arcsinh, arctan = op.arccos, op.arccosh, op.arcsin, op.arcsinh, op.arctan
+    arctan2, arctanh, argsort, argwhere, atan2 = op.arctan2, op.arctanh, op.argsort, op.argwhere, op.atan2
+    baddbmm, bincount, bitwise_left_shift = op.baddbmm, op.bincount, op.bitwise_left_shift
+    bitwise_right_shift, bmm, clamp_max = op.bitwise_right_shift, op.bmm, op.clamp_max
+    clamp_min, copysign, corrcoef, count_nonzero = op.clamp_min, op.copysign, op.corrcoef, op.count_nonzero
+    cov, cross, cummax, cummin, cumprod = op.cov, op.cross, op.cummax, op.cummin, op.cumprod
+    deg2rad, diag, diag_embed, diagflat = op.deg2rad, op.diag, op.diag_embed, op.diagflat
+    diagonal, diff, dist, dot, dsplit, equal = op.diagonal, op.diff, op.dist, op.dot, op.dsplit, op.equal
+    erfc, erfinv, exp2, fix, flip, fliplr = op.erfc, op.erfinv, op.exp2, op.fix, op.flip, op.fliplr
+    flipud, float_power, fmax, fmin, frac = op.flipud, op.float_power, op.fmax, op.fmin, op.frac
+    gcd, ger, greater, greater_equal, heaviside = op.gcd, op.ger, op.greater, op.greater_equal, op.heaviside
+    histc, hsplit, hypot, index_add, index_copy = op.histc, op.hsplit, op.hypot, op.index_add, op.index_copy
+    index_fill, index_put, inner, isclose = op.index_fill, op.index_put, op.inner, op.isclose
+    isneginf, isposinf, isreal, kron, kthvalue = op.isneginf, op.isposinf, op.isreal, op.kron, op.kthvalue
+    lcm, ldexp, less, less_equal, logaddexp = op.lcm, op.ldexp, op.less, op.less_equal, op.logaddexp
+    logaddexp2, logcumsumexp, logit, masked_fill = op.logaddexp2, op.logcumsumexp, op.logit, op.masked_fill
+    masked_scatter, masked_select, matrix_power = op.masked_scatter, op.masked_select, op.matrix_power
+    max, median, min, mode, moveaxis, movedim = op.max, op.median, op.min, op.mode, op.moveaxis, op.movedim
+    msort, mv, nan_to_num, nanmean, nanmedian = op.msort, op.mv, op.nan_to_num, op.nanmean, op.nanmedian
+    nanquantile, nansum, narrow, negative = op.nanquantile, op.nansum, op.narrow, op.negative
+    nextafter, nonzero, not_equal, outer = op.nextafter, op.nonzero, op.not_equal, op.outer
+    positive, quantile, rad2deg, ravel, repeat = op.positive, op.quantile, op.rad2deg, op.ravel, op.repeat
+    repeat_interleave, roll, rot90, scatter = op.repeat_interleave, op.roll, op.rot90, op.scatter
+    scatter_add, scatter_reduce, select, signbit = op.scatter_add, op.scatter_reduce, op.select, op.signbit
+    sinc, std_mean, swapaxes, swapdims, take = op.sinc, op.std_mean, op.swapaxes, op.swapdims, op.take
+    take_along_dim, tensor_split, tile, trace = op.take_along_dim, op.tensor_split, op.tile, op.trace
+    true_divide, unbind, unflatten, unfold = op.true_divide, op.unbind, op.unflatten, op.unfold
+    unique, unique_consecutive, var_mean, vdot = op.unique, op.unique_consecutive, op.var_mean, op.vdot
+    vecdot, vsplit, xlogy = op.vecdot, op.vsplit, op.xlogy
+
+    # -- in place -------------------------------------------------------------------------------------------
+
+    abs_ = _in_place(op.abs)
+    absolute_ = _in_place(op.absolute)
+    acos_ = _in_place(op.acos)
+    acosh_ = _in_place(op.acosh)
+    asin_ = _in_place(op.asin)
+    asinh_ = _in_place(op.asinh)
+    atan_ = _in_place(op.atan)
+    atanh_ = _in_place(op.atanh)
+    arccos_ = _in_place(op.arccos)
+    arcsin_ = _in_place(op.arcsin)
+    arctan_ = _in_place(op.arctan)
+    ceil_ = _in_place(op.ceil)
+    cos_ = _in_place(op.cos)
+    cosh_ = _in_place(op.cosh)
+    exp_ = _in_place(op.exp)
+    exp2_ = _in_place(op.exp2)
+    expm1_ = _in_place(op.expm1)
+    floor_ = _in_place(op.floor)
+    frac_ = _in_place(op.frac)
+    log_ = _in_place(op.log)
+    log10_ = _in_place(op.log10)
+    log1p_ = _in_place(op.log1p)
+    log2_ = _in_place(op.log2)
+    neg_ = _in_place(op.neg)
+    negative_ = _in_place(op.negative)
+    reciprocal_ = _in_place(op.reciprocal)
+    relu_ = _in_place(op.relu)
+    round_ = _in_place(op.round)
+    rsqrt_ = _in_place(op.rsqrt)
+    sigmoid_ = _in_place(op.sigmoid)
+    sign_ = _in_place(op.sign)
+    sin_ = _in_place(op.sin)
+    sinh_ = _in_place(op.sinh)
+    sinc_ = _in_place(op.sinc)
+    sqrt_ = _in_place(op.sqrt)
+    square_ = _in_place(op.square)
+    tan_ = _in_place(op.tan)
+    tanh_ = _in_place(op.tanh)
+    trunc_ = _in_place(op.trunc)
+    fix_ = _in_place(op.fix)
+    erf_ = _in_place(op.erf)
+    erfinv_ = _in_place(op.erfinv)
+    erfc_ = _in_place(op.erfc)
+    nan_to_num_ = _in_place(op.nan_to_num)
+    logit_ = _in_place(op.logit)
+    deg2rad_ = _in_place(op.deg2rad)
+    rad2deg_ = _in_place(op.rad2deg)
+    pow_ = _in_place(op.pow)
+    float_power_ = _in_place(op.float_power)
+    floor_divide_ = _in_place(op.floor_divide)
+    remainder_ = _in_place(op.remainder)
+    fmod_ = _in_place(op.fmod)
+    bitwise_and_ = _in_place(op.bitwise_and)
+    bitwise_or_ = _in_place(op.bitwise_or)
+    bitwise_xor_ = _in_place(op.bitwise_xor)
+    bitwise_not_ = _in_place(op.bitwise_not)
+    bitwise_left_shift_ = _in_place(op.bitwise_left_shift)
+    bitwise_right_shift_ = _in_place(op.bitwise_right_shift)
+    logical_and_ = _in_place(op.logical_and)
+    logical_or_ = _in_place(op.logical_or)
+    logical_not_ = _in_place(op.logical_not)
+    logical_xor_ = _in_place(op.logical_xor)
+    eq_ = _in_place(op.eq)
+    ne_ = _in_place(op.ne)
+    lt_ = _in_place(op.lt)
+    le_ = _in_place(op.le)
+    gt_ = _in_place(op.gt)
+    ge_ = _in_place(op.ge)
+    atan2_ = _in_place(op.atan2)
+    hypot_ = _in_place(op.hypot)
+    copysign_ = _in_place(op.copysign)
+    nextafter_ = _in_place(op.nextafter)
+    xlogy_ = _in_place(op.xlogy)
+    heaviside_ = _in_place(op.heaviside)
+    clamp_min_ = _in_place(op.clamp_min)
+    clamp_max_ = _in_place(op.clamp_max)
+    addcmul_ = _in_place(op.addcmul)
+    addcdiv_ = _in_place(op.addcdiv)
+    addmm_ = _in_place(op.addmm)
+    addmv_ = _in_place(op.addmv)
+    addr_ = _in_place(op.addr)
+    baddbmm_ = _in_place(op.baddbmm)
+    addbmm_ = _in_place(op.addbmm)
+    masked_fill_ = _in_place(op.masked_fill)
+    masked_scatter_ = _in_place(op.masked_scatter)
+    scatter_ = _in_place(op.scatter)
+    scatter_add_ = _in_place(op.scatter_add)
+    scatter_reduce_ = _in_place(op.scatter_reduce)
+    index_add_ = _in_place(op.index_add)
+    index_copy_ = _in_place(op.index_copy)
+    index_fill_ = _in_place(op.index_fill)
+    tril_ = _in_place(op.tril)
+    triu_ = _in_place(op.triu)
+    cumsum_ = _in_place(op.cumsum)
+    cumprod_ = _in_place(op.cumprod)
+    gcd_ = _in_place(op.gcd)
+    lcm_ = _in_place(op.lcm)
+    multiply_ = _in_place(op.multiply)
+    subtract_ = _in_place(op.subtract)
+    divide_ = _in_place(op.divide)
+    true_divide_ = _in_place(op.true_divide)
+    ldexp_ = _in_place(op.ldexp)
+    clip_ = _in_place(op.clip)
+
+    __lshift__, __rshift__ = op.bitwise_left_shift, op.bitwise_right_shift
+    __ifloordiv__, __imod__, __ipow__ = floor_divide_, remainder_, pow_
+    __iand__, __ior__, __ixor__ = bitwise_and_, bitwise_or_, bitwise_xor_
+    __ilshift__, __irshift__ = bitwise_left_shift_, bitwise_right_shift_
+
+    def __pos__(self: Any) -> Any:
+        return op.positive(self)
+
+    def __rmatmul__(self: Any, other: Any) -> Any:
+        return op.matmul(other, self)
+
+    def __complex__(self: Any) -> complex:
+        return complex(self.item())
+
+    def __contains__(self: Any, element: Any) -> bool:
+        return bool(op.any(op.eq(self, element)))
+
+    def where(self: Any, condition: Tensor, other: Any) -> Any:
+        """Its elements where a condition is true, others elsewhere."""
+        return op.where(condition, self, other)
+
+    def index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+        """Gives what an index selects other elements, or adds to them; returns it."""
+        return self._become(op.index_put(self, indices, values, accumulate))
+
+    def element_size(self: Any) -> int:
+        """Bytes of an element."""
+        return int(self.dtype.storage.itemsize)
+
+    @property
+    def itemsize(self: Any) -> int:
+        """Bytes of an element."""
+        return int(self.dtype.storage.itemsize)
+
+    @property
+    def nbytes(self: Any) -> int:
+        """Bytes of all elements."""
+        return int(self.numel() * self.dtype.storage.itemsize)
+
+    def nelement(self: Any) -> int:
+        """How many elements it has."""
+        return int(self.numel())
+
+    def is_floating_point(self: Any) -> bool:
+        """Whether its elements are floats."""
+        return bool(self.dtype.is_float)
+
+    def is_contiguous(self: Any) -> bool:
+        """Whether elements lie in the order of the axes, as far as anybody sees: yes."""
+        return True
+
+    def type_as(self: Any, other: Tensor) -> Any:
+        """Its elements in the type of another."""
+        return self.to(other.dtype)
+
+    def reshape_as(self: Any, other: Tensor) -> Any:
+        """The elements under the shape of another."""
+        return self.reshape(*other.shape)
+
+    @property
+    def mH(self: Any) -> Any:
+        """The last two axes exchanged: tensors are real."""
+        return op.transpose(self, -2, -1)
+
+    @property
+    def H(self: Any) -> Any:
+        """A matrix with rows and columns exchanged."""
+        if self.ndim not in (0, 2):
+            raise RuntimeError(f"H is of a matrix, not of {self.ndim} axes")
+        return self.t()
+
+    def new_tensor(self: Any, data: Any, *, dtype: DType | None = None, device: Any = None) -> Any:
+        """A tensor of some elements, of its type and device where none are named."""
+        from vkml.tensors.creation import tensor
+
+        return tensor(data, dtype=dtype or self.dtype, device=device or self.device)
+
+    def new_full(
+        self: Any, size: Any, fill_value: Any, *, dtype: DType | None = None, device: Any = None
+    ) -> Any:
+        """A tensor of one number throughout, of its type and device where none are named."""
+        from vkml.tensors.creation import full
+
+        return full(tuple(size), fill_value, dtype=dtype or self.dtype, device=device or self.device)
+
+    def new_zeros(self: Any, *size: Any, dtype: DType | None = None, device: Any = None) -> Any:
+        """A tensor of zeros, of its type and device where none are named."""
+        from vkml.tensors.creation import zeros
+
+        return zeros(*size, dtype=dtype or self.dtype, device=device or self.device)
+
+    def new_ones(self: Any, *size: Any, dtype: DType | None = None, device: Any = None) -> Any:
+        """A tensor of ones, of its type and device where none are named."""
+        from vkml.tensors.creation import ones
+
+        return ones(*size, dtype=dtype or self.dtype, device=device or self.device)
+
+    def new_empty(self: Any, *size: Any, dtype: DType | None = None, device: Any = None) -> Any:
+        """A tensor to be written, of its type and device where none are named."""
+        return self.new_zeros(*size, dtype=dtype, device=device)
+
+    def short(self: Any) -> Any:
+        """As int16."""
+        return self.to(dtypes.INT16)
+
+    def char(self: Any) -> Any:
+        """As int8."""
+        return self.to(dtypes.INT8)
+
+    def byte(self: Any) -> Any:
+        """As uint8."""
+        return self.to(dtypes.UINT8)
+
+    def fill_diagonal_(self: Any, fill_value: float) -> Any:
+        """Fills the diagonal of a matrix; returns it."""
+        op.diagonal(self).fill_(fill_value)
+        return self

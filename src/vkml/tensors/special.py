@@ -1,0 +1,360 @@
+"""Functions of elements that ONNX has no operator for, written as scalar forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from vkml.ir import DType, dtypes, scalar
+from vkml.ir.gradients import expression
+from vkml.ir.scalar import Scalar, absolute, compare, constant, maximum, minimum, unary, view, where
+from vkml.tensors import elementwise as basic
+from vkml.tensors.elementwise import abs as abs_of
+from vkml.tensors.elementwise import add, div, eq, isnan, logical_and, logical_or, mul, sub
+from vkml.tensors.operands import BOOL, Operand, check_broadcast, floating, value_as, wrap
+from vkml.tensors.promotion import category, get_default_dtype, result_type
+from vkml.tracing import EMITTER, Traced
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+Unary: TypeAlias = "Callable[[Tensor], Tensor]"
+Binary: TypeAlias = "Callable[[Operand, Operand], Tensor]"
+
+
+def _of_one(name: str, form: Callable[[Scalar], Scalar], doc: str) -> Unary:
+    def act(x: Tensor) -> Tensor:
+        value = floating(x)
+        made = form(scalar.argument(0, value.type.dtype))
+        return wrap(expression(EMITTER, made, [value], value.type.dtype))
+
+    act.__name__, act.__doc__ = name, doc
+    return act
+
+
+def _of_values(form: Scalar, values: list[Traced], dtype: DType) -> Tensor:
+    return wrap(expression(EMITTER, form, values, dtype))
+
+
+def _of_two(
+    name: str,
+    form: Callable[[Scalar, Scalar], Scalar],
+    doc: str,
+    *,
+    of: str = "floats",
+    to: DType | None = None,
+) -> Binary:
+    """A function of two operands of one type.
+
+    Args:
+        name: of the function.
+        form: of their elements.
+        doc: its docstring.
+        of: "floats" converts integers, "integers" refuses others, "numbers" takes any.
+        to: the type of the result; the operands' where left out.
+    """
+
+    def act(x: Operand, y: Operand) -> Tensor:
+        kind = result_type(x, y)
+        if of == "integers" and not kind.is_integer:
+            raise RuntimeError(f"{name} is not defined for {kind.numpy_name}")
+        if of == "floats" and not kind.is_float:
+            kind = get_default_dtype()
+        values = [value_as(operand, kind) for operand in (x, y)]
+        check_broadcast(values[0].dims, values[1].dims)
+        made = form(scalar.argument(0, kind), scalar.argument(1, kind))
+        return _of_values(made, values, to or kind)
+
+    act.__name__, act.__doc__ = name, doc
+    return act
+
+
+# -- forms -----------------------------------------------------------------------------------------------
+
+
+def _bits(x: Scalar) -> Scalar:
+    return view(x, dtypes.INT64 if x.dtype == dtypes.FLOAT64 else dtypes.INT32)
+
+
+def _is_negative(x: Scalar) -> Scalar:
+    """Of the sign's bit: true of -0."""
+    return _bits(x) < 0 if x.dtype.is_float else x < 0 if x.dtype.kind == "i" else constant(False, BOOL)
+
+
+def _is_equal(x: Scalar, y: Scalar | float) -> Scalar:
+    return compare("equal", x, y)
+
+
+def _signed(size: Scalar | float, sign: Scalar) -> Scalar:
+    return where(_is_negative(sign), constant(-size, sign.dtype) if isinstance(size, float) else -size, size)
+
+
+def _atan2(y: Scalar, x: Scalar) -> Scalar:
+    """By the quotient that is at most 1, so that its derivative is finite wherever the function has one."""
+    are_infinite = _is_equal(absolute(x), math.inf) & _is_equal(absolute(y), math.inf)
+    diagonal = where(_is_negative(x), 3 * math.pi / 4, constant(math.pi / 4, x.dtype))
+    are_zero = _is_equal(x, 0.0) & _is_equal(y, 0.0)
+    turned = where(_is_negative(x), _signed(math.pi, y), constant(0.0, x.dtype))
+    flat = where(_is_negative(x), unary("arctan", y / x) + turned, unary("arctan", y / x))
+    steep = _signed(math.pi / 2, y) - unary("arctan", x / y)
+    found = where(absolute(y) > absolute(x), steep, flat)
+    found = where(are_zero, where(_is_negative(x), turned, y), found)
+    return where(are_infinite, _signed(diagonal, y), found)
+
+
+def _hypot(x: Scalar, y: Scalar) -> Scalar:
+    long, short = maximum(absolute(x), absolute(y)), minimum(absolute(x), absolute(y))
+    ratio = short / long
+    found = long * unary("sqrt", ratio * ratio + 1)
+    is_infinite = _is_equal(absolute(x), math.inf) | _is_equal(absolute(y), math.inf)
+    return where(is_infinite, math.inf, where(_is_equal(long, 0.0), 0.0 * long, found))
+
+
+def _logaddexp(x: Scalar, y: Scalar) -> Scalar:
+    apart = where(_is_equal(x, y), 0.0, absolute(x - y))
+    return maximum(x, y) + unary("log1p", unary("exp", -apart))
+
+
+def _sinc(x: Scalar) -> Scalar:
+    turned = x * math.pi
+    return where(_is_equal(x, 0.0), 1.0, unary("sin", turned) / turned)
+
+
+def _xlogy(x: Scalar, y: Scalar) -> Scalar:
+    is_zero = _is_equal(x, 0.0) & ~scalar.test("isnan", y)
+    return where(is_zero, 0.0, x * unary("log", y))
+
+
+def _nextafter(x: Scalar, y: Scalar) -> Scalar:
+    bits = _bits(x)
+    least = view(constant(1, bits.dtype), x.dtype)
+    step = where((y > x) ^ (x < 0), constant(1, bits.dtype), -1)
+    found = where(_is_equal(x, 0.0), _signed(least, y), view(bits + step, x.dtype))
+    is_nan = scalar.test("isnan", x) | scalar.test("isnan", y)
+    return where(is_nan, x + y, where(_is_equal(x, y), y, found))
+
+
+def _remaining(pick: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
+    """Of two numbers, one of which may be NaN."""
+
+    def form(x: Scalar, y: Scalar) -> Scalar:
+        if not x.dtype.is_float:
+            return pick(x, y)
+        return where(scalar.test("isnan", x), y, where(scalar.test("isnan", y), x, pick(x, y)))
+
+    return form
+
+
+def _erfinv(x: Scalar) -> Scalar:
+    """M. Giles, "Approximating the erfinv function", 2010; then two steps of Newton's method."""
+    w = -unary("log", (1 - x) * (1 + x))
+
+    def polynomial(at: Scalar, coefficients: tuple[float, ...]) -> Scalar:
+        found = constant(coefficients[0], x.dtype)
+        for coefficient in coefficients[1:]:
+            found = found * at + coefficient
+        return found
+
+    near = polynomial(w - 2.5, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+                                -0.00125372503, -0.00417768164, 0.246640727, 1.50140941))  # fmt: skip
+    far = polynomial(unary("sqrt", w) - 3, (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844,
+                                            0.00573950773, -0.0076224613, 0.00943887047, 1.00167406,
+                                            2.83297682))  # fmt: skip
+    found = where(w < 5, near, far) * x
+    if x.dtype == dtypes.FLOAT64:
+        for _ in range(2):
+            slope = unary("exp", -found * found) * (2 / math.sqrt(math.pi))
+            found = found - (unary("erf", found) - x) / slope
+    return where(_is_equal(absolute(x), 1.0), x * math.inf, found)
+
+
+# -- functions ---------------------------------------------------------------------------------------------
+
+exp2: Unary = _of_one("exp2", lambda x: scalar.power(constant(2, x.dtype), x), "2ˣ.")
+sinc: Unary = _of_one("sinc", _sinc, "sin πx / πx, 1 at 0.")
+deg2rad: Unary = _of_one("deg2rad", lambda x: x * (math.pi / 180), "Degrees as radians.")
+rad2deg: Unary = _of_one("rad2deg", lambda x: x * (180 / math.pi), "Radians as degrees.")
+frac: Unary = _of_one("frac", lambda x: x - unary("trunc", x), "What is behind the point, with the sign.")
+erfinv: Unary = _of_one("erfinv", _erfinv, "The inverse of erf.")
+erfc: Unary = _of_one("erfc", lambda x: 1 - unary("erf", x), "1 - erf x.")
+atan2: Binary = _of_two("atan2", _atan2, "The angle of the point (y, x), from -π to π; y comes first.")
+hypot: Binary = _of_two("hypot", _hypot, "√(x² + y²), without overflow between.")
+logaddexp: Binary = _of_two("logaddexp", _logaddexp, "log(eˣ + eʸ), without overflow between.")
+copysign: Binary = _of_two("copysign", lambda x, y: _signed(absolute(x), y), "|x| with the sign of y.")
+xlogy: Binary = _of_two("xlogy", _xlogy, "x log y; 0 where x is.")
+nextafter: Binary = _of_two("nextafter", _nextafter, "The next number of the type from x towards y.")
+fmax: Binary = _of_two("fmax", _remaining(maximum), "The greater; the other where one is NaN.", of="numbers")
+fmin: Binary = _of_two("fmin", _remaining(minimum), "The smaller; the other where one is NaN.", of="numbers")
+bitwise_left_shift: Binary = _of_two(
+    "bitwise_left_shift", lambda x, y: scalar.binary("left_shift", x, y), "x · 2ʸ of integers.", of="integers"
+)
+bitwise_right_shift: Binary = _of_two(
+    "bitwise_right_shift",
+    lambda x, y: scalar.binary("right_shift", x, y),
+    "x / 2ʸ of integers, rounded down.",
+    of="integers",
+)
+
+
+def logaddexp2(x: Operand, y: Operand) -> Tensor:
+    """log2(2ˣ + 2ʸ)."""
+    kind = result_type(x, y)
+    kind = kind if kind.is_float else get_default_dtype()
+    a, b = (mul(wrap(value_as(one, kind)), math.log(2)) for one in (x, y))
+    return div(logaddexp(a, b), math.log(2))
+
+
+def signbit(x: Tensor) -> Tensor:
+    """Where a number is negative, -0 among them."""
+    if x.dtype == BOOL or x.dtype.kind == "u":
+        return basic.ne(x, x)
+    kind = x.dtype
+    return _of_values(_is_negative(scalar.argument(0, kind)), [x.value], BOOL)
+
+
+def positive(x: Tensor) -> Tensor:
+    """The numbers themselves.
+
+    Raises:
+        RuntimeError: they are bools.
+    """
+    if x.dtype == BOOL:
+        raise RuntimeError("bools have no sign")
+    return x
+
+
+def isposinf(x: Tensor) -> Tensor:
+    """Where elements are ∞."""
+    return eq(x, math.inf) if x.dtype.is_float else basic.ne(x, x)
+
+
+def isneginf(x: Tensor) -> Tensor:
+    """Where elements are -∞."""
+    return eq(x, -math.inf) if x.dtype.is_float else basic.ne(x, x)
+
+
+def isreal(x: Tensor) -> Tensor:
+    """Where elements are real numbers: everywhere."""
+    return logical_or(eq(x, x), basic.ne(x, x))
+
+
+def nan_to_num(
+    x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """Numbers in the places of NaN and of infinities, by default 0 and the type's ends."""
+    if not x.dtype.is_float:
+        return x.clone()
+    import ml_dtypes
+
+    most = float(ml_dtypes.finfo(x.dtype.storage).max)
+    found = basic.where(isnan(x), nan, x)
+    found = basic.where(eq(found, math.inf), most if posinf is None else posinf, found)
+    return basic.where(eq(found, -math.inf), -most if neginf is None else neginf, found)
+
+
+def isclose(
+    x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Tensor:
+    """Where |x - y| ≤ atol + rtol |y|, or both are the same infinity, or, where asked for, NaN."""
+    if x.dtype != y.dtype:
+        raise RuntimeError(f"isclose of {x.dtype.numpy_name} and {y.dtype.numpy_name}")
+    same = eq(x, y)
+    if not x.dtype.is_float:
+        if not rtol and not atol:
+            return same
+        x, y = x.to(dtypes.FLOAT64), y.to(dtypes.FLOAT64)
+    apart = abs_of(sub(x, y))
+    near = basic.le(apart, add(mul(abs_of(y), rtol), atol))
+    found = logical_or(same, logical_and(near, basic.isfinite(apart)))
+    return logical_or(found, logical_and(isnan(x), isnan(y))) if equal_nan else found
+
+
+def allclose(x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether `isclose` everywhere."""
+    return bool(isclose(x, y, rtol, atol, equal_nan).all())
+
+
+def equal(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors have the same shape and elements."""
+    return x.shape == y.shape and bool(eq(x, y).all())
+
+
+def heaviside(x: Tensor, values: Tensor) -> Tensor:
+    """0 below 0, 1 above, an element of `values` at 0."""
+    return basic.where(eq(x, 0), values, basic.where(basic.gt(x, 0), 1, 0).to(x.dtype))
+
+
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), of x limited to [eps, 1 - eps] where that is given."""
+    within = x if eps is None else basic.clamp(x, eps, 1 - eps)
+    return basic.log(div(within, sub(1, within)))
+
+
+def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """`x` + `value` · `tensor1` · `tensor2`."""
+    return add(x, mul(tensor1, tensor2), alpha=value)
+
+
+def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """`x` + `value` · `tensor1` / `tensor2`."""
+    return add(x, div(tensor1, tensor2), alpha=value)
+
+
+def float_power(x: Operand, y: Operand) -> Tensor:
+    """`x` to the power of `y`, in float64."""
+    kind = dtypes.FLOAT64
+    return basic.pow(wrap(value_as(x, kind)), wrap(value_as(y, kind)))
+
+
+def true_divide(x: Operand, y: Operand) -> Tensor:
+    """The quotient, of floats."""
+    return div(x, y)
+
+
+def clamp_min(x: Tensor, min: Any) -> Tensor:
+    """`x`, at least `min`."""
+    return basic.clamp(x, min)
+
+
+def clamp_max(x: Tensor, max: Any) -> Tensor:
+    """`x`, at most `max`."""
+    return basic.clamp(x, None, max)
+
+
+def ldexp(x: Tensor, other: Operand) -> Tensor:
+    """x · 2 to the power of the other."""
+    return mul(x, basic.pow(wrap(value_as(2, get_default_dtype())), other))
+
+
+def gcd(x: Operand, y: Operand) -> Tensor:
+    """The greatest common divisor of integers; computed on the CPU."""
+    return _common("gcd", x, y)
+
+
+def lcm(x: Operand, y: Operand) -> Tensor:
+    """The least common multiple of integers; computed on the CPU."""
+    return _common("lcm", x, y)
+
+
+def _common(function: str, x: Operand, y: Operand) -> Tensor:
+    from vkml.tracing import apply
+
+    kind = result_type(x, y)
+    if not kind.is_integer:
+        raise RuntimeError(f"{function} is not defined for {kind.numpy_name}")
+    values = [value_as(operand, kind) for operand in (x, y)]
+    check_broadcast(values[0].dims, values[1].dims)
+    return wrap(apply("CommonDivisor", *values, domain="vkml", function=function))
+
+
+def dist(x: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of the difference."""
+    from vkml.tensors.reductions import norm
+
+    return norm(sub(x, other), p)
+
+
+def can_cast(from_: DType, to: DType) -> bool:
+    """Whether numbers of a type become another's without leaving their category."""
+    return category(from_) <= category(to) and not (from_.kind == "i" and to.kind == "u")

@@ -1,0 +1,455 @@
+"""Order and frequency: extremes with their places, medians, quantiles, sorting, counts, histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vkml.ir import DType, dtypes
+from vkml.ir.gradients import converted
+from vkml.tensors import tensor as core
+from vkml.tensors.elementwise import (
+    add,
+    div,
+    exp,
+    floor,
+    ge,
+    isfinite,
+    isnan,
+    le,
+    log,
+    logical_and,
+    maximum,
+    minimum,
+    mul,
+    ne,
+    sqrt,
+    sub,
+    where,
+)
+from vkml.tensors.operands import BOOL, INT64, axis_of, floating, value_as, wrap
+from vkml.tensors.products import matmul
+from vkml.tensors.promotion import result_type
+from vkml.tensors.reductions import amax, amin, any, argmax, argmin, cumsum, mean, std, sum, var
+from vkml.tensors.shapes import cat, gather, reshape, sort, squeeze, transpose, unsqueeze
+from vkml.tracing import EMITTER, apply, constant, value_of
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+
+class ValuesAndIndices(NamedTuple):
+    """Elements, and where along the axis they are."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _picked(x: Tensor, dim: int, places: Tensor, keepdim: bool) -> ValuesAndIndices:
+    """Elements at places [..., 1, ...] of an axis; gradients flow to these alone."""
+    values = gather(x, dim, places)
+    return (
+        ValuesAndIndices(values, places)
+        if keepdim
+        else ValuesAndIndices(squeeze(values, dim), squeeze(places, dim))
+    )
+
+
+def _extreme(x: Tensor, dim: Any, keepdim: bool, is_max: bool) -> Any:
+    pair, whole, place = (maximum, amax, argmax) if is_max else (minimum, amin, argmin)
+    if isinstance(dim, core.Tensor):
+        return pair(x, dim)
+    if dim is None:
+        if not x.numel():
+            raise RuntimeError("the greatest or smallest of no elements: name an axis that has some")
+        return whole(x)
+    if not x.ndim:
+        axis_of(dim, 0)
+        return ValuesAndIndices(x, wrap(constant(0, INT64)))
+    if not x.shape[dim]:
+        raise IndexError(f"axis {dim} has no elements")
+    whole_numbers = x.to(dtypes.INT32) if x.dtype == BOOL else x
+    return _picked(x, dim, place(whole_numbers, dim, True), keepdim)
+
+
+def max(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The greatest of all elements; along an axis with its place; or, with a tensor, of each pair."""
+    return _extreme(x, dim, keepdim, True)
+
+
+def min(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The smallest of all elements; along an axis with its place; or, with a tensor, of each pair."""
+    return _extreme(x, dim, keepdim, False)
+
+
+def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest and the greatest, of all or along an axis."""
+    return amin(x, dim, keepdim), amax(x, dim, keepdim)
+
+
+def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The places of an axis's elements in their order; of equals, the first comes first."""
+    return sort(x, dim, descending)[1]
+
+
+def msort(x: Tensor) -> Tensor:
+    """In order along the first axis."""
+    return sort(x, 0)[0]
+
+
+def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    """The k-th smallest element along an axis, counted from 1."""
+    size = x.shape[dim] if x.ndim else 1
+    if not 1 <= k <= size:
+        raise RuntimeError(f"kthvalue: k is {k}, the axis has {size} elements")
+    if not x.ndim:
+        return ValuesAndIndices(x, wrap(constant(0, INT64)))
+    places = sort(x, dim)[1].narrow(dim, k - 1, 1)
+    return _picked(x, dim, places, keepdim)
+
+
+def median(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The middle element, the lower of two, along an axis with its place; NaN where there is one."""
+    return _middle(x, dim, keepdim, skips_nan=False)
+
+
+def nanmedian(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The middle of the elements that are not NaN, the lower of two."""
+    return _middle(x, dim, keepdim, skips_nan=True)
+
+
+def _middle(x: Tensor, dim: int | None, keepdim: bool, skips_nan: bool) -> Any:
+    if dim is None:
+        if not x.numel():
+            return wrap(constant(math.nan, x.dtype)) if x.dtype.is_float else x.sum().to(x.dtype)
+        return _middle(reshape(x, -1), 0, False, skips_nan).values
+    if not x.ndim:
+        return ValuesAndIndices(x, wrap(constant(0, INT64)))
+    axis = axis_of(dim, x.ndim)
+    size = x.shape[axis]
+    if not size:
+        raise IndexError(f"axis {dim} has no elements")
+    order = sort(x, axis)[1]  # NaN comes last
+    if not x.dtype.is_float:
+        return _picked(x, axis, order.narrow(axis, (size - 1) // 2, 1), keepdim)
+    missing = sum(isnan(x), axis, True)
+    if skips_nan:
+        count = sub(size, missing)
+        at = div(maximum(sub(count, 1), count * 0), 2, rounding_mode="floor")
+    else:
+        at = where(missing > 0, size - missing, (size - 1) // 2).to(INT64)
+    return _picked(x, axis, gather(order, axis, at), keepdim)
+
+
+def quantile(
+    x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """Below which a part of the elements lies.
+
+    Args:
+        x: floats.
+        q: the part, from 0 to 1, or a tensor of parts, which become the first axis of the result.
+        dim: along which; all elements where left out.
+        keepdim: whether the axis stays, with one element.
+        interpolation: between two elements: "linear", "lower", "higher", "midpoint" or "nearest".
+    """
+    return _quantile(x, q, dim, keepdim, interpolation, False)
+
+
+def nanquantile(
+    x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """`quantile` of the elements that are not NaN."""
+    return _quantile(x, q, dim, keepdim, interpolation, True)
+
+
+def _quantile(
+    x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, skips_nan: bool
+) -> Tensor:
+    if not x.dtype.is_float:
+        raise RuntimeError(f"quantiles are of floats, not of {x.dtype.numpy_name}")
+    if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        raise RuntimeError(f"quantile: interpolation {interpolation!r} is not known")
+    parts = q if isinstance(q, core.Tensor) else wrap(value_as(float(q), x.dtype))
+    if not isinstance(q, core.Tensor) and not 0 <= q <= 1:
+        raise RuntimeError(f"quantile: q lies in [0, 1], {q} does not")
+    if parts.ndim > 1:
+        raise RuntimeError("quantile: q is a number or of one axis")
+    if not x.numel():
+        raise RuntimeError("quantile: there are no elements")
+    rank = x.ndim
+    axis = 0 if dim is None else axis_of(dim, rank)
+    rows = reshape(x, 1, -1) if dim is None else transpose(x, axis, -1) if rank else reshape(x, 1)
+    ordered = sort(rows, -1)[0]
+    size = rows.shape[-1]
+    missing = sum(isnan(ordered), -1, True)
+    last = sub(size, missing) - 1 if skips_nan else missing * 0 + (size - 1)
+    flat = reshape(parts, -1).to(rows.dtype)
+    ranks = mul(flat, last.to(rows.dtype))
+    if interpolation == "nearest":
+        ranks = ranks.round()
+    elif interpolation == "lower":
+        ranks = ranks.floor()
+    elif interpolation == "higher":
+        ranks = ranks.ceil()
+    below = maximum(ranks.floor(), ranks * 0)
+    low = gather(ordered, -1, below.to(INT64))
+    high = gather(ordered, -1, minimum(below + 1, maximum(last.to(rows.dtype), ranks * 0)).to(INT64))
+    weight = sub(ranks, below)
+    if interpolation == "midpoint":
+        weight = where(weight > 0, weight * 0 + 0.5, weight)
+    found = where(weight > 0, add(low, mul(sub(high, low), weight)), low)
+    gone = missing > 0 if not skips_nan else last < 0
+    found = where(gone, math.nan, found)  # [..., parts]
+    if dim is None:
+        found = reshape(found, -1, *([1] * rank if keepdim else []))
+    elif rank:
+        found = unsqueeze(found, 0)
+        found = transpose(found, 0, -1)  # [parts, ..., 1]
+        found = transpose(found, axis + 1, -1)
+        found = found if keepdim else squeeze(found, axis + 1)
+    return found if isinstance(q, core.Tensor) and q.ndim else squeeze(found, 0)
+
+
+def _places(x: Tensor, dim: int, function: str) -> Tensor:
+    value = x.to(dtypes.UINT8).value if x.dtype == BOOL else x.value
+    return wrap(apply("PlacesAlong", value, domain="vkml", axis=axis_of(dim, x.ndim), function=function))
+
+
+def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    """The most frequent element along an axis, the smallest of several; found on the CPU."""
+    if not x.ndim:
+        return ValuesAndIndices(x, wrap(constant(0, INT64)))
+    return _picked(x, axis_of(dim, x.ndim), unsqueeze(_places(x, dim, "mode"), axis_of(dim, x.ndim)), keepdim)
+
+
+def cummax(x: Tensor, dim: int) -> ValuesAndIndices:
+    """The greatest element up to each along an axis, and where it is; found on the CPU."""
+    return _cumulative(x, dim, "cummax")
+
+
+def cummin(x: Tensor, dim: int) -> ValuesAndIndices:
+    """The smallest element up to each along an axis, and where it is; found on the CPU."""
+    return _cumulative(x, dim, "cummin")
+
+
+def _cumulative(x: Tensor, dim: int, function: str) -> ValuesAndIndices:
+    if not x.ndim:
+        return ValuesAndIndices(x, wrap(constant(0, INT64)))
+    places = _places(x, dim, function)
+    return ValuesAndIndices(gather(x, dim, places), places)
+
+
+def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """Products of all elements up to each, along an axis."""
+    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    value = converted(EMITTER, x.value, kind)
+    axis = axis_of(dim, x.ndim)
+    return wrap(apply("CumProd", value, constant(axis, INT64))) if x.ndim else wrap(value)
+
+
+def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """log Σ exp of all elements up to each, along an axis, relative to the greatest so far."""
+    if not x.ndim:
+        return x
+    top = amax(x, dim, True).detach()
+    shift = where(isfinite(top), top, 0)
+    return add(log(cumsum(exp(sub(x, shift)), dim)), shift)
+
+
+def nansum(
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The sum of the elements that are not NaN."""
+    return sum(where(isnan(x), 0, x) if x.dtype.is_float else x, dim, keepdim, dtype=dtype)
+
+
+def nanmean(
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
+    """The mean of the elements that are not NaN."""
+    count = sum(isnan(x) == False, dim, keepdim)  # noqa: E712
+    return div(nansum(x, dim, keepdim, dtype=dtype), count)
+
+
+def count_nonzero(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """How many elements are not 0, over axes."""
+    return sum(ne(x, 0), dim)
+
+
+def var_mean(
+    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`var` and `mean`."""
+    return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+
+
+def std_mean(
+    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`std` and `mean`."""
+    return std(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+
+
+def diff(
+    x: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """Differences of neighbours along an axis, taken n times."""
+    if not x.ndim:
+        raise RuntimeError("diff needs at least one axis")
+    parts = [part for part in (prepend, x, append) if part is not None]
+    found = cat(parts, dim) if len(parts) > 1 else x
+    for _ in range(n):
+        size = found.shape[dim]
+        if not size:
+            break
+        late, early = found.narrow(dim, 1, size - 1), found.narrow(dim, 0, size - 1)
+        found = ne(late, early) if found.dtype == BOOL else sub(late, early)
+    return found
+
+
+def searchsorted(
+    sorted_sequence: Tensor, values: Any, *, right: bool = False, side: str | None = None,
+    out_int32: bool = False, sorter: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Where values would go into sorted rows; found on the CPU.
+
+    Args:
+        sorted_sequence: [n], or [..., n] with a row for each row of the values.
+        values: a tensor or a number.
+        right: whether behind their equals.
+        side: "left" or "right", another way to say so.
+        out_int32: whether the result is int32.
+        sorter: the order of the elements, where the rows are not sorted.
+    """
+    given = values if isinstance(values, core.Tensor) else wrap(value_as(values, sorted_sequence.dtype))
+    kind = result_type(sorted_sequence, given)
+    rows = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
+    is_right = right or side == "right"
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise RuntimeError(f"searchsorted: side is 'left' or 'right', as right= says, not {side!r}")
+    found = wrap(
+        apply("SearchSorted", value_as(rows, kind), value_as(given, kind), domain="vkml", right=int(is_right))
+    )
+    return found.to(dtypes.INT32) if out_int32 else found
+
+
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Which of the ranges between sorted boundaries each element lies in; found on the CPU."""
+    return searchsorted(boundaries, input, right=right, out_int32=out_int32)
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Which elements are among others."""
+    kind = result_type(elements, test_elements)
+    x, among = (wrap(value_as(one, kind)) for one in (elements, test_elements))
+    found = any(unsqueeze(x, -1) == reshape(among, -1), -1)
+    return found.logical_not() if invert else found
+
+
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each integer from 0 on occurs, or the sum of its weights. The elements are looked at."""
+    if x.ndim != 1 or not x.dtype.is_integer:
+        raise RuntimeError("bincount takes integers of one axis")
+    numbers = x._elements()
+    if numbers.size and numbers.min() < 0:
+        raise RuntimeError("bincount takes integers of at least 0")
+    size = builtin_max(int(numbers.max(initial=-1)) + 1, minlength)
+    kind = INT64 if weights is None else weights.dtype if weights.dtype.is_float else dtypes.FLOAT64
+    counts = wrap(constant(1, INT64)).expand(x.shape) if weights is None else weights.to(kind)
+    nothing = core.Tensor(value_of(np.zeros(size, kind.storage))).to(x.device)
+    return nothing.scatter_add(0, x.to(INT64), counts.to(x.device)) if x.numel() else nothing
+
+
+def builtin_max(x: int, y: int) -> int:
+    """The greater of two numbers of the program."""
+    return x if x > y else y
+
+
+def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements lie in each of equal ranges from `min` to `max`, the elements' ends where equal."""
+    if bins <= 0:
+        raise RuntimeError("histc needs at least one bin")
+    flat = reshape(x, -1)
+    low, high = float(min), float(max)
+    if low == high and x.numel():
+        low, high = float(amin(flat)), float(amax(flat))
+    if low == high:
+        low, high = low - 1, high + 1
+    if not (math.isfinite(low) and math.isfinite(high)) or low > high:
+        raise RuntimeError(f"histc: the range from {low} to {high} is none")
+    inside = logical_and(ge(flat, low), le(flat, high))
+    at = floor(mul(sub(flat, low), bins / (high - low))) if flat.dtype.is_float else None
+    if at is None:
+        at = floor(mul(sub(flat.to(dtypes.FLOAT64), low), bins / (high - low)))
+    at = where(inside, minimum(at, at * 0 + (bins - 1)), 0).to(INT64)
+    nothing = core.Tensor(value_of(np.zeros(bins, x.dtype.storage))).to(x.device)
+    return nothing.scatter_add(0, at, inside.to(x.dtype)) if x.numel() else nothing
+
+
+def unique(
+    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:  # fmt: skip
+    """The elements, each once, in order; along an axis its slices. Their number is looked at, on the CPU."""
+    array = x._elements()
+    found, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim)
+    if dim is None:
+        inverse = inverse.reshape(array.shape)
+    return _with_options(x, found, (inverse, return_inverse), (counts, return_counts))
+
+
+def unique_consecutive(
+    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Without elements (or slices of an axis) that equal the one before. Their number is looked at."""
+    array = x._elements()
+    rows = array.reshape(-1) if dim is None else np.moveaxis(array, dim, 0)
+    is_new = np.ones(len(rows), np.bool_)
+    if len(rows) > 1:
+        is_new[1:] = (rows[1:] != rows[:-1]).reshape(len(rows) - 1, -1).any(1)
+    found = rows[is_new] if dim is None else np.moveaxis(rows[is_new], 0, dim)
+    inverse = np.cumsum(is_new) - 1
+    counts = np.diff(np.append(np.flatnonzero(is_new), len(rows)))
+    inverse = inverse.reshape(array.shape) if dim is None else inverse
+    return _with_options(x, found, (inverse, return_inverse), (counts, return_counts))
+
+
+def _with_options(x: Tensor, found: np.ndarray[Any, Any], *options: tuple[Any, bool]) -> Any:
+    made = [found, *(array.astype(np.int64) for array, is_wanted in options if is_wanted)]
+    tensors = [core.Tensor(value_of(np.ascontiguousarray(array))).to(x.device) for array in made]
+    return tuple(tensors) if len(tensors) > 1 else tensors[0]
+
+
+def cov(x: Tensor, *, correction: int = 1) -> Tensor:
+    """The covariance of variables [variables, observations]."""
+    rows = wrap(floating(x)) if x.ndim > 1 else reshape(wrap(floating(x)), 1, -1)
+    off = sub(rows, mean(rows, 1, True))
+    found = div(matmul(off, transpose(off, 0, 1)), builtin_max(rows.shape[1] - correction, 0))
+    return found if x.ndim > 1 else reshape(found)
+
+
+def corrcoef(x: Tensor) -> Tensor:
+    """The correlation of variables [variables, observations]."""
+    found = cov(x)
+    if not found.ndim:
+        return div(found, found)
+    deviation = sqrt(found.diagonal())
+    return div(div(found, unsqueeze(deviation, 1)), unsqueeze(deviation, 0)).clamp(-1, 1)
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+    """The integral along an axis by the trapezoidal rule."""
+    size = y.shape[dim]
+    heights = add(y.narrow(dim, 1, size - 1), y.narrow(dim, 0, size - 1))
+    if x is None:
+        return mul(sum(heights, dim), dx / 2)
+    steps = diff(x, dim=-1 if x.ndim == 1 else dim)
+    if x.ndim == 1:
+        steps = reshape(
+            steps, *([1] * (axis_of(dim, y.ndim))), -1, *([1] * (y.ndim - axis_of(dim, y.ndim) - 1))
+        )
+    return div(sum(mul(heights, steps), dim), 2)
