@@ -15,7 +15,7 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vkml import autograd, func, linalg, nn, onnx, optim, utils
+    from vkml import autograd, func, linalg, nn, onnx, optim, utils, xp
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.io_binding import IOBinding
     from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
@@ -95,6 +95,8 @@ _LAZY = {
     **dict.fromkeys(_GENERATORS, "vkml.tensors.generator"),
     **dict.fromkeys(_RANDOM, "vkml.tensors.random"),
     **dict.fromkeys(_AUTOGRAD, "vkml.tensors.autograd"),
+    "finfo": "vkml.tensors.type_information",
+    "iinfo": "vkml.tensors.type_information",
     **dict.fromkeys(_PROMOTION, "vkml.tensors.promotion"),
     **dict.fromkeys(_PRECISION, "vkml.tracing.precision"),
     **dict.fromkeys(_OPERATIONS, "vkml.tensors.operations"),
@@ -107,14 +109,14 @@ __all__ = [  # noqa: F405
     "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
     "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor",
     "UnknownOption", "UnsupportedOperator", "autograd", "close_devices", "devices", "func", "jit", "linalg",
-    "nn", "onnx", "optim", "utils",
+    "nn", "onnx", "optim", "utils", "xp",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("autograd", "func", "linalg", "nn", "onnx", "optim", "utils"):
+    if name in ("autograd", "func", "linalg", "nn", "onnx", "optim", "utils", "xp"):
         return importlib.import_module(f"vkml.{name}")
     if name in _DTYPES:
         from vkml.ir import dtypes

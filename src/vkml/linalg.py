@@ -78,7 +78,7 @@ def _applied(op: str, *inputs: Tensor, outputs: int = 1, **attributes: int) -> l
     return [wrap(one) for one in apply_all(op, values, outputs, domain="vkml", **attributes)]
 
 
-# -- factorisations --------------------------------------------------------------------------------------------
+# -- factorisations ------------------------------------------------------------------------------------------
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
@@ -135,7 +135,7 @@ def svdvals(A: Tensor) -> Tensor:
     return svd(A, False).S
 
 
-# -- systems of equations ----------------------------------------------------------------------------------------
+# -- systems of equations ------------------------------------------------------------------------------------
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -204,7 +204,7 @@ def pinv(A: Tensor, rtol: float | None = None, *, hermitian: bool = False) -> Te
         hermitian: whether A is symmetric; it makes no difference.
     """
     if not A.numel():
-        return A.new_zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]))
+        return transpose(A, -2, -1).clone()
     u, s, vh = svd(A, False)
     limit = _limit(A, rtol)
     kept = gt(s, mul(amax(s, -1, True), limit))
@@ -256,7 +256,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
     return reshape(found, *shape)
 
 
-# -- norms -------------------------------------------------------------------------------------------------------
+# -- norms ---------------------------------------------------------------------------------------------------
 
 
 def vector_norm(
@@ -347,7 +347,7 @@ def matrix_rank(
 ) -> Tensor:
     """How many singular values are above max(atol, rtol · the greatest); by default max(m, n) ε of it."""
     if not A.numel():
-        return A.new_zeros(A.shape[:-2], dtype=INT64)
+        return count_nonzero(A, (-2, -1))
     s = svdvals(_matrices("matrix_rank", A))
     part = _limit(A, rtol) if rtol is not None or not atol else 0.0
     limit = mul(amax(s, -1, True), part)
@@ -356,7 +356,7 @@ def matrix_rank(
     return count_nonzero(gt(s, limit), -1)
 
 
-# -- others ------------------------------------------------------------------------------------------------------
+# -- others --------------------------------------------------------------------------------------------------
 
 
 def cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:

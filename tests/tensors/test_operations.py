@@ -1,4 +1,4 @@
-"""Operations against PyTorch's of the same names: values, element types and gradients, arguments at random."""
+"""Operations against PyTorch's of the same names: values, types and gradients, arguments at random."""
 
 from __future__ import annotations
 

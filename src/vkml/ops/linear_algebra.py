@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,8 +35,9 @@ def _computed(node: Node, function: Callable[..., Any], *arrays: Array) -> Any:
         with np.errstate(all="ignore"):
             return function(*arrays)
     except np.linalg.LinAlgError as error:
+        text = str(error)
         raise LinAlgError(
-            f"{node.op} of {list(arrays[0].shape)}: {str(error)[:1].lower()}{str(error)[1:]}"
+            f"{node.label}: {text[:1].lower()}{text[1:]}, of shape {list(arrays[0].shape)}"
         ) from None
 
 
@@ -84,7 +85,7 @@ class Solve(Operator):
         require_rank(node, b, 2)
         if b.dtype != a.dtype or b.dims[-2] != a.dims[-1]:
             raise ShapeError(
-                f"{node.label}: {a.dtype}{list(a.dims)} and {b.dtype}{list(b.dims)} are no system of equations"
+                f"{node.label}: {a.dtype}{list(a.dims)} and {b.dtype}{list(b.dims)} are no equations"
             )
         batch = np.broadcast_shapes(a.dims[:-2], b.dims[:-2])
         return [static(a.dtype, (*batch, *b.dims[-2:]))]
@@ -243,10 +244,9 @@ class QR(Operator):
         return [static(x.dtype, (*batch, rows, inner)), static(x.dtype, (*batch, inner, columns))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        mode = "complete" if node.attributes["complete"] else "reduced"
-        return [
-            np.asarray(part) for part in _computed(node, lambda x: np.linalg.qr(x, mode), present(inputs, 0))
-        ]  # type: ignore[call-overload]
+        mode: Literal["complete", "reduced"] = "complete" if node.attributes["complete"] else "reduced"
+        found = _computed(node, lambda x: np.linalg.qr(x, mode), present(inputs, 0))
+        return [np.asarray(part) for part in found]
 
     def vjp(
         self,
@@ -257,7 +257,7 @@ class QR(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
-        """S. Walter, "Structured higher-order algorithmic differentiation in the forward and reverse mode", 2012."""
+        """S. Walter, "Structured higher-order algorithmic differentiation …", 2012."""
         q, r = outputs
         rows, columns = build.type_of(present(inputs, 0)).dims[-2:]
         if rows < columns or (node.attributes["complete"] and rows != columns):
@@ -290,10 +290,9 @@ class EigH(Operator):
         return [static(x.dtype, x.dims[:-1]), x.type]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        part = "U" if node.attributes["upper"] else "L"
-        return [
-            np.asarray(one) for one in _computed(node, lambda x: np.linalg.eigh(x, part), present(inputs, 0))
-        ]  # type: ignore[arg-type]
+        part: Literal["U", "L"] = "U" if node.attributes["upper"] else "L"
+        found = _computed(node, lambda x: np.linalg.eigh(x, part), present(inputs, 0))
+        return [np.asarray(one) for one in found]
 
     def vjp(
         self,

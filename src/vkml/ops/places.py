@@ -77,8 +77,8 @@ class SearchSorted(Operator):
         require_types(node, [rows, values], NUMBERS)
         if rows.rank != 1 and rows.dims[:-1] != values.dims[:-1]:
             raise ShapeError(
-                f"{node.label}: rows of {list(rows.dims)} and values of {list(values.dims)} differ in an axis "
-                "before the last"
+                f"{node.label}: rows of {list(rows.dims)} and values of {list(values.dims)} differ before "
+                "the last axis"
             )
         return [static(INT64, values.dims)]
 

@@ -12,30 +12,29 @@ from vkml.engine.device_array import on_host
 from vkml.errors import AnomalyFound, CaptureError
 from vkml.tensors.capture import is_capturing
 from vkml.tracing import Traced, apply, evaluate, tracked
-from vkml.tracing.value import Application, mode, tracking
+from vkml.tracing.value import Application, mode, place_of, tracking
 
 
 class set_detect_anomaly:
     """Has `backward` look for NaN, or not, from now on or for a context.
 
-    Operations note the line of the program that has recorded them. `backward` looks at the gradients that each
-    operator gives, and where what it is called on is NaN for the operator that made the first one. Each look
-    computes: for debugging only.
+    `backward` looks at the gradients that each operator gives, and where what it is called on is NaN for the
+    operator that made the first one. Each look computes: for debugging only.
 
     Args:
-        mode: whether lines are noted.
+        mode: whether gradients are looked through.
         check_nan: whether `backward` looks for NaN.
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = (_mode.notes_lines, _mode.finds_nan)
-        _mode.notes_lines, _mode.finds_nan = mode, mode and check_nan
+        self._before = (_mode.finds_anomalies, _mode.finds_nan)
+        _mode.finds_anomalies, _mode.finds_nan = mode, mode and check_nan
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        _mode.notes_lines, _mode.finds_nan = self._before
+        _mode.finds_anomalies, _mode.finds_nan = self._before
 
 
 _mode = mode
@@ -62,8 +61,8 @@ def detect_anomaly(check_nan: bool = True) -> Iterator[None]:
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether lines are noted."""
-    return mode.notes_lines
+    """Whether gradients are looked through."""
+    return mode.finds_anomalies
 
 
 def check_values(outputs: Sequence[Traced]) -> None:
@@ -95,7 +94,8 @@ def _refuse_capture() -> None:
 
 
 def _where(application: Application) -> str:
-    return f" (recorded at {application.line})" if application.line else ""
+    place = place_of(application.origin)
+    return f" (recorded at {place})" if place else ""
 
 
 def _has_nan(value: Traced) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml.ir.gradients import reversed_along
 from vkml.tensors import tensor as core
-from vkml.tensors.elementwise import where
+from vkml.tensors.elementwise import eq, where
 from vkml.tensors.operands import BOOL, INT64, axis_of, value_as, wrap
 from vkml.tensors.promotion import result_type
 from vkml.tensors.reductions import sum
@@ -36,7 +36,7 @@ def _numbers(array: Any) -> Tensor:
     return wrap(constant(np.asarray(array, np.int64), INT64))
 
 
-# -- axes ------------------------------------------------------------------------------------------------------
+# -- axes ----------------------------------------------------------------------------------------------------
 
 
 def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
@@ -82,7 +82,7 @@ def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 def _at_least(rank: int, before: int, given: tuple[Any, ...]) -> Any:
-    """Tensors with axes of one element more: `before` of the missing ones in front of those that there are."""
+    """Tensors with axes of one element more, in front until they have `before` of them."""
     many = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
     made = []
     for x in many:
@@ -108,7 +108,7 @@ def atleast_3d(*tensors: Any) -> Any:
     return _at_least(3, 2, tensors)
 
 
-# -- order -----------------------------------------------------------------------------------------------------
+# -- order ---------------------------------------------------------------------------------------------------
 
 
 def flip(x: Tensor, *dims: Any) -> Tensor:
@@ -132,7 +132,7 @@ def flipud(x: Tensor) -> Tensor:
 
 
 def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
-    """Shifted along axes, what leaves at one end entering at the other; all as one axis where none is named."""
+    """Shifted along axes, what leaves at one end entering at the other; all as one where none is named."""
     if dims is None:
         if not isinstance(shifts, int) and len(shifts) != 1:
             raise RuntimeError("roll: several shifts need as many axes")
@@ -163,7 +163,7 @@ def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     return transpose(flip(x, second if k % 4 == 1 else first), first, second)
 
 
-# -- repeated --------------------------------------------------------------------------------------------------
+# -- repeated ------------------------------------------------------------------------------------------------
 
 
 def tile(x: Tensor, *dims: Any) -> Tensor:
@@ -210,7 +210,7 @@ def repeat_interleave(
     return whole.index_select(axis, _numbers(np.repeat(np.arange(size), counts)))
 
 
-# -- joined and divided ----------------------------------------------------------------------------------------
+# -- joined and divided --------------------------------------------------------------------------------------
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
@@ -318,7 +318,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Any:
         raise RuntimeError(f"the shapes {[list(shape) for shape in shapes]} do not fit each other") from None
 
 
-# -- diagonals -------------------------------------------------------------------------------------------------
+# -- diagonals -----------------------------------------------------------------------------------------------
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -391,7 +391,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
     return cat(rows, 0)
 
 
-# -- windows and grids -----------------------------------------------------------------------------------------
+# -- windows and grids ---------------------------------------------------------------------------------------
 
 
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
@@ -457,7 +457,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     count = x.shape[-1] if N is None else N
     powers = [unsqueeze(x**at if at else x * 0 + 1, -1) for at in range(count)]
     if not powers:
-        return x.new_zeros((*x.shape, 0))
+        return unsqueeze(x, -1)[..., :0]
     return cat(powers if increasing else powers[::-1], -1)
 
 
@@ -475,4 +475,4 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
         if not x.numel():
             raise RuntimeError("one_hot of no elements needs num_classes")
         count = int(x._elements().max()) + 1
-    return (unsqueeze(x, -1) == _numbers(np.arange(count))).to(INT64)
+    return eq(unsqueeze(x, -1), _numbers(np.arange(count))).to(INT64)

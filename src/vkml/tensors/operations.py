@@ -44,14 +44,26 @@ from vkml.tensors.picking import (
     nonzero, scatter, scatter_add, scatter_reduce, take, take_along_dim,
 )
 from vkml.tensors.picking import where_or_places as where
-
-absolute, arccos, arccosh, arcsin = abs, acos, acosh, asin
-arcsinh, arctan, arctan2, arctanh = asinh, atan, atan2, atanh
-clip, concat, concatenate, divide = clamp, cat, cat, div
-fix, ger, greater, greater_equal = trunc, outer, gt, ge
-less, less_equal, moveaxis, multiply = lt, le, movedim, mul
-negative, not_equal, subtract, swapdims = neg, ne, sub, swapaxes
-trapz = trapezoid
+from vkml.tensors.arranging import (
+    movedim as moveaxis, swapaxes as swapdims,
+)
+from vkml.tensors.elementwise import (
+    abs as absolute, acos as arccos, acosh as arccosh, asin as arcsin, asinh as arcsinh, atan as arctan,
+    atanh as arctanh, clamp as clip, div as divide, trunc as fix, gt as greater, ge as greater_equal, lt
+    as less, le as less_equal, mul as multiply, neg as negative, ne as not_equal, sub as subtract,
+)
+from vkml.tensors.products import (
+    outer as ger,
+)
+from vkml.tensors.shapes import (
+    cat as concat, cat as concatenate,
+)
+from vkml.tensors.special import (
+    atan2 as arctan2,
+)
+from vkml.tensors.statistics import (
+    trapezoid as trapz,
+)
 
 __all__ = [  # noqa: RUF022
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",

@@ -41,7 +41,7 @@ def _scattered(x: Tensor, dim: int, index: Tensor, source: Operand, reduction: s
     if isinstance(source, core.Tensor):
         if source.dtype != x.dtype:
             raise RuntimeError(
-                f"what is scattered has the tensor's type, {x.dtype.numpy_name}, not {source.dtype.numpy_name}"
+                f"what is scattered has the type {x.dtype.numpy_name}, not {source.dtype.numpy_name}"
             )
         if not source.ndim:
             source = reshape(source, 1)

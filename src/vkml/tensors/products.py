@@ -164,7 +164,7 @@ def tensordot(x: Tensor, y: Tensor, dims: Any = 2) -> Tensor:
     first, second = [axis_of(axis, x.ndim) for axis in first], [axis_of(axis, y.ndim) for axis in second]
     if [x.shape[axis] for axis in first] != [y.shape[axis] for axis in second]:
         raise RuntimeError(
-            f"tensordot: the sizes of axes {first} of {list(x.shape)} are not those of {second} of {list(y.shape)}"
+            f"tensordot: axes {first} of {list(x.shape)} are not as axes {second} of {list(y.shape)}"
         )
     rows = [axis for axis in range(x.ndim) if axis not in first]
     columns = [axis for axis in range(y.ndim) if axis not in second]
@@ -231,7 +231,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product of matrices, in the order that takes the fewest multiplications; vectors may be at its ends."""
+    """The product of matrices in the order of the fewest multiplications; vectors may be at its ends."""
     many = list(tensors)
     if not many:
         raise RuntimeError("multi_dot needs at least one matrix")

@@ -14,6 +14,7 @@ from vkml.tensors.elementwise import abs as abs_of
 from vkml.tensors.elementwise import add, div, eq, isnan, logical_and, logical_or, mul, sub
 from vkml.tensors.operands import BOOL, Operand, check_broadcast, floating, value_as, wrap
 from vkml.tensors.promotion import category, get_default_dtype, result_type
+from vkml.tensors.type_information import finfo
 from vkml.tracing import EMITTER, Traced
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ def _erfinv(x: Scalar) -> Scalar:
             found = found * at + coefficient
         return found
 
-    near = polynomial(w - 2.5, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
-                                -0.00125372503, -0.00417768164, 0.246640727, 1.50140941))  # fmt: skip
+    near = polynomial(w - 2.5, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06,
+                                0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941))  # fmt: skip
     far = polynomial(unary("sqrt", w) - 3, (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844,
                                             0.00573950773, -0.0076224613, 0.00943887047, 1.00167406,
                                             2.83297682))  # fmt: skip
@@ -245,9 +246,7 @@ def nan_to_num(
     """Numbers in the places of NaN and of infinities, by default 0 and the type's ends."""
     if not x.dtype.is_float:
         return x.clone()
-    import ml_dtypes
-
-    most = float(ml_dtypes.finfo(x.dtype.storage).max)
+    most = float(finfo(x.dtype).max)
     found = basic.where(isnan(x), nan, x)
     found = basic.where(eq(found, math.inf), most if posinf is None else posinf, found)
     return basic.where(eq(found, -math.inf), -most if neginf is None else neginf, found)

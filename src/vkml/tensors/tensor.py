@@ -17,8 +17,8 @@ from vkml.tensors import operations as op
 from vkml.tensors.backward import compute, run_backward
 from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.indexing import read, write
-from vkml.tensors.moving import joined_to
 from vkml.tensors.methods import Operations
+from vkml.tensors.moving import joined_to
 from vkml.tensors.operands import filled, value_as
 from vkml.tensors.promotion import category, checked
 from vkml.tensors.random_in_place import RandomInPlace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,11 +22,12 @@ from vkml.engine.plan_cache import Setting
 from vkml.engine.prepare import prepare_normalised
 from vkml.engine.runner import Runner
 from vkml.engine.weights import WeightStore
+from vkml.errors import Error
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, Value
 from vkml.ops.upgrading import NEWEST
 from vkml.tracing import precision
-from vkml.tracing.value import Application, Joined, Kind, Traced
+from vkml.tracing.value import Application, Joined, Kind, Origin, Traced, place_of
 
 if TYPE_CHECKING:
     from vkml.vulkan import Device
@@ -36,6 +38,8 @@ SMALL_BYTES = 64 << 10
 STRUCTURES_KEPT = 256
 """Plans of structures that were evaluated last."""
 _LABEL = "the recorded operations"
+_NAME = re.compile(r"node '#(\d+)'")
+"""Of a node in errors: its number among the applications."""
 
 
 class Recorded:
@@ -70,6 +74,11 @@ class Recorded:
                 for value in application.kept_outputs():
                     wanted[id(value)] = value
         return list(wanted.values())
+
+    @property
+    def origins(self) -> list[Origin | None]:
+        """Where the program applied each operator."""
+        return [application.origin for application in self.applications]
 
     def _key(self) -> Hashable:
         key: list[Any] = []
@@ -188,6 +197,8 @@ class Program:
         }
         self.places = places or None
         """Of the outputs that stay on the device: single numbers that the host made stay on the host."""
+        self.origins = recorded.origins
+        """Where the program applied each operator when this was planned."""
         with collector_paused():
             self.runner = Runner(prepare_normalised(graph), _setting(device))
 
@@ -204,7 +215,7 @@ class Program:
             outputs = zip(self.outputs, recorded.wanted, strict=True)
             there = {name for name, value in outputs if id(value) in small}
             places = {name: place for name, place in places.items() if name not in there} or None
-        return self.run_feeds([recorded.leaves[at].fed() for at in self.inputs], places)
+        return self._run([recorded.leaves[at].fed() for at in self.inputs], places)
 
     def run_feeds(self, feeds: Sequence[Any], places: Mapping[str, Place] | None) -> list[Any]:
         """All outputs, of inputs in the order of `inputs`.
@@ -213,6 +224,13 @@ class Program:
             feeds: arrays, or values of its device.
             places: of outputs that are to be on the device, or in memory that there is.
         """
+        try:
+            return self._run(feeds, places)
+        except Error as error:
+            located(error, self.origins)
+            raise
+
+    def _run(self, feeds: Sequence[Any], places: Mapping[str, Place] | None) -> list[Any]:
         plan = self.runner.only_plan(feeds)
         if plan is not None:
             return self.runner.run_plan(plan, feeds, self.outputs, places=places)
@@ -222,6 +240,17 @@ class Program:
             place_array(found, places[name], "a tensor") if name in places else found
             for name, found in zip(self.outputs, made, strict=True)
         ]
+
+
+def located(error: Error, origins: Sequence[Origin | None]) -> None:
+    """Says in an error of nodes where the program applied them."""
+
+    def place(found: re.Match[str]) -> str:
+        where = place_of(origins[int(found[1])])
+        return f"of {where}" if where else "of the recorded operations"
+
+    if len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (_NAME.sub(place, error.args[0]),)
 
 
 def graph_of(recorded: Recorded, inputs: Sequence[int]) -> Graph:
@@ -238,7 +267,7 @@ def graph_of(recorded: Recorded, inputs: Sequence[int]) -> Graph:
         return f"value {recorded.places[value.application.serial, value.index]}"
 
     nodes = []
-    for application in recorded.applications:
+    for number, application in enumerate(recorded.applications):
         node = application.node
         outputs = tuple(
             f"value {recorded.places[application.serial, at]}" for at in range(len(application.types))
@@ -249,7 +278,9 @@ def graph_of(recorded: Recorded, inputs: Sequence[int]) -> Graph:
                 for value, made in zip(application.inputs, outputs, strict=True)
             ]
             continue
-        nodes.append(replace(node, inputs=tuple(map(name, application.inputs)), outputs=outputs, name=""))
+        nodes.append(
+            replace(node, inputs=tuple(map(name, application.inputs)), outputs=outputs, name=f"#{number}")
+        )
     constants = {
         names[id(value)]: Constant(value.type.dtype, value.dims, np.asarray(value.data))
         for at, value in enumerate(recorded.leaves)
@@ -303,8 +334,11 @@ def evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced] = ()) -> Non
 def _evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced]) -> None:
     recorded = Recorded(targets)
     device = targets[0].device
-    program = _program(recorded, device)
-    made = program.run(recorded, looked_at)
+    try:
+        made = _program(recorded, device).run(recorded, looked_at)
+    except Error as error:
+        located(error, recorded.origins)
+        raise
     for value, data in zip(recorded.wanted, made, strict=True):
         value.data = data
         if not value.tracks or value.is_leaf:

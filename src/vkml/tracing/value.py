@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import linecache
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from pathlib import Path
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,12 +54,12 @@ class Kind(Enum):
 
 class _Mode(threading.local):
     tracks = True
-    notes_lines = False
+    finds_anomalies = False
     finds_nan = False
 
 
 mode = _Mode()
-"""Whether what this thread records keeps its history for gradients, and the lines that recorded it."""
+"""Whether what this thread records keeps its history for gradients, and whether these are looked through."""
 
 
 @contextlib.contextmanager
@@ -72,11 +73,44 @@ def tracking(is_on: bool) -> Iterator[None]:
         mode.tracks = before
 
 
+Origin = tuple[CodeType, int]
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_is_own: dict[CodeType, bool] = {}
+_CODES_KEPT = 1 << 14
+
+
+def origin() -> Origin | None:
+    """The code outside of vkml that is being run, and how far it has come."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        own = _is_own.get(code)
+        if own is None:
+            if len(_is_own) >= _CODES_KEPT:
+                _is_own.clear()
+            own = _is_own[code] = code.co_filename.startswith(_PACKAGE)
+        if not own:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def place_of(origin: Origin | None) -> str:
+    """A place in a program as "file:line in function", the line's text behind it; empty where none is known."""
+    if origin is None:
+        return ""
+    code, at = origin
+    lines = [line for start, end, line in code.co_lines() if start <= at < end and line is not None]
+    line = lines[0] if lines else code.co_firstlineno
+    text = linecache.getline(code.co_filename, line).strip()
+    return f"{code.co_filename}:{line} in {code.co_name}" + (f": {text}" if text else "")
+
+
 class Application:
     """An operator applied to values."""
 
     __slots__ = (
-        "_kept", "_outputs", "depth", "device", "inputs", "is_free", "line", "node", "operator", "serial",
+        "_kept", "_outputs", "depth", "device", "inputs", "is_free", "node", "operator", "origin", "serial",
         "tracks", "types",
     )  # fmt: skip
 
@@ -94,12 +128,12 @@ class Application:
         self.device = device_of(inputs)
         self.tracks = False
         """Whether gradients flow through it."""
+        self.origin = origin()
+        """Where the program applied it."""
         self.depth = 1
         """Of what has to be computed before it is known."""
         self.is_free = True
         """Whether it is made of constants alone, so that it is computed wherever it is needed."""
-        self.line = users_line() if mode.notes_lines else ""
-        """Of the program, where that is noted."""
         keeps = mode.tracks
         for value in inputs:
             if value is not None:
@@ -170,17 +204,6 @@ def _joining(count: int) -> Node:
     """One node for all that join so many values; for each, an Identity is computed."""
     names = [tuple(f"{side}{at}" for at in range(count)) for side in "xy"]
     return Node("Identity", names[0], names[1], {}, "joined")
-
-
-def users_line() -> str:
-    """The innermost line that is not vkml's own: ``train.py:12 in step``."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-_OWN = str(Path(__file__).parent.parent) + os.sep
 
 
 class Traced:
