@@ -105,8 +105,11 @@ class Solve(Operator):
     ) -> Sequence[T | None]:
         a, b = present(inputs, 0), present(inputs, 1)
         by_b = _solved(build, _swapped(build, a), present(cotangents, 0))
-        by_a = build.apply("Neg", _product(build, by_b, _swapped(build, outputs[0])))
-        return [sum_to(build, by_a, build.type_of(a).dims), sum_to(build, by_b, build.type_of(b).dims)]
+        made: list[T | None] = [None, sum_to(build, by_b, build.type_of(b).dims) if needed[1] else None]
+        if needed[0]:
+            by_a = build.apply("Neg", _product(build, by_b, _swapped(build, outputs[0])))
+            made[0] = sum_to(build, by_a, build.type_of(a).dims)
+        return made
 
 
 @operator("Inverse")

@@ -59,8 +59,9 @@ def div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Tensor:
 def _is_short(x: Operand, y: Operand, kind: DType) -> Tensor:
     """1 where a quotient that is rounded toward 0 is greater than the one rounded down."""
     rest = pair("Mod", x, y, kind, fmod=1)
-    other = pair("Less", mul(rest, y), 0, kind)
-    return other.to(kind)
+    # Not by the sign of their product, which may wrap round.
+    is_other = ne(pair("Less", rest, 0, kind), pair("Less", y, 0, kind))
+    return logical_and(ne(rest, 0), is_other).to(kind)
 
 
 def floor_divide(x: Operand, y: Operand) -> Tensor:

@@ -183,6 +183,12 @@ class Operations:
     def __contains__(self: Any, element: Any) -> bool:
         return bool(op.any(op.eq(self, element)))
 
+    def __array_namespace__(self: Any, *, api_version: str | None = None) -> Any:
+        """The array API, whose functions take tensors and give arrays of its rules."""
+        from vkml.xp.array import as_array
+
+        return as_array(self).__array_namespace__(api_version=api_version)
+
     def where(self: Any, condition: Tensor, other: Any) -> Any:
         """Its elements where a condition is true, others elsewhere."""
         return op.where(condition, self, other)

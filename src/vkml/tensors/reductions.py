@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted, reshaped
-from vkml.tensors.elementwise import abs, mul, pow, sqrt, sub
+from vkml.tensors.elementwise import abs, gt, mul, pow, sqrt, sub
 from vkml.tensors.operands import BOOL, INT64, axes_of, axis_of, floating, wrap
 from vkml.tracing import EMITTER, Traced, apply, constant
 
@@ -48,12 +48,19 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DTy
 
 def amax(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
     """The greatest over axes; NaN where there is one."""
-    return wrap(_reduced("ReduceMax", x.value, axes_of(dim, x.ndim), keepdim))
+    return _extreme("ReduceMax", x, dim, keepdim)
 
 
 def amin(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
     """The smallest over axes; NaN where there is one."""
-    return wrap(_reduced("ReduceMin", x.value, axes_of(dim, x.ndim), keepdim))
+    return _extreme("ReduceMin", x, dim, keepdim)
+
+
+def _extreme(op: str, x: Tensor, dim: int | Sequence[int] | None, keepdim: bool) -> Tensor:
+    # ONNX reduces integers of 8, 32 and 64 bits.
+    kind = dtypes.INT32 if x.dtype in (dtypes.INT16, dtypes.UINT16) else x.dtype
+    found = _reduced(op, converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim)
+    return wrap(converted(EMITTER, found, x.dtype))
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -101,7 +108,8 @@ def all(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 def any(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Whether an element along an axis is not 0."""
     whole = converted(EMITTER, converted(EMITTER, x.value, BOOL), dtypes.INT32)
-    return wrap(converted(EMITTER, _reduced("ReduceMax", whole, axes_of(dim, x.ndim), keepdim), BOOL))
+    # Of no elements the greatest is the least number that there is.
+    return gt(wrap(_reduced("ReduceMax", whole, axes_of(dim, x.ndim), keepdim)), 0)
 
 
 def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:

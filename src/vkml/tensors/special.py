@@ -147,6 +147,12 @@ def _remaining(pick: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Sc
     return form
 
 
+_ERFINV_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+                -0.00125372503, -0.00417768164, 0.246640727, 1.50140941)  # fmt: skip
+_ERFINV_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+               0.00943887047, 1.00167406, 2.83297682)  # fmt: skip
+
+
 def _erfinv(x: Scalar) -> Scalar:
     """M. Giles, "Approximating the erfinv function", 2010; then two steps of Newton's method."""
     w = -unary("log", (1 - x) * (1 + x))
@@ -157,11 +163,7 @@ def _erfinv(x: Scalar) -> Scalar:
             found = found * at + coefficient
         return found
 
-    near = polynomial(w - 2.5, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06,
-                                0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941))  # fmt: skip
-    far = polynomial(unary("sqrt", w) - 3, (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844,
-                                            0.00573950773, -0.0076224613, 0.00943887047, 1.00167406,
-                                            2.83297682))  # fmt: skip
+    near, far = polynomial(w - 2.5, _ERFINV_NEAR), polynomial(unary("sqrt", w) - 3, _ERFINV_FAR)
     found = where(w < 5, near, far) * x
     if x.dtype == dtypes.FLOAT64:
         for _ in range(2):

@@ -96,7 +96,7 @@ def origin() -> Origin | None:
 
 
 def place_of(origin: Origin | None) -> str:
-    """A place in a program as "file:line in function", the line's text behind it; empty where none is known."""
+    """A place in a program, and its line: ``a.py:12 in step: return x @ y``; empty where it is not known."""
     if origin is None:
         return ""
     code, at = origin

@@ -1,0 +1,257 @@
+"""Functions of the array API that make arrays, and those about element types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vkml.ir import DType, dtypes
+from vkml.ir.gradients import converted
+from vkml.tensors import Tensor, creation
+from vkml.tensors import operations as op
+from vkml.tensors.promotion import get_default_dtype
+from vkml.tensors.type_information import finfo, iinfo
+from vkml.tracing import EMITTER
+from vkml.xp.array import Array, as_array, joined_type, of_type, scalar_type
+
+__all__ = [
+    "arange", "asarray", "astype", "broadcast_arrays", "broadcast_shapes", "broadcast_to", "can_cast",
+    "empty", "empty_like", "eye", "finfo", "from_dlpack", "full", "full_like", "iinfo", "isdtype",
+    "linspace", "meshgrid", "ones", "ones_like", "result_type", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip
+
+
+def _made(array: Any, dtype: DType, device: Any) -> Array:
+    return as_array(creation.tensor(np.asarray(array).astype(dtype.storage), device=device))
+
+
+def asarray(
+    obj: Any, /, *, dtype: DType | None = None, device: Any = None, copy: bool | None = None
+) -> Array:
+    """An array of some elements: an array's, nested lists', a number's, or those of what has a buffer.
+
+    Raises:
+        ValueError: a copy is needed and was refused.
+    """
+    kind = None if dtype is None else of_type(dtype, dtypes.FLOAT32)
+    if isinstance(obj, Tensor):
+        found: Tensor = obj.to(device, kind) if device is not None or kind is not None else obj
+        if copy is False and found is not obj:
+            raise ValueError("a copy is needed for another type or device, and copy=False")
+        return as_array(
+            found.clone() if copy or (not isinstance(found, Array) and found is obj and copy) else found
+        )
+    if copy is False:
+        raise ValueError("elements that are no array's are always copied, and copy=False")
+    if isinstance(obj, list | tuple) and any(isinstance(one, Tensor) for one in _leaves(obj)):
+        obj = _plain(obj)
+    array = np.asarray(obj)
+    if kind is None and not isinstance(obj, np.ndarray | np.generic):
+        natural = {"f": get_default_dtype(), "i": dtypes.INT64, "b": dtypes.BOOL, "u": dtypes.UINT64}
+        if array.dtype.kind not in natural:
+            raise TypeError(f"an array is made of bools, integers and floats, not of {array.dtype}")
+        kind = natural[array.dtype.kind]
+    if array.dtype.kind not in "biuf" and kind is None:
+        kind = of_type(dtypes.from_numpy(array.dtype), dtypes.FLOAT32)
+    return _made(array, kind or dtypes.from_numpy(array.dtype), device)
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [leaf for one in value for leaf in _leaves(one)] if isinstance(value, list | tuple) else [value]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DType | None = None,
+    device: Any = None,
+) -> Array:
+    """The numbers from `start` up to `stop`, without it; from 0 where only one is given."""
+    if stop is None:
+        start, stop = 0, start
+    is_whole = all(isinstance(one, int) for one in (start, stop, step))
+    kind = of_type(dtype, dtypes.INT64 if is_whole else get_default_dtype())
+    if is_whole:
+        numbers = np.array(range(int(start), int(stop), int(step)), np.object_ if kind.is_float else None)
+        return _made(numbers.astype(np.float64) if kind.is_float else numbers, kind, device)
+    return _made(np.arange(start, stop, step), kind, device)
+
+
+def linspace(
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: DType | None = None,
+    device: Any = None,
+    endpoint: bool = True,
+) -> Array:
+    """So many numbers from `start` to `stop`, which is among them unless `endpoint` is False."""
+    return _made(
+        np.linspace(start, stop, num, endpoint=endpoint), of_type(dtype, get_default_dtype()), device
+    )
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DType | None = None, device: Any = None
+) -> Array:
+    """Ones along a diagonal, zeros elsewhere."""
+    columns = n_rows if n_cols is None else n_cols
+    return _made(
+        np.eye(n_rows, columns, max(min(k, columns), -n_rows)), of_type(dtype, get_default_dtype()), device
+    )
+
+
+def full(shape: Any, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
+    """One number throughout."""
+    natural = (
+        dtypes.BOOL
+        if isinstance(fill_value, bool)
+        else dtypes.INT64
+        if isinstance(fill_value, int)
+        else get_default_dtype()
+    )
+    sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+    return as_array(creation.full(sizes, fill_value, dtype=of_type(dtype, natural), device=device))
+
+
+def zeros(shape: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
+    """Zeros."""
+    return full(shape, 0, dtype=of_type(dtype, get_default_dtype()), device=device)
+
+
+def ones(shape: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
+    """Ones."""
+    return full(shape, 1, dtype=of_type(dtype, get_default_dtype()), device=device)
+
+
+empty = zeros
+
+
+def full_like(x: Any, /, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
+    """One number throughout, of the shape of another array."""
+    return full(tuple(x.shape), fill_value, dtype=of_type(dtype, x.dtype), device=device or x.device)
+
+
+def zeros_like(x: Any, /, *, dtype: DType | None = None, device: Any = None) -> Array:
+    """Zeros of the shape of another array."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Any, /, *, dtype: DType | None = None, device: Any = None) -> Array:
+    """Ones of the shape of another array."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+empty_like = zeros_like
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """The elements of what exports them by DLPack, copied from the host.
+
+    Raises:
+        ValueError: `copy` is False.
+    """
+    if copy is False:
+        raise ValueError("elements are always copied, and copy=False")
+    found = np.from_dlpack(x)
+    return _made(found, dtypes.from_numpy(found.dtype), device)
+
+
+def tril(x: Any, /, *, k: int = 0) -> Array:
+    """The elements on and below a diagonal, zeros elsewhere."""
+    return as_array(op.tril(x, k))
+
+
+def triu(x: Any, /, *, k: int = 0) -> Array:
+    """The elements on and above a diagonal, zeros elsewhere."""
+    return as_array(op.triu(x, k))
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
+    """Coordinates of all combinations."""
+    if len({x.dtype for x in arrays}) > 1:
+        raise ValueError("arrays of a grid have one type")
+    return tuple(as_array(x) for x in op.meshgrid(*arrays, indexing=indexing)) if arrays else ()
+
+
+# -- types -------------------------------------------------------------------------------------------------
+
+
+def astype(x: Any, dtype: DType, /, *, copy: bool = True, device: Any = None) -> Array:
+    """The elements in another type."""
+    kind = of_type(dtype, dtype)
+    found = as_array(Tensor(converted(EMITTER, x.value, kind))) if x.dtype != kind else x
+    if found is x and copy:
+        found = x.clone()
+    return as_array(found if device is None else found.to(device=device))
+
+
+def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
+    """Arrays broadcast to one shape."""
+    return tuple(as_array(x) for x in op.broadcast_tensors(*arrays)) if arrays else ()
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that arrays of some shapes are broadcast to."""
+    return tuple(op.broadcast_shapes(*shapes))
+
+
+def broadcast_to(x: Any, /, shape: Any) -> Array:
+    """An array broadcast to a shape."""
+    return as_array(op.broadcast_to(x, tuple(shape)))
+
+
+def can_cast(from_: Any, to: DType, /) -> bool:
+    """Whether a type becomes another by the rules by which types are joined."""
+    source = from_.dtype if isinstance(from_, Tensor) else from_
+    if {source.kind, to.kind} <= {"i", "u"} or source.kind == to.kind:
+        try:
+            return joined_type(source, to) == to
+        except TypeError:
+            return False
+    return bool(source.is_integer and to.is_float)
+
+
+def isdtype(dtype: DType, kind: Any) -> bool:
+    """Whether a type is of a kind, another type, or one of several."""
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, one) for one in kind)
+    if isinstance(kind, DType):
+        return dtype == kind
+    kinds = {
+        "bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
+        "complex floating": "c", "numeric": "iufc",
+    }  # fmt: skip
+    if kind not in kinds:
+        raise ValueError(f"{kind!r} is no kind of types: {', '.join(kinds)}")
+    return dtype.kind in kinds[kind]
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The type that arrays, types and numbers of the program are joined in."""
+    kinds = [
+        one.dtype if isinstance(one, Tensor) else one
+        for one in arrays_and_dtypes
+        if isinstance(one, Tensor | DType)
+    ]
+    if not kinds:
+        raise ValueError("at least one array or type is needed")
+    found = kinds[0]
+    for kind in kinds[1:]:
+        found = joined_type(found, kind)
+    for one in arrays_and_dtypes:
+        if not isinstance(one, Tensor | DType):
+            found = scalar_type(one, found)
+    return found

@@ -1,0 +1,267 @@
+"""Functions of the array API, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vkml.ir import DType, dtypes
+from vkml.tensors import Tensor
+from vkml.tensors import operations as op
+from vkml.xp.array import Array, alike, as_array
+
+__all__ = [
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "ceil",
+    "clip",
+    "conj",
+    "copysign",
+    "cos",
+    "cosh",
+    "divide",
+    "equal",
+    "exp",
+    "expm1",
+    "floor",
+    "floor_divide",
+    "greater",
+    "greater_equal",
+    "hypot",
+    "imag",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negative",
+    "nextafter",
+    "not_equal",
+    "positive",
+    "pow",
+    "real",
+    "reciprocal",
+    "remainder",
+    "round",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "subtract",
+    "tan",
+    "tanh",
+    "trunc",
+]  # fmt: skip
+_SHORT = {
+    dtypes.INT8: dtypes.INT32, dtypes.INT16: dtypes.INT32, dtypes.UINT8: dtypes.INT32,
+    dtypes.UINT16: dtypes.INT32, dtypes.UINT32: dtypes.INT64, dtypes.UINT64: dtypes.INT64,
+}  # fmt: skip
+"""In which what is written for int32 and int64 is computed: integers wrap round, so low bits are right."""
+
+
+def _require(name: str, x: Tensor, kinds: str) -> None:
+    """Raises a TypeError where elements are not of kinds: b, i, u, f."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} takes arrays, not {type(x).__name__}")
+    if x.dtype.kind not in kinds:
+        raise TypeError(f"{name} is not defined for {x.dtype.numpy_name}")
+
+
+def _one(name: str, function: Callable[[Tensor], Tensor], kinds: str = "f", *, keeps: str = "") -> Any:
+    """A function of one array.
+
+    Args:
+        name: the standard's.
+        function: of tensors.
+        kinds: of elements that it takes.
+        keeps: kinds of elements that it leaves as they are.
+    """
+
+    def act(x: Any, /) -> Array:
+        _require(name, x, kinds + keeps)
+        return as_array(x.clone() if x.dtype.kind in keeps else function(x))
+
+    act.__name__ = name
+    act.__doc__ = f"See `{name}` of the Python array API standard."
+    return act
+
+
+def _two(
+    name: str,
+    function: Callable[[Any, Any], Tensor],
+    kinds: str,
+    *,
+    wide: bool = False,
+    of_bools: DType | None = None,
+) -> Any:
+    """A function of two arrays, or of one and a number, of a common type.
+
+    Args:
+        name: the standard's.
+        function: of two tensors of one type.
+        kinds: of elements that it takes.
+        wide: whether integers are computed as int32 or int64 and converted back.
+        of_bools: the type in which bools are computed, where they are not as they come.
+    """
+
+    def act(x1: Any, x2: Any, /) -> Array:
+        a, b = alike(x1, x2)
+        _require(name, a, kinds)
+        kind = a.dtype
+        inner = _SHORT.get(kind) if wide else of_bools if kind == dtypes.BOOL else None
+        if inner is None:
+            return as_array(function(a, b))
+        found = function(a.to(inner), b.to(inner))
+        return as_array(found.to(kind) if wide else found)
+
+    act.__name__ = name
+    act.__doc__ = f"See `{name}` of the Python array API standard."
+    return act
+
+
+def _negated(x: Tensor) -> Tensor:
+    return op.sub(op.sub(x, x), x) if x.dtype.kind == "u" else op.neg(x)
+
+
+def _floor_divided(x: Tensor, y: Tensor) -> Tensor:
+    """As Python's: by the remainder, so that no quotient is rounded up to the next whole number."""
+    if not x.dtype.is_float:
+        return op.floor_divide(x, y)
+    quotient = op.div(op.sub(x, op.remainder(x, y)), y)
+    exact = op.div(x, y)
+    plain = op.logical_or(op.logical_not(op.isfinite(exact)), op.logical_not(op.isfinite(y)))
+    found: Tensor = op.where(plain, op.floor(exact), op.round(quotient))
+    return found
+
+
+def _remainder(x: Tensor, y: Tensor) -> Tensor:
+    """With the sign of the divisor, also where it is 0."""
+    if not x.dtype.is_float:
+        return op.remainder(x, y)
+    rest = op.fmod(x, y)
+    moved = op.where(
+        op.logical_and(op.ne(rest, 0), op.ne(op.lt(rest, 0), op.lt(y, 0))), op.add(rest, y), rest
+    )
+    found: Tensor = op.where(op.eq(moved, 0), op.copysign(moved, y), moved)
+    return found
+
+
+abs = _one("abs", op.abs, "if", keeps="u")
+acos = _one("acos", op.acos)
+acosh = _one("acosh", op.acosh)
+add = _two("add", op.add, "iuf")
+asin = _one("asin", op.asin)
+asinh = _one("asinh", op.asinh)
+atan = _one("atan", op.atan)
+atan2 = _two("atan2", op.atan2, "f")
+atanh = _one("atanh", op.atanh)
+bitwise_and = _two("bitwise_and", op.bitwise_and, "biu")
+bitwise_left_shift = _two("bitwise_left_shift", op.bitwise_left_shift, "iu")
+bitwise_invert = _one("bitwise_invert", op.bitwise_not, "biu")
+bitwise_or = _two("bitwise_or", op.bitwise_or, "biu")
+bitwise_right_shift = _two("bitwise_right_shift", op.bitwise_right_shift, "iu")
+bitwise_xor = _two("bitwise_xor", op.bitwise_xor, "biu")
+ceil = _one("ceil", op.ceil, keeps="iu")
+conj = _one("conj", op.positive, keeps="iuf")
+copysign = _two("copysign", op.copysign, "f")
+cos = _one("cos", op.cos)
+cosh = _one("cosh", op.cosh)
+divide = _two("divide", op.div, "f")
+equal = _two("equal", op.eq, "biuf")
+exp = _one("exp", op.exp)
+expm1 = _one("expm1", op.expm1)
+floor = _one("floor", op.floor, keeps="iu")
+floor_divide = _two("floor_divide", _floor_divided, "iuf")
+greater = _two("greater", op.gt, "iuf")
+greater_equal = _two("greater_equal", op.ge, "iuf")
+hypot = _two("hypot", op.hypot, "f")
+isfinite = _one("isfinite", lambda x: op.isfinite(x) if x.dtype.is_float else op.eq(x, x), "biuf")
+isinf = _one("isinf", lambda x: op.isinf(x) if x.dtype.is_float else op.ne(x, x), "biuf")
+isnan = _one("isnan", lambda x: op.isnan(x) if x.dtype.is_float else op.ne(x, x), "biuf")
+less = _two("less", op.lt, "iuf")
+less_equal = _two("less_equal", op.le, "iuf")
+log = _one("log", op.log)
+log1p = _one("log1p", op.log1p)
+log2 = _one("log2", op.log2)
+log10 = _one("log10", op.log10)
+logaddexp = _two("logaddexp", op.logaddexp, "f")
+logical_and = _two("logical_and", op.logical_and, "b")
+logical_not = _one("logical_not", op.logical_not, "b")
+logical_or = _two("logical_or", op.logical_or, "b")
+logical_xor = _two("logical_xor", op.logical_xor, "b")
+maximum = _two("maximum", op.maximum, "iuf")
+minimum = _two("minimum", op.minimum, "iuf")
+multiply = _two("multiply", op.mul, "iuf")
+negative = _one("negative", _negated, "iuf")
+nextafter = _two("nextafter", op.nextafter, "f")
+not_equal = _two("not_equal", op.ne, "biuf")
+positive = _one("positive", op.positive, keeps="iuf")
+pow = _two("pow", op.pow, "iuf", wide=True)
+real = _one("real", op.positive, keeps="f")
+reciprocal = _one("reciprocal", op.reciprocal)
+remainder = _two("remainder", _remainder, "iuf")
+round = _one("round", op.round, keeps="iu")
+sign = _one("sign", op.sign, "iuf")
+signbit = _one("signbit", op.signbit)
+sin = _one("sin", op.sin)
+sinh = _one("sinh", op.sinh)
+square = _one("square", op.square, "iuf")
+sqrt = _one("sqrt", op.sqrt)
+subtract = _two("subtract", op.sub, "iuf")
+tan = _one("tan", op.tan)
+tanh = _one("tanh", op.tanh)
+trunc = _one("trunc", op.trunc, keeps="iu")
+
+
+def imag(x: Any, /) -> Array:
+    """Arrays are real: raises a TypeError, as the standard defines it of complex numbers alone."""
+    raise TypeError(f"imag is of complex numbers, not of {x.dtype.numpy_name}")
+
+
+def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
+    """See `clip` of the Python array API standard; the result has the type of `x`."""
+    _require("clip", x, "iuf")
+    found: Any = x
+    for bound, function in ((min, op.maximum), (max, op.minimum)):
+        if bound is None:
+            continue
+        if isinstance(bound, Tensor):
+            if bound.dtype.is_float and not x.dtype.is_float:
+                raise TypeError("a bound of floats for integers")
+            limit = bound
+        else:
+            if x.dtype.is_integer:
+                least, most = dtypes.integer_bounds(x.dtype)
+                if not isinstance(bound, int):
+                    raise TypeError("a bound of floats for integers")
+                bound = least if bound < least else most if bound > most else bound
+            [_, limit] = alike(x, bound)
+        found = function(found, limit.to(x.dtype))
+    return as_array(found.clone() if found is x else found)

@@ -1,0 +1,406 @@
+"""Functions of the array API that arrange, pick, search, sort and sum up elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vkml.ir import DType, dtypes
+from vkml.tensors import Tensor, creation
+from vkml.tensors import operations as op
+from vkml.tensors.operands import axes_of, axis_of
+from vkml.xp.array import Array, alike, as_array, joined_type, of_type
+
+Axes = int | Sequence[int] | None
+__all__ = [
+    "all", "any", "argmax", "argmin", "argsort", "concat", "count_nonzero", "cumulative_prod",
+    "cumulative_sum", "diff", "expand_dims", "flip", "isin", "matmul", "matrix_transpose", "max", "mean",
+    "min", "moveaxis", "nonzero", "permute_dims", "prod", "repeat", "reshape", "roll", "searchsorted",
+    "sort", "squeeze", "stack", "std", "sum", "take", "take_along_axis", "tensordot", "tile",
+    "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "vecdot", "where",
+]  # fmt: skip
+
+
+def _joined(arrays: Sequence[Any]) -> list[Tensor]:
+    if not arrays:
+        raise ValueError("at least one array is needed")
+    kind = arrays[0].dtype
+    for other in arrays[1:]:
+        kind = joined_type(kind, other.dtype)
+    return [x.to(kind) for x in arrays]
+
+
+# -- arranged ------------------------------------------------------------------------------------------------
+
+
+def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
+    """One behind the other along an axis; with None, as arrays of one axis."""
+    many = _joined(arrays)
+    return as_array(op.cat([op.reshape(x, -1) for x in many], 0) if axis is None else op.cat(many, axis))
+
+
+def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
+    """One behind the other along a new axis."""
+    return as_array(op.stack(_joined(arrays), axis))
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """The slices along an axis."""
+    return tuple(as_array(one) for one in op.unbind(x, axis))
+
+
+def expand_dims(x: Any, /, axis: int = 0) -> Array:
+    """With an axis of one element more."""
+    return as_array(op.unsqueeze(x, axis))
+
+
+def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
+    """Without axes of one element.
+
+    Raises:
+        ValueError: one has more.
+    """
+    for one in (axis,) if isinstance(axis, int) else axis:
+        if x.shape[axis_of(one, x.ndim)] != 1:
+            raise ValueError(f"axis {one} of {list(x.shape)} has not one element")
+    return as_array(op.squeeze(x, axis) if not isinstance(axis, tuple | list) or axis else x.clone())
+
+
+def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
+    """The axes in another order."""
+    return as_array(op.permute(x, *axes))
+
+
+def moveaxis(x: Any, source: Any, destination: Any, /) -> Array:
+    """Axes moved to other places."""
+    return as_array(op.movedim(x, source, destination))
+
+
+def matrix_transpose(x: Any, /) -> Array:
+    """The last two axes exchanged."""
+    if x.ndim < 2:
+        raise ValueError(f"a matrix has two axes, this array has {x.ndim}")
+    return as_array(op.transpose(x, -2, -1))
+
+
+def reshape(x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
+    """The elements under another shape, of which one size may be -1."""
+    found = op.reshape(x, *shape)
+    return as_array(found.clone() if copy else found)
+
+
+def flip(x: Any, /, *, axis: Axes = None) -> Array:
+    """In reverse order along axes, all where none are named."""
+    return as_array(op.flip(x, *axes_of(axis, x.ndim)) if x.ndim and axis != () else x.clone())
+
+
+def roll(x: Any, /, shift: Any, *, axis: Axes = None) -> Array:
+    """Shifted along axes, what leaves at one end entering at the other."""
+    if axis is not None and isinstance(shift, int) and not isinstance(axis, int):
+        shift = (shift,) * len(axis)
+    return as_array(op.roll(x, shift, axis))
+
+
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
+    """Each element along an axis so many times."""
+    return as_array(
+        op.repeat_interleave(x if x.ndim or axis is not None else op.reshape(x, 1), repeats, axis)
+    )
+
+
+def tile(x: Any, repetitions: Sequence[int], /) -> Array:
+    """So many copies along each axis."""
+    return as_array(op.tile(x, *repetitions) if tuple(repetitions) else x.clone())
+
+
+# -- picked and searched -------------------------------------------------------------------------------------
+
+
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
+    """Slices of an axis by number; needed unless there is only one."""
+    if axis is None:
+        if x.ndim != 1:
+            raise ValueError("take needs an axis, as the array has not one")
+        axis = 0
+    return as_array(op.index_select(x, axis, indices))
+
+
+def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
+    """Elements at indices along an axis."""
+    return as_array(op.take_along_dim(x, indices.to(dtypes.INT64), axis))
+
+
+def where(condition: Any, x1: Any, x2: Any, /) -> Array:
+    """`x1` where the condition is true, `x2` elsewhere."""
+    a, b = alike(x1, x2)
+    return as_array(op.where(condition, a, b))
+
+
+def nonzero(x: Any, /) -> tuple[Array, ...]:
+    """Where elements are not 0: the places along each axis."""
+    if not x.ndim:
+        raise ValueError("nonzero of an array without axes")
+    return tuple(as_array(one) for one in op.nonzero(x, as_tuple=True))
+
+
+def count_nonzero(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+    """How many elements are not 0."""
+    return as_array(_reduced(op.sum, op.ne(x, 0).to(dtypes.INT64), axis, keepdims))
+
+
+def _extreme_place(function: Any, x: Any, axis: int | None, keepdims: bool) -> Array:
+    if not x.numel():
+        raise ValueError("the place of the greatest or smallest of no elements")
+    found = function(x, axis, keepdims)
+    return as_array(op.reshape(found, *[1] * x.ndim) if keepdims and axis is None else found)
+
+
+def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Where the greatest element is."""
+    return _extreme_place(op.argmax, x, axis, keepdims)
+
+
+def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Where the smallest element is."""
+    return _extreme_place(op.argmin, x, axis, keepdims)
+
+
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
+    """Where elements would go into a sorted array; found on the CPU."""
+    rows = x1 if sorter is None else op.index_select(x1, 0, sorter)
+    return as_array(op.searchsorted(rows, x2, side=side))
+
+
+def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
+    """Which elements are among others."""
+    return as_array(op.isin(*alike(x1, x2), invert=invert))
+
+
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The places of elements in their order."""
+    return as_array(op.sort(x, axis, descending)[1])
+
+
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The elements in order."""
+    return as_array(op.sort(x, axis, descending)[0])
+
+
+class UniqueAll(NamedTuple):
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    values: Array
+    inverse_indices: Array
+
+
+def unique_all(x: Any, /) -> UniqueAll:
+    """The elements, each once (every NaN by itself); where each is first, which each is, how often it is.
+
+    Their number is looked at, on the CPU.
+    """
+    array = x._elements()
+    found = np.unique(array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False)
+    values, indices, inverse, counts = found
+    kinds = (array.dtype, np.int64, np.int64, np.int64)
+    made = (values, indices, inverse.reshape(array.shape), counts)
+    return UniqueAll(
+        *(
+            as_array(creation.tensor(one.astype(kind), device=x.device))
+            for one, kind in zip(made, kinds, strict=True)
+        )
+    )
+
+
+def unique_counts(x: Any, /) -> UniqueCounts:
+    """The elements, each once, and how often each is."""
+    found = unique_all(x)
+    return UniqueCounts(found.values, found.counts)
+
+
+def unique_inverse(x: Any, /) -> UniqueInverse:
+    """The elements, each once, and which each is."""
+    found = unique_all(x)
+    return UniqueInverse(found.values, found.inverse_indices)
+
+
+def unique_values(x: Any, /) -> Array:
+    """The elements, each once."""
+    return unique_all(x).values
+
+
+# -- summed up -----------------------------------------------------------------------------------------------
+
+
+def _total_type(x: Tensor, dtype: DType | None) -> DType:
+    natural = x.dtype if x.dtype.is_float else dtypes.UINT64 if x.dtype.kind == "u" else dtypes.INT64
+    return of_type(dtype, natural)
+
+
+def _reduced(function: Any, x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    """A reduction over axes; over an empty tuple of them, each element's by itself."""
+    if not isinstance(axis, int) and axis is not None and not len(axis):
+        found: Tensor = function(op.unsqueeze(x, 0), (0,), False)
+    else:
+        found = function(x, axes_of(axis, x.ndim), keepdims)
+    return found
+
+
+def _whole(function: Any, x: Tensor, axis: Axes, keepdims: bool, kind: DType) -> Array:
+    """A sum or product in a type: of integers in int64, whose low bits are any integer type's."""
+    inner = dtypes.INT64 if kind.is_integer else kind
+
+    def act(given: Tensor, axes: Any, keep: bool) -> Tensor:
+        found: Tensor = function(given, axes, keep, dtype=inner)
+        return found
+
+    return as_array(_reduced(act, x.to(inner), axis, keepdims).to(kind))
+
+
+def sum(x: Any, /, *, axis: Axes = None, dtype: DType | None = None, keepdims: bool = False) -> Array:
+    """The sum over axes."""
+    return _whole(op.sum, x, axis, keepdims, _total_type(x, dtype))
+
+
+def prod(x: Any, /, *, axis: Axes = None, dtype: DType | None = None, keepdims: bool = False) -> Array:
+    """The product over axes."""
+    return _whole(op.prod, x, axis, keepdims, _total_type(x, dtype))
+
+
+def _of_floats(x: Tensor) -> Tensor:
+    if not x.dtype.is_float:
+        raise TypeError(f"floats are needed, not {x.dtype.numpy_name}")
+    return x
+
+
+def mean(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+    """The mean over axes."""
+    return as_array(_reduced(op.mean, _of_floats(x), axis, keepdims))
+
+
+def var(x: Any, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The variance over axes, its divisor the number of elements less `correction`."""
+
+    def act(given: Tensor, axes: Any, keep: bool) -> Tensor:
+        return op.var(given, axes, correction=correction, keepdim=keep)
+
+    return as_array(_reduced(act, _of_floats(x), axis, keepdims))
+
+
+def std(x: Any, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The root of `var`."""
+    return as_array(op.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims)))
+
+
+def max(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+    """The greatest over axes; NaN where there is one."""
+    return _extreme(op.amax, x, axis, keepdims)
+
+
+def min(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+    """The smallest over axes; NaN where there is one."""
+    return _extreme(op.amin, x, axis, keepdims)
+
+
+def _extreme(function: Any, x: Tensor, axis: Axes, keepdims: bool) -> Array:
+    if x.dtype == dtypes.BOOL:
+        raise TypeError("max and min are not defined for bools")
+    over = axes_of(axis, x.ndim)
+    if not math.prod(x.shape[at] for at in over) and x.ndim:
+        raise ValueError("the greatest or smallest of no elements")
+    return as_array(_reduced(function, x, axis, keepdims))
+
+
+def all(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Whether all elements over axes are not 0."""
+    return as_array(_reduced(op.all, x, axis, keepdims))
+
+
+def any(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Whether an element over axes is not 0."""
+    return as_array(_reduced(op.any, x, axis, keepdims))
+
+
+def _cumulative(
+    function: Any, x: Any, axis: int | None, dtype: DType | None, includes: bool, first: int
+) -> Array:
+    if axis is None:
+        if x.ndim > 1:
+            raise ValueError("cumulative sums and products need an axis, as the array has several")
+        axis = 0
+    if not x.ndim:
+        x = op.reshape(x, 1)
+    kind = _total_type(x, dtype)
+    inner = dtypes.INT64 if kind.is_integer else kind
+    found = function(x.to(inner), axis, dtype=inner)
+    if includes:
+        shape = list(found.shape)
+        shape[axis] = 1
+        start = creation.full(shape, first, dtype=inner, device=x.device)
+        found = op.cat([start, found], axis)
+    return as_array(found.to(kind))
+
+
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False
+) -> Array:
+    """Sums of all elements up to each."""
+    return _cumulative(op.cumsum, x, axis, dtype, include_initial, 0)
+
+
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False
+) -> Array:
+    """Products of all elements up to each."""
+    return _cumulative(op.cumprod, x, axis, dtype, include_initial, 1)
+
+
+def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
+    """Differences of neighbours along an axis, taken n times."""
+    return as_array(op.diff(x, n, axis, prepend, append))
+
+
+# -- products ------------------------------------------------------------------------------------------------
+
+
+def _numeric(arrays: Sequence[Any]) -> tuple[list[Tensor], DType]:
+    many = _joined(arrays)
+    kind = many[0].dtype
+    if kind == dtypes.BOOL:
+        raise TypeError("products are not defined for bools")
+    inner = dtypes.INT64 if kind.is_integer else kind
+    return [x.to(inner) for x in many], kind
+
+
+def matmul(x1: Any, x2: Any, /) -> Array:
+    """The product of matrices, batches of them, or vectors."""
+    (a, b), kind = _numeric((x1, x2))
+    if not a.ndim or not b.ndim:
+        raise ValueError("both factors of a matrix product need at least one axis")
+    return as_array(op.matmul(a, b).to(kind))
+
+
+def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
+    """Sums of products over axes of both."""
+    (a, b), kind = _numeric((x1, x2))
+    return as_array(op.tensordot(a, b, axes).to(kind))
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+    """The sums of products along an axis."""
+    (a, b), kind = _numeric((x1, x2))
+    if axis >= 0 or a.shape[axis] != b.shape[axis]:
+        raise ValueError("vecdot is along an axis, counted from the end, of one size in both")
+    return as_array(op.sum(op.mul(a, b), axis, dtype=a.dtype).to(kind))
