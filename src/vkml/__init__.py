@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from vkml.tensors.jit import jit
 
 _CREATION = (
-    "arange", "as_tensor", "empty", "eye", "from_numpy", "full", "full_like", "linspace", "ones", "ones_like",
-    "tensor", "zeros", "zeros_like",
+    "arange", "as_tensor", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like",
+    "is_tensor", "linspace", "logspace", "numel", "ones", "ones_like", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 _GENERATORS = (
     "Generator", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed",

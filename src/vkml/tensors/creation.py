@@ -146,6 +146,40 @@ def linspace(
     return _of_array(np.linspace(start, end, steps).astype(kind.storage), device)
 
 
+def logspace(
+    start: float,
+    end: float,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: DType | None = None,
+    device: Any = None,
+) -> Tensor:
+    """So many powers of a base, of exponents from `start` to `end`, both among them."""
+    kind = checked(dtype) or get_default_dtype()
+    return _of_array(np.logspace(start, end, steps, base=base).astype(kind.storage), device)
+
+
+def empty_like(x: Tensor, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+    """A tensor to be written, of the shape of another."""
+    return zeros(*x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A tensor of the CPU with the elements of what exports them by DLPack on the host, copied."""
+    return tensor(np.from_dlpack(ext_tensor))
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether something is a tensor."""
+    return isinstance(obj, Tensor)
+
+
+def numel(x: Tensor) -> int:
+    """How many elements a tensor has."""
+    return x.numel()
+
+
 def eye(n: int, m: int | None = None, *, dtype: DType | None = None, device: Any = None) -> Tensor:
     """Ones along the diagonal, zeros elsewhere."""
     return _of_array(np.eye(n, m, dtype=(checked(dtype) or get_default_dtype()).storage), device)

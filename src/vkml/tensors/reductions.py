@@ -77,6 +77,8 @@ def _place(op: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     value = x.value if dim is not None else reshaped(EMITTER, x.value, (x.numel(),))
     if not value.type.shape:
         return wrap(constant(0, INT64))
+    if not value.dims[axis_of(dim or 0, len(value.dims))]:
+        raise IndexError(f"{op} of a tensor of shape {list(x.shape)}: there are no elements")
     return wrap(apply(op, value, axis=axis_of(dim or 0, len(value.dims)), keepdims=int(keepdim)))
 
 
@@ -140,4 +142,5 @@ def log_softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
 def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Sums of all elements up to each, along an axis."""
     kind = dtype or (x.dtype if x.dtype.is_float else INT64)
-    return wrap(apply("CumSum", converted(EMITTER, x.value, kind), constant(axis_of(dim, x.ndim), INT64)))
+    value, axis = converted(EMITTER, x.value, kind), axis_of(dim, x.ndim)
+    return wrap(apply("CumSum", value, constant(axis, INT64))) if x.ndim else wrap(value)

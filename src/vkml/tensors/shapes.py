@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from builtins import any as any_of
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.ir import dtypes
 from vkml.tensors.operands import INT64, axes_of, axis_of, check_broadcast, value_as, wrap
 from vkml.tensors.promotion import result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
@@ -141,12 +143,32 @@ def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Elements at indices along an axis."""
-    return wrap(apply("GatherElements", x.value, index.value, axis=axis_of(dim, x.ndim)))
+    """Elements at indices along an axis.
+
+    Raises:
+        RuntimeError: the index is not of integers, or does not fit the other axes.
+    """
+    axis = axis_of(dim, x.ndim)
+    _check_index("gather", index)
+    if not x.ndim or not index.ndim:
+        return reshape(gather(reshape(x, -1), 0, reshape(index, -1)), *index.shape)
+    if index.ndim != x.ndim or any_of(
+        size > own for at, (size, own) in enumerate(zip(index.shape, x.shape, strict=True)) if at != axis
+    ):
+        raise RuntimeError(f"gather: an index of shape {list(index.shape)} for shape {list(x.shape)}")
+    return wrap(apply("GatherElements", x.value, index.value, axis=axis))
+
+
+def _check_index(function: str, index: Tensor) -> None:
+    if index.dtype not in (dtypes.INT64, dtypes.INT32):
+        raise RuntimeError(f"{function}: an index is of int64 or int32, not of {index.dtype.numpy_name}")
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Rows of an axis by number."""
+    _check_index("index_select", index)
+    if not x.ndim:
+        return reshape(index_select(reshape(x, 1), 0, reshape(index, -1)))
     return wrap(apply("Gather", x.value, index.value, axis=axis_of(dim, x.ndim)))
 
 

@@ -66,10 +66,10 @@ def _extreme(x: Tensor, dim: Any, keepdim: bool, is_max: bool) -> Any:
         if not x.numel():
             raise RuntimeError("the greatest or smallest of no elements: name an axis that has some")
         return whole(x)
+    axis = axis_of(dim, x.ndim)
     if not x.ndim:
-        axis_of(dim, 0)
         return ValuesAndIndices(x, wrap(constant(0, INT64)))
-    if not x.shape[dim]:
+    if not x.shape[axis]:
         raise IndexError(f"axis {dim} has no elements")
     whole_numbers = x.to(dtypes.INT32) if x.dtype == BOOL else x
     return _picked(x, dim, place(whole_numbers, dim, True), keepdim)

@@ -20,7 +20,8 @@ from vkml.tensors.indexing import read, write
 from vkml.tensors.methods import Operations
 from vkml.tensors.moving import joined_to
 from vkml.tensors.operands import filled, value_as
-from vkml.tensors.promotion import category, checked
+from vkml.tensors.printing import text_of
+from vkml.tensors.promotion import category, checked, get_default_dtype
 from vkml.tensors.random_in_place import RandomInPlace
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
@@ -247,7 +248,9 @@ class Tensor(Operations, RandomInPlace):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.numpy(), dtype)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        if stream not in (None, -1):
+            raise ValueError("elements are exported on the host, which has no streams")
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -270,17 +273,23 @@ class Tensor(Operations, RandomInPlace):
         return int(self.item())
 
     def __repr__(self) -> str:
+        return self._text("tensor")
+
+    def _text(self, name: str) -> str:
         if self.is_meta:
-            return f"tensor(..., device='meta', size={tuple(self.shape)})"
-        text = np.array2string(self._elements(), separator=", ", precision=4, prefix="tensor(")
-        more = (
-            ""
-            if self.dtype in (dtypes.FLOAT32, dtypes.INT64, dtypes.BOOL)
-            else f", dtype={self.dtype.numpy_name}"
-        )
-        where = "" if self.device == "cpu" else f", device='{self.device}'"
-        grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"tensor({text}{more}{where}{grad})"
+            return f"{name}(..., device='meta', size={tuple(self.shape)})"
+        elements = self._elements()
+        notes = [] if self.device == "cpu" else [f"device='{self.device}'"]
+        plain = [get_default_dtype()]
+        if elements.size:
+            plain += [dtypes.INT64, dtypes.BOOL]
+        elif self.ndim != 1:
+            notes.append(f"size={tuple(self.shape)}")
+        if self.dtype not in plain:
+            notes.append(f"dtype=vkml.{self.dtype.numpy_name}")
+        if self.requires_grad:
+            notes.append("requires_grad=True")
+        return text_of(name, elements, notes)
 
     # -- elsewhere, otherwise -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+from vkml import __version__ as _version
 from vkml.ir import dtypes as _dtypes
 from vkml.xp import linalg as linalg
 from vkml.xp.array import Array as Array
@@ -24,6 +25,7 @@ from vkml.xp.information import __array_namespace_info__ as __array_namespace_in
 from vkml.xp.manipulation import *  # noqa: F403
 
 __array_api_version__ = "2024.12"
+__version__ = _version
 e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 bool = _dtypes.BOOL
 int8, int16, int32, int64 = _dtypes.INT8, _dtypes.INT16, _dtypes.INT32, _dtypes.INT64

@@ -150,7 +150,7 @@ class Array(Tensor):
         return _namespace().bitwise_invert(self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return super().__repr__().replace("tensor(", "Array(", 1)
+        return self._text("Array")
 
 
 def _forward(key: Any, shape: Sequence[int]) -> tuple[Any, tuple[int, ...]]:
