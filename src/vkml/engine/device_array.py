@@ -119,11 +119,14 @@ class _Pool:
         self._made += 1
         if self._made % _IDLE == 0:
             self._free(self._made - _IDLE)
-        try:
-            # The longest unused: values that take turns come back to a place after as few runs as can be.
-            return self._unused.setdefault(room, deque()).popleft()[0]
-        except IndexError:
-            pass
+        unused = self._unused.setdefault(room, deque())
+        with contextlib.suppress(IndexError):
+            while True:
+                # The longest unused: values that take turns come back to a place after as few runs as can be.
+                found = unused.popleft()[0]
+                # Of values in a cycle the collector ends the memory, too, before or after these give it back.
+                if not found.is_freed:
+                    return found
         from vkml.vulkan import MemoryKind
 
         try:

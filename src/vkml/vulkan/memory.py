@@ -131,6 +131,11 @@ class Memory:
         if self.host is not None and not self.is_coherent:
             self._range("vkFlushMappedMemoryRanges")
 
+    @property
+    def is_freed(self) -> bool:
+        """Whether it is gone: freed, or with what it was in a cycle with, in which keys may go first."""
+        return any(key is None or key.context is None for key in (self._buffer_key, self._memory_key))
+
     def free(self) -> None:
         """Gives the memory back; idempotent. The device must not use it any more."""
         self.host = None
