@@ -47,6 +47,28 @@ def test_mean_and_variance_stay(name: str, device_name: str) -> None:
     assert counts.max() / found.size == pytest.approx(0.4, abs=0.02)  # all that is dropped is one number
 
 
+def test_captured(device_name: str) -> None:
+    """A captured step draws another mask in each run, the same forward and backward."""
+    vkml.manual_seed(4)
+    weight = vkml.ones(200, device=device_name, requires_grad=True)
+
+    @vkml.jit
+    def step(x: vkml.Tensor) -> tuple[vkml.Tensor, vkml.Tensor]:
+        weight.grad = None
+        found = functional.dropout(weight * x, 0.5)
+        found.sum().backward()
+        assert weight.grad is not None
+        return found.detach(), weight.grad
+
+    masks = []
+    for _ in range(5):
+        found, gradient = step(vkml.full([200], 3.0, device=device_name))
+        np.testing.assert_array_equal(found.numpy(), gradient.numpy())
+        assert set(found.tolist()) == {0, 6}
+        masks.append(found.numpy())
+    assert all((one != other).any() for at, one in enumerate(masks) for other in masks[:at])
+
+
 def test_limits(device_name: str) -> None:
     x = vkml.tensor([1.0, -2.0], device=device_name)
     assert functional.dropout(x, 1.0).tolist() == [0, 0] and functional.dropout(x, 0.0) is x
