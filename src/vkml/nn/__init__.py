@@ -2,7 +2,7 @@
 
 # isort: off
 # fmt: off
-from vkml.nn import functional, init
+from vkml.nn import functional, init, utils
 from vkml.nn.activation import (
     CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, LeakyReLU, LogSigmoid,
     LogSoftmax, Mish, PReLU, RReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid, Softmax, Softmax2d, Softmin,
@@ -71,6 +71,6 @@ __all__ = [  # noqa: RUF022
     "Threshold", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
     "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten",
     "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d",
-    "ZeroPad3d", "functional", "init",
+    "ZeroPad3d", "functional", "init", "utils",
     "OnnxModule", "from_onnx",
 ]

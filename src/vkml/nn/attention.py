@@ -7,7 +7,8 @@ from typing import Any
 
 from vkml.ir import DType, dtypes
 from vkml.nn import init
-from vkml.nn.functional.attention import attention_weights, scaled_dot_product_attention
+from vkml.nn.functional import scaled_dot_product_attention
+from vkml.nn.functional.attention import attention_weights
 from vkml.nn.functional.dropout import dropout
 from vkml.nn.linear import Linear
 from vkml.nn.module import Module, Parameter

@@ -13,6 +13,7 @@ from vkml.nn.recurrent_cells import lstm_step
 from vkml.nn.utils.rnn import PackedSequence, packed_lengths, packed_like, padded_of
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+from vkml.tensors.autocast import LOWER, autocasts
 from vkml.tensors.creation import empty, zeros
 from vkml.tracing import Traced, apply, apply_all, constant
 
@@ -177,6 +178,7 @@ class RNNBase(Module):
                 found.append(state)
         return x, [found[0] if len(found) == 1 else op.cat(found, 0) for found in last]
 
+    @autocasts({"cpu": LOWER, "vulkan": LOWER})
     def _layer(
         self,
         x: Tensor,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from vkml.ir.dtypes import FLOAT32, FLOAT64
-from vkml.optim.optimizer import Optimizer
+from vkml.optim.optimizer import Optimizer, Settings, checked, counter, directed, moment
+from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
-from vkml.tensors.creation import zeros
-from vkml.tensors.operations import expm1, maximum
+from vkml.tensors import operations as op
 
 
 class Adam(Optimizer):
@@ -22,61 +21,76 @@ class Adam(Optimizer):
         betas: how much of either mean is kept from step to step.
         eps: added to the root.
         weight_decay: of the parameters, added to the gradient.
-        amsgrad: whether the square's mean never falls.
+        amsgrad: whether the square's mean never falls (Reddi et al., 2018).
+        foreach, capturable, fused: PyTorch's; updates are always fused, and can be captured.
         maximize: whether to go with the gradient.
+        differentiable: must be False.
+        decoupled_weight_decay: whether weights decay apart from the gradient, as in `AdamW`.
     """
 
-    _decays_apart = False
+    tunable = ("lr", "betas", "eps", "weight_decay")
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, maximize: bool = False,
+        self, params: Iterable[Any], lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
+        maximize: bool = False, capturable: bool = False, differentiable: bool = False,
+        fused: bool | None = None, decoupled_weight_decay: bool = False,
     ) -> None:  # fmt: skip
-        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}, it must not be negative")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas are {betas}, they must lie in [0, 1)")
-        super().__init__(params, dict(
-            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize
-        ))  # fmt: skip
+        super().__init__(*checked(params, dict(
+            lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
+            maximize=maximize, foreach=foreach, capturable=capturable, differentiable=differentiable,
+            fused=fused, decoupled_weight_decay=decoupled_weight_decay,
+        )))  # fmt: skip
 
-    def update(self, param: Tensor, grad: Tensor, group: Mapping[str, Any], state: dict[str, Any]) -> None:
-        lr, decay, (one, two) = group["lr"], group["weight_decay"], group["betas"]
-        if group["maximize"]:
-            grad = -grad
-        if decay and not self._decays_apart:
-            grad = grad + param * decay
-        before, mean, square = (state.get(name) for name in ("step", "exp_avg", "exp_avg_sq"))
-        # A tensor, so that a captured step counts on; halves count to 2048 only.
-        kind = FLOAT64 if param.dtype == FLOAT64 else FLOAT32
-        counted = zeros(dtype=kind, device=param.device) if before is None else before
-        step = self.remember(state, "step", counted + 1)
-        mean = self.remember(
-            state, "exp_avg", grad * (1 - one) if mean is None else mean * one + grad * (1 - one)
-        )
-        squared = grad * grad * (1 - two)
-        square = self.remember(state, "exp_avg_sq", squared if square is None else square * two + squared)
+    def begin(self, param: Tensor, group: Settings) -> dict[str, Any]:
+        state = {"step": counter(param), "exp_avg": moment(param), "exp_avg_sq": moment(param)}
+        return {**state, "max_exp_avg_sq": moment(param)} if group["amsgrad"] else state
+
+    def update(self, param: Tensor, grad: Tensor, group: Settings, state: dict[str, Any]) -> None:
+        lr, (one, two) = group["lr"], group["betas"]
+        grad, found = decayed(param, grad, group)
+        step, square = state["step"].add_(1), state["exp_avg_sq"]
+        mean = kept_mean(state["exp_avg"], grad, one)
+        kept_mean(square, grad * grad, two)
         if group["amsgrad"]:
-            most = state.get("max_exp_avg_sq")
-            square = self.remember(state, "max_exp_avg_sq", square if most is None else maximum(most, square))
-        root = (square / _corrected(step, two)).sqrt() + group["eps"]
-        found = param * (1 - lr * decay) if decay and self._decays_apart else param
-        param.copy_(found - mean / _corrected(step, one) / root * lr)
+            most = state["max_exp_avg_sq"]
+            square = most.copy_(op.maximum(most, square))
+        root = (square / correction(step, two)).sqrt() + group["eps"]
+        param.copy_(found - mean / correction(step, one) / root * lr)
 
 
 class AdamW(Adam):
     """Adam whose weight decay is apart from the gradient (Loshchilov and Hutter, 2019)."""
 
-    _decays_apart = True
-
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        self, params: Iterable[Any], lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+        foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize,
+            capturable=capturable, differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
+        )  # fmt: skip
 
 
-def _corrected(step: Tensor, beta: float) -> Tensor | float:
+def decayed(param: Tensor, grad: Tensor, group: Settings) -> tuple[Tensor, Tensor]:
+    """The gradient in the direction that is left, and the parameter: one of them with the weights' decay."""
+    if not group["decoupled_weight_decay"] or not is_on(group["weight_decay"]):
+        return directed(param, grad, group), param
+    return -grad if group["maximize"] else grad, param * (1 - group["lr"] * group["weight_decay"])
+
+
+def kept_mean(mean: Tensor, fresh: Tensor, beta: Any) -> Tensor:
+    """The running mean with one more in it, of which 1 - β counts."""
+    return mean.copy_(mean * beta + fresh * (1 - beta))
+
+
+def logarithm(beta: Any) -> Any:
+    """log β, of a number or a tensor."""
+    return op.log(beta) if isinstance(beta, Tensor) else math.log(beta)
+
+
+def correction(step: Tensor, beta: Any) -> Tensor | float:
     """1 - βᵗ, as -expm1(t log β), which keeps its digits where βᵗ is near 1."""
-    return expm1(step * math.log(beta)).neg() if beta else 1.0
+    return op.expm1(step * logarithm(beta)).neg() if is_on(beta) else 1.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.optimizer import Optimizer
+from vkml.optim.optimizer import Optimizer, Settings, checked, directed, moment
+from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
 
 
@@ -20,31 +21,46 @@ class SGD(Optimizer):
         weight_decay: of the parameters, added to the gradient.
         nesterov: whether the gradient is that of where momentum leads to.
         maximize: whether to go with the gradient.
+        foreach, fused: PyTorch's; updates are always fused.
+        differentiable: must be False.
     """
 
+    tunable = ("lr", "momentum", "dampening", "weight_decay")
+
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
+        self, params: Iterable[Any], lr: float | Tensor = 1e-3, momentum: float = 0, dampening: float = 0,
         weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False,
+        foreach: bool | None = None, differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}, it must not be negative")
         if nesterov and (momentum <= 0 or dampening):
             raise ValueError("Nesterov's momentum needs momentum and no dampening")
-        super().__init__(params, dict(
+        super().__init__(*checked(params, dict(
             lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
-            maximize=maximize,
-        ))  # fmt: skip
+            maximize=maximize, foreach=foreach, differentiable=differentiable, fused=fused,
+        )))  # fmt: skip
 
-    def update(self, param: Tensor, grad: Tensor, group: Mapping[str, Any], state: dict[str, Any]) -> None:
-        if group["maximize"]:
-            grad = -grad
-        if group["weight_decay"]:
-            grad = grad + param * group["weight_decay"]
+    def can_skip(self) -> bool:
+        """Not before momentum has begun where it is dampened: its first gradient counts whole."""
+        return not any(
+            group["momentum"]
+            and is_on(group["dampening"])
+            and any(self.state.get(param, {}).get("momentum_buffer") is None for param in group["params"])
+            for group in self.param_groups
+        )
+
+    def begin(self, param: Tensor, group: Settings) -> dict[str, Any]:
+        """Momentum of zeros makes the first gradient count whole, unless it is dampened."""
+        starts = is_on(group["momentum"]) and not is_on(group["dampening"])
+        return {"momentum_buffer": moment(param)} if starts else {}
+
+    def update(self, param: Tensor, grad: Tensor, group: Settings, state: dict[str, Any]) -> None:
         momentum = group["momentum"]
-        if momentum:
-            before = state.get("momentum_buffer")
-            fresh = grad if before is None else before * momentum + grad * (1 - group["dampening"])
-            kept = self.remember(state, "momentum_buffer", fresh)
+        grad = directed(param, grad, group)
+        if is_on(momentum):
+            kept: Tensor | None = state.get("momentum_buffer")
+            if kept is None:
+                kept = state["momentum_buffer"] = grad.clone()
+            else:
+                kept.copy_(kept * momentum + grad * (1 - group["dampening"]))
             grad = grad + kept * momentum if group["nesterov"] else kept
         param.sub_(grad * group["lr"])

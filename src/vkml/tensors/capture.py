@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.errors import CaptureError
@@ -14,6 +15,19 @@ from vkml.tracing.value import next_serial
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class CapturedNumber:
+    """A number of the program that each run of a capture reads anew.
+
+    Attributes:
+        leaf: what stands for it in what is recorded.
+        read: the number now.
+    """
+
+    leaf: Traced
+    read: Callable[[], float]
 
 
 class Capture:
@@ -25,6 +39,8 @@ class Capture:
         read: known tensors that there were before, and the values that they had.
         written: those that were written, by identity, and the values that they had.
         graded: tensors that were given gradients.
+        numbers: of the program, that are read anew in each run.
+        guards: say whether a run would still do what was captured; otherwise the function is captured anew.
     """
 
     def __init__(self) -> None:
@@ -33,6 +49,8 @@ class Capture:
         self.read: list[tuple[Tensor, Traced]] = []
         self.written: dict[int, tuple[Tensor, Traced]] = {}
         self.graded: dict[int, Tensor] = {}
+        self.numbers: list[CapturedNumber] = []
+        self.guards: list[Callable[[], bool]] = []
 
     def restore(self) -> None:
         """Gives what was written the values of before, and takes gradients away."""

@@ -14,8 +14,9 @@ from vkml.engine.device_array import DeviceArray, Place
 from vkml.engine.ort_value import device_of
 from vkml.engine.programs import Prepared
 from vkml.errors import CaptureError
+from vkml.tensors.autocast import autocast_state
 from vkml.tensors.backward import compute
-from vkml.tensors.capture import Capture, capture, is_capturing
+from vkml.tensors.capture import Capture, CapturedNumber, capture, is_capturing
 from vkml.tensors.creation import as_tensor
 from vkml.tensors.tensor import Tensor, device_name
 from vkml.tracing import Traced, value_of
@@ -32,7 +33,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None) -> An
     The first call with arguments of these types and shapes runs as it is written; the second is captured, and
     later ones only run what was captured: the function itself is not called. Tensors that it writes in place
     (parameters, what optimizers remember, the states of random generators) are written each time; numbers of
-    the program, a learning rate among them, are those of the capture.
+    the program are those of the capture, but for the settings of optimizers, which are those of each run (see
+    `vkml.optim.Optimizer`).
 
     Args:
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
@@ -84,7 +86,7 @@ class _Captured:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         leaves: list[Any] = []
         form = _flattened(arguments, leaves), _flattened(named, leaves)
-        key = (form, *map(_type_key, leaves))
+        key = (form, autocast_state(), *map(_type_key, leaves))
         found = self._captures.get(key)
         is_first = key not in self._captures or is_capturing()
         if found is None or is_first:
@@ -95,7 +97,7 @@ class _Captured:
             self._captures.setdefault(key, None)
             left = list(values)
             return self._function(*_filled(arguments, left), **_filled(named, left))
-        if found is None:
+        if found is None or not found.holds():
             found = _Capture(self._function, arguments, named, values)
             if len(self._captures) > CAPTURES_KEPT:
                 self._captures.pop(next(iter(self._captures)))
@@ -168,6 +170,9 @@ class _Capture:
         device = pending[0].device if pending else None
         self._program = Program(recorded, frozenset(), device, donated)
         arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
+        self._guards = seen.guards
+        self._numbers = [_Number(number) for number in seen.numbers]
+        arguments_at.update({id(number.leaf): at for at, number in enumerate(seen.numbers, len(given))})
         states = {id(value): tensor for tensor, value in seen.read}
 
         def feed(value: Traced) -> _Feed:
@@ -192,12 +197,18 @@ class _Capture:
         """What is read and not written."""
         self._shortcut: _Shortcut | None = None
 
+    def holds(self) -> bool:
+        """Whether a run would do what the function does now."""
+        return all([guard() for guard in self._guards])
+
     def run(self, values: Sequence[Tensor]) -> Any:
         """Runs it for other arguments of these types.
 
         Returns:
             What the function returned, with tensors of this run.
         """
+        if self._numbers:
+            values = [*values, *[number.now() for number in self._numbers]]
         compute([*values, *self._written])
         if self._shortcut is not None:
             found = self._shortcut.run(values)
@@ -316,6 +327,26 @@ class _Shortcut:
         for tensor, _ in self._written:
             tensor._version += 1
         return dict(zip(self._fresh, made, strict=True))
+
+
+class _Number:
+    """A number of the program, as one more argument of each run.
+
+    Args:
+        number: it.
+    """
+
+    def __init__(self, number: CapturedNumber) -> None:
+        self._read = number.read
+        self._storage = number.leaf.type.dtype.storage
+        self._latest: tuple[Any, Tensor] | None = None
+
+    def now(self) -> Tensor:
+        """A tensor of what it is."""
+        number = self._read()
+        if self._latest is None or self._latest[0] != number:
+            self._latest = number, Tensor(value_of(np.asarray(number, self._storage)))
+        return self._latest[1]
 
 
 _NOTHING = Tensor(value_of(np.zeros(())))

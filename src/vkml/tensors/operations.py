@@ -65,6 +65,10 @@ from vkml.tensors.statistics import (
     trapezoid as trapz,
 )
 
+from vkml.tensors import autocast as _autocast
+
+_autocast.apply_policies(globals())
+
 __all__ = [  # noqa: RUF022
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
     "adjoint", "all", "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin",

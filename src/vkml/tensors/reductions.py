@@ -122,6 +122,8 @@ def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Ten
 def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
     """The p-norm over axes."""
     axes = axes_of(dim, x.ndim)
+    if not x.ndim:
+        return abs(wrap(floating(x)))
     if p in (1, 2):
         return wrap(_reduced(f"ReduceL{int(p)}", floating(x), axes, keepdim))
     if p == math.inf:

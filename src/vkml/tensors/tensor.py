@@ -26,7 +26,7 @@ from vkml.tensors.random_in_place import RandomInPlace
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
 from vkml.tracing.meta import META, absent, is_meta
-from vkml.tracing.value import mode, tracking
+from vkml.tracing.value import Kind, mode, tracking
 
 Array = np.ndarray[Any, Any]
 Real: TypeAlias = float
@@ -123,7 +123,8 @@ class Tensor(Operations, RandomInPlace):
             )
         if self._base is not None:
             assert self._view is not None
-            self._base._write(self._view.write(self._base.value, value))
+            part = _there(value, self._base.value.device)
+            self._base._write(self._view.write(self._base.value, part))
             return self
         self._put(_there(value, self._traced.device))
         return self
@@ -624,13 +625,22 @@ def _alone(value: Traced) -> Traced:
 
 
 def _there(value: Traced, device: Any) -> Traced:
-    """A value for a tensor of a device: what is made of constants alone is computed there."""
+    """A value for a tensor of a device, as elements that it may be given.
+
+    Numbers of the program become data: in a capture they would be part of what is captured.
+    """
     if device is META:
         return absent(value.type.dtype, value.dims)
-    if value.is_free and device is not None:
-        value = apply("Identity", value)
-        value.device = device
-    return value
+    if value.kind is not Kind.DATA and value.data is not None:
+        return Traced(value.type, device, np.array(value.data))
+    if value.device is device and (device is None or not value.is_free):
+        return value
+    if value.device is not None and value.device is not device:
+        return Tensor(value).to("cpu" if device is None else device.info.name).value
+    # Of the host, or of constants alone: the device computes it, or takes it as it comes.
+    made = apply("Identity", value)
+    made.device = device
+    return made
 
 
 def device_name(device: Any) -> str:

@@ -144,6 +144,9 @@ from vkml.nn.functional.resize import (
     pixel_unshuffle,
     upsample,
 )  # fmt: skip
+from vkml.tensors import autocast as _autocast
+
+_autocast.apply_policies(globals())
 
 __all__ = [
     "adaptive_avg_pool1d",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkml.nn.functional.reduction import reduced
 from vkml.tensors import Tensor
+from vkml.tensors import autocast
 from vkml.tensors import operations as op
 
 
@@ -93,3 +94,6 @@ def _check_classes(input: Tensor, target: Tensor) -> None:
             f"for an input of shape {list(input.shape)} the target has the shape {list(wanted)}, "
             f"not {list(target.shape)}"
         )
+
+
+autocast.apply_policies(globals())
