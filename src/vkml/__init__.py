@@ -15,14 +15,17 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vkml import autograd, func, linalg, nn, onnx, optim, utils, xp
+    from vkml import amp, autograd, func, linalg, nn, onnx, optim, utils, xp
+    from vkml.amp import GradScaler
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.io_binding import IOBinding
     from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
     from vkml.engine.ort_value import OrtValue
     from vkml.engine.report import PlanReport, StepReport
     from vkml.engine.session import InferenceSession, NodeArg
+    from vkml.saving import load, save
     from vkml.tensors import Size, Tensor
+    from vkml.tensors.autocast import autocast
     from vkml.tensors.jit import jit
 
 _CREATION = (
@@ -90,6 +93,12 @@ _LAZY = {
     "close_devices": "vkml.engine.devices",
     "Size": "vkml.tensors",
     "jit": "vkml.tensors.jit",
+    "autocast": "vkml.tensors.autocast",
+    "get_autocast_dtype": "vkml.tensors.autocast",
+    "is_autocast_enabled": "vkml.tensors.autocast",
+    "GradScaler": "vkml.amp",
+    "load": "vkml.saving",
+    "save": "vkml.saving",
     "Tensor": "vkml.tensors",
     **dict.fromkeys(_CREATION, "vkml.tensors.creation"),
     **dict.fromkeys(_GENERATORS, "vkml.tensors.generator"),
@@ -104,19 +113,20 @@ _LAZY = {
 
 __all__ = [  # noqa: F405
     "AnomalyFound", "CaptureError", "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error",
-    "ExecutionMode", "Fail", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
-    "InvalidGraph", "InvalidProtobuf", "ModelChanged", "ModelError", "NoDevice", "NoModel",
-    "NoSuchFile", "NodeArg", "NotDifferentiable", "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport",
-    "RunOptions", "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor",
-    "UnknownOption", "UnsupportedOperator", "autograd", "close_devices", "devices", "func", "jit", "linalg",
-    "nn", "onnx", "optim", "utils", "xp",
+    "ExecutionMode", "Fail", "GradScaler", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange",
+    "InferenceSession", "InvalidArgument", "InvalidCheckpoint", "InvalidGraph", "InvalidProtobuf",
+    "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
+    "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions", "RuntimeException",
+    "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
+    "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "devices", "func", "jit",
+    "linalg", "load", "nn", "onnx", "optim", "save", "utils", "xp",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("autograd", "func", "linalg", "nn", "onnx", "optim", "utils", "xp"):
+    if name in ("amp", "autograd", "func", "linalg", "nn", "onnx", "optim", "utils", "xp"):
         return importlib.import_module(f"vkml.{name}")
     if name in _DTYPES:
         from vkml.ir import dtypes

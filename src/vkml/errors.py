@@ -34,6 +34,10 @@ class NoSuchFile(Error, FileNotFoundError):
     """A model, or a file it refers to, does not exist."""
 
 
+class InvalidCheckpoint(Error, ValueError):
+    """A file of tensors is damaged, was not written to its end, or is something else."""
+
+
 class ModelError(Error):
     """A model cannot be used."""
 
