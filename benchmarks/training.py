@@ -186,7 +186,7 @@ def _torch_graph(torch: Any, case: Case, on_device: Callable[[Any, Any], Any]) -
 
 
 def set_precision(precision: str) -> None:
-    """Has both packages multiply so exactly: at "high" and "medium" PyTorch uses TF32, in convolutions, too."""
+    """Has both packages multiply so exactly: PyTorch by TF32 but at "highest", convolutions, too."""
     vkml.set_float32_matmul_precision(precision)
     with contextlib.suppress(ImportError):
         import torch

@@ -34,7 +34,7 @@ def forced(vulkan_device_name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_tensors_attend_in_one_kernel(forced: str, dtype: Any) -> None:
-    """`scaled_dot_product_attention` keeps no scores in the forward pass; its gradient is that of the steps."""
+    """`scaled_dot_product_attention` keeps no scores in the forward pass; its gradient is the steps'."""
     arrays = [np.random.default_rng(at).standard_normal((1, 2, 24, 16)).astype(dtype) for at in range(3)]
     found: dict[str, list[Array]] = {}
     plans: list[Any] = []

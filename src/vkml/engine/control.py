@@ -186,7 +186,7 @@ class HostNode:
             self.require_memory()
 
     def gradients(self, key: str, given: Sequence[Any], count: int) -> Sequence[Any]:
-        """The derivatives of what a body makes by the first of its inputs, as a graph that is run like a body.
+        """The derivatives of what a body makes by the first of its inputs: a graph that is run like a body.
 
         Args:
             key: of the body.

@@ -1,8 +1,9 @@
-"""Functions of functions: their gradients, products with Jacobians, modules as functions, as in `torch.func`."""
+"""Functions of functions: gradients, products with Jacobians, modules as functions, as in `torch.func`."""
 
 from vkml.func.modules import functional_call
 from vkml.func.transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
 
 __all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "value_and_grad", "vjp",
+    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "value_and_grad",
+    "vjp",
 ]  # fmt: skip

@@ -43,6 +43,7 @@ def functional_call(
             raise ValueError(f"{sorted(twice)[0]} is in more than one of the tables")
         given.update(table)
     places: dict[str, tuple[dict[str, Any], str]] = {}
+    held: dict[str, Any]
     for prefix, owner in module.named_modules():
         for held in (owner._parameters, owner._buffers):
             for name in held:

@@ -215,7 +215,8 @@ def jvp(func: Function, primals: tuple[Any, ...], tangents: tuple[Any, ...], *, 
     shapes = [tuple(value.dims) for value in variables.values]
     if [tuple(x.shape) for x in moves] != shapes:
         raise RuntimeError(
-            f"tangents have the shapes {[list(x.shape) for x in moves]}, the arguments {[list(x) for x in shapes]}"
+            f"tangents have the shapes {[list(x.shape) for x in moves]}, "
+            f"the arguments {[list(x) for x in shapes]}"
         )
     changes = _pushed(variables, [x for x in outputs if x.value.tracks], [x.value for x in moves])
     made = mapped(

@@ -233,9 +233,9 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
         else build.packed_values(_matrix(b), fragment)
     )
     if a.strides[2] != 1:
-        rows = build.scratch(TensorType(a.dtype, a.shape))
-        build.copy(a, rows)
-        a = rows
+        turned = build.scratch(TensorType(a.dtype, a.shape))
+        build.copy(a, turned)
+        a = turned
     has_pass = choice.has_pass
     exponents = build.row_exponents(a, fragment) if has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)

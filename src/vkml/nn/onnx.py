@@ -158,7 +158,8 @@ def _shown(item: Any) -> Any:
 def _looked_at(value: Traced) -> np.ndarray[Any, Any]:
     if is_capturing():
         raise CaptureError(
-            "the model's shapes, branches or trips hang on what a captured function computes: call it uncaptured"
+            "the model's shapes, branches or trips hang on what a captured function computes: "
+            "call it uncaptured"
         )
     return elements(value)
 

@@ -17,7 +17,7 @@ class Gradient(ControlFlow):
     """The derivatives of the tensor `y` of the graph around it by the tensors `xs`, at the inputs.
 
     `xs` and `zs` name what `y` is a function of; the inputs are their values. The function is put into the
-    attribute `body` before anything else looks at the node (`vkml.passes.gradient_bodies`). Of a `y` of several
+    attribute `body` before anything else looks at the node (`passes.gradient_bodies`). Of a `y` of several
     elements it is the derivative of their sum.
     """
 

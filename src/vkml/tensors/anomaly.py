@@ -84,7 +84,8 @@ def check_gradients(application: Application, results: Sequence[Traced | None]) 
     for at, value in enumerate(results):
         if value is not None and _has_nan(value):
             raise AnomalyFound(
-                f"the gradient of {application.operator.name} is NaN, that by its input {at}{_where(application)}"
+                f"the gradient of {application.operator.name} is NaN, that by its input {at}"
+                f"{_where(application)}"
             )
 
 

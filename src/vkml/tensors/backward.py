@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ROOTS_LOOKED_THROUGH = 256
 _roots: list[tuple[weakref.ref[Traced], bool]] = []
-"""What is computed with whatever is computed next, if it is still held, and whether the host will look at it."""
+"""What is computed with whatever comes next, if it is held then, and whether the host will look at it."""
 
 
 def compute_later(value: Traced, is_looked_at: bool = False) -> None:

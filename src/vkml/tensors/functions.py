@@ -81,7 +81,7 @@ class Function:
 
     @staticmethod
     def forward(*arguments: Any, **named: Any) -> Any:
-        """What it computes: of a context and arguments, or where `setup_context` is defined of these alone."""
+        """What it computes: of a context and arguments; of these alone where `setup_context` is defined."""
         raise NotImplementedError("a Function defines forward")
 
     @staticmethod

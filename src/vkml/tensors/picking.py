@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -235,6 +235,14 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor
     )
     wide, at = ([*sizes[:axis], one.shape[axis], *sizes[axis + 1 :]] for one in (x, indices))
     return gather(broadcast_to(x, wide), axis, broadcast_to(indices, at))
+
+
+@overload
+def where_or_places(condition: Tensor) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def where_or_places(condition: Tensor, x: Any, y: Any) -> Tensor: ...
 
 
 def where_or_places(condition: Tensor, x: Any = None, y: Any = None) -> Any:

@@ -28,10 +28,10 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """What a function makes; for its gradient it is run again, so that nothing in it is kept (Chen et al., 2016).
+    """What a function makes; for its gradient it is run again, and nothing in it is kept (Chen et al., 2016).
 
-    The second run is recorded where the gradient needs it: in a plan of both ways, too, values of the first are
-    let go in between. Gradients flow to all that the function reads, arguments or not, to any order.
+    The second run is recorded where the gradient needs it: in a plan of both ways, too, values of the first
+    are let go in between. Gradients flow to all that the function reads, arguments or not, to any order.
 
     Args:
         function: of tensors and other arguments; its second run must do the same as the first.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from vkml.nn.functional.reduction import reduced
-from vkml.tensors import Tensor
-from vkml.tensors import autocast
+from vkml.tensors import Tensor, autocast
 from vkml.tensors import operations as op
 
 
