@@ -165,6 +165,25 @@ def test_whoever_holds_a_parameter_of_before_keeps_it(device_name: str) -> None:
     np.testing.assert_array_equal(view.detach().numpy(), now.reshape(-1))
 
 
+def test_steps_go_on_from_where_a_tensor_was_written_to(device_name: str) -> None:
+    """Somebody has a parameter, too, for a while: it is written elsewhere once, and read there from then on."""
+    parameters, step = layers(device_name)
+    wanted, plain = layers(device_name)
+    captured = vkml.jit(step)
+    rng = np.random.default_rng(5)
+    held = []
+    for number in range(14):
+        x = rng.standard_normal((4, 6)).astype(np.float32)
+        if number in (2, 5, 8):
+            held.append(parameters[number % len(parameters)].detach())
+        elif number == 10:
+            held.clear()
+        found = captured(vkml.tensor(x, device=device_name)).item()
+        np.testing.assert_allclose(found, plain(vkml.tensor(x, device=device_name)).item(), rtol=1e-4)
+        for one, other in zip(parameters, wanted, strict=True):
+            np.testing.assert_allclose(one.detach().numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
 def test_tensors_that_are_written_between_runs_are_read_anew(device_name: str) -> None:
     """A state that another part of the program changes, in place or for another, on either side."""
     scale = vkml.tensor([2.0, 3.0], device=device_name)

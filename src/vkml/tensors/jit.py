@@ -182,6 +182,9 @@ class _Capture:
         self._feeds = [feed(leaf) for leaf in leaves]
         self._given = [arguments_at.get(id(leaf)) for leaf in leaves]
         """Of the feeds, which argument each is; None for what was there before."""
+        numbers = {id(tensor): at for at, tensor in enumerate(self._written)}
+        self._updated = [numbers.get(id(states.get(id(leaf)))) for leaf in leaves]
+        """Of the feeds, which of the written tensors each is the value of before."""
         self._known = [None if value.data is None else feed(value) for value in targets]
         """Of results that are not computed, where they are."""
         self._devices = [value.device for value in targets]
@@ -250,6 +253,11 @@ class _Capture:
             not isinstance(made[name], DeviceArray) for name in program.outputs if name not in self._fresh
         ):
             return None
+        places = self._places[self._results :]
+        for feed, at in zip(feeds, self._updated, strict=True):
+            # A tensor that somebody else had, too, has been written elsewhere: the next run reads it there.
+            if at is not None and feed is not made[program.outputs[cast(int, places[at])]]:
+                return None
         given = zip(feeds, self._given, strict=True)
         if any(isinstance(feed, DeviceArray) == (at is not None) for feed, at in given):
             return None  # an argument on the device is elsewhere each time, too
