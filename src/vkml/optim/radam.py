@@ -70,4 +70,5 @@ def _length(step: Tensor, beta: float) -> Tensor:
     x = step * rate
     near = x * (1 / 12 - x * x * (1 / 720 - x * x * (1 / 30240 - x * x / 1209600)))
     far = 1 / op.expm1(x) - 1 / x + 0.5
-    return step * (1 - 2 * op.where(x < 0.5, near, far)) + (2 / (1 - beta) - 1 - 2 / rate)
+    found: Tensor = step * (1 - 2 * op.where(x < 0.5, near, far)) + (2 / (1 - beta) - 1 - 2 / rate)
+    return found

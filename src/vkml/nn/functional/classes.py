@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkml.nn.functional.reduction import reduced
-from vkml.tensors import Tensor, autocast
+from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 
 
@@ -93,6 +93,3 @@ def _check_classes(input: Tensor, target: Tensor) -> None:
             f"for an input of shape {list(input.shape)} the target has the shape {list(wanted)}, "
             f"not {list(target.shape)}"
         )
-
-
-autocast.apply_policies(globals())
