@@ -45,9 +45,10 @@ def functional_call(
     places: dict[str, tuple[dict[str, Any], str]] = {}
     held: dict[str, Any]
     for prefix, owner in module.named_modules():
-        for held in (owner._parameters, owner._buffers):
-            for name in held:
-                places[f"{prefix}.{name}" if prefix else name] = (held, name)
+        tensors: list[dict[str, Any]] = [owner._parameters, owner._buffers]
+        for each in tensors:
+            for name in each:
+                places[f"{prefix}.{name}" if prefix else name] = (each, name)
     unknown = [name for name in given if name not in places]
     missing = [name for name in places if name not in given] if strict else []
     if unknown or missing:

@@ -213,4 +213,5 @@ def _added(mask: Tensor, dtype: DType) -> Tensor:
     if mask.dtype != dtypes.BOOL:
         return mask.to(dtype)
     nothing = zeros(1, dtype=dtype, device=mask.device)
-    return op.where(mask, -math.inf, nothing)
+    made: Tensor = op.where(mask, -math.inf, nothing)
+    return made

@@ -93,7 +93,8 @@ def padded_of(sequence: PackedSequence, padding_value: float = 0.0) -> Tensor:
     if is_there.all():
         return found
     mask = tensor(is_there.reshape(steps, batch, *(1,) * (data.ndim - 1)), device=data.device)
-    return op.where(mask, found, padding_value)
+    filled: Tensor = op.where(mask, found, padding_value)
+    return filled
 
 
 def packed_like(padded: Tensor, sequence: PackedSequence) -> PackedSequence:
