@@ -123,3 +123,24 @@ def test_memory_is_freed(device_name: str) -> None:
     parts = arena(lambda: step(lambda x: checkpoint_sequential(model, 6, x)), device_name)
     print(parts, whole)
     assert parts < 0.7 * whole
+
+
+def test_in_a_captured_step(device_name: str) -> None:
+    losses = []
+    for is_captured in (False, True):
+        model = network(device_name)
+        optimizer = vkml.optim.SGD(model.parameters(), lr=0.05)
+
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            made = checkpoint(lambda a: nn.functional.dropout(model(a), 0.2, True), x)
+            loss = (made**2).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = vkml.jit(step) if is_captured else step
+        vkml.manual_seed(3)
+        x = vkml.ones(4, 8, device=device_name)
+        losses.append([run(x).item() for _ in range(5)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
