@@ -116,8 +116,8 @@ __all__ = [  # noqa: F405
     "ExecutionMode", "Fail", "GradScaler", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange",
     "InferenceSession", "InvalidArgument", "InvalidCheckpoint", "InvalidGraph", "InvalidProtobuf",
     "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
-    "NotImplemented", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions", "RuntimeException",
-    "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
+    "NotImplemented", "OperandError", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
+    "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
     "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "devices", "func", "jit",
     "linalg", "load", "nn", "onnx", "optim", "save", "utils", "xp",
 ]  # fmt: skip

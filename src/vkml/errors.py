@@ -62,6 +62,10 @@ class ShapeError(InvalidGraph, ValueError, RuntimeError):
     """Shapes that do not fit together; a RuntimeError, too, which PyTorch raises for them."""
 
 
+class OperandError(ShapeError, RuntimeError):
+    """Tensors, or numbers beside them, that an operation of a program does not take: types, sizes, axes."""
+
+
 class NotImplemented(ModelError):
     """Legal ONNX that vkml cannot run."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vkml
+import vkml.tracing
 from vkml import Tensor
 
 NAN, INF = float("nan"), float("inf")
@@ -120,6 +121,15 @@ def test_nothing_and_single_elements() -> None:
 def test_what_cannot_be_done(call: Callable[[Tensor], object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call(vkml.ones(2, 3))
+
+
+def test_what_an_operator_refuses_is_an_error_of_torchs_kind() -> None:
+    """Types and sizes that no check of vkml's own has looked at before."""
+    x = vkml.ones(2, 3)
+    with pytest.raises(RuntimeError, match="Concat: ") as caught:
+        vkml.tracing.apply("Concat", x.value, vkml.ones(3, 2).value, axis=0)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, vkml.OperandError)
 
 
 def test_one_hot_and_windows(device_name: str) -> None:

@@ -29,7 +29,7 @@ def test_an_index_that_is_out_of_range_when_it_is_read(device_name: str) -> None
     found = _picked(x, vkml.tensor([7], device=device_name)) * 2 + 1
     with pytest.raises(vkml.IndexOutOfRange) as caught:
         found.numpy()
-    assert f"{__file__}:{_line('# out of range')}: return x.gather(0, at)" in str(caught.value)
+    assert f"{__file__}:{_line('# out of range')} in _picked: return x.gather(0, at)" in str(caught.value)
 
 
 def test_what_is_built_alike_elsewhere_names_its_own_line() -> None:

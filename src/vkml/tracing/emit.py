@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 import vkml.ops  # noqa: F401  fills the registry of operators
+from vkml.errors import InvalidGraph, OperandError
 from vkml.ir import Constant, DType, Graph, Known, Node, Operator, TensorType, find
 from vkml.ir.gradients import Emitter
 from vkml.ir.operator import normalise_attributes
 from vkml.ir.scalar import Scalar
+from vkml.ir.types import ValueType
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.explain import explained
 from vkml.tracing.value import Application, Kind, Traced, tensor_type
@@ -102,6 +104,16 @@ def _template(
     return _Template(node, operator)
 
 
+def _inferred(template: _Template, known: Sequence[Known | None]) -> Sequence[ValueType]:
+    try:
+        with explained(template.node, "its types cannot be inferred"):
+            return template.operator.infer(template.node, known)
+    except InvalidGraph as error:
+        # There is no graph that could be invalid: the program gave it what it does not take.
+        text = str(error).replace(f"{template.node.label}: ", f"{template.node.op}: ")
+        raise OperandError(text) from None
+
+
 def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[TensorType, ...]:
     deciding = (*template.operator.value_inputs, *template.operator.sizing_inputs)
     key: list[Any] = [None if value is None else value.type.key for value in inputs]
@@ -117,8 +129,7 @@ def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[Tensor
             None if value is None else Known(value.type, np.asarray(value.data) if at in deciding else None)
             for at, value in enumerate(inputs)
         ]
-        with explained(template.node, "its types cannot be inferred"):
-            inferred = template.operator.infer(template.node, known)
+        inferred = _inferred(template, known)
         found = tuple(
             tensor_type(type_.tensor.dtype, type_.tensor.dims)
             for type_ in inferred[: len(template.node.outputs)]
