@@ -166,7 +166,7 @@ def test_whoever_holds_a_parameter_of_before_keeps_it(device_name: str) -> None:
 
 
 def test_steps_go_on_from_where_a_tensor_was_written_to(device_name: str) -> None:
-    """Somebody has a parameter, too, for a while: it is written elsewhere once, and read there from then on."""
+    """Somebody has a parameter, too, for a while: it is written elsewhere once, and read there then."""
     parameters, step = layers(device_name)
     wanted, plain = layers(device_name)
     captured = vkml.jit(step)
@@ -182,6 +182,25 @@ def test_steps_go_on_from_where_a_tensor_was_written_to(device_name: str) -> Non
         np.testing.assert_allclose(found, plain(vkml.tensor(x, device=device_name)).item(), rtol=1e-4)
         for one, other in zip(parameters, wanted, strict=True):
             np.testing.assert_allclose(one.detach().numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_program_has_set_is_part_of_a_capture() -> None:
+    @vkml.jit
+    def scaled(x: Tensor) -> Tensor:
+        factor = 2 if vkml.is_grad_enabled() else 3
+        return x * factor + (10 if vkml.get_float32_matmul_precision() == "highest" else 0)
+
+    x = vkml.tensor([1.0])
+    before = vkml.get_float32_matmul_precision()
+    for _ in range(3):
+        assert scaled(x).tolist() == [2.0]
+        with vkml.no_grad():
+            assert scaled(x).tolist() == [3.0]
+        vkml.set_float32_matmul_precision("highest")
+        try:
+            assert scaled(x).tolist() == [12.0]
+        finally:
+            vkml.set_float32_matmul_precision(before)
 
 
 def test_tensors_that_are_written_between_runs_are_read_anew(device_name: str) -> None:

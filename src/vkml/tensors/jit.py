@@ -19,8 +19,9 @@ from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, CapturedNumber, capture, is_capturing
 from vkml.tensors.creation import as_tensor
 from vkml.tensors.tensor import Tensor, device_name
-from vkml.tracing import Traced, value_of
+from vkml.tracing import Traced, precision, value_of
 from vkml.tracing.evaluation import SMALL_BYTES, Program, Recorded
+from vkml.tracing.value import mode
 
 Array = np.ndarray[Any, Any]
 CAPTURES_KEPT = 16
@@ -86,7 +87,7 @@ class _Captured:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         leaves: list[Any] = []
         form = _flattened(arguments, leaves), _flattened(named, leaves)
-        key = (form, autocast_state(), *map(_type_key, leaves))
+        key = (form, autocast_state(), mode.tracks, precision.current, *map(_type_key, leaves))
         found = self._captures.get(key)
         is_first = key not in self._captures or is_capturing()
         if found is None or is_first:
