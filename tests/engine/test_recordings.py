@@ -39,7 +39,7 @@ PLAN = {("recorded", "_record", "to_host")}
 COPIED = {("recorded", "_record", "between")}
 FETCHED = {("fetching", "start", "between"), ("fetching", "start", "to_host")}
 STAGED = {("recorded", "record_inputs", "between")}
-UPLOADS = {("transfer", "__init__", "between")}
+UPLOADS = {("transfer", "record", "between")}
 Kinds = set[tuple[str, str, str]]
 
 
