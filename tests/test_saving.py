@@ -258,3 +258,14 @@ def test_torchs_states_both_ways(tmp_path: Path) -> None:
     trained(other, torch, torch.tensor, *others, 4)
     for name, value in again.state_dict().items():
         np.testing.assert_allclose(value.numpy(), other.state_dict()[name].numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no modes of files")
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_others_may_read_a_file_as_the_mask_says(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        vkml.save({"x": vkml.tensor([1.0])}, tmp_path / "file")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask

@@ -232,7 +232,10 @@ def _written_whole(path: Path) -> Iterator[Path]:
     """A path beside another, whose file takes the other's place when it is written."""
     there = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
+        there.touch(exist_ok=False)
+        mode = there.stat().st_mode
         yield there
+        there.chmod(mode)  # as files of this process are, whatever wrote it
         with open(there, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(there, path)
