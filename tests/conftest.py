@@ -76,6 +76,21 @@ def lowerings_of_its_own() -> None:
     forget_lowerings()
 
 
+# --- random numbers -----------------------------------------------------------------------------------------
+
+_states: dict[str, Any] = {}
+"""Of the modules' generators when their first test began."""
+
+
+@pytest.fixture(autouse=True)
+def numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """A test of a module with a generator `RANDOM` has the same numbers whatever ran before it."""
+    generator = getattr(getattr(request, "module", None), "RANDOM", None)
+    if generator is not None:
+        bits = generator.bit_generator
+        bits.state = _states.setdefault(request.module.__name__, bits.state)
+
+
 # --- what hangs ---------------------------------------------------------------------------------------------
 
 
