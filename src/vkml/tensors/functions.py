@@ -76,7 +76,7 @@ class Function:
         >>> x = vkml.tensor([0.0, 1.0], requires_grad=True)
         >>> Exp.apply(x).sum().backward()
         >>> x.grad
-        tensor([1.    , 2.7183])
+        tensor([1.0000, 2.7183])
     """
 
     @staticmethod
