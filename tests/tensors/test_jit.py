@@ -145,6 +145,23 @@ def test_arrays_are_brought_to_a_device(device_name: str) -> None:
     assert scaled(array.astype(">f4"))[0].tolist() == [10.0, 15.0]
 
 
+def test_what_is_kept_of_an_array_is_a_copy(device_name: str) -> None:
+    """The caller may write into an array that a captured function has put into a tensor of its own."""
+    kept = vkml.zeros(2, device=device_name)
+
+    @vkml.jit(device=device_name)
+    def keep(x: Tensor) -> Tensor:
+        kept.copy_(x)
+        return x.sum()
+
+    array = np.zeros(2, np.float32)
+    for number in range(5):
+        array[:] = number
+        assert keep(array).item() == 2 * number
+        array[:] = -1
+        assert kept.tolist() == [number, number]
+
+
 def test_whoever_holds_a_parameter_of_before_keeps_it(device_name: str) -> None:
     """Clones, views, detached tensors and what is recorded and not computed: nothing of it changes."""
     parameters, step = layers(device_name)

@@ -225,7 +225,7 @@ class _Capture:
         made = dict(zip(self._program.outputs, self._program.run_feeds(feeds, places), strict=True))
         for at, tensor in enumerate(self._written, self._results):
             place = self._places[at]
-            data = known[at] if place is None else made[self._program.outputs[place]]
+            data = _own(known[at]) if place is None else made[self._program.outputs[place]]
             tensor._replace(value_of(cast(Any, data), self._devices[at]))
         self._shortcut = self._short_way(feeds, made)
         return self._returned(values, made)
@@ -239,8 +239,7 @@ class _Capture:
                 data = made[self._program.outputs[place]]
             else:
                 assert feed is not None
-                data = feed(values)
-                data = data.copy() if isinstance(data, np.ndarray) else data  # the caller's
+                data = _own(feed(values))
             found.append(Tensor(value_of(data, self._devices[at])))
         return _filled(self._structure, found)
 
@@ -395,6 +394,11 @@ def _known(tensor: Tensor) -> Any:
     if tensor.value.data is None:
         compute([tensor])
     return tensor.value.fed()
+
+
+def _own(data: Any) -> Any:
+    """Elements that stay: arrays may be the caller's, who may write into them."""
+    return data.copy() if isinstance(data, np.ndarray) else data
 
 
 def _copied(value: Traced) -> Traced:

@@ -268,7 +268,9 @@ class _Copy:
     def __del__(self) -> None:
         if self._is_started:
             with contextlib.suppress(DeviceError):
-                self.finish()  # after an interrupt: it may be under way
+                # After an interrupt: it may be under way. No other copy goes this way, for what it is made of
+                # may be gone before it where both are found in a cycle.
+                self._way.finish()
 
 
 def _finish(pending: list[_Copy | None], slot: int) -> None:
