@@ -90,11 +90,11 @@ def test_values_and_gradients_against_torch(device_name: str) -> None:
     (made**2).sum().backward()
     np.testing.assert_allclose(made.detach().numpy(), expected.detach().numpy(), rtol=1e-3, atol=1e-3)
     assert mine.grad is not None
-    np.testing.assert_allclose(mine.grad.numpy(), their_x.grad.numpy(), rtol=1e-2, atol=1e-2)
+    np.testing.assert_allclose(mine.grad.numpy(), their_x.grad.numpy(), rtol=1e-3, atol=1e-4)
     for name, value in found.named_parameters():
         grad = right[name].grad.numpy()
         assert value.grad is not None
-        np.testing.assert_allclose(value.grad.numpy(), grad, rtol=1e-2, atol=1e-3 * np.abs(grad).max())
+        np.testing.assert_allclose(value.grad.numpy(), grad, rtol=1e-3, atol=1e-4 * np.abs(grad).max())
     session = vkml.InferenceSession(source)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], made.detach().numpy(), rtol=1e-3, atol=1e-3)
 
