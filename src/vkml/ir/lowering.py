@@ -244,6 +244,13 @@ class Lowering(Protocol[V]):
         """Softmax along the axis that `order` puts last; the result is a transposed view."""
         ...
 
+    def cross_entropy(self, x: V, labels: V, ignored: int | None) -> list[V]:
+        """The negated log-softmax over the last axis at the labels, int32 or int64, of the leading axes.
+
+        0 where a label is the `ignored` one; one outside of the axis is reported.
+        """
+        ...
+
     def standardise_along(self, x: V, order: Sequence[int], axes: int) -> list[V]:
         """Mean 0 and deviation 1 over the `axes` axes that `order` puts last; a transposed view."""
         ...

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
+from vkml.kernels.gather import index_reader
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.reduce import index_function
 from vkml.kernels.views import View, collapse
@@ -124,27 +125,9 @@ def row_function(
         scale: multiplied into the result; expanded to x's shape.
         bias: added to the result; expanded to x's shape.
     """
-    if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
-        raise CannotLower(f"{how.label} of {x.dtype.name} has no kernel")
     lead = len(x.shape) - axes
-    rows_count, length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
-    row_threads, rows = _threads(build, typical(length))
-    steps = -(-length // row_threads)
-    is_kept = not isinstance(length, Size) and steps <= KEPT_LIMIT
-    kept = steps if is_kept else 1
-    loop = "[ForceUnroll]" if is_kept else ""
-    writer = build.writer()
-    text = [f"static const int ROW_THREADS = {row_threads};", f"static const int ROWS = {rows};"]
-    text.append(f"static const int KEPT = {kept};")
-    if isinstance(steps, Size):
-        writer.constant(steps, "STEPS")
-    else:
-        text.append(f"static const int STEPS = {steps};")
-    text += [f"static const bool IS_KEPT = {'true' if is_kept else 'false'};"]
-    writer.text("\n".join(text))
-    writer.constant(length, "LENGTH")
-    writer.constant(rows_count, "COUNT_ROWS")
-    _element_function(writer, "load", x, lead)
+    frame = _Frame(build, x, axes, how.label)
+    writer = frame.writer
     parts = [how.result]
     if scale is not None:
         _element_function(writer, "load_scale", scale, lead)
@@ -155,38 +138,121 @@ def row_function(
     writer.text(f"float epsilon() {{ return asfloat(0x{_bits(epsilon):x}u); }}")
     writer.text("float rsqrt_exact(float x) { return 1.0 / sqrt(x); }")
     epilogue, outputs = build.take_epilogue(result)
-    emit_store(writer, (rows_count, length), outputs, epilogue, "float")
-    writer.math()
-    writer.text(template("rows"))
-    across, high = writer.grid(-(-rows_count // rows), build.target.max_groups)
-    store = each(f"store(row.index, column, {' '.join(_grouped(parts))});")
-    writer.text(
-        "\n".join(
-            [
-                '[shader("compute")] [numthreads(ROW_THREADS, ROWS, 1)]',
-                "void main(uint3 group : SV_GroupID, uint3 thread : SV_GroupThreadID)",
-                "{",
-                "    Row row;",
-                "    row.index = int(group.x + group.y * ACROSS) * ROWS + int(thread.y);",
-                "    row.lane = int(thread.x);",
-                "    row.slot = int(thread.y) * ROW_THREADS + row.lane;",
-                "    row.inside = row.index < COUNT_ROWS;",
-                "    if (!row.inside) row.index = COUNT_ROWS - 1;",
-                "    row.read();",
-                how.before.replace("LOOP", loop),
-                "    if (row.inside)",
-                "    {",
-                store.replace("LOOP", loop),
-                "    }",
-                "}",
-            ]
-        )
-    )
-    variant = f"{row_threads} threads a row, {rows} rows a workgroup, {steps} elements a thread"
-    build.emit(
-        writer.finish(how.label, (across, high, 1), variant=variant, reason=f"{rows_count} rows of {length}")
-    )
+    emit_store(writer, (frame.count, frame.length), outputs, epilogue, "float")
+    frame.finish(how.before, each(f"store(row.index, column, {' '.join(_grouped(parts))});"))
     return outputs
+
+
+def cross_entropy(
+    build: VulkanBuilder, x: View, labels: View, ignored: int | None, result: TensorType
+) -> list[View]:
+    """The negated logarithm of the softmax over the last axis, at the label of each row.
+
+    Args:
+        build: where the launch goes.
+        x: any strides.
+        labels: int32 or int64, of x's leading axes; of one outside of the last axis the node is reported.
+        ignored: a label whose result is 0.
+        result: type of the output.
+    """
+    frame = _Frame(build, x, 1, "cross_entropy")
+    writer = frame.writer
+    index_reader(build, writer, labels)
+    index_function(writer, "label_row", *collapse(labels.shape, [labels.strides]))
+    outputs = [build.output(result)]
+    emit_store(writer, (frame.count,), outputs, None, "float")
+    how = (
+        LOG_SOFTMAX.before
+        + f"""
+    if (row.lane == 0 && row.inside)
+    {{
+        int label = read_index(label_row(row.index));
+        bool counts = {"true" if ignored is None else f"label != {ignored}"};
+        int place = counts ? max(checked(label < 0 ? LENGTH : label, LENGTH), 0) : 0;
+        store(row.index, counts ? top - load(row.index, place) + shift : 0.0);
+    }}"""
+    )
+    frame.finish(how, "")
+    return outputs
+
+
+class _Frame:
+    """The frame of a kernel over rows: what it is told of them, and its main function.
+
+    Args:
+        build: where the launch goes.
+        x: any strides.
+        axes: how many trailing dimensions make a row.
+        label: of the kernel.
+    """
+
+    def __init__(self, build: VulkanBuilder, x: View, axes: int, label: str) -> None:
+        if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
+            raise CannotLower(f"{label} of {x.dtype.name} has no kernel")
+        self._build, self._label = build, label
+        lead = len(x.shape) - axes
+        self.count, self.length = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
+        row_threads, self._rows = _threads(build, typical(self.length))
+        steps = -(-self.length // row_threads)
+        is_kept = not isinstance(self.length, Size) and steps <= KEPT_LIMIT
+        kept = steps if is_kept else 1
+        self._loop = "[ForceUnroll]" if is_kept else ""
+        self.writer = writer = build.writer()
+        text = [f"static const int ROW_THREADS = {row_threads};", f"static const int ROWS = {self._rows};"]
+        text.append(f"static const int KEPT = {kept};")
+        if isinstance(steps, Size):
+            writer.constant(steps, "STEPS")
+        else:
+            text.append(f"static const int STEPS = {steps};")
+        text += [f"static const bool IS_KEPT = {'true' if is_kept else 'false'};"]
+        writer.text("\n".join(text))
+        writer.constant(self.length, "LENGTH")
+        writer.constant(self.count, "COUNT_ROWS")
+        _element_function(writer, "load", x, lead)
+        self._variant = (
+            f"{row_threads} threads a row, {self._rows} rows a workgroup, {steps} elements a thread"
+        )
+
+    def finish(self, before: str, store: str) -> None:
+        """Emits the kernel.
+
+        Args:
+            before: statements of all threads.
+            store: of those whose row is there.
+        """
+        writer, build = self.writer, self._build
+        writer.math()
+        writer.text(template("rows"))
+        across, high = writer.grid(-(-self.count // self._rows), build.target.max_groups)
+        writer.text(
+            "\n".join(
+                [
+                    '[shader("compute")] [numthreads(ROW_THREADS, ROWS, 1)]',
+                    "void main(uint3 group : SV_GroupID, uint3 thread : SV_GroupThreadID)",
+                    "{",
+                    "    Row row;",
+                    "    row.index = int(group.x + group.y * ACROSS) * ROWS + int(thread.y);",
+                    "    row.lane = int(thread.x);",
+                    "    row.slot = int(thread.y) * ROW_THREADS + row.lane;",
+                    "    row.inside = row.index < COUNT_ROWS;",
+                    "    if (!row.inside) row.index = COUNT_ROWS - 1;",
+                    "    row.read();",
+                    before.replace("LOOP", self._loop),
+                    "    if (row.inside)",
+                    "    {",
+                    store.replace("LOOP", self._loop),
+                    "    }",
+                    "}",
+                ]
+            )
+        )
+        kernel = writer.finish(
+            self._label,
+            (across, high, 1),
+            variant=self._variant,
+            reason=f"{self.count} rows of {self.length}",
+        )
+        build.emit(kernel)
 
 
 def _grouped(parts: list[str]) -> list[str]:

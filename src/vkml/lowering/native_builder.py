@@ -424,18 +424,31 @@ class NativeBuilder(Builder[NativeDispatch]):
     def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
         return native_rows.softmax(self, x, axes, is_logarithm=is_logarithm)
 
+    def cross_entropy(self, x: View, labels: View, ignored: int | None) -> list[View]:
+        return native_rows.cross_entropy(self, x, labels, ignored)
+
     def normalise(
         self, x: View, axes: int, epsilon: float, scale: View | None, bias: View | None, *, is_centred: bool
     ) -> list[View]:
         return native_rows.normalise(self, x, axes, epsilon, scale, bias, is_centred=is_centred)
 
     def gather(self, data: View, indices: View, axis: int) -> list[View]:
+        if not indices.elements or not data.elements:
+            raise CannotLower("nothing to gather")
+        return self._gather(data, indices, axis, indices.elements, is_aligned=False)
+
+    def gather_elements(self, data: View, indices: View, axis: int) -> list[View]:
+        if indices.shape[:axis] != data.shape[:axis] or math.prod(data.shape[axis + 1 :]) != 1:
+            raise CannotLower("elements along an inner axis, or of parts of the others, have no machine code")
+        if not indices.elements or not data.elements:
+            raise CannotLower("nothing to gather")
+        return self._gather(data, indices, axis, indices.shape[axis], is_aligned=True)
+
+    def _gather(self, data: View, indices: View, axis: int, count: int, *, is_aligned: bool) -> list[View]:
         if indices.dtype not in (dtypes.INT32, dtypes.INT64):
             raise CannotLower(f"indices of {indices.dtype.name} have no machine code")
         result = self.result()
         block = math.prod(data.shape[axis + 1 :]) * data.itemsize
-        if not indices.elements or not data.elements:
-            raise CannotLower("nothing to gather")
         data, indices = self.contiguous(data), self.contiguous(indices)
         target = self.output(result)
         made = target if target.is_contiguous else self.scratch(result)
@@ -443,9 +456,10 @@ class NativeBuilder(Builder[NativeDispatch]):
             gather.gather,
             outer=math.prod(data.shape[:axis]),
             size=data.shape[axis],
-            count=indices.elements,
+            count=count,
             block_bytes=block,
             is_wide=indices.dtype == dtypes.INT64,
+            is_aligned=is_aligned,
             error_code=self.error_code(),
             threads=self.threads,
         )

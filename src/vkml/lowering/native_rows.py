@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from vkml.cpu.native import rows, windows
 from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.ir.lowering import CannotLower
+from vkml.ir.lowering import BodyWriter, CannotLower
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, array_of, typical
 from vkml.kernels.views import View
 from vkml.lowering.deferred import is_open
@@ -186,6 +187,35 @@ def softmax(build: NativeBuilder, x: View, axes: int, *, is_logarithm: bool) -> 
         threads=build.threads,
     )
     return build.finish(launch, [seen], ending)
+
+
+def cross_entropy(build: NativeBuilder, x: View, labels: View, ignored: int | None) -> list[View]:
+    """The negated log-softmax over the last axis at the labels; 0 where a label is the ignored one."""
+    lead, axis = x.shape[:-1], len(x.shape) - 1
+    wide = arithmetic_type(x.dtype)
+
+    def place(body: BodyWriter, label: str) -> str:
+        """Negative labels do not count from the end: they are outside, too."""
+        zero = body.constant(0, label)
+        found = body("Where", body("Less", label, zero), body.constant(x.shape[-1], label), label)
+        if ignored is not None:
+            found = body("Where", body("Equal", label, body.constant(ignored, label)), zero, found)
+        return found
+
+    there = build.compute(place, [labels], build.scratch(labels.type))
+    with build.step(TensorType(wide, x.shape)):
+        [logs] = build.softmax(x, 1, is_logarithm=True)
+    with build.step(TensorType(wide, (*lead, 1))):
+        [picked] = build.gather_elements(logs, build.reshape(there, (*lead, 1)), axis)
+
+    def write(body: BodyWriter, picked: str, label: str) -> str:
+        loss = body("Neg", picked)
+        if ignored is not None:
+            is_out = body("Equal", label, body.constant(ignored, label))
+            loss = body("Where", is_out, body.constant(0, picked), loss)
+        return loss
+
+    return [build.compute(write, [build.reshape(picked, lead), labels], build.output(build.result()))]
 
 
 def normalise(

@@ -96,6 +96,10 @@ class Templates:
         """Softmax along the axis that `order` puts last; the result is a transposed view."""
         raise self._lacks("softmax along an inner axis")
 
+    def cross_entropy(self, x: View, labels: View, ignored: int | None) -> list[View]:
+        """The negated log-softmax over the last axis at the labels; 0 where a label does not count."""
+        raise self._lacks("a cross entropy")
+
     def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
         """Mean 0 and deviation 1 over the `axes` axes that `order` puts last; a transposed view."""
         raise self._lacks("normalisation along inner axes")

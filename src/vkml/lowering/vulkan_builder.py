@@ -230,6 +230,9 @@ class VulkanBuilder(Builder[Dispatch]):
     def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
         return self._rows_along(x, order, 1, rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX)
 
+    def cross_entropy(self, x: View, labels: View, ignored: int | None) -> list[View]:
+        return rows.cross_entropy(self, x, labels, ignored, self.result())
+
     def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
         return self._rows_along(x, order, axes, rows.STANDARDISE)
 

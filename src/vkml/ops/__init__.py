@@ -14,6 +14,7 @@ FAMILIES = (
     "arg_reduce",
     "cumulative",
     "softmax",
+    "cross_entropy",
     "dropout",
     "philox",
     "places",

@@ -75,22 +75,23 @@ def tracking(is_on: bool) -> Iterator[None]:
 
 Origin = tuple[CodeType, int]
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-_is_own: dict[CodeType, bool] = {}
-_CODES_KEPT = 1 << 14
+_is_own: dict[str, bool] = {}
+"""By the name of a file: a code's own hash is computed anew each time."""
+_FILES_KEPT = 1 << 14
 
 
 def origin() -> Origin | None:
     """The code outside of vkml that is being run, and how far it has come."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        code = frame.f_code
-        own = _is_own.get(code)
+        file = frame.f_code.co_filename
+        own = _is_own.get(file)
         if own is None:
-            if len(_is_own) >= _CODES_KEPT:
+            if len(_is_own) >= _FILES_KEPT:
                 _is_own.clear()
-            own = _is_own[code] = code.co_filename.startswith(_PACKAGE)
+            own = _is_own[file] = file.startswith(_PACKAGE)
         if not own:
-            return code, frame.f_lasti
+            return frame.f_code, frame.f_lasti
         frame = frame.f_back
     return None
 

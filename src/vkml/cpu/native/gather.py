@@ -42,10 +42,13 @@ def gather(
     count: int,
     block_bytes: int,
     is_wide: bool,
+    is_aligned: bool,
     error_code: int,
     threads: int,
 ) -> Launch:
     """result[o, i] = data[o, indices[i]], blocks of bytes; negative indices count from the end.
+
+    Aligned, each place of the leading axes has indices of its own: result[o, i] = data[o, indices[o, i]].
 
     For an index outside the axis the code is written to the status word, and the block is left as it is.
 
@@ -53,14 +56,16 @@ def gather(
         instructions: the set that code may use.
         outer: leading size of data and result.
         size: of the axis that is indexed.
-        count: of the indices.
+        count: of the indices, or of those of one place of the leading axes.
         block_bytes: of a block.
         is_wide: whether indices are int64, else int32.
+        is_aligned: whether the leading axes are the indices', too.
         error_code: what a bad index is reported by.
         threads: that will share the work.
 
     Returns:
-        A launch of data [outer, size, block], indices [count], result [outer, count, block], the status word.
+        A launch of data [outer, size, block], indices [count] or [outer, count], result [outer, count,
+        block], the status word.
     """
     each = SECONDS_PER_INDEX + block_bytes * SECONDS_PER_BYTE
     blocks = int(max(1, min(CHUNK_SECONDS / each, -(-count * outer // threads))))
@@ -72,14 +77,14 @@ def gather(
     table = np.stack(
         [
             o * size * block_bytes,
-            i * width,
+            (o * count * is_aligned + i) * width,
             (o * count + i) * block_bytes,
             np.minimum(span, count - i),
             np.minimum(group, outer - o),
         ],
         1,
     )
-    kernel = _kernel(instructions, size, block_bytes, is_wide, error_code)
+    kernel = _kernel(instructions, size, block_bytes, is_wide, is_aligned, error_code)
     return Launch(kernel, np.ascontiguousarray(table, np.int64), outer * count * each + 1e-7)
 
 
@@ -91,6 +96,7 @@ def open_gather(
     count: int,
     block_bytes: int,
     is_wide: bool,
+    is_aligned: bool,
     error_code: int,
     threads: int,
 ) -> OpenLaunch | None:
@@ -99,7 +105,8 @@ def open_gather(
         return None
     width = 8 if is_wide else 4
     parameters = Parameters()
-    steps = [[size * block_bytes, 0], [0, width], [count * block_bytes, block_bytes], [0, 0]]
+    index_steps = [count * width if is_aligned else 0, width]
+    steps = [[size * block_bytes, 0], index_steps, [count * block_bytes, block_bytes], [0, 0]]
     axes = axes_of([outer, count], steps, parameters)
     kernel = _open_kernel(instructions, axes, parameters.word(size), block_bytes, is_wide, error_code)
     each = SECONDS_PER_INDEX + block_bytes * SECONDS_PER_BYTE
@@ -157,7 +164,12 @@ def _load_index(code: VectorCode, index: int, is_wide: bool, wrong: Label) -> No
 
 @kept_kernel(256)
 def _kernel(
-    instructions: InstructionSet, size: int, block_bytes: int, is_wide: bool, error_code: int
+    instructions: InstructionSet,
+    size: int,
+    block_bytes: int,
+    is_wide: bool,
+    is_aligned: bool,
+    error_code: int,
 ) -> Kernel:
     code = VectorCode(instructions)
     data, index, result, status = R8, R9, R10, R11
@@ -184,8 +196,9 @@ def _kernel(
     code.add_immediate(result, block_bytes)
     code.decrement(RDI)
     code.jump_if("nz", again)
-    # The same indices at the next place of the leading axes.
-    code.mov(index, R14)
+    if not is_aligned:
+        # The same indices at the next place of the leading axes.
+        code.mov(index, R14)
     code.move_immediate(RAX, size * block_bytes)
     code.add(data, RAX)
     code.decrement(RDX)

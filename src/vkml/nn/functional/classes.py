@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from vkml.ir import DType
+from vkml.ir.dtypes import INT32, INT64
+from vkml.nn.functional.arguments import require_floats
 from vkml.nn.functional.reduction import reduced
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+from vkml.tracing import apply
 
 
 def nll_loss(
@@ -40,13 +44,16 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is {label_smoothing}, it must lie in [0, 1]")
     axis = 1 if input.ndim > 1 else 0
-    logs = op.log_softmax(input, axis)
     if not target.dtype.is_float:
+        if not label_smoothing:
+            return _of_scores(input, target, weight, ignore_index, reduction)
+        logs = op.log_softmax(input, axis)
         return _of_classes(logs, target, weight, ignore_index, reduction, label_smoothing)
     if target.shape != input.shape:
         raise ValueError(
             f"probabilities have the input's shape {list(input.shape)}, not {list(target.shape)}"
         )
+    logs = op.log_softmax(input, axis)
     wanted = op.add(op.mul(target, 1 - label_smoothing), label_smoothing / input.shape[axis])
     loss = op.neg(op.sum(op.mul(_weighted(logs, weight), wanted), axis))
     if reduction != "mean":
@@ -61,6 +68,47 @@ def _weighted(logs: Tensor, weight: Tensor | None) -> Tensor:
     return op.mul(logs, op.reshape(weight, -1, *[1] * (logs.ndim - 2)) if logs.ndim > 1 else weight)
 
 
+def _of_scores(
+    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor:
+    """The cross entropy of classes and logits, in one step for each row of logits."""
+    require_floats(input, "cross_entropy")
+    if input.ndim == 1:
+        found = _of_scores(op.unsqueeze(input, 0), op.unsqueeze(target, 0), weight, ignore_index, reduction)
+        return op.squeeze(found, 0) if reduction == "none" else found
+    _check_classes(input, target)
+    labels = target if target.dtype in (INT32, INT64) else target.to(INT64)
+    losses = Tensor(
+        apply(
+            "SoftmaxCrossEntropyLoss",
+            input.value,
+            labels.value,
+            reduction="none",
+            ignore_index=ignore_index,
+        )
+    )
+    if weight is None:
+        if reduction != "mean":
+            return reduced(losses, reduction)
+        # The gradient needs the number alone, and waits for no sum of the losses.
+        return op.div(op.sum(losses), op.sum(op.ne(labels, ignore_index).to(losses.dtype)))
+    factor = _factor(labels, weight, ignore_index, losses.dtype)
+    if reduction == "mean":
+        factor = op.div(factor, op.sum(factor))
+    return reduced(op.mul(losses, factor), "sum" if reduction == "mean" else reduction)
+
+
+def _factor(target: Tensor, weight: Tensor | None, ignore_index: int, dtype: DType) -> Tensor:
+    """What the loss of each target is multiplied with."""
+    counts = op.ne(target, ignore_index)
+    factor = counts.to(dtype)
+    if weight is None:
+        return factor
+    there = op.where(counts, target, 0)
+    picked = op.reshape(op.index_select(weight, 0, op.reshape(there, -1)), *there.shape)
+    return op.mul(picked, factor)
+
+
 def _of_classes(
     logs: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, smoothing: float
 ) -> Tensor:
@@ -73,9 +121,7 @@ def _of_classes(
     counts = op.ne(target, ignore_index)
     there = op.where(counts, target, 0)
     picked = op.squeeze(op.gather(logs, 1, op.unsqueeze(there, 1)), 1)
-    factor = counts.to(logs.dtype)
-    if weight is not None:
-        factor = op.mul(op.reshape(op.index_select(weight, 0, op.reshape(there, -1)), *there.shape), factor)
+    factor = _factor(target, weight, ignore_index, logs.dtype)
     # By shares, not of the sum: so the gradient needs the classes alone, and waits for no sum of the logits.
     total = op.sum(factor) if reduction == "mean" else None
     loss = op.neg(op.mul(picked, factor if total is None else op.div(factor, total)))
