@@ -35,6 +35,8 @@ class _Group:
     leaves: set[str]
     """What is read from outside, but for the anchor's own operands and numbers."""
     operations: int
+    depth: int
+    """Groups on the longest way to it."""
 
 
 def fuse(
@@ -95,7 +97,8 @@ def _grow(
             # A node of many inputs fits only a group that makes nearly all of them: there are few of these.
             candidates = [at for at, count in sources.items() if len(leaves) - count <= MAX_LEAVES]
             if len(candidates) > 1:
-                candidates.sort(key=lambda at: -groups[at].members[-1])
+                # With the one that ends last: what the others make need not wait for it.
+                candidates.sort(key=lambda at: (groups[at].depth, groups[at].members[-1]), reverse=True)
         for at in candidates:
             group = groups[at]
             if not group.is_open or group.operations + operations > MAX_OPERATIONS:
@@ -113,12 +116,14 @@ def _grow(
                 group.members.append(i)
                 group.operations += operations
                 group.leaves |= outside
+                group.depth = max([group.depth, *[groups[g].depth + 1 for g in sources if g != at]])
                 break
         if chosen is None:
             chosen = order.add(sources)
             is_open = is_pointwise or (operator.is_anchor and not any(node.outputs[1:]))
             reads = leaves if is_pointwise else set()
-            groups.append(_Group([i], shape, device, is_open, is_pointwise, reads, operations))
+            depth = 1 + max([groups[at].depth for at in sources], default=0)
+            groups.append(_Group([i], shape, device, is_open, is_pointwise, reads, operations, depth))
         for name in node.outputs:
             if name:
                 group_of[name] = chosen
