@@ -72,6 +72,11 @@ class Generator:
             self._state._write(_begun(self._seed, self.device))
         return self
 
+    def beginning(self) -> Traced:
+        """The state that it began with."""
+        with _uncaptured():
+            return _begun(self._seed, self.device)
+
     def seed(self) -> int:
         """Begins anew with a seed of the system's own randomness, and returns that."""
         self.manual_seed(int.from_bytes(os.urandom(8), "little"))

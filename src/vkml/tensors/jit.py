@@ -86,10 +86,19 @@ class _Captured:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         leaves: list[Any] = []
-        form = _flattened(arguments, leaves), _flattened(named, leaves)
+        form = _flattened(arguments, leaves), _flattened(named, leaves) if named else None
         key = (form, autocast_state(), mode.tracks, precision.current, *map(_type_key, leaves))
         found = self._captures.get(key)
-        is_first = key not in self._captures or is_capturing()
+        is_first = is_capturing()
+        if found is not None and not is_first:
+            holds = found.holds()
+            made = found.run_again(leaves) if holds else None
+            if made is not None:
+                return made[0]
+            if not holds:
+                found = None
+        elif not is_first:
+            is_first = key not in self._captures
         if found is None or is_first:
             values = [self._tensor(leaf, is_own=False) for leaf in leaves]
         else:
@@ -98,7 +107,7 @@ class _Captured:
             self._captures.setdefault(key, None)
             left = list(values)
             return self._function(*_filled(arguments, left), **_filled(named, left))
-        if found is None or not found.holds():
+        if found is None:
             found = _Capture(self._function, arguments, named, values)
             if len(self._captures) > CAPTURES_KEPT:
                 self._captures.pop(next(iter(self._captures)))
@@ -214,11 +223,6 @@ class _Capture:
         if self._numbers:
             values = [*values, *[number.now() for number in self._numbers]]
         compute([*values, *self._written])
-        if self._shortcut is not None:
-            found = self._shortcut.run(values)
-            if found is not None:
-                return self._returned(values, found)
-            self._shortcut = None
         places = self._own_places()
         feeds = [feed(values) for feed in self._feeds]
         known = [None if feed is None else feed(values) for feed in self._known]
@@ -229,6 +233,23 @@ class _Capture:
             tensor._replace(value_of(cast(Any, data), self._devices[at]))
         self._shortcut = self._short_way(feeds, made)
         return self._returned(values, made)
+
+    def run_again(self, leaves: Sequence[Any]) -> tuple[Any] | None:
+        """Runs it the short way, where there is one.
+
+        Args:
+            leaves: the arguments, arrays as they are.
+
+        Returns:
+            What the function returned; None, having run nothing, where the way is longer.
+        """
+        if self._shortcut is None:
+            return None
+        found = self._shortcut.run(leaves, self._numbers)
+        if found is None:
+            self._shortcut = None
+            return None
+        return (_filled(self._structure, found),)
 
     def _returned(self, values: Sequence[Tensor], made: Mapping[str, Any]) -> Any:
         """What the function returns, of what a run has made."""
@@ -271,7 +292,16 @@ class _Capture:
         order = [self._given[at] for at in plan.reading_order]
         arguments = [at for at in order if at is not None]
         fresh = [name for name in plan.writing_order if name not in targets]
-        return _Shortcut(call, arguments, fresh, self._written, self._states)
+        if any(place is None for place in self._places[: self._results]):
+            return None
+        names = [program.outputs[cast(int, place)] for place in self._places[: self._results]]
+        if not set(names) <= set(fresh):
+            return None
+        results = [
+            (fresh.index(name), value_of(made[name], device))
+            for name, device in zip(names, self._devices, strict=False)
+        ]
+        return _Shortcut(call, arguments, results, self._written, self._states)
 
     def _own_places(self) -> Mapping[str, Place] | None:
         """Where results are to be: what is written in place in its own memory, where nobody else has that."""
@@ -294,24 +324,29 @@ class _Shortcut:
 
     Args:
         call: of the plan.
-        arguments: which arguments it takes, in its order.
-        fresh: what it makes anew, in its order.
+        arguments: which arguments it takes, in its order; numbers of the program come behind the leaves.
+        results: where each result is in what it makes anew, and a value like it.
         written: tensors that it writes in place.
         states: others that it reads.
     """
 
     def __init__(
-        self, call: Prepared, arguments: Sequence[int], fresh: Sequence[str], written: Sequence[Tensor],
-        states: Sequence[Tensor],
+        self, call: Prepared, arguments: Sequence[int], results: Sequence[tuple[int, Traced]],
+        written: Sequence[Tensor], states: Sequence[Tensor],
     ) -> None:  # fmt: skip
         self._call = call
         self._arguments = arguments
-        self._fresh = fresh
+        self._results = [(at, like.type, like.device) for at, like in results]
         self._written = [(tensor, cast(DeviceArray, tensor.value.data).address) for tensor in written]
         self._states = [(tensor, tensor.value) for tensor in states]
 
-    def run(self, values: Sequence[Tensor]) -> dict[str, Any] | None:
-        """What every run makes anew; None, having run nothing, where anything is elsewhere by now."""
+    def run(self, leaves: Sequence[Any], numbers: Sequence[_Number]) -> list[Any] | None:
+        """The results; None, having run nothing, where anything is elsewhere by now.
+
+        Args:
+            leaves: tensors, and arrays as they are.
+            numbers: of the program.
+        """
         for tensor, value in self._states:
             if tensor.value is not value:
                 return None
@@ -324,9 +359,14 @@ class _Shortcut:
             if not isinstance(there, DeviceArray) or there.address != address:
                 return None
         arrays = []
+        count = len(leaves)
         for at in self._arguments:
-            array = values[at].value.fed()
-            if isinstance(array, DeviceArray):
+            leaf = leaves[at] if at < count else numbers[at - count].now()
+            array = leaf
+            if isinstance(leaf, Tensor):
+                value = leaf.value
+                array = None if value.data is None else value.fed()
+            if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.dtype.isnative:
                 return None
             arrays.append(array)
         made = self._call(arrays)
@@ -334,7 +374,7 @@ class _Shortcut:
             return None
         for tensor, _ in self._written:
             tensor._version += 1
-        return dict(zip(self._fresh, made, strict=True))
+        return [Tensor(Traced(type_, device, made[at])) for at, type_, device in self._results]
 
 
 class _Number:

@@ -238,6 +238,9 @@ class Tensor(Operations, RandomInPlace):
 
     def item(self) -> Any:
         """Its only element as a number of Python's."""
+        data = self.value.data
+        if type(data) is np.ndarray and data.size == 1 and data.dtype.isbuiltin == 1 and not is_capturing():
+            return data.item()
         if self.numel() != 1:
             raise RuntimeError(f"a tensor with {self.numel()} elements cannot be converted to a number")
         return self._elements().reshape(-1)[0].item()

@@ -59,6 +59,9 @@ def checkpoint(
     start = next_serial()
     with first:
         result = function(*args, **kwargs)
+    if preserve_rng_state:
+        # The first draw on a device makes its stream.
+        states.update((new, new.beginning()) for new in default_generators() if new not in states)
     made = [tensor for tensor in tensors_in(result) if tensor.value.tracks]
     sources = _sources([tensor.value for tensor in made], start)
     if not sources:
