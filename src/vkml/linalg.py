@@ -18,7 +18,7 @@ from vkml.ir import DType, dtypes
 from vkml.tensors import Tensor
 from vkml.tensors.arranging import diagonal, movedim
 from vkml.tensors.elementwise import abs as abs_of
-from vkml.tensors.elementwise import add, div, gt, maximum, mul, ne, pow, reciprocal, where
+from vkml.tensors.elementwise import add, div, gt, maximum, mul, ne, pow, reciprocal, sub, where
 from vkml.tensors.operands import INT64, axes_of, axis_of, wrap
 from vkml.tensors.products import cross as _cross
 from vkml.tensors.products import matmul, matrix_power, multi_dot, tensordot, vecdot
@@ -28,10 +28,10 @@ from vkml.tensors.statistics import count_nonzero
 from vkml.tracing import apply, apply_all, constant
 
 __all__ = [
-    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv",
-    "inv_ex", "lstsq", "matmul", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv",
-    "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve",
-    "vander", "vecdot", "vector_norm",
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
+    "householder_product", "inv", "inv_ex", "lstsq", "matmul", "matrix_exp", "matrix_norm",
+    "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular",
+    "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -193,6 +193,43 @@ def det(A: Tensor) -> Tensor:
 def slogdet(A: Tensor) -> SlogDet:
     """The sign of the determinants of [..., n, n], and the logarithm of their sizes."""
     return SlogDet(*_applied("SlogDet", _matrices("slogdet", A, is_square=True), outputs=2))
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponential of [..., n, n]: the sum of Aᵏ / k!, found on the CPU."""
+    return _applied("MatrixExponential", _matrices("matrix_exp", A, is_square=True))[0]
+
+
+def householder_product(A: Tensor, tau: Tensor) -> Tensor:
+    """The first n columns of H₁ … Hₖ, of reflections Hᵢ = I - τᵢ vᵢ vᵢᵀ.
+
+    Written as I - V T Vᵀ, which is two products (T. Joffrain et al., "Accumulating Householder
+    transformations, revisited", 2006).
+
+    Args:
+        A: [..., m, n]; below the diagonal of its column i is vᵢ, whose element on the diagonal is 1.
+        tau: [..., k], k ≤ n ≤ m.
+
+    Raises:
+        RuntimeError: the sizes do not fit.
+    """
+    _matrices("householder_product", A)
+    rows, columns, count = A.shape[-2], A.shape[-1], tau.shape[-1] if tau.ndim else -1
+    if not 0 <= count <= columns <= rows or tuple(tau.shape[:-1]) != tuple(A.shape[:-2]):
+        raise RuntimeError(
+            f"linalg.householder_product: reflections {list(A.shape)} and factors {list(tau.shape)} "
+            "do not fit"
+        )
+    v = add(tril(A[..., :count], -1), _eye(rows, count, A.dtype))
+    # (diag(1 / τ) + S)⁻¹ = (I + diag(τ) S)⁻¹ diag(τ), which may have a τ of 0.
+    scale = unsqueeze(tau, -1)
+    crossed = triu(matmul(transpose(v, -2, -1), v), 1)
+    t = _solved(add(mul(scale, crossed), _eye(count, count, A.dtype)), mul(scale, transpose(v, -2, -1)))
+    return sub(_eye(rows, columns, A.dtype), matmul(v, t[..., :columns]))
+
+
+def _eye(rows: int, columns: int, dtype: DType) -> Tensor:
+    return wrap(constant(np.eye(rows, columns), dtype))
 
 
 def pinv(A: Tensor, rtol: float | None = None, *, hermitian: bool = False) -> Tensor:

@@ -67,3 +67,9 @@ def _torch(name: str, outputs: int = 1):  # type: ignore[no-untyped-def]
         return None
     function = getattr(torch.linalg, name)
     return function if outputs == 1 else lambda x: (None, function(x), None)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_exponential(batch: tuple[int, ...], device_name: str) -> None:
+    x = normal(GENERATOR, *batch, 3, 3)
+    check("MatrixExponential", [x], domain="vkml", torch=_torch("matrix_exp"), device=device_name)

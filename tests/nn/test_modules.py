@@ -281,3 +281,87 @@ def test_lists_and_dictionaries_of_parameters() -> None:
     assert list(named.state_dict()) == ["a", "b"] and isinstance(named["b"], nn.Parameter) and "a" in named
     del named["a"]
     assert list(named) == ["b"] and [key for key, _ in named.items()] == ["b"] and len(named) == 1
+
+
+@pytest.mark.parametrize("package", ["vkml", "torch"])
+def test_one_module_several_times_in_a_container(package: str) -> None:
+    layers: Any = nn if package == "vkml" else pytest.importorskip("torch").nn
+    tensor = vkml.tensor if package == "vkml" else pytest.importorskip("torch").tensor
+    twice = layers.Linear(1, 1, bias=False)
+    twice.load_state_dict({"weight": tensor([[3.0]])})
+    rows = layers.Sequential(twice, layers.Identity(), twice)
+    assert float(rows(tensor([2.0])).item()) == 18.0, "each is run where it stands"
+    assert len(list(rows)) == 3 and rows[2] is twice and len(list(rows.children())) == 2
+    assert repr(rows).count("Linear") == 2
+    listed = layers.ModuleList([twice, twice])
+    assert len(listed) == len(list(listed)) == 2 and listed[1] is twice
+    named = layers.ModuleDict({"a": twice, "b": twice})
+    assert [name for name, _ in named.items()] == ["a", "b"] and len(list(named.values())) == 2
+    assert len(list(rows.parameters())) == 1 and len(rows.state_dict()) == 2
+
+
+@pytest.mark.parametrize("package", ["vkml", "torch"])
+def test_containers_are_changed(package: str) -> None:
+    layers: Any = nn if package == "vkml" else pytest.importorskip("torch").nn
+    a, b, c, d = layers.ReLU(), layers.Tanh(), layers.Sigmoid(), layers.Identity()
+
+    def held(container: Any) -> list[tuple[str, Any]]:
+        return list(container.named_children())
+
+    for kind in (lambda *modules: layers.Sequential(*modules), lambda *modules: layers.ModuleList(modules)):
+        made = kind(a, b)
+        made.append(c)
+        made.insert(0, d)
+        assert held(made) == [("0", d), ("1", a), ("2", b), ("3", c)]
+        del made[1]
+        assert held(made) == [("0", d), ("1", b), ("2", c)]
+        made[-1] = a
+        assert held(made) == [("0", d), ("1", b), ("2", a)]
+        del made[:2]
+        assert held(made) == [("0", a)]
+        made.extend([b, c])
+        assert type(made[1:]) is type(made) and list(made[1:]) == [b, c]
+    assert made.pop(0) is a and held(made) == [("0", b), ("1", c)]
+    named = layers.ModuleDict({"a": a, "b": b})
+    named["a"] = c
+    named.update({"d": d})
+    assert named.pop("b") is b and list(named.keys()) == ["a", "d"] and list(named.values()) == [c, d]
+    del named["a"]
+    assert held(named) == [("d", d)] and "a" not in named
+
+
+@pytest.mark.parametrize("package", ["vkml", "torch"])
+def test_properties_of_modules_are_written(package: str) -> None:
+    layers: Any = nn if package == "vkml" else pytest.importorskip("torch").nn
+
+    class Half(layers.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = 1.0
+
+        @property
+        def double(self) -> Any:
+            return 2 * self.held
+
+        @double.setter
+        def double(self, value: Any) -> None:
+            self.held = value / 2
+
+        @property
+        def fixed(self) -> int:
+            return 1
+
+        def extra_repr(self) -> str:
+            return f"double={self.double}"
+
+    half = Half()
+    half.double = 5.0
+    assert half.held == 2.5 and half.double == 5.0 and "double" not in vars(half)
+    with pytest.raises(AttributeError):
+        half.fixed = 2
+    with pytest.raises(KeyError, match="fixed"):
+        half.fixed = layers.Linear(1, 1).weight
+    half.inner = layers.ReLU()
+    assert repr(half) == "Half(\n  double=5.0\n  (inner): ReLU()\n)"
+    with pytest.raises(AttributeError):
+        del half.nothing

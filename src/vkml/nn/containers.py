@@ -32,19 +32,61 @@ class Sequential(Module):
             self.add_module(name, module)
 
     def forward(self, x: Any) -> Any:
-        for module in self.children():
+        for module in self:
             x = module(x)
         return x
+
+    def append(self, module: Module) -> Sequential:
+        """Adds one at the end."""
+        self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> Sequential:
+        """Adds several at the end."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> Sequential:
+        """Puts one before another; all are then numbered anew."""
+        found = list(self)
+        found.insert(index, module)
+        _number(self, found)
+        return self
 
     def __len__(self) -> int:
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        return self.children()
+        return iter(_all(self))
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = list(self.children())[index]
-        return Sequential(*found) if isinstance(found, list) else found
+        names = list(self._modules)[index]
+        if isinstance(names, str):
+            return self._modules[names]
+        return type(self)({name: self._modules[name] for name in names})
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        setattr(self, list(self._modules)[index], module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        names = list(self._modules)[index]
+        for name in [names] if isinstance(names, str) else names:
+            del self._modules[name]
+        if all(name.isdigit() for name in self._modules):
+            _number(self, list(self))
+
+
+def _all(container: Module) -> list[Module]:
+    """What a container holds, in order; one that it holds twice comes twice."""
+    return [module for module in container._modules.values() if module is not None]
+
+
+def _number(container: Module, modules: Iterable[Module]) -> None:
+    """Has a container hold modules under the numbers of their places."""
+    found = {str(at): module for at, module in enumerate(modules)}
+    container._modules.clear()
+    container._modules.update(found)
 
 
 class ModuleList(Module):
@@ -65,15 +107,35 @@ class ModuleList(Module):
             self.append(module)
         return self
 
+    def insert(self, index: int, module: Module) -> None:
+        """Puts one before another."""
+        found = list(self)
+        found.insert(index, module)
+        _number(self, found)
+
+    def pop(self, index: int) -> Module:
+        """Takes one out."""
+        found: Module = self[index]
+        del self[index]
+        return found
+
     def __len__(self) -> int:
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        return self.children()
+        return iter(_all(self))
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = list(self.children())[index]
-        return ModuleList(found) if isinstance(found, list) else found
+        found = _all(self)[index]
+        return type(self)(found) if isinstance(found, list) else found
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        setattr(self, list(self._modules)[index], module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        found = list(self)
+        del found[index]
+        _number(self, found)
 
 
 class ModuleDict(Module):
@@ -101,9 +163,31 @@ class ModuleDict(Module):
     def __contains__(self, name: str) -> bool:
         return name in self._modules
 
+    def __delitem__(self, name: str) -> None:
+        del self._modules[name]
+
+    def pop(self, name: str) -> Module:
+        """Takes one out."""
+        found = self[name]
+        del self[name]
+        return found
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Adds several, in the place of those of the same names."""
+        for name, module in dict(modules).items():
+            self[name] = module
+
+    def keys(self) -> Iterable[str]:
+        """Names."""
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        """Modules."""
+        return _all(self)
+
     def items(self) -> Iterable[tuple[str, Module]]:
         """Names and modules."""
-        return self.named_children()
+        return [(name, self[name]) for name in self]
 
 
 def _parameter(value: Tensor) -> Parameter:

@@ -111,7 +111,12 @@ class Module:
                 f"'{name}' is a parameter: assign a Parameter or None, not {type(value).__name__}"
             )
         else:
-            chosen = self.__dict__
+            for table in tables:
+                table.pop(name, None)
+            object.__setattr__(self, name, value)  # which calls a property's setter
+            return
+        if isinstance(getattr(type(self), name, None), property):
+            raise KeyError(f"attribute {name!r} already exists")
         for table in (*tables, self.__dict__):
             if table is not chosen:
                 table.pop(name, None)
@@ -129,7 +134,7 @@ class Module:
             if name in table:
                 del table[name]
                 return
-        raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+        object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
@@ -539,10 +544,11 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        lines = [f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self.named_children()]
+        more, name = self.extra_repr(), type(self).__name__
+        lines = [f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()]
         if not lines:
-            return f"{type(self).__name__}({self.extra_repr()})"
-        return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+            return f"{name}({more})"
+        return f"{name}(\n  " + "\n  ".join([*more.splitlines(), *lines]) + "\n)"
 
 
 _EXTRA = "_extra_state"

@@ -19,6 +19,7 @@ FAMILIES = (
     "philox",
     "places",
     "linear_algebra",
+    "matrix_exponential",
     "attention",
     "matmul",
     "einsum",
