@@ -14,6 +14,11 @@ from vkml.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2
 from vkml.nn.distance import CosineSimilarity, PairwiseDistance
 from vkml.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from vkml.nn.embedding import Embedding, EmbeddingBag
+from vkml.nn.lazy import (
+    LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyConv3d,
+    LazyConvTranspose1d, LazyConvTranspose2d, LazyConvTranspose3d, LazyInstanceNorm1d, LazyInstanceNorm2d,
+    LazyInstanceNorm3d, LazyLinear,
+)
 from vkml.nn.linear import Bilinear, Flatten, Linear, Unflatten
 from vkml.nn.loss import (
     BCELoss, BCEWithLogitsLoss, CTCLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss,
@@ -42,6 +47,7 @@ from vkml.nn.recurrent_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from vkml.nn.transformer import (
     Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
 )
+from vkml.nn.uninitialized import UninitializedBuffer, UninitializedParameter
 from vkml.nn.vision import (
     ChannelShuffle, Fold, PixelShuffle, PixelUnshuffle, Unfold, Upsample, UpsamplingBilinear2d,
     UpsamplingNearest2d,
@@ -73,4 +79,7 @@ __all__ = [  # noqa: RUF022
     "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d",
     "ZeroPad3d", "functional", "init", "utils",
     "OnnxModule", "from_onnx",
+    "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
+    "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d", "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d", "LazyInstanceNorm3d", "LazyLinear", "UninitializedBuffer", "UninitializedParameter",
 ]

@@ -501,10 +501,13 @@ class Module:
             for name, value in state_dict.items()
             if name in own and name not in extra
         }
+        # An uninitialized tensor takes any shape, and another one leaves it as it is.
+        waiting = [name for name in found if hasattr(own[name], "materialize")]
+        found = {name: x for name, x in found.items() if name not in waiting or not hasattr(x, "materialize")}
         wrong = [
             f"{name}: {list(value.shape)} instead of {list(own[name].shape)}"
             for name, value in found.items()
-            if value.shape != own[name].shape
+            if name not in waiting and value.shape != own[name].shape
         ]
         empty = [name for name in found if own[name].is_meta and not assign]
         if wrong or empty or (strict and (missing or more)):
@@ -517,6 +520,8 @@ class Module:
             raise InvalidState(f"the state does not fit {type(self).__name__}; " + "; ".join(parts))
         with no_grad():
             for name, value in found.items():
+                if name in waiting:
+                    own[name].materialize(value.shape)
                 if assign:
                     self._assign(name, value)
                 else:
