@@ -471,6 +471,11 @@ def evaluate(terms: Terms, values: Mapping[Symbol, int]) -> int:
     return total
 
 
+def least_value(terms: Terms) -> int | None:
+    """What an expression is at least, None where that is not known."""
+    return _bounds(terms)[0]
+
+
 def may_fall(terms: Terms) -> bool:
     """Whether an expression may have a smaller value where a symbol has a larger one."""
     return not _direction(terms) >= 0

@@ -1,0 +1,228 @@
+"""Open sizes of an exported model: how they are stated, and what stands for them while it is made."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vkml.errors import CaptureError, InvalidArgument
+from vkml.ir.size import GREATEST, Quotient, Size, Sizes, Symbol, evaluate
+
+
+class Dim:
+    """An open size of an axis, by its name; equal names are equal sizes, as those of `torch.export.Dim`.
+
+    Args:
+        name: of the size in the model.
+        min: what it is at least.
+        max: what it is at most.
+
+    Attributes:
+        DYNAMIC: an open size without a name of the caller's.
+        AUTO: likewise, but a known size where the function takes no other.
+        STATIC: a known size, as None is.
+    """
+
+    AUTO: ClassVar[Dim]
+    DYNAMIC: ClassVar[Dim]
+    STATIC: ClassVar[Dim]
+
+    def __init__(self, name: str, *, min: int | None = None, max: int | None = None) -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidArgument(f"the name of a size is an identifier, not {name!r}")
+        if (min or 0) < 0 or (min is not None and max is not None and min > max):
+            raise InvalidArgument(f"size {name!r}: there is nothing from {min} to {max}")
+        self.__name__ = name
+        self.min = min
+        self.max = max
+
+    def __repr__(self) -> str:
+        return f"Dim({self.__name__!r})"
+
+
+Dim.AUTO, Dim.DYNAMIC, Dim.STATIC = Dim("AUTO"), Dim("DYNAMIC"), Dim("STATIC")
+
+
+@dataclass(frozen=True)
+class OpenSize:
+    """What an axis of an input is said to be.
+
+    Attributes:
+        name: equal for equal sizes.
+        least: what it is at least, None where nothing is said.
+        greatest: what it is at most, likewise.
+        may_be_known: whether it may be a known size after all.
+    """
+
+    name: str
+    least: int | None = None
+    greatest: int | None = None
+    may_be_known: bool = False
+
+
+def stated_sizes(spec: Any, shape: Sequence[int], label: str) -> dict[int, OpenSize]:
+    """The open sizes of an input, by axis.
+
+    Args:
+        spec: as `export` takes it for a tensor.
+        shape: of the example.
+        label: name of the input; sizes that have none are called after it.
+    """
+    if spec is None:
+        return {}
+    if isinstance(spec, Mapping):
+        entries = {}
+        for axis, value in spec.items():
+            if not isinstance(axis, int) or not -len(shape) <= axis < max(len(shape), 1):
+                raise InvalidArgument(
+                    f"dynamic_shapes: input {label!r} has {len(shape)} axes, no axis {axis!r}"
+                )
+            entries[axis % len(shape)] = value
+    elif isinstance(spec, tuple | list):
+        if len(spec) != len(shape):
+            raise InvalidArgument(
+                f"dynamic_shapes: input {label!r} has {len(shape)} axes, {len(spec)} are stated"
+            )
+        entries = dict(enumerate(spec))
+    else:
+        raise InvalidArgument(
+            f"dynamic_shapes: input {label!r} takes {{axis: size}} or one size an axis, not "
+            f"{type(spec).__name__}"
+        )
+    found = {axis: _stated(value, shape[axis], f"{label}_dim_{axis}") for axis, value in entries.items()}
+    return {axis: size for axis, size in found.items() if size is not None}
+
+
+def _stated(value: Any, size: int, label: str) -> OpenSize | None:
+    kind = getattr(value, "type", None)
+    hint = (
+        getattr(kind, "name", None) if type(value).__name__ == "_DimHint" else None
+    )  # torch.export.Dim.AUTO
+    if value is None or value is Dim.STATIC or hint == "STATIC":
+        return None
+    if isinstance(value, int):
+        if value != size:
+            raise InvalidArgument(f"dynamic_shapes: {label} is {size} in the example, and said to be {value}")
+        return None
+    if value is Dim.DYNAMIC or hint == "DYNAMIC":
+        return OpenSize(label)
+    if value is Dim.AUTO or hint == "AUTO":
+        return OpenSize(label, may_be_known=True)
+    if isinstance(value, str) and value:
+        return OpenSize(value)
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str) and name:
+        return OpenSize(name, getattr(value, "min", None), getattr(value, "max", None))
+    raise InvalidArgument(f"dynamic_shapes: {label} is a name, a Dim or None, not {value!r}")
+
+
+class OpenSizes:
+    """The open sizes of a model that is being made.
+
+    Args:
+        known: sizes that are none of these, which an example had better not be equal to: what is decided by
+            the equality of a size and a number should be that of all values.
+    """
+
+    def __init__(self, known: Iterable[int]) -> None:
+        self.sizes = Sizes()
+        self._taken = set(known) | {0, 1}
+        self._symbols: dict[str, tuple[Size, OpenSize, int]] = {}
+        self.names: dict[Symbol, str] = {}
+
+    def size(self, stated: OpenSize, size: int) -> Size:
+        """What stands for a size.
+
+        Args:
+            stated: what is said of it.
+            size: that of the example.
+        """
+        found = self._symbols.get(stated.name)
+        if found is not None:
+            if found[2] != size:
+                raise InvalidArgument(
+                    f"dynamic_shapes: the size {stated.name!r} is {found[2]} and {size} in the examples"
+                )
+            return found[0]
+        least = max(stated.least or 0, 2)
+        greatest = GREATEST if stated.greatest is None else stated.greatest
+        if not (stated.least or 0) <= size <= greatest:
+            raise InvalidArgument(f"dynamic_shapes: the size {stated.name!r} is {size} in the example")
+        # Symbols of other exports are others: types and shapes of theirs are kept for a while.
+        symbol_name = f"{stated.name}#{next(_numbers)}"
+        made = self.sizes.symbol(symbol_name, self._example(max(size, least), least, greatest), least)
+        self.names[Symbol(symbol_name, least)] = stated.name
+        self._symbols[stated.name] = made, stated, size
+        return made
+
+    def _example(self, near: int, least: int, greatest: int) -> int:
+        for distance in range(1 << 16):
+            for found in (near - distance, near + distance):
+                if least <= found <= greatest and found not in self._taken:
+                    self._taken.add(found)
+                    return found
+        return near
+
+    def closed(self) -> set[str]:
+        """Names of sizes that may be known and are, for the function takes no others.
+
+        Raises:
+            CaptureError: it takes fewer sizes than were asked for.
+        """
+        found, names = [], set()
+        for terms, is_zero in self.sizes.is_zero.items():
+            if is_zero:
+                closed = {name for name in self._names_in(terms) if self._symbols[name][1].may_be_known}
+                names |= closed
+                if not closed:
+                    found.append(f"{self.text(Size(terms))} = 0")
+        for terms, is_positive in self.sizes.is_positive.items():
+            if self._leaves_range(terms, is_positive):
+                found.append(f"{self.text(Size(terms))} {'>' if is_positive else '<='} 0")
+        if found and not names:
+            raise CaptureError(
+                "the function takes only sizes for which "
+                + " and ".join(found)
+                + ": say that these sizes are known (leave them out of dynamic_shapes), give sizes that must "
+                "be equal one name, state their range, or change what compares them or makes numbers of them"
+            )
+        return names
+
+    def _names_in(self, terms: Any) -> set[str]:
+        atoms = [atom for monomial, _ in terms for atom in monomial]
+        found = {self.names[atom] for atom in atoms if isinstance(atom, Symbol)}
+        for atom in atoms:
+            if isinstance(atom, Quotient):
+                found |= self._names_in(atom.dividend) | self._names_in(atom.divisor)
+        return found
+
+    def _leaves_range(self, terms: Any, was: bool) -> bool:
+        """Whether a comparison comes out otherwise at an end of a range that was stated."""
+        symbols = {atom for monomial, _ in terms for atom in monomial if isinstance(atom, Symbol)}
+        if len(symbols) != 1:
+            return False
+        [symbol] = symbols
+        stated = self._symbols[self.names[symbol]][1]
+        ends = [end for end in (stated.least, stated.greatest) if end is not None]
+        if any(not isinstance(atom, Symbol) for monomial, _ in terms for atom in monomial):
+            return False
+        return any((evaluate(terms, {symbol: end}) > 0) != was for end in ends)
+
+    def relations(self) -> list[str]:
+        """Comparisons that the model was made by, for people."""
+        return [
+            f"{self.text(Size(terms))} {'>' if was else '<='} 0"
+            for terms, was in self.sizes.is_positive.items()
+        ]
+
+    def text(self, size: int | Size) -> str:
+        """An expression by the names of its sizes."""
+        found = repr(size)
+        for symbol, name in self.names.items():
+            found = found.replace(symbol.name, name)
+        return found
+
+
+_numbers = itertools.count()
