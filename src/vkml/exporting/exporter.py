@@ -21,6 +21,7 @@ from vkml.exporting.sizes import Dim, OpenSizes, stated_sizes
 from vkml.exporting.standard import written_in_standard
 from vkml.exporting.tidying import tidied
 from vkml.ir import Graph
+from vkml.ir.size import TooOpen
 from vkml.nn.module import Module
 from vkml.onnx import save_graph
 from vkml.ops.upgrading import NEWEST
@@ -118,7 +119,16 @@ def export(
         sizes = OpenSizes(_known_sizes(owner, arguments))
         with sizes.sizes.deciding():
             inputs = [(one.name, _input(one, sizes, closed)) for one in arguments]
-            graph = _graph(module, owner, inputs, (positional, named), output_names, training, opset_version)
+            try:
+                graph = _graph(
+                    module, owner, inputs, (positional, named), output_names, training, opset_version
+                )
+            except TooOpen as error:
+                raise CaptureError(
+                    f"{sizes.named(str(error))}: say that the size is known (leave it out of "
+                    "dynamic_shapes), or compute with what a model can compute sizes with: sums, products "
+                    "and whole quotients"
+                ) from error
         more = sizes.closed()
         if not more:
             break

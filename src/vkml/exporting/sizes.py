@@ -215,11 +215,14 @@ class OpenSizes:
         return [
             f"{self.text(Size(terms))} {'>' if was else '<='} 0"
             for terms, was in self.sizes.is_positive.items()
-        ]
+        ] + [f"{self.text(Size(terms))} != 0" for terms, was in self.sizes.is_zero.items() if not was]
 
     def text(self, size: int | Size) -> str:
         """An expression by the names of its sizes."""
-        found = repr(size)
+        return self.named(repr(size))
+
+    def named(self, found: str) -> str:
+        """A text with the names of sizes in the places of their symbols."""
         for symbol, name in self.names.items():
             found = found.replace(symbol.name, name)
         return found

@@ -636,6 +636,22 @@ def match(shapes):
     return made
 
 
+def scaled(value: int | Size, factor: float) -> int | Size:
+    """A size times a number, rounded down.
+
+    Raises:
+        TooOpen: of an open size and a number that is neither whole nor one over a whole one.
+    """
+    if not isinstance(value, Size):
+        return math.floor(value * factor)
+    if float(factor).is_integer():
+        return value * int(factor)
+    parts = round(1 / factor) if factor > 0 else 0
+    if not parts or 1 / parts != factor:
+        raise TooOpen(f"the size {value} is open, and {factor} times it is no expression of sizes")
+    return value // parts
+
+
 def is_multiple(value: int | Size, of: int) -> bool:
     """Whether a size is a multiple of a number, whatever the symbols are; this decides nothing."""
     if type(value) is int:

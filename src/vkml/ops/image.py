@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, Table, V, given
 from vkml.ir.operator import FLOAT, INTS, Array, AttributeType, Operator, operator
+from vkml.ir.size import TooOpen, scaled
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
     contiguous,
@@ -160,6 +162,28 @@ def _sizes_from_scales(
             )
         found.append((math.floor(extent), float(np.float32(scale)), float(extent)))
     return found
+
+
+def _open_output(
+    node: Node, dims: Sequence[int], scales: Array | None, sizes: Array | None
+) -> tuple[int, ...]:
+    """The sizes of an output some of whose input's are open.
+
+    Raises:
+        TooOpen: they are no expressions of these.
+    """
+    stated = node.attributes["axes"]
+    axes = range(len(dims)) if stated is None else normalise_axes(node, stated, len(dims))
+    found: list[Any] = list(dims)
+    if scales is not None and scales.size:
+        for axis, scale in zip(axes, scales.reshape(-1).tolist(), strict=True):
+            found[axis] = scaled(dims[axis], scale)
+        return tuple(found)
+    if node.attributes["keep_aspect_ratio_policy"] != "stretch" or sizes is None:
+        raise TooOpen(f"{node.label}: what keeps a ratio of open sizes is no expression of them")
+    for axis, size in zip(axes, integers(sizes), strict=True):
+        found[axis] = size
+    return tuple(found)
 
 
 def _sizes_from_sizes(
@@ -362,7 +386,10 @@ class Resize(Operator):
         )
         if has_unknown_value(inputs, needed):
             return [unknown_shape(x.dtype, x.rank)]
-        geometry = resize_geometry(node, x.dims, *(None if part is None else part.value for part in parts))
+        values = [None if part is None else part.value for part in parts]
+        if x.type.is_open and node.attributes["coordinate_transformation_mode"] != "tf_crop_and_resize":
+            return [check_size(node, x.dtype, _open_output(node, x.dims, *values[1:]))]
+        geometry = resize_geometry(node, x.dims, *values)
         return [check_size(node, x.dtype, geometry.output)]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:

@@ -10,9 +10,11 @@ import numpy as np
 from vkml.engine.array_likes import as_array
 from vkml.engine.ort_value import device_of, dtype_of
 from vkml.ir import DType, dtypes
+from vkml.ir.gradients import converted, expanded
+from vkml.ir.size import Size as OpenSize
 from vkml.tensors.promotion import checked, get_default_dtype, number_type
 from vkml.tensors.tensor import Tensor, device_name
-from vkml.tracing import value_of
+from vkml.tracing import EMITTER, Traced, apply, constant, value_of
 from vkml.tracing.meta import absent, is_meta
 
 Array = np.ndarray[Any, Any]
@@ -79,10 +81,21 @@ def full(
     """A tensor of one number throughout."""
     kind = checked(dtype) or number_type(fill_value)
     dims = tuple(size)
+    if any(isinstance(one, OpenSize) for one in dims):
+        return Tensor(_there(expanded(EMITTER, constant(fill_value, kind), dims), device))
     # Broadcast, where nobody needs the elements.
     number = np.asarray(fill_value, kind.storage)
     made = _of_array(np.broadcast_to(number, dims) if is_meta(device) else np.full(dims, number), device)
     return made.requires_grad_() if requires_grad else made
+
+
+def _there(value: Traced, device: Any) -> Traced:
+    """What is made of open sizes alone, on a device: it is computed wherever it is needed."""
+    if device is None or device_name(device) == "cpu":
+        return value
+    made = apply("Identity", value)
+    made.device = device_of(device_name(device))
+    return made
 
 
 def _sizes(size: Sequence[Any]) -> tuple[int, ...]:
@@ -135,6 +148,9 @@ def arange(
         start, end = 0, start
     is_float = any(isinstance(one, float) for one in (start, end, step))
     kind = checked(dtype) or (get_default_dtype() if is_float else dtypes.INT64)
+    if any(isinstance(one, OpenSize) for one in (start, end, step)):
+        ends = [constant(one, dtypes.INT64) for one in (start, end, step)]
+        return Tensor(_there(converted(EMITTER, apply("Range", *ends), kind), device))
     return _of_array(np.arange(start, end, step).astype(kind.storage), device)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from vkml.ir import dtypes
 from vkml.ir.gradients import converted, expanded, reshaped, transposed
+from vkml.ir.size import Size, is_same, plain
 from vkml.tensors import tensor as core
 from vkml.tensors.views import Reshaped, Sliced
 from vkml.tracing import EMITTER, Traced, apply, value_of
@@ -102,22 +103,44 @@ def _parsed(x: Tensor, index: Any) -> tuple[list[Range], list[int], dict[int, Te
                 ranges.append((0, size, 1))
                 shape.append(size)
         elif isinstance(entry, slice):
-            start, stop, step = entry.indices(x.shape[axis])
-            if step < 1:
-                raise ValueError("steps of ranges must be positive")
-            ranges.append((start, max(start, stop), step))
-            shape.append(len(range(start, stop, step)))
+            start, stop, step = _bounds(entry, x.shape[axis])
+            ranges.append((start, stop, step))
+            shape.append((stop - start + step - 1) // step)
         elif _is_array(entry):
             arrays[len(shape)] = _as_tensor(entry).to(x.device)
             for size in x.shape[axis : axis + _width(entry)]:
                 ranges.append((0, size, 1))
                 shape.append(size)
         else:
-            at, size = int(entry), x.shape[axis]
+            at, size = plain(entry), x.shape[axis]
             if not -size <= at < size:
                 raise IndexError(f"index {at} is out of bounds for axis {axis} of size {size}")
-            ranges.append((at % size, at % size + 1, 1))
+            first = at + size if at < 0 else at
+            ranges.append((first, first + 1, 1))
     return ranges, shape, arrays
+
+
+def _bounds(entry: slice, size: int) -> Range:
+    """Where a range begins and ends, the end not before the beginning, and its step."""
+    if type(size) is int and not any(isinstance(end, Size) for end in (entry.start, entry.stop)):
+        start, stop, step = entry.indices(size)
+    else:
+        # As `slice.indices`, which takes numbers alone.
+        step = 1 if entry.step is None else int(entry.step)
+        start = 0 if entry.start is None else _end(entry.start, size)
+        stop = size if entry.stop is None else _end(entry.stop, size)
+    if step < 1:
+        raise ValueError("steps of ranges must be positive")
+    return start, stop if stop > start else start, step
+
+
+def _end(given: Any, size: int) -> int:
+    """An end of a range, within the axis."""
+    at = plain(given)
+    if at < 0:
+        at = at + size
+        return at if at >= 0 else 0
+    return size if is_same(at, size) or at > size else at
 
 
 def _width(entry: Any) -> int:

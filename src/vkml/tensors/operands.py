@@ -10,9 +10,10 @@ import numpy as np
 
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted, expanded
+from vkml.ir.size import Size
 from vkml.tensors import tensor as core
 from vkml.tensors.promotion import get_default_dtype, result_type
-from vkml.tracing import EMITTER, Traced, apply, number, value_of
+from vkml.tracing import EMITTER, Traced, apply, constant, number, value_of
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -32,6 +33,8 @@ def value_as(operand: Operand, dtype: DType) -> Traced:
         return converted(EMITTER, operand.value, dtype)
     if isinstance(operand, bool | int | float | np.generic):
         return number(operand, dtype)
+    if isinstance(operand, Size):
+        return converted(EMITTER, constant(operand, INT64), dtype)
     if isinstance(operand, np.ndarray):
         return converted(EMITTER, core.Tensor(value_of(operand.copy())).value, dtype)
     raise TypeError(f"a tensor or a number is needed, not {type(operand).__name__}")

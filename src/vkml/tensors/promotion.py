@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.ir import DType, dtypes
+from vkml.ir.size import Size
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -64,7 +65,7 @@ def number_type(value: bool | int | float) -> DType:
     """The type that a number of the program has by itself."""
     if isinstance(value, bool | np.bool_):
         return dtypes.BOOL
-    return dtypes.INT64 if isinstance(value, int | np.integer) else _default
+    return dtypes.INT64 if isinstance(value, int | np.integer | Size) else _default
 
 
 def result_type(*operands: Any) -> DType:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted, reshaped
-from vkml.tensors.elementwise import abs, gt, mul, pow, sqrt, sub
-from vkml.tensors.operands import BOOL, INT64, axes_of, axis_of, floating, wrap
+from vkml.ir.size import Size
+from vkml.tensors.elementwise import abs, div, gt, mul, pow, sqrt, sub
+from vkml.tensors.operands import BOOL, INT64, axes_of, axis_of, floating, value_as, wrap
 from vkml.tracing import EMITTER, Traced, apply, constant
 
 if TYPE_CHECKING:
@@ -89,9 +90,10 @@ def var(
     axes = axes_of(dim, x.ndim)
     count = math.prod(x.shape[axis] for axis in axes)
     off = sub(x, mean(x, axes, True))
-    return mul(
-        sum(mul(off, off), axes, keepdim), 1 / max(count - correction, 0) if count > correction else math.nan
-    )
+    total = sum(mul(off, off), axes, keepdim)
+    if isinstance(count, Size):
+        return div(total, sub(wrap(value_as(count, x.dtype)), correction))
+    return mul(total, 1 / max(count - correction, 0) if count > correction else math.nan)
 
 
 def std(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.ir import dtypes
+from vkml.ir.size import plain
 from vkml.tensors.operands import INT64, axes_of, axis_of, check_broadcast, value_as, wrap
 from vkml.tensors.promotion import result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
@@ -23,7 +24,7 @@ def _dims_of(given: Sequence[Any]) -> tuple[int, ...]:
     """Sizes given one by one, or as one sequence."""
     if len(given) == 1 and isinstance(given[0], tuple | list):
         given = given[0]
-    return tuple(int(size) for size in given)
+    return tuple(plain(size) for size in given)
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
@@ -36,7 +37,7 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
         if not rest or count % rest:
             raise RuntimeError(f"the shape {dims} is not one for {count} elements")
         dims[dims.index(-1)] = count // rest
-    if math.prod(dims) != count or min(dims, default=0) < 0:
+    if any_of(size < 0 for size in dims) or math.prod(dims) != count:
         raise RuntimeError(f"the shape {dims} is not one for {count} elements")
     return x._shown(Reshaped(tuple(dims)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -43,7 +44,7 @@ class Size(tuple[int, ...]):
 
     def numel(self) -> int:
         """How many elements a tensor of these sizes has."""
-        return int(np.prod(self, dtype=np.int64))
+        return math.prod(self)
 
     def __repr__(self) -> str:
         return f"vkml.Size({list(self)})"

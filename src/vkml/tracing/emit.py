@@ -14,6 +14,7 @@ from vkml.ir import Constant, DType, Graph, Known, Node, Operator, TensorType, f
 from vkml.ir.gradients import Emitter
 from vkml.ir.operator import normalise_attributes
 from vkml.ir.scalar import Scalar
+from vkml.ir.size import Size, is_deciding
 from vkml.ir.types import ValueType
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.explain import explained
@@ -51,8 +52,20 @@ def apply_all(
 
 def constant(value: Any, dtype: DType) -> Traced:
     """A tensor whose elements belong to the structure of what is made of it."""
-    array = np.asarray(value, dtype.storage)
+    array = _with_open_sizes(value) if is_deciding() else None
+    if array is None:
+        array = np.asarray(value, dtype.storage)
     return Traced(tensor_type(dtype, array.shape), None, array, kind=Kind.CONSTANT)
+
+
+def _with_open_sizes(value: Any) -> Array | None:
+    """An array of objects, where open sizes are among the elements; None where there are none."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return None
+    elements = np.asarray(value, object)
+    if not any(isinstance(element, Size) for element in elements.reshape(-1)):
+        return None
+    return elements
 
 
 def number(value: float, dtype: DType) -> Traced:
@@ -104,6 +117,11 @@ def _template(
     return _Template(node, operator)
 
 
+def _contents(array: Array) -> Hashable:
+    """Equal for equal elements: those of open sizes are objects."""
+    return array.tobytes() if array.dtype != object else (array.shape, *array.reshape(-1).tolist())
+
+
 def _inferred(template: _Template, known: Sequence[Known | None]) -> Sequence[ValueType]:
     try:
         with explained(template.node, "its types cannot be inferred"):
@@ -122,7 +140,7 @@ def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[Tensor
         if value is not None:
             if value.data is None or value.kind is Kind.DATA:
                 raise TypeError(f"{template.node.op}: input {at} decides shapes and must be a constant")
-            key.append(np.asarray(value.data).tobytes())
+            key.append(_contents(np.asarray(value.data)))
     found = template.types.get(tuple(key))
     if found is None:
         known = [

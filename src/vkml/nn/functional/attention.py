@@ -10,6 +10,7 @@ from vkml.ir import dtypes
 from vkml.nn.functional.dropout import dropout
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+from vkml.tensors.creation import arange
 from vkml.tracing import Traced, apply, constant
 
 
@@ -111,4 +112,7 @@ def attention_weights(
 
 
 def _triangle(rows: int, keys: int) -> Traced:
-    return constant(np.tri(rows, keys, dtype=np.bool_), dtypes.BOOL)
+    if isinstance(rows, int) and isinstance(keys, int):
+        return constant(np.tri(rows, keys, dtype=np.bool_), dtypes.BOOL)
+    places = [arange(size) for size in (rows, keys)]
+    return op.le(places[1], op.unsqueeze(places[0], 1)).value

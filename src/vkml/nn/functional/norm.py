@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64
+from vkml.ir.size import Size
 from vkml.nn.functional.arguments import require_floats, throughout
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
@@ -79,7 +80,11 @@ def batch_norm(
         with no_grad():
             batch_mean, batch_var = (Tensor(value).detach() for value in found)
             _move(running_mean, batch_mean, momentum)
-            _move(running_var, op.mul(batch_var, count / max(count - 1, 1)), momentum)
+            if isinstance(count, Size):
+                unbiased = op.div(op.mul(batch_var, count), count - 1)
+            else:
+                unbiased = op.mul(batch_var, count / max(count - 1, 1))
+            _move(running_var, unbiased, momentum)
     return Tensor(made)
 
 

@@ -6,10 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from vkml.ir import Node
-from vkml.ir.dtypes import INT64
 from vkml.ir.gradients import zeros
 from vkml.nn.functional.arguments import Sizes, batched, require_floats, sizes
 from vkml.ops.pool import window_counts
@@ -62,9 +59,7 @@ def _max_pool(
         return made.squeeze(0) if is_single else made
     values, places = map(Tensor, apply_all("MaxPool", [x.value], 2, **windows))
     # ONNX counts through all planes, PyTorch within each.
-    plane = math.prod(x.shape[2:])
-    firsts = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank) * plane
-    places = op.sub(places, Tensor(constant(firsts, INT64)))
+    places = op.remainder(places, math.prod(x.shape[2:]))
     return (values.squeeze(0), places.squeeze(0)) if is_single else (values, places)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.ir.dtypes import FLOAT32, INT64
+from vkml.ir.size import Size, scaled
 from vkml.nn.functional.adaptive import _adaptive_avg_pool
 from vkml.nn.functional.arguments import require_floats
 from vkml.tensors import Tensor
@@ -68,7 +69,7 @@ def interpolate(
         wanted = _each(size, rank, "size", int)
     else:
         scales = _each(scale_factor, rank, "scale_factor", float)
-        wanted = [math.floor(size * scale) for size, scale in zip(own, scales, strict=True)]
+        wanted = [scaled(size, scale) for size, scale in zip(own, scales, strict=True)]
         if recompute_scale_factor or align_corners:
             scales = None  # corners on corners, whatever the scale
     if min(wanted) < 1 or min(own) < 1:
@@ -95,10 +96,15 @@ def _targets(
 ) -> list[Any]:
     """Resize's inputs: scales where there are any from which it makes these sizes."""
     if scales is not None:
-        made = np.floor(np.asarray(own, np.float32) * np.asarray(scales, np.float32))
-        if tuple(made.astype(int)) == tuple(wanted):
+        is_open = any(isinstance(size, Size) for size in own)
+        if is_open or [_floored(*pair) for pair in zip(own, scales, strict=True)] == list(wanted):
             return [x.value, None, constant([1.0, 1.0, *scales], FLOAT32)]
     return [x.value, None, None, constant([*x.shape[:2], *wanted], INT64)]
+
+
+def _floored(size: int, scale: float) -> int:
+    """The size that Resize, which computes in float32, makes by a scale."""
+    return math.floor(np.float32(size) * np.float32(scale))
 
 
 def _method(mode: str, align_corners: bool | None, antialias: bool) -> dict[str, Any]:
