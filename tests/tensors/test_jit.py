@@ -365,6 +365,32 @@ def test_detached_state_is_that_of_each_run() -> None:
     assert [step(vkml.ones(2)).tolist()[0] for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
+def test_a_function_that_hands_on_a_parameter_hands_on_that_of_each_run() -> None:
+    """It was the parameter of the capture: training stood still behind the second step."""
+
+    class Same(vkml.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient
+
+    w = vkml.tensor([1.0, 2.0], requires_grad=True)
+    optimizer = vkml.optim.SGD([w], lr=0.25)
+
+    @vkml.jit
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = Same.apply(w).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert [step().item() for _ in range(4)] == [5.0, 5 / 4, 5 / 16, 5 / 64]
+
+
 def test_a_capture_that_fails_leaves_tensors_as_they_were() -> None:
     state, calls, kept = vkml.zeros(2), [0], []
 

@@ -52,6 +52,11 @@ class Placement:
     """Whether the CPU was named, too, and takes what the sites have no memory for."""
     assigned: tuple[tuple[str, str], ...] = ()
     """Patterns of nodes' names, and the device that these run on; the first that fits counts."""
+    named: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Names of nodes, and the device that these run on; others run where what they read is made."""
+    bucket_bytes: int | None = None
+    """Bytes that other devices wait for with which a piece ends, that they are sent while the next one runs;
+    None: a piece ends where its device waits."""
 
     @property
     def device(self) -> Device | None:
@@ -104,7 +109,9 @@ def place(graph: Graph, placement: Placement) -> Places:
         device = wanted[key]
         if device != CPU:
             first = names.index(device)
-            is_assigned = bool(placement.assigned) and _assigned(node, placement) is not None
+            is_assigned = bool(placement.named) or (
+                bool(placement.assigned) and _assigned(node, placement) is not None
+            )
             candidates = [first] if is_assigned else range(first, len(names))
             device = next((names[n] for n in candidates if key not in refused[n]), CPU)
             if device == CPU:
@@ -117,6 +124,8 @@ def place(graph: Graph, placement: Placement) -> Places:
 
 def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str]:
     """First output of each node → the device that it is to run on."""
+    if placement.named:
+        return _named(graph, placement)
     wanted: dict[str, str | None] = {}
     rest: Sequence[Node] = graph.nodes
     if placement.assigned:
@@ -137,6 +146,21 @@ def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str
         rest = rest[count:]
     wanted.update((node.key, CPU) for node in rest)
     return wanted  # type: ignore[return-value]
+
+
+def _named(graph: Graph, placement: Placement) -> dict[str, str]:
+    """First output of each node → the device that it is to run on, where nodes have these by their names."""
+    first = placement.sites[0].name if placement.sites else CPU
+    made_on: dict[str, str] = {}
+    wanted = {}
+    for node in graph.nodes:
+        # What a pass has made of a node has that one's name in front of its own.
+        device = placement.named.get(node.name) or placement.named.get(node.name.partition("/")[0])
+        if device is None:
+            device = next((made_on[name] for name in node.reads if name in made_on), first)
+        wanted[node.key] = device
+        made_on.update(dict.fromkeys(node.outputs, device))
+    return wanted
 
 
 def _assigned(node: Node, placement: Placement) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vkml.errors import CaptureError
 from vkml.tracing import Traced
-from vkml.tracing.value import next_serial
+from vkml.tracing.value import mode, next_serial
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -41,6 +41,8 @@ class Capture:
         graded: tensors that were given gradients.
         numbers: of the program, that are read anew in each run.
         guards: say whether a run would still do what was captured; otherwise the function is captured anew.
+        endings: called, by whoever left them there, when the function has returned and is still captured.
+        restored: called when everything has the values of before.
     """
 
     def __init__(self) -> None:
@@ -51,6 +53,8 @@ class Capture:
         self.graded: dict[int, Tensor] = {}
         self.numbers: list[CapturedNumber] = []
         self.guards: list[Callable[[], bool]] = []
+        self.endings: dict[int, Callable[[], None]] = {}
+        self.restored: list[Callable[[], None]] = []
 
     def restore(self) -> None:
         """Gives what was written the values of before, and takes gradients away."""
@@ -58,6 +62,8 @@ class Capture:
             tensor._replace(before)
         for tensor in self.graded.values():
             tensor.grad = None
+        for act in self.restored:
+            act()
 
 
 class _Captures(threading.local):
@@ -82,7 +88,18 @@ def capture() -> Iterator[Capture]:
     if captures.latest is not None:
         raise CaptureError("a captured function cannot capture another one")
     found = captures.latest = Capture()
+    mode.captures = True
     try:
         yield found
     finally:
-        captures.latest = None
+        captures.latest, mode.captures = None, False
+
+
+@contextlib.contextmanager
+def uncaptured() -> Iterator[None]:
+    """What is made in it counts as there before a capture that is going on, whose runs go on from it."""
+    latest, captures.latest, mode.captures = captures.latest, None, False
+    try:
+        yield
+    finally:
+        captures.latest, mode.captures = latest, latest is not None

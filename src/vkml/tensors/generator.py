@@ -15,15 +15,17 @@ from vkml.ir import dtypes
 from vkml.ir.gradients import reshaped, sliced
 from vkml.ops.philox import STATE_WORDS, blocks_of
 from vkml.tensors.backward import compute_later
-from vkml.tensors.capture import captures
+from vkml.tensors.capture import uncaptured
 from vkml.tensors.creation import _of_array
 from vkml.tensors.tensor import Tensor, device_name
-from vkml.tracing import EMITTER, Traced, apply, apply_all, number
+from vkml.tracing import EMITTER, Traced, apply, apply_all, constant, number
 from vkml.tracing.value import tracking
 
 DEFAULT_SEED = 67280421310721
 """With which generators begin, PyTorch's choice."""
 _MOST_BLOCKS = 1 << 32
+_KEYS_APART = 0x9E3779B9
+"""Between the upper halves of streams' keys: 2^32 divided by the golden ratio."""
 _lock = threading.RLock()
 
 
@@ -54,7 +56,7 @@ class Generator:
     """
 
     def __init__(self, device: Any = "cpu") -> None:
-        with _uncaptured():
+        with uncaptured():
             self._state = Tensor(_begun(DEFAULT_SEED, device_name(device)))
         self._seed = DEFAULT_SEED
 
@@ -120,7 +122,9 @@ class Generator:
             blocks = blocks_of(words)
             if skip + blocks >= _MOST_BLOCKS:
                 state, skip = self._state.value, 0
-            parts = apply_all("Philox", [state, number(skip, dtypes.UINT32)], 4, domain="vkml", blocks=blocks)
+            parts = apply_all(
+                "Philox", [_of_stream(state), number(skip, dtypes.UINT32)], 4, domain="vkml", blocks=blocks
+            )
             after = apply("PhiloxAdvance", state, number(skip + blocks, dtypes.UINT32), domain="vkml")
             self._state._write(after)
             compute_later(after)
@@ -141,19 +145,38 @@ def _base(state: Traced) -> tuple[Traced, int]:
     return state, 0
 
 
-def _begun(seed: int, device: str) -> Traced:
-    words = [seed & 0xFFFFFFFF, seed >> 32, *[0] * (STATE_WORDS - 2)]
-    return _of_array(np.array(words, np.uint32), device).value
+class _Stream(threading.local):
+    number = 0
+
+
+_stream = _Stream()
 
 
 @contextlib.contextmanager
-def _uncaptured() -> Iterator[None]:
-    """What is made in it counts as there before a capture that is going on, whose runs go on from it."""
-    latest, captures.latest = captures.latest, None
+def drawing_from(stream: int) -> Iterator[None]:
+    """Has this thread's generators draw from streams of their own: replicas of a model need other numbers.
+
+    Args:
+        stream: 0 for the generators' own.
+    """
+    before, _stream.number = _stream.number, stream
     try:
         yield
     finally:
-        captures.latest = latest
+        _stream.number = before
+
+
+def _of_stream(state: Traced) -> Traced:
+    """The state from which the thread's stream draws: of another key."""
+    if not _stream.number:
+        return state
+    words = [0, _stream.number * _KEYS_APART % (1 << 32), *[0] * (STATE_WORDS - 2)]
+    return apply("Add", state, constant(np.array(words), dtypes.UINT32))
+
+
+def _begun(seed: int, device: str) -> Traced:
+    words = [seed & 0xFFFFFFFF, seed >> 32, *[0] * (STATE_WORDS - 2)]
+    return _of_array(np.array(words, np.uint32), device).value
 
 
 _defaults: dict[str, Generator] = {}
@@ -186,7 +209,7 @@ def generator_of(device: Any = None, generator: Generator | None = None) -> Gene
             # One device may be asked for by several names.
             found = _defaults[name] = _defaults.get(found.device, found) if where is None else found
             if found._seed != _seed:
-                with _uncaptured():
+                with uncaptured():
                     found.manual_seed(_seed)
             _defaults[found.device] = found
     return found

@@ -155,6 +155,8 @@ class _Capture:
             try:
                 made = function(*_filled(arguments, left), **_filled(named, left))
                 results: list[Tensor] = []
+                for end in seen.endings.values():
+                    end()
                 _flattened(made, results)
                 self._written = [tensor for tensor, _ in seen.written.values()]
                 targets = [tensor.value for tensor in (*results, *self._written)]
@@ -165,8 +167,6 @@ class _Capture:
         del made
         _refuse_kept(seen, results)
         pending = [value for value in targets if value.data is None]
-        if len({id(value.device) for value in pending if not value.is_free}) > 1:
-            raise CaptureError("a captured function computes on one device")
         recorded = Recorded(pending, held=False)
         order = {id(value): at for at, value in enumerate(recorded.wanted)}
         self._places = [None if value.data is not None else order[id(value)] for value in targets]

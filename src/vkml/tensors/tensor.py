@@ -27,6 +27,7 @@ from vkml.tensors.random_in_place import RandomInPlace
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
 from vkml.tracing.meta import META, absent, is_meta
+from vkml.tracing.moves import moved, name_of
 from vkml.tracing.value import Kind, mode, tracking
 
 Array = np.ndarray[Any, Any]
@@ -321,8 +322,10 @@ class Tensor(Operations, RandomInPlace):
         if is_meta(name):
             found = Tensor(absent(self.dtype, self.shape))
             return found.requires_grad_() if self.requires_grad else found
-        moved = value_of(self._elements(), device_of(name))
-        return Tensor(joined_to(moved, self.value, self.device))
+        if captures.latest is not None:
+            return Tensor(_sent(self.value, device_of(name)))
+        made = value_of(self._elements(), device_of(name))
+        return Tensor(joined_to(made, self.value, self.device))
 
     def _become_elsewhere(self, arguments: Sequence[Any], device: Any, dtype: DType | None) -> None:
         """Becomes what `to` makes of it; the element type of floats alone changes."""
@@ -640,11 +643,16 @@ def _there(value: Traced, device: Any) -> Traced:
     if value.device is device and (device is None or not value.is_free):
         return value
     if value.device is not None and value.device is not device:
-        return Tensor(value).to("cpu" if device is None else device.info.name).value
+        return Tensor(value).to(name_of(device)).value
     # Of the host, or of constants alone: the device computes it, or takes it as it comes.
     made = apply("Identity", value)
     made.device = device
     return made
+
+
+def _sent(value: Traced, device: Any) -> Traced:
+    """A value on another device, computed there with all else that is captured."""
+    return _there(value, device) if value.is_free else moved(value, device)
 
 
 def device_name(device: Any) -> str:

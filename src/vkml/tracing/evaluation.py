@@ -27,6 +27,7 @@ from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, Value
 from vkml.ops.upgrading import NEWEST
 from vkml.tracing import precision
+from vkml.tracing.moves import Moved, devices_of, name_of
 from vkml.tracing.value import Application, Joined, Kind, Origin, Traced, place_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Recorded:
         """Serial of an application and number of an output → the value's number."""
         self._leaf_numbers: dict[int, int] = {}
         self.wanted = self._wanted(targets, held)
+        self.is_on_several = any([type(made) is Moved and made.is_between for made in self.applications])
+        """Whether it is computed on several devices."""
         self.key = self._key()
 
     def _wanted(self, targets: Sequence[Traced], held: bool) -> list[Traced]:
@@ -101,7 +104,17 @@ class Recorded:
             assert value.application is not None
             key.append(places[value.application.serial, value.index])
             key.append(value.device is None)
+        if self.is_on_several:
+            key += [id(application.device) for application in self.applications]
+            key += [id(value.device) for value in self.wanted]
+            key.append(self.bucket_bytes)
         return tuple(key)
+
+    @property
+    def bucket_bytes(self) -> int | None:
+        """See `moved`; the least of what is asked for."""
+        asked = [made.bucket_bytes for made in self.applications if isinstance(made, Moved)]
+        return min((found for found in asked if found is not None), default=None)
 
     def _leaf(self, value: Traced, key: list[Any]) -> int:
         """The number of a known value: below 0. What it is becomes part of the key where it comes first."""
@@ -165,7 +178,7 @@ class Program:
     Args:
         recorded: something that is built so.
         varying: which of its numbers are inputs.
-        device: where it is computed.
+        device: where it is computed, unless that is on several.
         donated: leaves that are not needed behind a run, and which of the wanted values are to be written
             over each.
     """
@@ -200,7 +213,8 @@ class Program:
         self.origins = recorded.origins
         """Where the program applied each operator when this was planned."""
         with collector_paused():
-            self.runner = Runner(prepare_normalised(graph), _setting(device))
+            setting = _setting_of_several(recorded) if recorded.is_on_several else _setting(device)
+            self.runner = Runner(prepare_normalised(graph), setting)
 
     def run(self, recorded: Recorded, looked_at: Sequence[Traced] = ()) -> list[Any]:
         """What was recorded, computed.
@@ -310,7 +324,8 @@ renew_in_child(_renew)
 def evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced] = ()) -> None:
     """Computes values, with whatever else of what they are made of a tensor of the program holds.
 
-    Values on several devices are computed by one plan each.
+    Values on several devices are computed by one plan each, unless what they are made of goes from one device
+    to another: then by one.
 
     Args:
         targets: known ones are left alone.
@@ -324,16 +339,20 @@ def evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced] = ()) -> Non
     for value in targets:
         if value.data is None:
             devices.setdefault(id(value.device), []).append(value)
-    for values in devices.values():
+    while devices:
         # What a tensor of the program holds may have come along with what another device computed.
-        unknown = [value for value in values if value.data is None]
-        if unknown:
-            _evaluate(unknown, looked_at)
+        unknown = [value for value in devices.pop(next(iter(devices))) if value.data is None]
+        if not unknown:
+            continue
+        recorded = Recorded(unknown)
+        if recorded.is_on_several and devices:
+            unknown += [value for values in devices.values() for value in values if value.data is None]
+            devices.clear()
+            recorded = Recorded(unknown)
+        _evaluate(recorded, unknown[0].device, looked_at)
 
 
-def _evaluate(targets: Sequence[Traced], looked_at: Sequence[Traced]) -> None:
-    recorded = Recorded(targets)
-    device = targets[0].device
+def _evaluate(recorded: Recorded, device: Device | None, looked_at: Sequence[Traced]) -> None:
     try:
         made = _program(recorded, device).run(recorded, looked_at)
     except Error as error:
@@ -380,6 +399,21 @@ def _setting(device: Device | None) -> Setting:
         setting = Setting(_LABEL, placement, options, (), _announce, lambda: None)
         found = _settings[key] = (device, setting)
     return found[1]
+
+
+def _setting_of_several(recorded: Recorded) -> Setting:
+    """As `_setting`, where each application is computed on the device that it is of."""
+    devices = devices_of(recorded.applications, recorded.wanted)
+    known = {name_of(made.device): made.device for made in recorded.applications if made.device is not None}
+    known.update({name_of(v.device): v.device for v in recorded.wanted if v.device is not None})
+    one = _setting(None)
+    placement = replace(
+        one.placement,
+        sites=tuple([site for device in known.values() for site in _setting(device).placement.sites]),
+        named={f"#{at}": name for at, name in devices.items()},
+        bucket_bytes=recorded.bucket_bytes,
+    )
+    return replace(one, placement=placement)
 
 
 _warned: set[str] = set()

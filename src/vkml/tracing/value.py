@@ -56,10 +56,12 @@ class _Mode(threading.local):
     tracks = True
     finds_anomalies = False
     finds_nan = False
+    captures = False
 
 
 mode = _Mode()
-"""Whether what this thread records keeps its history for gradients, and whether these are looked through."""
+"""Whether what this thread records keeps its history for gradients, whether these are looked through, and
+whether it is captured, to run again for other data."""
 
 
 @contextlib.contextmanager
@@ -195,7 +197,7 @@ class Joined(Application):
     def output(self, at: int) -> Traced:
         value = super().output(at)
         given = self.inputs[at]
-        if value.data is None and given is not None:
+        if value.data is None and given is not None and not mode.captures:
             value.data = given.data
         return value
 

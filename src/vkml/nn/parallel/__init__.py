@@ -1,0 +1,6 @@
+"""Modules that compute on several devices at a time, as in `torch.nn.parallel`."""
+
+from vkml.nn.parallel.data_parallel import DataParallel, data_parallel
+from vkml.nn.parallel.scatter_gather import gather, scatter
+
+__all__ = ["DataParallel", "data_parallel", "gather", "scatter"]
