@@ -67,6 +67,11 @@ class Fetching:
         for array, at in self._late:
             array.reshape(-1).view(np.uint8)[:] = self._device.download(self._source, at, array.nbytes)
 
+    def has_finished(self) -> bool:
+        """Whether `finish` would not have to wait."""
+        assert self._submission is not None
+        return self._submission.wait(0.0, 0.0)
+
     def settle(self) -> None:
         """Waits for copies that nobody wants any more."""
         if self._submission is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +17,38 @@ from vkml.engine.turns import Turn, is_owned
 from vkml.ir import TensorType
 from vkml.ir.size import Symbol, concrete
 
+if TYPE_CHECKING:
+    from vkml.engine.placement import Placement
+    from vkml.vulkan import Queue
+
 Array = np.ndarray[Any, Any]
 RESIDENT_BYTES = 1 << 16
 """Bytes from which on a value stays on its device for what reads it there later."""
 PASSED_BYTES = 32 << 20
 """Likewise for what another GPU alone reads: it is passed on in chunks, two of which travel at a time."""
+AHEAD = 2
+"""Programs of a device that are submitted at a time, where they need not wait for each other on the host: one
+runs, and one behind it, so that what comes from other devices meanwhile is next."""
+_SPIN_SECONDS = 0.002
+_SLICE_SECONDS = 0.0005
+"""Between looks at other devices, once it has taken longer than that."""
 Targets = Mapping[str, DeviceArray]
+
+
+class Queues:
+    """The queue of each device that programs of a flight share, so that they run in the order of submission.
+
+    Args:
+        placement: of the nodes; only where these have their devices by name do programs share a queue.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        devices = {site.name: site.device for site in placement.sites} if placement.named else {}
+        self._of = {name: device.context.next_queue() for name, device in devices.items()}
+
+    def of(self, device: str) -> Queue | None:
+        """The queue on a device; None: any."""
+        return self._of.get(device)
 
 
 @dataclass(frozen=True)
@@ -48,15 +75,18 @@ class Flight(Turn):
 
     A program of a GPU is submitted and left to itself; meanwhile others are submitted, and the CPU's run.
     What one GPU makes for a later program of its own stays there; large values that another GPU reads are
-    passed on to it in chunks; the rest passes through the host.
+    passed on to it in chunks; the rest passes through the host. Where programs of a device share a queue, one
+    that reads what another one of them makes is submitted behind it at once.
 
     Args:
         programs: in an order in which they can run one by one.
         types: of the values between them.
+        behind: of each program, others that have to begin before it: they read what it writes over.
     """
 
     programs: list[Bound]
     types: Mapping[str, TensorType] = field(default_factory=dict)
+    behind: Sequence[Collection[int]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +99,7 @@ class Flight(Turn):
         hosts = {program.device for program in self.programs if isinstance(program, CpuBound)}
         self._linked = [
             [
-                (name, RESIDENT_BYTES if program.device in readers[name] else PASSED_BYTES)
+                (name, _least(program, readers[name]))
                 for name in program.outputs
                 if isinstance(program, VulkanBound)
                 and name in readers
@@ -92,14 +122,20 @@ class Flight(Turn):
             OutOfMemory: there is too little.
         """
         made: list[Bound] = []
+        queues: dict[str, Queue] = {}
         try:
             for program in self.programs:
-                made.append(program.another())
+                if isinstance(program, VulkanBound) and program.is_chained:
+                    if program.device not in queues:
+                        queues[program.device] = program.on.context.next_queue()
+                    made.append(program.another(queues[program.device]))
+                else:
+                    made.append(program.another())
         except BaseException:
             for program in made:
                 program.close()
             raise
-        return Flight(made, self.types)
+        return Flight(made, self.types, self.behind)
 
     def run_only(self, feeds: Sequence[Value], bound: tuple[int, ...]) -> list[Value]:
         """Runs the only program there is.
@@ -133,27 +169,32 @@ class Flight(Turn):
             targets: values to write outputs into.
             profile: receives the time of every step; programs then run one by one.
         """
-        waiting = list(zip(self.programs, self._linked, strict=True))
+        waiting = list(range(len(self.programs)))
         submitted: list[_Submitted] = []
+        ahead: dict[str, DeviceArray] = {}
+        """What programs that have been submitted make on their devices."""
         try:
             while waiting or submitted:
                 require_going()
-                at = self._next(waiting, values)
+                at = self._next(waiting, submitted, values, ahead)
                 if at is None:
-                    self._finish(submitted[0], values, wanted)
-                    submitted.pop(0)
+                    self._finish(submitted.pop(_finished_first(submitted)), values, wanted)
                     continue
-                program, linked = waiting.pop(at)
-                given = [values[name] for name in program.inputs]
+                waiting.remove(at)
+                program = self.programs[at]
+                given = [values[name] if name in values else ahead[name] for name in program.inputs]
                 if isinstance(program, CpuBound):
                     self._run_on_cpu(program, given, bound, values, profile)
                     continue
                 assert isinstance(program, VulkanBound)
-                places = self._places(program, linked, known, targets)
+                places = self._places(program, self._linked[at], known, targets)
                 submitted.append(_Submitted(program, program.start(given, bound, places)))
                 if profile is not None:
                     self._finish(submitted.pop(), values, wanted)
                     profile += timed_levels(program)
+                elif program.is_chained and places is not None:
+                    there = zip(program.outputs, places, strict=True)
+                    ahead.update((name, place) for name, place in there if place is not None)
             for name in wanted:
                 value = values.get(name)
                 if value is not None and value is self._held.get(name):
@@ -164,14 +205,42 @@ class Flight(Turn):
                     program.settle()
             raise
 
-    @staticmethod
-    def _next(waiting: Sequence[tuple[Bound, Any]], values: Mapping[str, Value]) -> int | None:
-        """Which of the programs has all that it reads, rather one of a GPU; None: all wait for others."""
-        ready = [
-            at for at, (program, _) in enumerate(waiting) if all(name in values for name in program.inputs)
-        ]
-        on_gpu = (at for at in ready if not isinstance(waiting[at][0], CpuBound))
-        return next(on_gpu, ready[0] if ready else None)
+    def _next(
+        self,
+        waiting: Sequence[int],
+        submitted: Sequence[_Submitted],
+        values: Mapping[str, Value],
+        ahead: Mapping[str, DeviceArray],
+    ) -> int | None:
+        """Which of the programs has all that it reads; None: all wait for others.
+
+        Rather one of a GPU; where they share queues, rather a late one: others wait for what it makes.
+        """
+        ready = [at for at in waiting if self._is_ready(at, waiting, submitted, values, ahead)]
+        gpus = [at for at in ready if not isinstance(self.programs[at], CpuBound)]
+        if not gpus:
+            return ready[0] if ready else None
+        first = self.programs[gpus[0]]
+        if not isinstance(first, VulkanBound) or not first.is_chained:
+            return gpus[0]
+        return gpus[-1]
+
+    def _is_ready(
+        self,
+        at: int,
+        waiting: Sequence[int],
+        submitted: Sequence[_Submitted],
+        values: Mapping[str, Value],
+        ahead: Mapping[str, DeviceArray],
+    ) -> bool:
+        program = self.programs[at]
+        if self.behind and any(other in waiting for other in self.behind[at]):
+            return False
+        if not isinstance(program, VulkanBound) or not program.is_chained:
+            return all(name in values for name in program.inputs)
+        if sum(each.program.on is program.on for each in submitted) >= AHEAD:
+            return False
+        return all(name in values or _is_on(ahead.get(name), program) for name in program.inputs)
 
     def _places(
         self,
@@ -226,6 +295,40 @@ class Flight(Turn):
         self.programs.clear()
         self._linked.clear()
         self._held.clear()
+
+
+def _least(program: Bound, readers: Collection[str]) -> int:
+    """From how many bytes on a value stays on the GPU that makes it."""
+    if program.device not in readers:
+        return PASSED_BYTES
+    is_chained = isinstance(program, VulkanBound) and program.is_chained
+    return 0 if is_chained and len(readers) == 1 else RESIDENT_BYTES
+
+
+def _is_on(value: DeviceArray | None, program: VulkanBound) -> bool:
+    return value is not None and value.device is program.on
+
+
+def _finished_first(submitted: Sequence[_Submitted]) -> int:
+    """Which of the programs is done; waits for one. Those of a device end in the order of submission."""
+    heads: dict[str, int] = {}
+    for at, each in enumerate(submitted):
+        heads.setdefault(each.program.device, at)
+    if len(heads) == 1:
+        return 0
+    start = perf_counter()
+    while True:
+        for at in heads.values():
+            if submitted[at].program.has_finished(submitted[at].running):
+                return at
+        passed = perf_counter() - start
+        if passed < _SPIN_SECONDS:
+            continue
+        first = submitted[0]
+        if first.program.time_limit is not None and passed > first.program.time_limit:
+            return 0  # which says so
+        first.running.binding.submission.wait(0.0, _SLICE_SECONDS)
+        require_going()
 
 
 def timed(

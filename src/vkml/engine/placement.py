@@ -10,6 +10,7 @@ from glob import escape
 from typing import TYPE_CHECKING
 
 from vkml.cpu.memory import amount
+from vkml.engine.overlap import stages
 from vkml.ir import Graph, GraphIndex, Node
 from vkml.lowering.cpu_memory import peak_bytes
 from vkml.lowering.vulkan import Piece, refusals
@@ -54,9 +55,10 @@ class Placement:
     """Patterns of nodes' names, and the device that these run on; the first that fits counts."""
     named: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Names of nodes, and the device that these run on; others run where what they read is made."""
+    late: frozenset[str] = frozenset()
+    """Values that other devices have other work than to wait for; see `cut_for_overlap`."""
     bucket_bytes: int | None = None
-    """Bytes that other devices wait for with which a piece ends, that they are sent while the next one runs;
-    None: a piece ends where its device waits."""
+    """Bytes of these that end a piece; None: as many as others have found good."""
 
     @property
     def device(self) -> Device | None:
@@ -232,19 +234,10 @@ def cut(graph: Graph, device_of: Mapping[str, str]) -> list[tuple[str, Piece]]:
         graph: specialised and fused.
         device_of: first output of each node → device name.
     """
-    stage_of: dict[str, int] = {}
-    home: dict[str, str] = {}
+    stage_of = stages(graph, device_of)
     pieces: dict[tuple[int, str], list[Node]] = {}
     for node in graph.nodes:
-        device = device_of[node.key]
-        stage = 0
-        for name in node.reads:
-            if name in stage_of:
-                stage = max(stage, stage_of[name] + (home[name] != device))
-        for name in node.outputs:
-            if name:
-                stage_of[name], home[name] = stage, device
-        pieces.setdefault((stage, device), []).append(node)
+        pieces.setdefault((stage_of[node.key], device_of[node.key]), []).append(node)
     index = GraphIndex.of(graph)
     cuts = []
     for key in sorted(pieces):

@@ -16,10 +16,12 @@ import numpy as np
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
-from vkml.engine.flight import Flight, Timing
-from vkml.engine.placement import Placement, cut, place
+from vkml.engine.flight import Flight, Queues, Timing
+from vkml.engine.overlap import cut_for_overlap, stages, with_copies
+from vkml.engine.placement import CPU, Placement, cut, place
 from vkml.engine.plan_memory import budget_of, check_peak, check_program, check_results
 from vkml.engine.programs import Bound, Prepared, VulkanBound
+from vkml.engine.written_over import Pairs, written_over
 from vkml.errors import DeviceError, EngineError, Fail, OutOfMemory
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, TensorType
@@ -38,7 +40,7 @@ from vkml.passes.fuse import members
 if TYPE_CHECKING:
     from vkml.engine.options import SessionOptions
     from vkml.engine.trips import Wiring
-    from vkml.vulkan import Device
+    from vkml.vulkan import Device, Queue
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
@@ -80,6 +82,10 @@ class Plan:
     is_closed: bool = False
     reasons: tuple[str, ...] = ()
     """Why a device does not run all nodes."""
+    donated: Pairs = frozenset()
+    """Of several programs, inputs and outputs that may be at one address."""
+    behind: Sequence[Collection[int]] = ()
+    """See `Flight`."""
     _most_flights: int = field(default=1, init=False)
     _is_growing: bool = field(default=False, init=False)
     """Whether a thread, the one that holds `_growing`, is making a flight."""
@@ -233,36 +239,53 @@ class Plan:
         """
         shapes = self._output_shapes(known)
         targets = {}
+        lying = self._lying(feeds)
         for name, there in places.items():
             dtype, shape = self._output_types[name].dtype, shapes[name]
             if isinstance(there, DeviceArray):
                 check_target(there, dtype, shape, name)
-                is_read = self._needs_other_memory(name, there, feeds, wanted)
+                is_read = self._needs_other_memory(name, there, lying, wanted)
                 targets[name] = DeviceArray(there.device, dtype, shape) if is_read else there
             else:
                 targets[name] = DeviceArray(there, dtype, shape)
         return targets
 
     def _needs_other_memory(
-        self, output: str, target: DeviceArray, feeds: Sequence[Value], wanted: Sequence[str]
+        self,
+        output: str,
+        target: DeviceArray,
+        lying: Mapping[tuple[int, int], Sequence[str]],
+        wanted: Sequence[str],
     ) -> bool:
-        """Whether an output cannot be computed in this memory: an input lies there that is read later."""
-        here = [
-            name
-            for name, value in zip(self.input_names, feeds, strict=True)
-            if isinstance(value, DeviceArray)
-            and (value.device, value.address) == (target.device, target.address)
-        ]
+        """Whether an output cannot be computed in this memory: an input lies there that is read later.
+
+        Args:
+            output: its name.
+            target: the memory.
+            lying: see `_lying`.
+            wanted: names of the outputs.
+        """
+        here = lying.get((id(target.device), target.address))
         if not here:
             return False
         if any(name in wanted for name in here):
             return True  # inputs that are outputs are copied at the end
         return any((name, output) not in self._donations for name in here)
 
+    def _lying(self, feeds: Sequence[Value]) -> dict[tuple[int, int], list[str]]:
+        """The inputs that lie on devices, by device and address."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for name, value in zip(self.input_names, feeds, strict=True):
+            if isinstance(value, DeviceArray):
+                found.setdefault((id(value.device), value.address), []).append(name)
+        return found
+
     @functools.cached_property
     def _donations(self) -> frozenset[tuple[str, str]]:
         """Inputs and outputs that may be at one address."""
-        program = self.programs[0] if len(self.programs) == 1 else None
+        if len(self.programs) != 1:
+            return self.donated
+        program = self.programs[0]
         return donations(program.program) if isinstance(program, VulkanBound) else frozenset()
 
     def values_of(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -278,7 +301,7 @@ class Plan:
         return np.array(numbers, constant.dtype.storage).reshape(array.shape)
 
     def __post_init__(self) -> None:
-        self._flights = [Flight(self.programs, self.graph.types)]
+        self._flights = [Flight(self.programs, self.graph.types, self.behind)]
         self._turns = itertools.count()
         self._renew()
         renew_in_child(self._renew)
@@ -370,7 +393,8 @@ class Plan:
         if not isinstance(program, VulkanBound) or sorted(program.outputs) != sorted(wanted):
             return None
         given = dict(zip(self.input_names, feeds, strict=True))
-        if any(self._needs_other_memory(name, target, feeds, wanted) for name, target in targets.items()):
+        lying = self._lying(feeds)
+        if any(self._needs_other_memory(name, target, lying, wanted) for name, target in targets.items()):
             return None
         values = self.values_of([value.shape for value in feeds])
         if values is None:
@@ -478,14 +502,19 @@ def _make_plan(
     if optimise:
         if any(site.target.has_units for site in placement.sites):
             graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
-        graph = fuse(graph, lambda node: device_of[node.key], _follows(graph, device_of))
+        graph = fuse(graph, _keeps_apart(graph, device_of, placement), _follows(graph, device_of))
         for node in graph.nodes:
             device_of[node.key] = device_of[members(node)[0].key]
-    pieces = cut(graph, device_of)
+    if placement.named:
+        graph, late = with_copies(graph, device_of, placement.late, CPU)
+        pieces = cut_for_overlap(graph, device_of, late, placement.bucket_bytes)
+    else:
+        pieces = cut(graph, device_of)
     programs: list[Bound] = []
+    queues = Queues(placement)
     try:
         for device, piece in pieces:
-            programs.append(_bind(device, piece, graph, placement, options, sizes))
+            programs.append(_bind(device, piece, graph, placement, options, sizes, queues.of(device)))
         if sizes is None:  # else when they are bound
             check_peak(programs, graph.types, options.memory_limit)
     except BaseException:
@@ -495,6 +524,7 @@ def _make_plan(
     names = tuple(value.name for value in graph.inputs)
     found = {v.name: graph.constants[v.name].array for v in graph.outputs if v.name in graph.constants}
     constants = {name: owned(array) for name, array in found.items()}
+    donated, behind = written_over(programs, graph.donated if placement.named else ())
     return Plan(
         signature,
         names,
@@ -506,7 +536,17 @@ def _make_plan(
         constants,
         sizes,
         reasons=tuple(places.reasons),
+        donated=donated,
+        behind=behind if donated else (),
     )
+
+
+def _keeps_apart(graph: Graph, device_of: Mapping[str, str], placement: Placement) -> Callable[[Node], str]:
+    """What nodes have in common that may be fused: a device, and what they wait for of others."""
+    if not placement.named:
+        return lambda node: device_of[node.key]
+    stage_of = stages(graph, device_of)
+    return lambda node: f"{stage_of[node.key]} {device_of[node.key]}"
 
 
 def _stays_on_host(graph: Graph, placement: Placement) -> bool:
@@ -632,6 +672,7 @@ def _bind(
     placement: Placement,
     options: SessionOptions,
     sizes: Sizes | None,
+    queue: Queue | None,
 ) -> Bound:
     if device == "cpu":
         return _bind_cpu(piece, graph, placement, options, sizes)
@@ -647,4 +688,5 @@ def _bind(
         progress=options.progress,
         memory_limit=options.memory_limit,
         time_limit=options.run_time_limit if math.isfinite(options.run_time_limit) else None,
+        queue=queue,
     )

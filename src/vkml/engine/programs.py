@@ -22,7 +22,7 @@ from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.kernels.spec import Dispatch
 
 if TYPE_CHECKING:
-    pass
+    from vkml.vulkan import Queue
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
@@ -197,8 +197,18 @@ class VulkanBound(RecordedProgram):
             self._settle(self._begun)
             self._begun = None
 
-    def another(self) -> VulkanBound:
-        """The same program with memory and commands of its own."""
+    def has_finished(self, running: Running) -> bool:
+        """Whether `finish` would not have to wait."""
+        if running.fetched:
+            return self.has_fetched()
+        return running.binding.submission.wait(0.0, 0.0)
+
+    def another(self, queue: Queue | None = None) -> VulkanBound:
+        """The same program with memory and commands of its own.
+
+        Args:
+            queue: on which it runs behind others; None: on any, alone.
+        """
         return VulkanBound(
             self.program,
             self.on,
@@ -206,6 +216,7 @@ class VulkanBound(RecordedProgram):
             guard_bytes=self._guard_bytes,
             memory_limit=self.memory_limit,
             time_limit=self.time_limit,
+            queue=queue,
         )
 
     def _written(

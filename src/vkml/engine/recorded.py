@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Device,
         Memory,
         Pipeline,
+        Queue,
         Submission,
         TimestampPool,
     )
@@ -128,13 +129,16 @@ class RecordedProgram:
         progress: Progress | None = None,
         memory_limit: float | None = None,
         time_limit: float | None = None,
+        queue: Queue | None = None,
     ) -> None:
         self.device = device.info.name
         self.program = program
         self.inputs = tuple(program.inputs)
         self.outputs = tuple(program.outputs)
         self.on = device
-        self.queue = device.context.next_queue()
+        self.queue = queue or device.context.next_queue()
+        self.is_chained = queue is not None
+        """Whether what runs before it on its queue may make what it reads."""
         self._context = device.context
         self._is_closed = False
         self._guard_bytes = guard_bytes
@@ -384,6 +388,8 @@ class RecordedProgram:
         recorder = self.on.recorder("plan", again=again, queue=self.queue)
         if pool is not None:
             recorder.reset_timestamps(pool)
+        if self.is_chained:
+            recorder.barrier()
         arena = memories.arena
         if self._guard_bytes and arena is not None:
             recorder.fill(arena, 0, arena.size, GUARD_WORD)
@@ -476,6 +482,11 @@ class RecordedProgram:
         """Waits for the copies of `fetch`."""
         assert self._fetching is not None
         self._fetching.finish()
+
+    def has_fetched(self) -> bool:
+        """Whether the copies of `fetch` have been made."""
+        assert self._fetching is not None
+        return self._fetching.has_finished()
 
     def settle_fetch(self) -> None:
         """Waits for copies that may be under way, and that nobody wants any more."""

@@ -27,7 +27,7 @@ from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, Value
 from vkml.ops.upgrading import NEWEST
 from vkml.tracing import precision
-from vkml.tracing.moves import Moved, devices_of, name_of
+from vkml.tracing.moves import Moved, devices_of, late_values, name_of
 from vkml.tracing.value import Application, Joined, Kind, Origin, Traced, place_of
 
 if TYPE_CHECKING:
@@ -411,6 +411,7 @@ def _setting_of_several(recorded: Recorded) -> Setting:
         one.placement,
         sites=tuple([site for device in known.values() for site in _setting(device).placement.sites]),
         named={f"#{at}": name for at, name in devices.items()},
+        late=frozenset([f"value {recorded.places[place]}" for place in late_values(recorded.applications)]),
         bucket_bytes=recorded.bucket_bytes,
     )
     return replace(one, placement=placement)

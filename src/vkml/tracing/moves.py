@@ -115,6 +115,22 @@ def devices_of(applications: Sequence[Application], wanted: Sequence[Traced]) ->
     return found
 
 
+def late_values(applications: Sequence[Application]) -> list[tuple[int, int]]:
+    """Of what is moved in buckets, the serial of the application that makes it and which output it is."""
+    found = []
+    for application in applications:
+        if not isinstance(application, Moved) or application.bucket_bytes is None:
+            continue
+        value = application.inputs[0]
+        while value is not None and value.data is None and value.application is not None:
+            made = value.application
+            if made.node.op != "Identity" or isinstance(made, Moved):
+                found.append((made.serial, value.index))
+                break
+            value = made.inputs[0]  # passes leave it out
+    return found
+
+
 def _is_anywhere(application: Application) -> bool:
     """Whether what is of no device may be computed on any."""
     if application.is_free:
