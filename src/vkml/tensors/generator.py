@@ -76,7 +76,7 @@ class Generator:
 
     def beginning(self) -> Traced:
         """The state that it began with."""
-        with _uncaptured():
+        with uncaptured():
             return _begun(self._seed, self.device)
 
     def seed(self) -> int:
