@@ -1,8 +1,8 @@
 """``python -m benchmarks.data_parallel``: training steps on one device and on several.
 
 With as many samples a device (so many times the work should take as long) and with as many altogether (the
-same work, shared). Data come from the host and losses are read; what is compared begins with the same weights,
-runs in turns, and has to end with the same losses where the batches are the same.
+same work, shared). Data come from the host and losses are read; what is compared begins with the same
+weights, runs in turns, and has to end with the same losses where the batches are the same.
 """
 
 from __future__ import annotations

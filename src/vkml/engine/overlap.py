@@ -130,7 +130,8 @@ class _Cutter:
             if self._device_of[reader.key] != part.device:
                 return True
             if reader.key not in part.made and any(
-                other in self._late and self._made_on[other] != part.device for other in reader.inputs
+                other in self._late and self._made_on.get(other, part.device) != part.device
+                for other in reader.inputs
             ):
                 return True
         return False
