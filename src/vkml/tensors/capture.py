@@ -7,14 +7,17 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from vkml.errors import CaptureError
 from vkml.tracing import Traced
-from vkml.tracing.value import mode, next_serial
+from vkml.tracing.value import mode, next_serial, tensor_type
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from vkml.tensors.tensor import Tensor
+    from vkml.vulkan import Device
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,21 @@ class CapturedNumber:
     read: Callable[[], float]
 
 
+@dataclass(frozen=True)
+class CapturedPart:
+    """A part of an array of the host that each run of a capture cuts out anew, without copying it.
+
+    Attributes:
+        leaf: what stands for it in what is recorded, on the device that it is for.
+        whole: what it is a part of: of an argument, or of a tensor that there was before.
+        index: which part.
+    """
+
+    leaf: Traced
+    whole: Traced
+    index: tuple[slice, ...]
+
+
 class Capture:
     """What a function that is captured reads and writes of tensors that there were before.
 
@@ -40,6 +58,7 @@ class Capture:
         written: those that were written, by identity, and the values that they had.
         graded: tensors that were given gradients.
         numbers: of the program, that are read anew in each run.
+        parts: of arrays, that are cut out anew in each run.
         guards: say whether a run would still do what was captured; otherwise the function is captured anew.
         endings: called, by whoever left them there, when the function has returned and is still captured.
         restored: called when everything has the values of before.
@@ -52,9 +71,26 @@ class Capture:
         self.written: dict[int, tuple[Tensor, Traced]] = {}
         self.graded: dict[int, Tensor] = {}
         self.numbers: list[CapturedNumber] = []
+        self.parts: dict[Any, CapturedPart] = {}
         self.guards: list[Callable[[], bool]] = []
         self.endings: dict[int, Callable[[], None]] = {}
         self.restored: list[Callable[[], None]] = []
+
+    def part(self, whole: Traced, index: tuple[slice, ...], device: Device | None) -> Traced:
+        """A part of an array of the host, for a device, which nobody has to compute.
+
+        Args:
+            whole: known, of the CPU.
+            index: which part.
+            device: None for the CPU.
+        """
+        key = id(whole), id(device), *[(each.start, each.stop) for each in index]
+        found = self.parts.get(key)
+        if found is None:
+            array = cast("np.ndarray[Any, Any]", whole.data)[index]
+            leaf = Traced(tensor_type(whole.type.dtype, array.shape), device, array)
+            found = self.parts[key] = CapturedPart(leaf, whole, index)
+        return found.leaf
 
     def restore(self) -> None:
         """Gives what was written the values of before, and takes gradients away."""

@@ -24,6 +24,10 @@ from vkml.tracing.evaluation import SMALL_BYTES, Program, Recorded
 from vkml.tracing.value import mode
 
 Array = np.ndarray[Any, Any]
+_NOTHING = Tensor(value_of(np.zeros(())))
+"""Stands for tensors in the form of what a function returns."""
+_Feed = Callable[[Sequence[Tensor]], Any]
+"""Where the elements of an input are, of the arguments of a run."""
 CAPTURES_KEPT = 16
 """Captures of a function that were used last."""
 
@@ -181,9 +185,14 @@ class _Capture:
         self._program = Program(recorded, frozenset(), device, donated)
         arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
         self._guards = seen.guards
-        self._numbers = [_Number(number) for number in seen.numbers]
-        arguments_at.update({id(number.leaf): at for at, number in enumerate(seen.numbers, len(given))})
         states = {id(value): tensor for tensor, value in seen.read}
+        self._more: list[_Number | _Part] = [_Number(number) for number in seen.numbers]
+        """Arguments of each run that nobody gives."""
+        for part in seen.parts.values():
+            whole = _feed(arguments_at.get(id(part.whole)), states.get(id(part.whole)), part.whole)
+            self._more.append(_Part(whole, part.index))
+        added = [number.leaf for number in seen.numbers] + [part.leaf for part in seen.parts.values()]
+        arguments_at.update({id(leaf): at for at, leaf in enumerate(added, len(given))})
 
         def feed(value: Traced) -> _Feed:
             return _feed(arguments_at.get(id(value)), states.get(id(value)), value)
@@ -220,8 +229,8 @@ class _Capture:
         Returns:
             What the function returned, with tensors of this run.
         """
-        if self._numbers:
-            values = [*values, *[number.now() for number in self._numbers]]
+        if self._more:
+            values = [*values, *[one.now(values) for one in self._more]]
         compute([*values, *self._written])
         places = self._own_places()
         feeds = [feed(values) for feed in self._feeds]
@@ -389,16 +398,28 @@ class _Number:
         self._storage = number.leaf.type.dtype.storage
         self._latest: tuple[Any, Tensor] | None = None
 
-    def now(self) -> Tensor:
-        """A tensor of what it is."""
+    def now(self, values: Sequence[Tensor]) -> Tensor:
+        """A tensor of what it is in a run for some arguments."""
         number = self._read()
         if self._latest is None or self._latest[0] != number:
             self._latest = number, Tensor(value_of(np.asarray(number, self._storage)))
         return self._latest[1]
 
 
-_NOTHING = Tensor(value_of(np.zeros(())))
-"""Stands for tensors in the form of what a function returns."""
+class _Part:
+    """A part of an argument, or of a tensor of before, as one more argument of each run.
+
+    Args:
+        whole: of what it is a part.
+        index: which part.
+    """
+
+    def __init__(self, whole: _Feed, index: tuple[slice, ...]) -> None:
+        self._whole, self._index = whole, index
+
+    def now(self, values: Sequence[Tensor]) -> Tensor:
+        """A tensor of its elements in a run for some arguments: the host's, wherever they are to go."""
+        return Tensor(value_of(np.ascontiguousarray(self._whole(values)[self._index])))
 
 
 def _refuse_kept(seen: Capture, results: Sequence[Tensor]) -> None:
@@ -416,9 +437,6 @@ def _refuse_kept(seen: Capture, results: Sequence[Tensor]) -> None:
                 "a captured function keeps a tensor that it makes (in a list, an attribute, an optimizer's "
                 "state): return it, or write it into one that there is before the second call"
             )
-
-
-_Feed = Callable[[Sequence[Tensor]], Any]
 
 
 def _feed(argument: int | None, state: Tensor | None, leaf: Traced) -> _Feed:

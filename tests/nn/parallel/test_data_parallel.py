@@ -12,6 +12,7 @@ import vkml
 from tests.nn.parallel.models import PAIRS, batches, cnn, mlp, pair_of, require_equal, trained
 from vkml import Tensor, nn
 from vkml.nn import DataParallel
+from vkml.tracing.evaluation import Program
 
 
 @pytest.mark.parametrize("is_captured", [False, True])
@@ -232,3 +233,36 @@ def test_what_does_not_fit_is_refused() -> None:
             DataParallel(nn.ReLU(), devices, shares=shares)
     with pytest.raises(ValueError, match=r"\[2, 3\] samples"):
         DataParallel(nn.Bilinear(2, 2, 2).to(devices[0]), devices)(vkml.ones(2, 2), vkml.ones(3, 2))
+
+
+def test_batches_of_the_host_are_cut_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device is fed its share; what a caller writes into his array afterwards changes nothing."""
+    devices = pair_of("gpu and cpu")
+    model = DataParallel(nn.Linear(2, 1, bias=False).to(devices[0]), devices, shares=[3, 1])
+    total = vkml.zeros(8, 2)
+
+    @vkml.jit
+    def call(x: Tensor) -> Tensor:
+        return model(x) + model(total).sum()
+
+    fed: list[list[Any]] = []
+    run = Program.run_feeds
+
+    def noting(program: Program, feeds: Any, places: Any) -> Any:
+        fed.append(list(feeds))
+        return run(program, feeds, places)
+
+    monkeypatch.setattr(Program, "run_feeds", noting)
+    weight = model.module.weight.detach().numpy()
+    array = np.zeros((8, 2), np.float32)
+    results = []
+    for number in range(5):
+        array[:] = np.arange(16).reshape(8, 2) + number
+        total.fill_(number)
+        results.append((call(array), array @ weight.T + 8 * number * weight.sum()))
+    assert len(fed) == 4
+    for feeds in fed:
+        shapes = {feed.shape for feed in feeds if isinstance(feed, np.ndarray)}
+        assert {(2, 2), (6, 2)} <= shapes and (8, 2) not in shapes
+    for found, wanted in results:
+        np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-5)

@@ -10,7 +10,7 @@ import numpy as np
 from vkml.engine.ort_value import device_of
 from vkml.errors import InvalidArgument
 from vkml.tensors import Tensor
-from vkml.tensors.capture import is_capturing
+from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.operations import cat, stack
 from vkml.tensors.tensor import device_name
 from vkml.tracing import value_of
@@ -126,10 +126,13 @@ def _tensor_part(tensor: Tensor, start: int, size: int, device: Any, dim: int) -
     if size == tensor.shape[dim]:
         return sent(tensor, device)
     index = (*[slice(None)] * (dim % tensor.ndim), slice(start, start + size))
-    data = tensor.value.data
-    if isinstance(data, np.ndarray) and not tensor.requires_grad and not is_capturing():
-        part = np.ascontiguousarray(data[index])
-        return Tensor(value_of(part, device_of(device_name(device))))
+    value, there = tensor.value, device_of(device_name(device))
+    if isinstance(value.data, np.ndarray) and not value.tracks and not value.is_free:
+        latest = captures.latest
+        if latest is None:
+            return Tensor(value_of(np.ascontiguousarray(value.data[index]), there))
+        if value.device is None:
+            return Tensor(latest.part(value, index, there))
     return sent(tensor[index], device)
 
 
