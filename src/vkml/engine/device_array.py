@@ -88,6 +88,27 @@ class DeviceArray:
         if self.nbytes:
             self.device.copy(self._memory, 0, memory, offset, self.nbytes)
 
+    def mapped(self) -> Array | None:
+        """Its elements, for the host to write, not to read or keep; None where it cannot.
+
+        `flush` hands them to the device. No run may be using it.
+        """
+        host = self._memory.host
+        return None if host is None else host[: self.nbytes].view(self.dtype.storage).reshape(self.shape)
+
+    def flush(self) -> None:
+        """Has the device see what was written through `mapped`."""
+        self._memory.flush()
+
+    def receive(self, memory: Memory) -> None:
+        """Overwrites it with the first bytes of a memory that the host has written, and waits for that.
+
+        Args:
+            memory: of its device; no run may be using either.
+        """
+        if self.nbytes:
+            self.device.send(memory, 0, self._memory, 0, self.nbytes)
+
     def numpy(self) -> Array:
         """A copy on the host."""
         found = self.device.download(self._memory, 0, self.nbytes)

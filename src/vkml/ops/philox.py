@@ -23,8 +23,8 @@ STATE_WORDS = 6
 COLUMNS = 1024
 """Blocks that differ in the low part of their number alone: two short constants count all blocks."""
 ROUNDS = 10
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 """Constants of J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as
 easy as 1, 2, 3", Supercomputing 2011, section 3.3 and its library Random123."""
 
@@ -39,9 +39,9 @@ def philox(counter: Sequence[Scalar], key: Sequence[Scalar]) -> list[Scalar]:
     """The four words of the block that a counter of four words numbers, under a key of two."""
     words, (low, high) = list(counter), key
     for _ in range(ROUNDS):
-        first, second = (_product(words[at], _MULTIPLIERS[at // 2]) for at in (0, 2))
+        first, second = (_product(words[at], MULTIPLIERS[at // 2]) for at in (0, 2))
         words = [second[1] ^ words[1] ^ low, second[0], first[1] ^ words[3] ^ high, first[0]]
-        low, high = low + _KEY_STEPS[0], high + _KEY_STEPS[1]
+        low, high = low + KEY_STEPS[0], high + KEY_STEPS[1]
     return words
 
 

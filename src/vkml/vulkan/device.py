@@ -294,6 +294,18 @@ class Device:
         """
         self._transfers.copy(source, source_at, target, target_at, size)
 
+    def send(self, source: Memory, source_at: int, target: Memory, target_at: int, size: int) -> None:
+        """As `copy`, on the queue that only copies where there is one: beside what is computed.
+
+        Args:
+            source: memory that the host has written.
+            source_at: in bytes.
+            target: written to.
+            target_at: in bytes.
+            size: in bytes.
+        """
+        self._transfers.copy(source, source_at, target, target_at, size, is_sent=True)
+
     def wait_idle(self) -> None:
         """Waits until the device has finished everything."""
         self.context.require_open()

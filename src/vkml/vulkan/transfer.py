@@ -136,13 +136,16 @@ class Transfers:
                 _finish(pending, 0)
                 _finish(pending, 1)
 
-    def copy(self, source: Memory, source_at: int, target: Memory, target_at: int, size: int) -> None:
-        """See `Device.copy`."""
+    def copy(
+        self, source: Memory, source_at: int, target: Memory, target_at: int, size: int, is_sent: bool = False
+    ) -> None:
+        """See `Device.copy`, and `Device.send`."""
         self._context.require_open()
         _check(source, source_at, size)
         _check(target, target_at, size)
         if size:
-            ways = self._ways_of(self._context.compute_queue)
+            context = self._context
+            ways = self._ways_of(context.transfer_queue if is_sent else context.compute_queue)
             copy = _Copy(ways, source, source_at, target, target_at, size)
             copy.start()
             copy.finish()
