@@ -15,7 +15,7 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vkml import amp, autograd, data, func, linalg, nn, onnx, optim, utils, xp
+    from vkml import amp, autograd, data, func, linalg, nn, onnx, ops, optim, utils, xp
     from vkml.amp import GradScaler
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.io_binding import IOBinding
@@ -119,14 +119,14 @@ __all__ = [  # noqa: F405
     "NotImplemented", "OperandError", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
     "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
     "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "data", "devices", "func", "jit",
-    "linalg", "load", "nn", "onnx", "optim", "save", "utils", "xp",
+    "linalg", "load", "nn", "onnx", "ops", "optim", "save", "utils", "xp",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("amp", "autograd", "data", "func", "linalg", "nn", "onnx", "optim", "utils", "xp"):
+    if name in ("amp", "autograd", "data", "func", "linalg", "nn", "onnx", "ops", "optim", "utils", "xp"):
         return importlib.import_module(f"vkml.{name}")
     if name in _DTYPES:
         from vkml.ir import dtypes

@@ -254,6 +254,27 @@ class CpuBound:
 
         return call
 
+    def array_call(self, turn: Turn) -> Callable[..., list[Array] | None] | None:
+        """As `VulkanBound.prepared` of arrays, where the program is machine code from end to end."""
+        whole = None if self.is_open else self.bind(()).whole
+        if whole is None:
+            return None
+        run = whole.run
+
+        def call(arrays: Sequence[Array], into: Sequence[Array | None] | None = None) -> list[Array] | None:
+            with turn.lock:
+                if turn.is_taken or self._is_closed:
+                    return None
+                turn.is_taken = True
+                try:
+                    return run(arrays, None, into)
+                except MemoryError as error:
+                    raise out_of_memory(error) from error
+                finally:
+                    turn.is_taken = False
+
+        return call
+
     def _direct_open(
         self,
         types: Sequence[TensorType],

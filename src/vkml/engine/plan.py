@@ -406,6 +406,25 @@ class Plan:
         given_targets = [targets.get(name) for name in program.outputs]
         return program.prepared(flight, inputs, values, given_targets, is_holding)
 
+    def array_call(self, feeds: Sequence[Array]) -> Prepared | None:
+        """The shortest way from arrays to arrays, where one program of known sizes is the whole plan.
+
+        It takes arrays of the inputs' types and shapes, in their order, and arrays to write the outputs to,
+        contiguous and apart from the inputs, None for fresh ones. None, having run nothing, when the plan has
+        been closed or is at work: `run` goes on from there.
+
+        Args:
+            feeds: arrays of the inputs' types.
+        """
+        if not self._is_direct or self.sizes is not None:
+            return None
+        flight = self._flights[0]
+        [program] = flight.programs
+        if isinstance(program, CpuBound):
+            return program.array_call(flight)
+        assert isinstance(program, VulkanBound)
+        return program.prepared(flight, feeds, (), [None] * len(program.outputs), False)
+
     def watch(self, files: Sequence[MappedFile]) -> None:
         """Has sizes that come later refused with `ModelChanged` where one of these files has changed by then.
 

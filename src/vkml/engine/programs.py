@@ -50,6 +50,20 @@ class Bound(Protocol):
     def close(self) -> None: ...
 
 
+def _taken(views: Sequence[Array], into: Sequence[Array | None] | None) -> list[Array]:
+    """What a run has made, in arrays of its own or in those that are given."""
+    if into is None:
+        return [view.copy() for view in views]
+    made = []
+    for view, given in zip(views, into, strict=True):
+        if given is None:
+            made.append(view.copy())
+            continue
+        np.copyto(given, view)
+        made.append(given)
+    return made
+
+
 @dataclass(frozen=True, eq=False)
 class Running:
     """A run between `VulkanBound.start` and `finish`."""
@@ -369,7 +383,8 @@ class VulkanBound(RecordedProgram):
             turn: taken while it runs.
             feeds: as for `run`.
             values: of the program's symbols.
-            targets: values of this device for outputs; of others the closure returns copies.
+            targets: values of this device for outputs; of others the closure returns copies, in arrays that
+                it may be given.
             is_holding: whether it keeps the values of the device alive.
         """
         binding = self.bind(values, self._outside(feeds, targets))
@@ -390,7 +405,9 @@ class VulkanBound(RecordedProgram):
         status = memoryview(self._status.data)
         keep = (tuple(feeds), tuple(targets)) if is_holding else ()
 
-        def call(arrays: Sequence[Array] = arrays) -> list[Array] | None:
+        def call(
+            arrays: Sequence[Array] = arrays, into: Sequence[Array | None] | None = None
+        ) -> list[Array] | None:
             with turn.lock:
                 if turn.is_taken or self._is_closed or context.is_closed or not binding.is_recorded:
                     return None
@@ -405,7 +422,7 @@ class VulkanBound(RecordedProgram):
                             view[...] = array
                     if has_guards or self._latest is not binding:
                         self._submit(binding)
-                        return [view.copy() for view in results]
+                        return _taken(results, into)
                     try:
                         run()
                     except BaseException:
@@ -413,7 +430,7 @@ class VulkanBound(RecordedProgram):
                         raise
                     if status[0]:
                         self._report_status()
-                    return [view.copy() for view in results]
+                    return _taken(results, into)
                 finally:
                     turn.is_taken = False
 

@@ -451,12 +451,19 @@ class NativeStep:
         for slot, array in zip(self._output_slots, made, strict=True):
             slots[slot] = array
 
-    def run(self, arrays: Sequence[Array], profile: list[tuple[str, float]] | None = None) -> list[Array]:
-        """Runs once; takes the inputs and returns fresh outputs, each in the order given at the start.
+    def run(
+        self,
+        arrays: Sequence[Array],
+        profile: list[tuple[str, float]] | None = None,
+        into: Sequence[Array | None] | None = None,
+    ) -> list[Array]:
+        """Runs once; takes the inputs and returns the outputs, each in the order given at the start.
 
         Args:
             arrays: one an input.
             profile: receives (nodes, seconds) of every launch; the launches then run one by one.
+            into: one an output, contiguous, of its type and shape, and sharing memory with no input; None for
+                a fresh array.
         """
         operands = self._operands
         held = []
@@ -469,9 +476,10 @@ class NativeStep:
                     held.append(array)
                 operands[positions] = shifts + _address(array)
         made = []
-        for inside, positions, shifts, shape, dtype in self._outputs:
+        for number, (inside, positions, shifts, shape, dtype) in enumerate(self._outputs):
             if inside is None:
-                array = np.empty(shape, dtype)
+                given = None if into is None else into[number]
+                array = np.empty(shape, dtype) if given is None else given
                 operands[positions] = shifts + _address(array)
                 made.append(array)
             else:
@@ -484,7 +492,9 @@ class NativeStep:
             profile += zip(self._names, self._recording.run_each(), strict=True)
         if self._labels and self._status[0]:
             self._report_status()
-        return [array if array.base is None else array.copy() for array in made]
+        if into is None:
+            return [array if array.base is None else array.copy() for array in made]
+        return [_written(array, given) for array, given in zip(made, into, strict=True)]
 
     def _report_status(self) -> None:
         code = int(self._status[0])
@@ -492,6 +502,15 @@ class NativeStep:
             f"{self._labels[code - 1]}: an index from the data lies outside the tensor it indexes "
             "(device cpu); check the inputs that the indices come from"
         )
+
+
+def _written(made: Array, into: Array | None) -> Array:
+    """An output in the array that is to have it, or in one of its own."""
+    if into is None:
+        return made if made.base is None else made.copy()
+    if made is not into:
+        np.copyto(into, made)
+    return into
 
 
 def _nothing() -> tuple[int, ...]:

@@ -1,6 +1,10 @@
-"""The operators, one module a family; importing this package fills the registry."""
+"""The operators, one module a family; importing this package fills the registry.
+
+For programs `vkml.ops` is functions of NumPy arrays, ``vkml.ops.add(a, b, out=c)``: `vkml.array_functions`.
+"""
 
 import importlib
+from typing import Any
 
 FAMILIES = (
     "elementwise",
@@ -53,3 +57,25 @@ FAMILIES = (
 
 for _family in FAMILIES:
     importlib.import_module(f"vkml.ops.{_family}")
+
+# Modules are imported by their whole names; as attributes, functions have theirs: `vkml.ops.matmul(a, b)`.
+for _name in ("cross_entropy", "matmul", "softmax"):
+    globals().pop(_name, None)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module 'vkml.ops' has no attribute {name!r}")
+    from vkml.array_functions import FUNCTIONS
+
+    found = FUNCTIONS.get(name)
+    if found is None:
+        raise AttributeError(f"module 'vkml.ops' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    from vkml.array_functions import FUNCTIONS
+
+    return sorted(FUNCTIONS)
