@@ -15,7 +15,7 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vkml import amp, autograd, data, func, linalg, nn, onnx, ops, optim, utils, xp
+    from vkml import amp, autograd, data, func, linalg, nn, onnx, ops, optim, training, utils, xp
     from vkml.amp import GradScaler
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.io_binding import IOBinding
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vkml.tensors import Size, Tensor
     from vkml.tensors.autocast import autocast
     from vkml.tensors.jit import jit
+    from vkml.training import fit
 
 _CREATION = (
     "arange", "as_tensor", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like",
@@ -74,6 +75,9 @@ _OPERATIONS = (
     "triu_indices", "true_divide", "trunc", "unbind", "unflatten", "unfold", "unique", "unique_consecutive",
     "unsqueeze", "vander", "var", "var_mean", "vdot", "vecdot", "vsplit", "vstack", "where", "xlogy",
 )  # fmt: skip
+_PACKAGES = (
+    "amp", "autograd", "data", "func", "linalg", "nn", "onnx", "ops", "optim", "training", "utils", "xp",
+)  # fmt: skip
 _DTYPES = (
     "bfloat16", "bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint16",
     "uint32", "uint64", "uint8",
@@ -93,6 +97,7 @@ _LAZY = {
     "close_devices": "vkml.engine.devices",
     "Size": "vkml.tensors",
     "jit": "vkml.tensors.jit",
+    "fit": "vkml.training",
     "autocast": "vkml.tensors.autocast",
     "get_autocast_dtype": "vkml.tensors.autocast",
     "is_autocast_enabled": "vkml.tensors.autocast",
@@ -118,15 +123,15 @@ __all__ = [  # noqa: F405
     "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
     "NotImplemented", "OperandError", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
     "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
-    "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "data", "devices", "func", "jit",
-    "linalg", "load", "nn", "onnx", "ops", "optim", "save", "utils", "xp",
+    "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "data", "devices", "fit", "func",
+    "jit", "linalg", "load", "nn", "onnx", "ops", "optim", "save", "training", "utils", "xp",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("amp", "autograd", "data", "func", "linalg", "nn", "onnx", "ops", "optim", "utils", "xp"):
+    if name in _PACKAGES:
         return importlib.import_module(f"vkml.{name}")
     if name in _DTYPES:
         from vkml.ir import dtypes
