@@ -78,6 +78,8 @@ def add_reductions(cases: Cases) -> None:
         more = (fixed(1),) if op.startswith("Cum") else ()
         add(cases, op, x, *more, **({} if more else {"axis": 1}))
     add(cases, "LpNormalization", cases.array(np.float64, (3, 40)), p=1)
+    labels = Fixed(np.array([3, 0, 39]))
+    add(cases, "SoftmaxCrossEntropyLoss", cases.array(np.float64, (3, 40)), labels, reduction="none")
 
 
 def add_images(cases: Cases) -> None:

@@ -28,6 +28,7 @@ from vkml.kernels import (
     rows,
     scan,
     scatter,
+    sliced,
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
@@ -169,7 +170,11 @@ class VulkanBuilder(Builder[Dispatch]):
         why = matrix_units.refusal(self, product, a, b)
         if not why:
             return matrix_units.launch(self, product, a, b)
-        return gemm.matmul(self, replace(product, why_strict=why), a, b)
+        product = replace(product, why_strict=why)
+        shape = sliced.choose(self.target, product)
+        if shape is not None:
+            return sliced.launch(self, product, a, b, shape)
+        return gemm.matmul(self, product, a, b)
 
     def attention(
         self,

@@ -254,7 +254,7 @@ class _Capture:
         """
         if self._shortcut is None:
             return None
-        found = self._shortcut.run(leaves, self._numbers)
+        found = self._shortcut.run(leaves, self._more)
         if found is None:
             self._shortcut = None
             return None
@@ -276,6 +276,8 @@ class _Capture:
     def _short_way(self, feeds: Sequence[Any], made: Mapping[str, Any]) -> _Shortcut | None:
         """The way of later runs, where all that is written lies on one device and only arguments vary."""
         program = self._program
+        if any(isinstance(one, _Part) for one in self._more):
+            return None  # of arguments, which are arrays on the short way
         on_device = program.places or {}
         if any(name in on_device and name not in self._small for name in self._fresh):
             return None  # it is elsewhere each time
@@ -349,12 +351,12 @@ class _Shortcut:
         self._written = [(tensor, cast(DeviceArray, tensor.value.data).address) for tensor in written]
         self._states = [(tensor, tensor.value) for tensor in states]
 
-    def run(self, leaves: Sequence[Any], numbers: Sequence[_Number]) -> list[Any] | None:
+    def run(self, leaves: Sequence[Any], more: Sequence[_Number | _Part]) -> list[Any] | None:
         """The results; None, having run nothing, where anything is elsewhere by now.
 
         Args:
             leaves: tensors, and arrays as they are.
-            numbers: of the program.
+            more: arguments that nobody gives; numbers alone.
         """
         for tensor, value in self._states:
             if tensor.value is not value:
@@ -370,7 +372,7 @@ class _Shortcut:
         arrays = []
         count = len(leaves)
         for at in self._arguments:
-            leaf = leaves[at] if at < count else numbers[at - count].now()
+            leaf = leaves[at] if at < count else more[at - count].now(())
             array = leaf
             if isinstance(leaf, Tensor):
                 value = leaf.value
