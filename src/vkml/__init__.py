@@ -119,7 +119,8 @@ _LAZY = {
 __all__ = [  # noqa: F405
     "AnomalyFound", "CaptureError", "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error",
     "ExecutionMode", "Fail", "GradScaler", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange",
-    "InferenceSession", "InvalidArgument", "InvalidCheckpoint", "InvalidGraph", "InvalidProtobuf",
+    "InferenceSession", "InvalidArgument", "InvalidCheckpoint", "InvalidData", "InvalidGraph",
+    "InvalidProtobuf", "MissingPackage",
     "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
     "NotImplemented", "OperandError", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
     "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",

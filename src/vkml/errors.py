@@ -38,6 +38,14 @@ class InvalidCheckpoint(Error, ValueError):
     """A file of tensors is damaged, was not written to its end, or is something else."""
 
 
+class InvalidData(Error, ValueError):
+    """An item of a dataset cannot be read; the message names the file, and the row of a table."""
+
+
+class MissingPackage(Error, ImportError):
+    """A package is needed that is not installed; the message says how to get it."""
+
+
 class ModelError(Error):
     """A model cannot be used."""
 

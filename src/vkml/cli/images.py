@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +14,11 @@ import numpy as np
 from vkml.cli.guard import UsageError
 from vkml.errors import InvalidArgument
 from vkml.ir.dtypes import UINT8, DType
+from vkml.pictures import MODES, SIXTEEN_BITS, eight_bit_picture, sixteen_bit_planes, upright
 
 Array = np.ndarray[Any, Any]
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""Channels → Pillow's name for such images."""
-SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
-"""Pillow's names for grey images of 16 bits; older versions read such a .png as I."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +76,11 @@ def read_image(
     layout = _layout(shape, what, path)
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path) as opened:
-            picture = _upright(opened)
+            picture = upright(opened)
             if picture.mode in SIXTEEN_BITS:
-                planes, full = _sixteen_bit_planes(picture, layout.channels), 65535
+                planes, full = sixteen_bit_planes(picture, layout.channels), 65535
             else:
-                planes, full = [_eight_bit_picture(picture, layout.channels)], 255
+                planes, full = [eight_bit_picture(picture, layout.channels)], 255
     except Exception as problem:  # Pillow's readers raise all kinds of errors for damaged files
         raise InvalidArgument(f"{path} cannot be read as an image: {problem}") from None
     height, width = (fixed or own for fixed, own in zip(layout.size, picture.size[::-1], strict=True))
@@ -100,44 +96,6 @@ def read_image(
     if layout.order == "HW":
         return values[:, :, 0]
     return np.ascontiguousarray(values.transpose(2, 0, 1)) if layout.order == "CHW" else values
-
-
-def _upright(picture: Any) -> Any:
-    """The picture as it is meant to be seen: cameras store it as the sensor lies, and its turn apart."""
-    from PIL import ImageOps
-
-    picture.load()  # so that what fails below is the EXIF data
-    try:
-        return ImageOps.exif_transpose(picture)
-    except (SyntaxError, ValueError, TypeError, KeyError, struct.error, OSError):
-        return picture  # unreadable EXIF data state no turn; viewers show such a picture as it is stored
-
-
-def _eight_bit_picture(picture: Any, channels: int) -> Any:
-    """The picture in 1, 3 or 4 channels of 8 bits; where alpha is not asked for, black lies behind it."""
-    from PIL import Image
-
-    if picture.mode == "F":
-        raise ValueError("its values are floating-point numbers of no known range")
-    has_alpha = "A" in picture.getbands() or "transparency" in picture.info
-    picture = picture.convert("RGBA" if has_alpha else "RGB")
-    if has_alpha and channels != 4:
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, (0, 0, 0, 255)), picture)
-    return picture.convert(MODES[channels])
-
-
-def _sixteen_bit_planes(picture: Any, channels: int) -> list[Any]:
-    """A grey picture of 16 bits as one float plane a channel: Pillow's conversions cut such values at 255."""
-    from PIL import Image
-
-    values = np.asarray(picture).astype(np.float32)
-    if values.min(initial=0) < 0 or values.max(initial=0) > 65535:
-        raise ValueError("its values exceed 16 bits")
-    is_clear = values == picture.info.get("transparency", -1)
-    if channels == 4:
-        alpha = np.where(is_clear, 0, 65535).astype(np.float32)
-        return [*[Image.fromarray(values)] * 3, Image.fromarray(alpha)]
-    return [Image.fromarray(np.where(is_clear, 0, values).astype(np.float32))] * channels
 
 
 def _scaled(unit: Array, scale: ImageScale, path: Path) -> Array:
