@@ -82,6 +82,9 @@ def test_a_thread_has_the_stream_of_its_item() -> None:
             thread.start()
             thread.join()
         assert (first, random_stream().word()) == streams.block(6, 0)[:2]
+        with streams.item(6, 1):
+            assert random_stream().word() == streams.block(streams.derived(6, 1), 0)[0]
+        assert random_stream().word() == streams.block(6, 0)[2]
     assert seen == [list(streams.block(5, 0)[:3])] * 3
 
 

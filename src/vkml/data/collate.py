@@ -16,6 +16,8 @@ from vkml.tensors import Tensor
 
 Array = np.ndarray[Any, Any]
 _HOST = Place()
+_ARRAYS = (np.ndarray, np.generic, Tensor)
+_NUMBERS = (bool, int, float)
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -51,9 +53,9 @@ def collated(batch: Sequence[Any], place: Place) -> Any:
 
 def _joined(items: Sequence[Any], place: Place, where: str) -> Any:
     first = items[0]
-    if isinstance(first, Tensor | np.ndarray | np.generic):
+    if isinstance(first, _ARRAYS):
         return _stacked([_array(item, where) for item in items], place, where)
-    if isinstance(first, bool | int | float):
+    if isinstance(first, _NUMBERS):
         return _numbers(items, place, where)
     if isinstance(first, str | bytes):
         return items
@@ -70,8 +72,9 @@ def _joined(items: Sequence[Any], place: Place, where: str) -> Any:
             raise
         return _like(first, parts)
     if isinstance(first, Sequence):
-        sizes = [len(item) if isinstance(item, Sequence) else None for item in items]
-        if any(size != sizes[0] for size in sizes):
+        kind = type(first)
+        sizes = [len(item) if type(item) is kind or isinstance(item, Sequence) else None for item in items]
+        if sizes.count(sizes[0]) < len(sizes):
             raise RuntimeError(f"each element in list of batch should be of equal size; they have {sizes}")
         found = [part(at, values) for at, values in enumerate(zip(*items, strict=True))]
         if isinstance(first, tuple):
@@ -101,12 +104,14 @@ def _like(first: Any, parts: Any) -> Any:
 
 
 def _array(item: Any, where: str) -> Array:
+    if isinstance(item, np.ndarray):
+        return item
     if isinstance(item, Tensor):
         if item.requires_grad:
             item = item.detach()
         elements: Array = item._elements()
         return elements
-    if not isinstance(item, np.ndarray | np.generic):
+    if not isinstance(item, np.generic):
         raise TypeError(f"items of one batch are an array and {type(item).__name__} at the item{where}")
     return np.asarray(item)
 
@@ -129,8 +134,7 @@ def _stacked(arrays: Sequence[Array], place: Place, where: str) -> Tensor:
             dtype = np.promote_types(dtype, array.dtype)
 
     def write(target: Array) -> None:
-        for at, array in enumerate(arrays):
-            target[at] = array
+        np.stack(arrays, out=target, casting="unsafe")  # to their common type
 
     return place.make((len(arrays), *first.shape), dtype.newbyteorder("="), write)
 
@@ -145,7 +149,7 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
 
 def _numbers(items: Sequence[Any], place: Place, where: str) -> Tensor:
     for item in items:
-        if not isinstance(item, bool | int | float | np.generic):
+        if not isinstance(item, _NUMBERS) and not isinstance(item, np.generic):
             raise TypeError(f"items of one batch are a number and {type(item).__name__} at the item{where}")
     dtype: np.dtype[Any]
     if isinstance(items[0], float):

@@ -65,16 +65,12 @@ class Fetch:
         Raises:
             Exception: the dataset's own, with a note which item it was.
         """
-        with streams.item(self._item_seed(index)):
+        with streams.item(self.seed, _number(index)):
             try:
                 return self.dataset[index]
             except BaseException as error:
                 error.add_note(f"while {self._described(index)} was loaded")
                 raise
-
-    def _item_seed(self, index: Any) -> int:
-        number = index if isinstance(index, int) else zlib.crc32(repr(index).encode())
-        return streams.derived(self.seed, number)
 
     def _described(self, index: Any) -> str:
         name = name_of(self.dataset, index)
@@ -82,7 +78,7 @@ class Fetch:
 
     def several(self, indices: Sequence[Any]) -> list[Any]:
         """Items that the dataset finds together."""
-        with streams.item(self._item_seed(indices[0])):
+        with streams.item(self.seed, _number(indices[0])):
             try:
                 return list(self.dataset.__getitems__(indices))
             except BaseException as error:
@@ -123,6 +119,11 @@ class Fetch:
         shown = index if isinstance(index, int | str) else repr(index)
         what = f"{type(error).__name__}: {error}"
         return Skipped(self.epoch, shown, name_of(self.dataset, index) or "", what)
+
+
+def _number(index: Any) -> int:
+    """What tells an item from others."""
+    return index if isinstance(index, int) else zlib.crc32(repr(index).encode())
 
 
 def _plain(index: Any) -> Any:
@@ -201,6 +202,17 @@ class Batch:
             self._errors[at] = error
         self._count()
 
+    def do_all(self) -> None:
+        """Does all of it, by one thread; does not raise."""
+        for at in range(self.parts):
+            try:
+                self._load(at)
+            except BaseException as error:
+                self._errors[at] = error
+                if not self._may_skip:
+                    break
+        self._end()
+
     def fail(self, at: int, error: BaseException) -> None:
         """A part that could not even be begun: the batch cannot be made, whatever may be left out."""
         self._may_skip = False
@@ -209,12 +221,15 @@ class Batch:
 
     def _count(self) -> None:
         if next(self._done) == self.parts:
-            try:
-                self._finish()
-            except BaseException as error:
-                self.outcome = Outcome(error=error)
-            self._items.clear()
-            self.ready.release()
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            self._finish()
+        except BaseException as error:
+            self.outcome = Outcome(error=error)
+        self._items.clear()
+        self.ready.release()
 
     def _load(self, at: int) -> None:
         if self._form is not None:
@@ -270,6 +285,10 @@ class StreamBatch:
         except BaseException as error:
             self.outcome.error = error
         self.ready.release()
+
+    def do_all(self) -> None:
+        """Makes it; does not raise."""
+        self.do(0)
 
     def fail(self, at: int, error: BaseException) -> None:
         """It could not even be begun."""
@@ -327,7 +346,7 @@ class Stream:
         assert self._items is not None
         if self._is_ended:  # what is asked for more may begin anew, or raise
             raise StopIteration
-        with streams.item(streams.derived(fetch.seed, self.count)):
+        with streams.item(fetch.seed, self.count):
             try:
                 found = next(self._items)
             except StopIteration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,12 +143,10 @@ class ImageFolder(Dataset[Any]):
         contents = self._read(path) if self._bytes is None else self._bytes[index]
         image = pillow()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of pictures that are odd, and read all the same
-                with image.open(io.BytesIO(contents)) as opened:
-                    picture = rgb(opened)
-                    if self.size is not None and picture.size != self.size[::-1]:
-                        picture = picture.resize(self.size[::-1], image.Resampling.BILINEAR)
+            with image.open(io.BytesIO(contents)) as opened:
+                picture = rgb(opened)
+                if self.size is not None and picture.size != self.size[::-1]:
+                    picture = picture.resize(self.size[::-1], image.Resampling.BILINEAR)
         except Exception as error:  # Pillow's readers raise all kinds of errors for damaged files
             raise InvalidData(f"{path} cannot be read as a picture: {error}") from error
         made = picture if self.transform is None else self.transform(picture)
@@ -164,8 +161,8 @@ class ImageFolder(Dataset[Any]):
         planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         if self.dtype == np.uint8:
             return np.ascontiguousarray(planes)
-        found = np.ascontiguousarray(planes).astype(np.float32)
-        found /= np.float32(255)
+        found = np.empty(planes.shape, np.float32)
+        np.true_divide(planes, np.float32(255), out=found)
         if self.normalize is not None:
             mean, deviation = self.normalize
             found -= mean

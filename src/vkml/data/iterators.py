@@ -35,8 +35,7 @@ class Inline:
             StopIteration: there is none.
         """
         batch = next(self._batches)
-        for part in range(batch.parts):
-            batch.do(part)
+        batch.do_all()
         if batch.outcome.is_last:
             self._batches = iter(())
         return batch.outcome

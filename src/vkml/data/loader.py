@@ -235,7 +235,7 @@ class DataLoader(Generic[T_co]):
                 return iter(dataset)
             items: Iterator[Any] = iter(dataset)
             for at in range(state["count"]):
-                with streams.item(derived(fetch.seed, at)):
+                with streams.item(fetch.seed, at):
                     try:
                         next(items)
                     except StopIteration:

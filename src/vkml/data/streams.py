@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -140,22 +138,32 @@ class Stream:
 
 
 class _Item(threading.local):
-    seed: int | None = None
+    path: tuple[int, ...] | None = None
     stream: Stream | None = None
 
 
 _item = _Item()
 
 
-@contextlib.contextmanager
-def item(seed: int) -> Iterator[None]:
-    """Has `random_stream` of this thread be that of one item."""
-    before = _item.seed, _item.stream
-    _item.seed, _item.stream = seed, None
-    try:
-        yield
-    finally:
-        _item.seed, _item.stream = before
+class item:
+    """A context in which `random_stream` of this thread is that of one item.
+
+    Args:
+        seed: of an epoch.
+        path: what `derived` takes for the item; it is, when the stream is asked for.
+    """
+
+    __slots__ = ("_before", "_path")
+
+    def __init__(self, seed: int, *path: int) -> None:
+        self._path = (seed, *path)
+
+    def __enter__(self) -> None:
+        self._before = _item.path, _item.stream
+        _item.path, _item.stream = self._path, None
+
+    def __exit__(self, *_: object) -> None:
+        _item.path, _item.stream = self._before
 
 
 def random_stream() -> Stream:
@@ -166,9 +174,9 @@ def random_stream() -> Stream:
     """
     if _item.stream is not None:
         return _item.stream
-    if _item.seed is None:
+    if _item.path is None:
         return Stream(drawn_seed())
-    _item.stream = Stream(_item.seed)
+    _item.stream = Stream(derived(*_item.path))
     return _item.stream
 
 
