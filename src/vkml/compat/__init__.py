@@ -1,0 +1,1 @@
+"""Other packages' interfaces over vkml, for programs that were written for these."""
