@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from vkml.exporting.tidying import tidied
 from vkml.ir import Graph
 from vkml.ir.size import TooOpen
 from vkml.nn.module import Module
+from vkml.nn.onnx import BUFFERS
 from vkml.onnx import save_graph
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.attention_steps import expand_attention
@@ -135,7 +137,7 @@ def export(
         closed |= more
     relations = sizes.relations()
     metadata = {"vkml.sizes": "; ".join(relations)} if relations else {}
-    graph = replace(described(graph, sizes), metadata=metadata)
+    graph = replace(described(graph, sizes), metadata={**graph.metadata, **metadata})
     return save_graph(
         graph, path, external_data=external_data, producer="vkml", producer_version=vkml.__version__
     )
@@ -167,10 +169,13 @@ def _graph(
                 f"an input and an output are called {name!r}: see input_names, output_names"
             )
     label = type(owner).__name__ if owner is not None else getattr(module, "__name__", "graph")
-    graph = graph_of(inputs, outputs, seen.states, seen.scopes, label)
+    graph, stated = graph_of(inputs, outputs, seen.states, seen.scopes, label)
     graph = expand_attention(graph, lambda nodes: (), triangle)
     graph, needed = written_in_standard(graph, opset)
-    return tidied(with_stated_sizes(graph), needed)
+    graph = tidied(with_stated_sizes(graph), needed, stated)
+    learned = set() if owner is None else {name for name, _ in owner.named_parameters()}
+    others = sorted(name for name in graph.constants if name not in learned)
+    return replace(graph, metadata={BUFFERS: json.dumps(others)}) if others else graph
 
 
 def _module_of(module: Any) -> Module | None:

@@ -22,7 +22,7 @@ _SHARED = 1024
 def graph_of(
     inputs: Sequence[tuple[str, Traced]], outputs: Sequence[tuple[str, Traced]], states: Mapping[int, str],
     scopes: Scopes, name: str,
-) -> Graph:  # fmt: skip
+) -> tuple[Graph, set[str]]:  # fmt: skip
     """The graph that computes outputs of inputs; its types may have open sizes.
 
     Args:
@@ -31,8 +31,12 @@ def graph_of(
         states: names of values that are parameters and buffers, by identity.
         scopes: where operations were recorded.
         name: of the graph.
+
+    Returns:
+        It, and the names of those of its constants that are parameters or buffers.
     """
-    return _Naming(inputs, states, scopes).graph(outputs, name)
+    naming = _Naming(inputs, states, scopes)
+    return naming.graph(outputs, name), naming.stated
 
 
 class _Naming:
@@ -48,6 +52,8 @@ class _Naming:
         self._types: dict[str, TensorType] = {}
         self._shared: dict[object, str] = {}
         self._made: dict[tuple[int, int], str] = {}
+        self.stated: set[str] = set()
+        """Names of parameters and buffers that are read."""
 
     def graph(self, outputs: Sequence[tuple[str, Traced]], name: str) -> Graph:
         self._taken.update(name for name, _ in outputs)
@@ -119,6 +125,7 @@ class _Naming:
                 self._shared[key] = name
         else:
             name = self._unused(name)
+            self.stated.add(name)
         self._constants[name] = Constant(value.type.dtype, tuple(array.shape), array)
         self._types[name] = value.type
         return name

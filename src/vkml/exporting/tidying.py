@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from vkml.exporting.opsets import stated
 from vkml.ir import MANY, Graph, Node, find
 
+MOST_IN_NODES = 1 << 16
+"""Bytes of constants that nodes state: attributes cannot be beside the model."""
 
-def tidied(graph: Graph, opset: int) -> Graph:
+
+def tidied(graph: Graph, opset: int, states: Collection[str]) -> Graph:
     """The graph without copies but those that outputs need, and without what nobody reads.
+
+    Numbers of the program are stated by nodes: initializers are what a module has, which may be learned.
 
     Args:
         graph: in ONNX's operators.
         opset: that its nodes are to state.
+        states: names of parameters and buffers.
     """
     nodes = _without_copies(graph)
     read = {value.name for value in graph.outputs}
@@ -33,10 +40,20 @@ def tidied(graph: Graph, opset: int) -> Graph:
         kept.append(replace(node, outputs=tuple(outputs), attributes=stated(node), version=opset))
     kept.reverse()
     made = {name for node in kept for name in node.outputs}
+    constants = {name: value for name, value in graph.constants.items() if name in read}
+    numbers = [
+        name
+        for name, value in constants.items()
+        if name not in states and value.dtype.bytes_for(value.array.size) <= MOST_IN_NODES
+    ]
+    stating = [
+        Node("Constant", (), (name,), {"value": constants.pop(name)}, f"{name}/Constant", version=opset)
+        for name in numbers
+    ]
     return replace(
         graph,
-        nodes=tuple(kept),
-        constants={name: value for name, value in graph.constants.items() if name in read},
+        nodes=(*stating, *kept),
+        constants=constants,
         types={name: type_ for name, type_ in graph.types.items() if name in made},
         opsets={"": opset},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from typing import Any
 
@@ -19,6 +20,9 @@ from vkml.tensors.creation import as_tensor, tensor
 from vkml.tracing import Traced
 from vkml.tracing.graphs import MOST_FOLDED, GraphRecorder, elements
 
+BUFFERS = "vkml.buffers"
+"""Key of the metadata of exported models under which the names of initializers are that are no parameters."""
+
 
 def from_onnx(path: Any) -> OnnxModule:
     """A module that computes what a model does, and learns.
@@ -28,8 +32,8 @@ def from_onnx(path: Any) -> OnnxModule:
 
     Returns:
         The module, on the CPU. Initializers of floats are its parameters under the model's names, but for
-        those that decide shapes or are statistics (the mean and variance of BatchNormalization), which are
-        buffers.
+        those that decide shapes or are statistics (the mean and variance of BatchNormalization), or were
+        buffers of what the model was exported from (`vkml.onnx.export`), which are buffers.
 
     Raises:
         ModelError: the model cannot be read.
@@ -61,6 +65,7 @@ class OnnxModule(Module):
         self.input_names = tuple(value.name for value in self._graph.inputs)
         self.output_names = tuple(value.name for value in self._graph.outputs)
         deciding, statistics = _not_learned(self._graph)
+        statistics.update(_stated_buffers(graph))
         self._places: list[tuple[Constant, Module, str]] = []
         for name, constant in stated.items():
             is_float = constant.dtype.is_float and constant.dtype.bits >= 16 and name not in deciding
@@ -162,6 +167,15 @@ def _looked_at(value: Traced) -> np.ndarray[Any, Any]:
             "call it uncaptured"
         )
     return elements(value)
+
+
+def _stated_buffers(graph: Graph) -> list[str]:
+    """Names of buffers that an export has noted; metadata that is something else says nothing."""
+    try:
+        found = json.loads(graph.metadata.get(BUFFERS, "[]"))
+    except ValueError:
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def _not_learned(graph: Graph) -> tuple[set[str], set[str]]:

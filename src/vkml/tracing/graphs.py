@@ -10,11 +10,12 @@ import numpy as np
 
 from vkml.engine.device_array import on_host
 from vkml.errors import InvalidGraph, NotImplemented, RuntimeException
-from vkml.ir import Constant, DType, Graph, Node, Operator, dtypes, find
+from vkml.ir import Constant, DType, Graph, Known, Node, Operator, dtypes, find
 from vkml.ir.gradients import expanded, zeros
 from vkml.ir.types import UNKNOWN, SequenceType, TensorType, ValueType, static
 from vkml.ops.bodies import infer_body
 from vkml.ops.control import ControlFlow, stated_shape
+from vkml.passes.open_values import evaluate_open, is_open
 from vkml.tracing.emit import EMITTER, apply, apply_all, constant
 from vkml.tracing.evaluation import Recorded, evaluate, graph_of
 from vkml.tracing.gradient import gradients
@@ -118,7 +119,7 @@ class GraphRecorder:
         inputs = [value if isinstance(value, Traced) else None for value in given]
         if operator.is_shape_only:
             made = operator.evaluate_shape(node, _present(node, inputs).dims)
-            return [constant(made, dtypes.from_numpy(made.dtype))]
+            return [constant(made, _dtype_of(made))]
         if node.op == "Unique" and not node.domain:
             return self._unique(node, operator, _present(node, inputs))
         for at in (*operator.value_inputs, *operator.sizing_inputs):
@@ -366,14 +367,29 @@ def _folded(node: Node, operator: Operator, inputs: Sequence[Traced | None]) -> 
     if any(x is not None and x.type.elements > MOST_FOLDED for x in inputs):
         return None
     arrays = [None if x is None else np.asarray(x.data) for x in inputs]
+    if any(is_open(array) for array in arrays):
+        return _of_open_sizes(node, operator, inputs)
     made = operator.evaluate(node, arrays)
     if any(array.size > MOST_FOLDED for array in made):
         return None
     return [constant(array, _dtype_of(array)) for array in made]
 
 
+def _of_open_sizes(node: Node, operator: Operator, inputs: Sequence[Traced | None]) -> list[Item] | None:
+    """What is computed of sizes that are left open, as far as that can be had of them."""
+    if not (operator.is_pointwise or operator.is_shape_arithmetic):
+        return None
+    known = [None if x is None else Known(x.type, np.asarray(x.data)) for x in inputs]
+    types = [type_.tensor for type_ in operator.infer(node, known)]
+    made = None if any(type_.is_open for type_ in types) else evaluate_open(node, known, types)
+    if made is None:
+        return None
+    return [constant(array, type_.dtype) for array, type_ in zip(made, types, strict=False)]
+
+
 def _dtype_of(array: Any) -> DType:
-    return dtypes.from_numpy(np.asarray(array).dtype)
+    found = np.asarray(array)
+    return dtypes.INT64 if is_open(found) else dtypes.from_numpy(found.dtype)
 
 
 def _is_position(node: Node, at: int) -> bool:
