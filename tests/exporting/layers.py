@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import vkml
 from vkml import nn
 
 Array = np.ndarray[Any, Any]
@@ -79,6 +80,20 @@ def _each_rank(make: Callable[[Any, int], nn.Module], name: str) -> dict[str, Ca
     }
 
 
+def _lazy(make: Callable[[Any, int], nn.Module], name: str) -> dict[str, Case]:
+    """A layer of one to three spatial axes that has been called, and so knows its sizes."""
+
+    def made(suffix: str, rank: int, x: Callable[[int], Sequence[Array]]) -> nn.Module:
+        layer = make(getattr(nn, f"{name}{suffix}"), rank)
+        layer(vkml.tensor(x(2)[0]))
+        return layer
+
+    return {
+        f"{name}{suffix}": Case(lambda suffix=suffix, rank=rank, x=x: made(suffix, rank, x), x)
+        for rank, (x, suffix) in _spatial.items()
+    }
+
+
 CASES: dict[str, Case] = {
     **_plain,
     "GLU": Case(nn.GLU, _image(3, 6)),
@@ -90,12 +105,17 @@ CASES: dict[str, Case] = {
     "Dropout1d": Case(nn.Dropout1d, LINES),
     "Dropout2d": Case(nn.Dropout2d, IMAGES),
     "Dropout3d": Case(nn.Dropout3d, VOLUMES),
+    "LazyLinear": Case(lambda: _called(nn.LazyLinear(4), normal(2, 5)), _image(3, 5)),
     "Linear": Case(lambda: nn.Linear(5, 4), _image(3, 5)),
     "Bilinear": Case(lambda: nn.Bilinear(5, 4, 3), lambda n: [normal(n, 5), normal(n, 4)], TWO),
     "Unflatten": Case(lambda: nn.Unflatten(1, (2, 3)), _image(6, 5)),
     **_each_rank(lambda made, rank: made(4, 6, 3, stride=2, padding=1, groups=2), "Conv"),
     **_each_rank(lambda made, rank: made(4, 6, 3, stride=2, padding=1, output_padding=1), "ConvTranspose"),
     **_each_rank(lambda made, rank: made(4), "BatchNorm"),
+    **_lazy(lambda made, rank: made(6, 3, padding=1), "LazyConv"),
+    **_lazy(lambda made, rank: made(6, 3, stride=2), "LazyConvTranspose"),
+    **_lazy(lambda made, rank: made(), "LazyBatchNorm"),
+    **_lazy(lambda made, rank: made(affine=True), "LazyInstanceNorm"),
     **_each_rank(lambda made, rank: made(4, affine=True), "InstanceNorm"),
     **_each_rank(lambda made, rank: made(2), "CircularPad"),
     **_each_rank(lambda made, rank: made(2, 1.5), "ConstantPad"),
@@ -198,6 +218,11 @@ CASES: dict[str, Case] = {
 }
 
 
+def _called(layer: nn.Module, x: Array) -> nn.Module:
+    layer(vkml.tensor(x))
+    return layer
+
+
 class _Unpooled(nn.Module):
     """What a maximum pooling took, where it was."""
 
@@ -214,5 +239,6 @@ NOT_ALONE = {
     "Module": "a base", "OnnxModule": "of a model", "RNNBase": "a base", "RNNCellBase": "a base",
     "ModuleDict": "computes nothing", "ModuleList": "computes nothing", "ParameterDict": "computes nothing",
     "ParameterList": "computes nothing", "CTCLoss": "its steps go by lengths that are looked at",
+    "DataParallel": "its module is exported",
 }  # fmt: skip
 """Modules that are no layers to be called, or that cannot be exported, and why."""

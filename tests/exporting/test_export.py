@@ -310,6 +310,8 @@ def test_arguments_that_do_not_fit() -> None:
         vkml.onnx.export(lambda x: -x, (normal(2),), output_names=["x"])
     with pytest.raises(InvalidArgument, match="a module or a function"):
         vkml.onnx.export(3, (normal(2),))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="call the module"):
+        vkml.onnx.export(nn.LazyLinear(2), (normal(1, 2),))
     with pytest.raises(NotImplementedError, match="meta"):
         vkml.onnx.export(nn.Linear(2, 2, device="meta"), (normal(1, 2),))
 
