@@ -19,7 +19,7 @@ from tests.patience import patience
 from tests.robustness.processes import ROOT
 from tests.training.problems import classes, line, perceptron, weights
 from vkml import nn
-from vkml.errors import AnomalyFound
+from vkml.errors import AnomalyFound, OutOfMemory
 from vkml.training import Callback, Trainer
 
 
@@ -157,3 +157,36 @@ def test_memory_stays_flat() -> None:
     first = grown()
     last = max(grown() for _ in range(3))
     assert last - first < 4096  # KiB
+
+
+def test_memory_that_is_short_is_named_and_free_again(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is too large takes nothing with it: the next smaller one trains."""
+    from vkml.engine.ort_value import device_of
+    from vkml.vulkan.memory import Allocator
+
+    device = device_of(vulkan_device_name)
+    assert device is not None
+    model = nn.Sequential(nn.Linear(64, 1024), nn.Tanh(), nn.Linear(1024, 64), nn.Tanh(), nn.Linear(64, 1))
+    gc.collect()
+
+    def fitted(samples: int) -> Any:
+        data = np.ones((samples, 64), np.float32), np.zeros((samples, 1), np.float32)
+        return vkml.fit(
+            model, data, "mse", epochs=3, batch_size=samples, device=vulkan_device_name, progress=False
+        )
+
+    fitted(8)
+    before = device.allocated_bytes
+    room = before + (24 << 20)
+    monkeypatch.setattr(Allocator, "free_bytes", lambda self, *_: max(0, room - self.allocated_bytes))
+    with pytest.raises(
+        OutOfMemory, match=r"step 1 of epoch 1, a batch of 4096.*smaller batch than 4096"
+    ) as told:
+        fitted(4096)
+    assert told.value.__context__ is None or told.value.__context__.__traceback__ is None
+    del told
+    gc.collect()
+    assert device.allocated_bytes <= before + (1 << 20)
+    assert len(fitted(64)) == 3

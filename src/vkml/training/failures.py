@@ -79,9 +79,13 @@ def explain_memory(error: BaseException, where: str, samples: int) -> OutOfMemor
 
 def release(error: BaseException) -> None:
     """Lets go of what the frames of an error and of those before it hold: tensors, arenas."""
-    seen: BaseException | None = error
-    while seen is not None:
-        traceback.clear_frames(seen.__traceback__)
-        seen.__traceback__ = None
-        seen = seen.__cause__ or seen.__context__
+    waiting, seen = [error], set()
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue  # errors may be one another's context in a circle
+        seen.add(id(found))
+        traceback.clear_frames(found.__traceback__)
+        found.__traceback__ = None
+        waiting += [other for other in (found.__cause__, found.__context__) if other is not None]
     gc.collect()

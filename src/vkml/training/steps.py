@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.autocast import autocast
 from vkml.tensors.autograd import no_grad
+from vkml.tensors.backward import compute
+from vkml.tensors.capture import is_capturing
 from vkml.tensors.creation import as_tensor, zeros_like
 from vkml.tensors.jit import jit
 from vkml.training.arguments import LossFunction
@@ -32,15 +35,34 @@ Array = np.ndarray[Any, Any]
 class Captured:
     """A function of batches that is captured by `vkml.jit`, or else runs as it is written.
 
+    A call that fails leaves no tensor to be computed from what failed.
+
     Args:
-        function: of tensors of a device.
+        function: of tensors of a device; returns a tensor or None.
         device: its name.
         is_wanted: whether to capture it at all.
+        noted: gives a function that has everything be as it is now, when called.
     """
 
-    def __init__(self, function: Callable[..., Any], device: str, is_wanted: bool) -> None:
-        self._function, self._device = function, device
-        self._captured: Callable[..., Any] | None = jit(function, device=device) if is_wanted else None
+    def __init__(
+        self, function: Callable[..., Any], device: str, is_wanted: bool,
+        noted: Callable[[], Callable[[], None]],
+    ) -> None:  # fmt: skip
+        @functools.wraps(function)
+        def computed(*arguments: Any) -> Any:
+            if is_capturing():
+                return function(*arguments)
+            undo = noted()
+            try:
+                made = function(*arguments)
+                compute([] if made is None else [made], None if made is None else made.value)
+            except BaseException:
+                undo()
+                raise
+            return made
+
+        self._function, self._device = computed, device
+        self._captured: Callable[..., Any] | None = jit(computed, device=device) if is_wanted else None
 
     @property
     def is_captured(self) -> bool:
@@ -112,12 +134,13 @@ class Learning:
         self._samples = 0
         self._waiting = 0
         if accumulate > 1:
-            self._act = Captured(self._gather, device, jit)
+            act = self._gather
         elif _needs_closure(optimizer):
-            self._act = Captured(self._search, device, jit)
+            act = self._search
         else:
-            self._act = Captured(self._learn, device, jit)
-        self._finish = Captured(self._apply, device, jit)
+            act = self._learn
+        self._act = Captured(act, device, jit, self._noted)
+        self._finish = Captured(self._apply, device, jit, self._noted)
 
     @property
     def is_captured(self) -> bool:
@@ -165,6 +188,20 @@ class Learning:
             loss.backward()
         finally:
             self._optimizer.zero_grad()
+
+    def _noted(self) -> Callable[[], None]:
+        optimizer = self._optimizer
+        state = {parameter: dict(found) for parameter, found in optimizer.state.items()}
+        sums = dict(self._sums)
+        held = [value for found in state.values() for value in found.values() if isinstance(value, Tensor)]
+        undo = _noted(self._model, self._metrics, [*held, *sums.values()])
+
+        def undone() -> None:
+            optimizer.state, self._sums = state, sums
+            optimizer.zero_grad()
+            undo()
+
+        return undone
 
     # -- what is captured -----------------------------------------------------------------------------------
 
@@ -269,12 +306,12 @@ class Judging:
     """
 
     def __init__(
-        self, model: Callable[..., Any], loss: LossFunction, metrics: Sequence[Metric], *, device: str,
+        self, model: nn.Module, loss: LossFunction, metrics: Sequence[Metric], *, device: str,
         half: DType | None, jit: bool,
     ) -> None:  # fmt: skip
         self._model, self._loss, self._metrics = model, loss, metrics
         self._device, self._half = device, half
-        self._act = Captured(self._judge, device, jit)
+        self._act = Captured(self._judge, device, jit, lambda: _noted(model, metrics, []))
 
     def __call__(self, inputs: Any, target: Any) -> float:
         """The loss of a batch."""
@@ -306,6 +343,22 @@ def observe(metrics: Sequence[Metric], output: Any, target: Any) -> None:
 def casting(device: str, half: DType | None) -> contextlib.AbstractContextManager[Any]:
     """Autocast in a narrow type, where there is one."""
     return contextlib.nullcontext() if half is None else autocast(device, half)
+
+
+def _noted(model: nn.Module, metrics: Sequence[Metric], others: Sequence[Tensor]) -> Callable[[], None]:
+    """A function that gives a model, metrics and other tensors the values that they have now."""
+    sums = [metric.state() for metric in metrics]
+    tensors = [*model._tensors(), *others, *(value for found in sums for value in found.values())]
+    before = [(tensor, tensor.value) for tensor in tensors]
+
+    def undo() -> None:
+        for metric, found in zip(metrics, sums, strict=True):
+            metric._sums = found
+        for tensor, value in before:
+            if tensor.value is not value:
+                tensor._replace(value)
+
+    return undo
 
 
 def _needs_closure(optimizer: optim.Optimizer) -> bool:
