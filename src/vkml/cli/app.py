@@ -11,7 +11,7 @@ from vkml.cli.guard import guarded
 
 app = typer.Typer(
     name="vkml",
-    help="Runs ONNX models on any GPU through Vulkan, and on the CPU.",
+    help="Runs and trains models on any GPU through Vulkan, and on the CPU.",
     epilog="--debug (anywhere) or VKML_DEBUG=1 shows the traceback of an error.",
     add_completion=False,
     no_args_is_help=True,
@@ -52,7 +52,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Runs ONNX models on any GPU through Vulkan, and on the CPU."""
+    """Runs and trains models on any GPU through Vulkan, and on the CPU."""
 
 
 @app.command()
@@ -190,6 +190,77 @@ def bench(
         dimensions=tuple(dimensions or ()),
         seed=seed,
         as_json=as_json,
+    )
+
+
+@app.command()
+@guarded
+def train(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="A folder of class folders of images, or a .csv table.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="MODEL", help="Where the .onnx file goes.")
+    ] = Path("model.onnx"),
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Of a table: what is to be predicted.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="classification or regression; found out where not given."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Rounds over the data.")] = 30,
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Samples a step; 64, or what fits few samples.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=8, metavar="N", help="Images' edge in pixels; theirs, at most 64.")
+    ] = None,
+    lr: Annotated[float, typer.Option(min=0.0, metavar="RATE", help="Learning rate of AdamW.")] = 2e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    device: DeviceName = "auto",
+    validation: Annotated[
+        float,
+        typer.Option("--val", metavar="SHARE", help="Share held out to judge by."),
+    ] = 0.2,
+    patience: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Epochs without improvement that are borne.")
+    ] = 10,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="For checkpoints, log.csv and event files."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint there.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    precision: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="highest, high, medium, bfloat16 or float16.")
+    ] = None,
+) -> int:
+    """Train a model on images or a table, and write it as ONNX."""
+    from vkml.cli.train import TrainRequest, train_model
+
+    return train_model(
+        TrainRequest(
+            data=data,
+            output=output,
+            target=target,
+            task=task,
+            epochs=epochs,
+            batch=batch,
+            size=size,
+            lr=lr,
+            seed=seed,
+            device=device,
+            validation=validation,
+            patience=patience,
+            log_dir=log_dir,
+            resume=resume,
+            skip_bad=skip_bad,
+            precision=precision,
+        )
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,24 @@ from vkml.cli.output import plain
 from vkml.errors import InvalidArgument
 
 Array = np.ndarray[Any, Any]
+
+
+CLASSES_KEY = "vkml.classes"
+"""Key of a model's metadata under which the names of classes are, as JSON."""
+
+
+def classes_text(classes: Sequence[str]) -> str:
+    """Names of classes for a model's metadata."""
+    return json.dumps(list(classes))
+
+
+def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of classes that a model's metadata state; none where they state none that are understood."""
+    try:
+        found = json.loads(metadata.get(CLASSES_KEY, "[]"))
+    except ValueError:
+        return ()
+    return tuple(found) if isinstance(found, list) and all(isinstance(each, str) for each in found) else ()
 
 
 @dataclass(frozen=True)

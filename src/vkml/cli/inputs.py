@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,11 @@ from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
 
+if TYPE_CHECKING:
+    from vkml.cli.tables import Column
+
 Array = np.ndarray[Any, Any]
+TABLE_ENDINGS = (".csv", ".tsv")
 
 
 class InputInfo(Protocol):
@@ -76,12 +80,15 @@ def parse_dimensions(words: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def make_feed(infos: Sequence[InputInfo], request: FeedRequest) -> dict[str, Array]:
+def make_feed(
+    infos: Sequence[InputInfo], request: FeedRequest, columns: Sequence[Column] | None = None
+) -> dict[str, Array]:
     """Reads and makes all inputs.
 
     Args:
         infos: The model's inputs.
         request: What the command line says.
+        columns: What those of a table are, where the model says that it takes one.
 
     Returns:
         An array for each input.
@@ -103,7 +110,7 @@ def make_feed(infos: Sequence[InputInfo], request: FeedRequest) -> dict[str, Arr
                 f"input {name!r} is given twice; only images of one input may be several (a batch)"
             )
         else:
-            feed[name] = _read_array(path, name, element_type(by_name[name]))
+            feed[name] = _read_input(path, by_name[name], columns)
     for name, paths in images.items():
         if name in feed:
             raise UsageError(f"input {name!r} is given both as an array and as an image")
@@ -213,6 +220,16 @@ def check_file(path: Path) -> None:
         raise UsageError(f"there is no file {path}")
     if path.is_dir():
         raise UsageError(f"{path} is a directory; a file was expected")
+
+
+def _read_input(path: Path, info: InputInfo, columns: Sequence[Column] | None) -> Array:
+    if path.suffix.lower() not in TABLE_ENDINGS:
+        return _read_array(path, info.name, element_type(info))
+    from vkml.cli.tables import features, read_table
+
+    if columns is None:
+        raise UsageError(f"{path}: the model does not say what the columns of a table are; give an .npy")
+    return features(read_table(path), columns).astype(element_type(info).storage)
 
 
 def _read_array(path: Path, name: str, dtype: DType) -> Array:

@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cli.classes import RankedClasses, rank_classes, read_labels
+from vkml.cli.classes import RankedClasses, classes_of, rank_classes, read_labels
 from vkml.cli.guard import UsageError
 from vkml.cli.images import parse_scale
 from vkml.cli.inputs import FeedRequest, make_feed
 from vkml.cli.output import console, duration, number, plain, print_json, shape_text, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
+from vkml.cli.tables import columns_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Array = np.ndarray[Any, Any]
 
+SHOWN_CLASSES = 5
+"""Of a model that names its classes so many are printed, unless its outputs go to files."""
 SHOWN_VALUES = 12
 """An output of at most so many elements is printed whole."""
 
@@ -78,11 +81,14 @@ def run_model(request: RunRequest) -> int:
         request.model, device=request.device, precision=request.precision, strict=request.strict
     ) as opened:
         session = opened.session
-        feed = make_feed(session.get_inputs(), feed_request)
+        metadata = session.get_modelmeta().custom_metadata_map
+        feed = make_feed(session.get_inputs(), feed_request, columns_of(metadata))
         outputs, seconds = timed_runs(session, feed, request.repeat)
         report = where_it_ran(session, feed)
         names, outputs = _tensors([info.name for info in session.get_outputs()], outputs)
-    ranked = rank_classes(names, outputs, request.top, request.softmax, labels) if request.top else None
+    labels = labels or classes_of(metadata)
+    top = request.top or (min(SHOWN_CLASSES, len(labels)) if labels and not request.output else None)
+    ranked = rank_classes(names, outputs, top, request.softmax, labels) if top else None
     files = _write_outputs(request.output, names, outputs) if request.output else ()
     outcome = _Outcome(
         device=report.device,
