@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import vkml
+from benchmarks.language_models import SMOLLM2_135M, lora
 from benchmarks.measure import NotAvailable
 from benchmarks.report import machine
 from benchmarks.training_models import digits, perceptron, resnet18, transformer
@@ -69,6 +70,9 @@ CASES = {
     "digits_b64": Case(64, digits, (1, 8, 8), 10, "Adam", {"lr": 1e-3}),
     "resnet18_b64": Case(64, resnet18, (3, 224, 224), 1000, "SGD", {"lr": 0.01, "momentum": 0.9}),
     "transformer_b16": Case(16, transformer, (256,), 1000, "AdamW", {"lr": 1e-4}, tokens=1000),
+    "lora_smollm2_135m": Case(
+        1, lora, (512,), SMOLLM2_135M.vocabulary, "AdamW", {"lr": 2e-4}, tokens=SMOLLM2_135M.vocabulary
+    ),
 }
 
 
@@ -99,13 +103,18 @@ def initial(name: str) -> dict[str, Array]:
     return {name: value.numpy() for name, value in CASES[name].layers(nn).state_dict().items()}
 
 
+def _learned(model: Any) -> list[Any]:
+    """The parameters that are not frozen."""
+    return [value for value in model.parameters() if value.requires_grad]
+
+
 def vkml_step(name: str, device: str, is_captured: bool) -> Step:
     """vkml's, eager or captured."""
     case = CASES[name]
     model = case.layers(nn)
     model.load_state_dict({name: vkml.tensor(value) for name, value in initial(name).items()})
     model.to(device)
-    optimizer = getattr(optim, case.optimizer)(model.parameters(), **case.settings)
+    optimizer = getattr(optim, case.optimizer)(_learned(model), **case.settings)
     loss_of = nn.CrossEntropyLoss()
 
     def step(x: vkml.Tensor, y: vkml.Tensor) -> vkml.Tensor:
@@ -122,7 +131,10 @@ def vkml_step(name: str, device: str, is_captured: bool) -> Step:
 
 
 def torch_step(name: str, how: str) -> tuple[Step, str]:
-    """PyTorch's: "eager", "compile", or "graph" for a CUDA graph of the whole step; and its device."""
+    """PyTorch's: "eager", "compile", "graph" for a CUDA graph of the whole step, or "bf16"; and its device.
+
+    The last has all weights in bfloat16, but scores and losses in float32.
+    """
     try:
         import torch
     except ImportError:
@@ -133,14 +145,14 @@ def torch_step(name: str, how: str) -> tuple[Step, str]:
     case = CASES[name]
     model = case.layers(torch.nn)
     model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in initial(name).items()})
-    model.to(device)
+    model.to(device, torch.bfloat16 if how == "bf16" else torch.float32)
     more = {"capturable": True} if how == "graph" and case.optimizer != "SGD" else {}
-    optimizer = getattr(torch.optim, case.optimizer)(model.parameters(), **case.settings, **more)
+    optimizer = getattr(torch.optim, case.optimizer)(_learned(model), **case.settings, **more)
     loss_of = torch.nn.CrossEntropyLoss()
 
     def on_device(x: Any, y: Any) -> Any:
         optimizer.zero_grad(set_to_none=how != "graph")
-        loss = loss_of(model(x), y)
+        loss = loss_of(model(x).float(), y)
         loss.backward()
         optimizer.step()
         return loss
@@ -262,7 +274,7 @@ def show(name: str, found: Sequence[Trained]) -> None:
     out.print()
 
 
-PEERS = ("vkml-jit", "vkml-eager", "torch-eager", "torch-compile", "torch-graph")
+PEERS = ("vkml-jit", "vkml-eager", "torch-eager", "torch-compile", "torch-graph", "torch-bf16")
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from vkml.errors import NotDifferentiable
 from vkml.ir.gradients import converted, expanded, zeros
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+from vkml.tensors.backward import compute_deep
 from vkml.tensors.creation import tensor as make_tensor
 from vkml.tensors.trees import mapped, tensors_in
 from vkml.tracing import EMITTER, Traced, apply, gradients, number
@@ -59,6 +60,7 @@ class _Variables:
         for value, result in zip(self.values, made, strict=True):
             if result.is_free:
                 result.device = value.device
+        compute_deep(made)
         return [Tensor(x) for x in made]
 
     def filled(self, found: Sequence[Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from vkml.errors import NotDifferentiable
 from vkml.tensors.anomaly import check_values
-from vkml.tensors.backward import cotangent_of, gradient_check, hooked, run_backward
+from vkml.tensors.backward import compute_deep, cotangent_of, gradient_check, hooked, run_backward
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import gradients
 from vkml.tracing.gradient import release
@@ -143,6 +143,7 @@ def grad(
         raise NotDifferentiable("an input was not used for the outputs: allow_unused=True gives None for it")
     if not (create_graph if retain_graph is None else retain_graph):
         release([end.value for end in ends])
+    compute_deep(made)
     return tuple(None if found is None else Tensor(found) for found in made)
 
 

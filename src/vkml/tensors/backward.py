@@ -53,11 +53,12 @@ def run_backward(
     with tracking(create_graph):
         found = takers_of([value])
         made = gradients([value], [cotangent_of(tensor, gradient)], found, hooked, checked=gradient_check())
+        compute_later(value, is_looked_at=True)
+        compute_deep(made)
         for taker, result in zip(found, made, strict=True):
             owner = owner_of(taker)
             if owner is not None and result is not None:
                 owner._add_gradient(core.Tensor(result))
-    compute_later(value, is_looked_at=True)
     if not (create_graph if retain_graph is None else retain_graph):
         release([value])
 
@@ -92,9 +93,23 @@ def compute(tensors: Sequence[Tensor], looked_at: Traced | None = None) -> None:
         looked_at: the value of one of them, whose elements the host wants; of what `backward` was called on
             it will.
     """
+    _compute([tensor.value for tensor in tensors], looked_at)
+
+
+def compute_deep(values: Sequence[Traced | None]) -> None:
+    """Computes values together if one of them is deeper than is left pending.
+
+    Each would be computed by itself when it becomes a tensor otherwise, with all that it has in common with
+    the others once more: of a deep model's gradients that is the model.
+    """
+    pending = [value for value in values if value is not None and value.data is None]
+    if any(value.application and value.application.depth > core.MOST_PENDING for value in pending):
+        _compute(pending)
+
+
+def _compute(targets: list[Traced], looked_at: Traced | None = None) -> None:
     if is_capturing():
         return
-    targets = [tensor.value for tensor in tensors]
     wanted = [] if looked_at is None else [looked_at]
     while _roots:
         reference, is_looked_at = _roots.pop()
