@@ -189,8 +189,8 @@ class _Capture:
         self._more: list[_Number | _Part] = [_Number(number) for number in seen.numbers]
         """Arguments of each run that nobody gives."""
         for part in seen.parts.values():
-            whole = _feed(arguments_at.get(id(part.whole)), states.get(id(part.whole)), part.whole)
-            self._more.append(_Part(whole, part.index))
+            whole = arguments_at.get(id(part.whole)), states.get(id(part.whole)), part.whole
+            self._more.append(_Part(*whole, part.index))
         added = [number.leaf for number in seen.numbers] + [part.leaf for part in seen.parts.values()]
         arguments_at.update({id(leaf): at for at, leaf in enumerate(added, len(given))})
 
@@ -335,7 +335,7 @@ class _Shortcut:
 
     Args:
         call: of the plan.
-        arguments: which arguments it takes, in its order; numbers of the program come behind the leaves.
+        arguments: which arguments it takes, in its order; those that nobody gives come behind the leaves.
         results: where each result is in what it makes anew, and a value like it.
         written: tensors that it writes in place.
         states: others that it reads.
@@ -356,7 +356,7 @@ class _Shortcut:
 
         Args:
             leaves: tensors, and arrays as they are.
-            more: arguments that nobody gives; numbers alone.
+            more: arguments that nobody gives.
         """
         for tensor, value in self._states:
             if tensor.value is not value:
@@ -372,7 +372,7 @@ class _Shortcut:
         arrays = []
         count = len(leaves)
         for at in self._arguments:
-            leaf = leaves[at] if at < count else more[at - count].now(())
+            leaf = leaves[at] if at < count else more[at - count].now(leaves)
             array = leaf
             if isinstance(leaf, Tensor):
                 value = leaf.value
@@ -400,7 +400,7 @@ class _Number:
         self._storage = number.leaf.type.dtype.storage
         self._latest: tuple[Any, Tensor] | None = None
 
-    def now(self, values: Sequence[Tensor]) -> Tensor:
+    def now(self, leaves: Sequence[Any]) -> Tensor:
         """A tensor of what it is in a run for some arguments."""
         number = self._read()
         if self._latest is None or self._latest[0] != number:
@@ -412,16 +412,26 @@ class _Part:
     """A part of an argument, or of a tensor of before, as one more argument of each run.
 
     Args:
-        whole: of what it is a part.
+        argument: of which argument it is a part.
+        state: or of which tensor.
+        leaf: or of what that never changes.
         index: which part.
     """
 
-    def __init__(self, whole: _Feed, index: tuple[slice, ...]) -> None:
-        self._whole, self._index = whole, index
+    def __init__(
+        self, argument: int | None, state: Tensor | None, leaf: Traced, index: tuple[slice, ...]
+    ) -> None:
+        self._argument, self._state, self._leaf, self._index = argument, state, leaf, index
 
-    def now(self, values: Sequence[Tensor]) -> Tensor:
+    def now(self, leaves: Sequence[Any]) -> Tensor:
         """A tensor of its elements in a run for some arguments: the host's, wherever they are to go."""
-        return Tensor(value_of(np.ascontiguousarray(self._whole(values)[self._index])))
+        whole: Any = self._leaf.data
+        if self._argument is not None:
+            given = leaves[self._argument]
+            whole = _known(given) if isinstance(given, Tensor) else given
+        elif self._state is not None:
+            whole = _known(self._state)
+        return Tensor(value_of(np.ascontiguousarray(whole[self._index])))
 
 
 def _refuse_kept(seen: Capture, results: Sequence[Tensor]) -> None:

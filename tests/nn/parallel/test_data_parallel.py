@@ -259,8 +259,9 @@ def test_batches_of_the_host_are_cut_without_a_copy(monkeypatch: pytest.MonkeyPa
     for number in range(5):
         array[:] = np.arange(16).reshape(8, 2) + number
         total.fill_(number)
-        results.append((call(array), array @ weight.T + 8 * number * weight.sum()))
-    assert len(fed) == 4
+        given = vkml.tensor(array / 2) * 2 if number % 2 else array  # computed by the call, or as it is
+        results.append((call(given), array @ weight.T + 8 * number * weight.sum()))
+    assert len(fed) == 3
     for feeds in fed:
         shapes = {feed.shape for feed in feeds if isinstance(feed, np.ndarray)}
         assert {(2, 2), (6, 2)} <= shapes and (8, 2) not in shapes
