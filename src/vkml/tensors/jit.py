@@ -276,8 +276,6 @@ class _Capture:
     def _short_way(self, feeds: Sequence[Any], made: Mapping[str, Any]) -> _Shortcut | None:
         """The way of later runs, where all that is written lies on one device and only arguments vary."""
         program = self._program
-        if any(isinstance(one, _Part) for one in self._more):
-            return None  # of arguments, which are arrays on the short way
         on_device = program.places or {}
         if any(name in on_device and name not in self._small for name in self._fresh):
             return None  # it is elsewhere each time
