@@ -92,7 +92,6 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         ({"a": [1, {"act": len}]}, r"builtin_function_or_method at 'a\.1\.act'"),
         ({"a": {1, 2}}, "set at 'a'"),
         (lambda: 1, "function at 'the top'"),
-        ({"z": np.array([1j])}, "complex128"),
         ({"s": np.array(["a"])}, "hold no str"),
     ):
         with pytest.raises(Exception, match=words) as found:

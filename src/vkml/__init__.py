@@ -15,7 +15,7 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vkml import amp, autograd, data, func, linalg, nn, onnx, ops, optim, training, utils, xp
+    from vkml import amp, autograd, data, fft, func, linalg, nn, onnx, ops, optim, training, utils, xp
     from vkml.amp import GradScaler
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.io_binding import IOBinding
@@ -46,41 +46,45 @@ _PRECISION = ("get_float32_matmul_precision", "set_float32_matmul_precision")
 _PROMOTION = ("get_default_dtype", "promote_types", "result_type", "set_default_dtype")
 _OPERATIONS = (
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
-    "adjoint", "all", "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin",
-    "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh",
-    "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bincount",
-    "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "block_diag", "bmm", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "can_cast",
-    "cartesian_prod", "cat", "cdist", "ceil", "chain_matmul", "chunk", "clamp", "clamp_max", "clamp_min",
-    "clip", "column_stack", "combinations", "concat", "concatenate", "copysign", "corrcoef", "cos", "cosh",
-    "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "diag",
-    "diag_embed", "diagflat", "diagonal", "diff", "dist", "div", "divide", "dot", "dsplit", "dstack",
-    "einsum", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expm1", "fix", "flatten",
-    "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac",
-    "gather", "gcd", "ge", "ger", "greater", "greater_equal", "gt", "heaviside", "histc", "hsplit",
-    "hstack", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_select", "inner",
-    "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue",
-    "lcm", "ldexp", "le", "lerp", "less", "less_equal", "log", "log10", "log1p", "log2", "log_softmax",
-    "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logit", "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_power",
-    "max", "maximum", "mean", "median", "meshgrid", "min", "minimum", "mm", "mode", "moveaxis", "movedim",
+    "adjoint", "all", "allclose", "amax", "amin", "aminmax", "angle", "any", "arccos", "arccosh",
+    "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere",
+    "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm",
+    "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "block_diag", "bmm", "broadcast_shapes", "broadcast_tensors", "broadcast_to",
+    "bucketize", "can_cast", "cartesian_prod", "cat", "cdist", "ceil", "chain_matmul", "chunk", "clamp",
+    "clamp_max", "clamp_min", "clip", "column_stack", "combinations", "complex", "concat", "concatenate",
+    "conj", "copysign", "corrcoef", "cos", "cosh", "count_nonzero", "cov", "cross", "cummax", "cummin",
+    "cumprod", "cumsum", "deg2rad", "diag", "diag_embed", "diagflat", "diagonal", "diff", "dist", "div",
+    "divide", "dot", "dsplit", "dstack", "einsum", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2",
+    "expand", "expm1", "fix", "flatten", "flip", "fliplr", "flipud", "float_power", "floor",
+    "floor_divide", "fmax", "fmin", "fmod", "frac", "gather", "gcd", "ge", "ger", "greater",
+    "greater_equal", "gt", "heaviside", "histc", "hsplit", "hstack", "hypot", "imag", "index_add",
+    "index_copy", "index_fill", "index_put", "index_select", "inner", "is_complex", "isclose", "isfinite",
+    "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "le",
+    "lerp", "less", "less_equal", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
+    "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
+    "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_power", "max",
+    "maximum", "mean", "median", "meshgrid", "min", "minimum", "mm", "mode", "moveaxis", "movedim",
     "msort", "mul", "multi_dot", "multiply", "mv", "nan_to_num", "nanmean", "nanmedian", "nanquantile",
     "nansum", "narrow", "ne", "neg", "negative", "nextafter", "nonzero", "norm", "not_equal", "one_hot",
-    "outer", "permute", "positive", "pow", "prod", "quantile", "rad2deg", "ravel", "reciprocal", "relu",
-    "remainder", "repeat", "repeat_interleave", "reshape", "roll", "rot90", "round", "rsqrt", "scatter",
-    "scatter_add", "scatter_reduce", "searchsorted", "select", "sigmoid", "sign", "signbit", "sin", "sinc",
-    "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "std_mean", "sub",
-    "subtract", "sum", "swapaxes", "swapdims", "take", "take_along_dim", "tan", "tanh", "tensor_split",
-    "tensordot", "tile", "topk", "trace", "transpose", "trapezoid", "trapz", "tril", "tril_indices", "triu",
-    "triu_indices", "true_divide", "trunc", "unbind", "unflatten", "unfold", "unique", "unique_consecutive",
-    "unsqueeze", "vander", "var", "var_mean", "vdot", "vecdot", "vsplit", "vstack", "where", "xlogy",
+    "outer", "permute", "polar", "positive", "pow", "prod", "quantile", "rad2deg", "ravel", "real",
+    "reciprocal", "relu", "remainder", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll",
+    "rot90", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
+    "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "softmax", "sort", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "std_mean", "sub", "subtract", "sum", "swapaxes", "swapdims",
+    "take", "take_along_dim", "tan", "tanh", "tensor_split", "tensordot", "tile", "topk", "trace",
+    "transpose", "trapezoid", "trapz", "tril", "tril_indices", "triu", "triu_indices", "true_divide",
+    "trunc", "unbind", "unflatten", "unfold", "unique", "unique_consecutive", "unsqueeze", "vander",
+    "var", "var_mean", "vdot", "vecdot", "view_as_complex", "view_as_real", "vsplit", "vstack", "where",
+    "xlogy",
 )  # fmt: skip
 _PACKAGES = (
-    "amp", "autograd", "data", "func", "linalg", "nn", "onnx", "ops", "optim", "training", "utils", "xp",
+    "amp", "autograd", "data", "fft", "func", "linalg", "nn", "onnx", "ops", "optim", "training", "utils",
+    "xp",
 )  # fmt: skip
 _DTYPES = (
-    "bfloat16", "bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint16",
-    "uint32", "uint64", "uint8",
+    "bfloat16", "bool", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32",
+    "int64", "int8", "uint16", "uint32", "uint64", "uint8",
 )  # fmt: skip
 _LAZY = {
     "InferenceSession": "vkml.engine.session",
@@ -124,8 +128,8 @@ __all__ = [  # noqa: F405
     "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
     "NotImplemented", "OperandError", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
     "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
-    "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "data", "devices", "fit", "func",
-    "jit", "linalg", "load", "nn", "onnx", "ops", "optim", "save", "training", "utils", "xp",
+    "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "data", "devices", "fft", "fit",
+    "func", "jit", "linalg", "load", "nn", "onnx", "ops", "optim", "save", "training", "utils", "xp",
 ]  # fmt: skip
 
 

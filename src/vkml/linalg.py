@@ -1,8 +1,8 @@
 """Linear algebra, as `torch.linalg`.
 
 Products and norms run where their tensors are. Factorisations, inverses, solutions and determinants are
-LAPACK's on the CPU, of float32 and float64: values of a device come to the host and go back, and one warning
-says so. They are recorded like any other operation, and have gradients.
+LAPACK's on the CPU, of float32, float64 and complex numbers: values of a device come to the host and go back,
+and one warning says so. They are recorded like any other operation, and have gradients.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from vkml.errors import LinAlgError
 from vkml.ir import DType, dtypes
 from vkml.tensors import Tensor
 from vkml.tensors.arranging import diagonal, movedim
+from vkml.tensors.complex import adjoint
 from vkml.tensors.elementwise import abs as abs_of
 from vkml.tensors.elementwise import add, div, gt, maximum, mul, ne, pow, reciprocal, sub, where
 from vkml.tensors.operands import INT64, axes_of, axis_of, wrap
@@ -28,10 +29,11 @@ from vkml.tensors.statistics import count_nonzero
 from vkml.tracing import apply, apply_all, constant
 
 __all__ = [
-    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
-    "householder_product", "inv", "inv_ex", "lstsq", "matmul", "matrix_exp", "matrix_norm",
-    "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular",
-    "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals",
+    "eigvalsh", "householder_product", "inv", "inv_ex", "lstsq", "matmul", "matrix_exp", "matrix_norm",
+    "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
+    "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "vander", "vecdot",
+    "vector_norm",
 ]  # fmt: skip
 
 
@@ -46,6 +48,11 @@ class QR(NamedTuple):
 
 
 class Eigh(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class Eig(NamedTuple):
     eigenvalues: Tensor
     eigenvectors: Tensor
 
@@ -68,8 +75,10 @@ def _matrices(function: str, x: Tensor, *, is_square: bool = False) -> Tensor:
         raise RuntimeError(f"linalg.{function}: a matrix has at least two axes, this tensor has {x.ndim}")
     if is_square and x.shape[-1] != x.shape[-2]:
         raise RuntimeError(f"linalg.{function}: a square matrix is needed, the shape is {list(x.shape)}")
-    if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT64):
-        raise RuntimeError(f"linalg.{function}: float32 or float64 is needed, not {x.dtype.numpy_name}")
+    if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT64, *dtypes.COMPLEXES):
+        raise RuntimeError(
+            f"linalg.{function}: float32 or float64, or complex numbers of these, are needed, not {x.dtype.numpy_name}"
+        )
     return x
 
 
@@ -82,17 +91,17 @@ def _applied(op: str, *inputs: Tensor, outputs: int = 1, **attributes: int) -> l
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """The lower triangle L of A = L Lᵀ, or the upper one.
+    """The lower triangle L of A = L Lᴴ, or the upper one.
 
     Args:
-        A: symmetric, positive definite [..., n, n]; only its lower triangle is read.
-        upper: whether Lᵀ is wanted.
+        A: symmetric or Hermitian, positive definite [..., n, n]; only its lower triangle is read.
+        upper: whether Lᴴ is wanted.
 
     Raises:
         LinAlgError: when it is computed: A is not positive definite.
     """
     [found] = _applied("Cholesky", _matrices("cholesky", A, is_square=True))
-    return transpose(found, -2, -1) if upper else found
+    return adjoint(found) if upper else found
 
 
 def qr(A: Tensor, mode: str = "reduced") -> QR:
@@ -118,6 +127,16 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues of symmetric matrices [..., n, n], ascending."""
     return eigh(A, UPLO).eigenvalues
+
+
+def eig(A: Tensor) -> Eig:
+    """Eigenvalues of square matrices [..., n, n], in no order, and eigenvectors as columns; all complex."""
+    return Eig(*_applied("Eig", _matrices("eig", A, is_square=True), outputs=2))
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """Eigenvalues of square matrices [..., n, n], in no order; complex."""
+    return eig(A).eigenvalues
 
 
 def svd(A: Tensor, full_matrices: bool = True) -> SVD:
@@ -246,7 +265,7 @@ def pinv(A: Tensor, rtol: float | None = None, *, hermitian: bool = False) -> Te
     limit = _limit(A, rtol)
     kept = gt(s, mul(amax(s, -1, True), limit))
     inverse = where(kept, reciprocal(where(kept, s, 1)), 0)
-    return matmul(mul(transpose(vh, -2, -1), unsqueeze(inverse, -2)), transpose(u, -2, -1))
+    return matmul(mul(adjoint(vh), unsqueeze(inverse, -2).to(A.dtype)), adjoint(u))
 
 
 def _limit(A: Tensor, rtol: float | None) -> float:
@@ -301,8 +320,10 @@ def vector_norm(
     dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
     """The norm of vectors along axes, of all elements where none are named: (Σ |x|ᵖ)^(1/p)."""
-    if not (dtype or x.dtype).is_float:
-        raise RuntimeError(f"linalg.vector_norm: floats are needed, not {x.dtype.numpy_name}")
+    if not (dtype or x.dtype).is_inexact:
+        raise RuntimeError(
+            f"linalg.vector_norm: floats or complex numbers are needed, not {x.dtype.numpy_name}"
+        )
     given = x if dtype is None else x.to(dtype)
     axes = axes_of(dim, x.ndim)
     sizes = abs_of(given)
@@ -313,13 +334,20 @@ def vector_norm(
             return sum(sizes, axes, keepdim)
         return (amax if ord > 0 else amin)(sizes, axes, keepdim)
     if ord == 0:
-        return sum(ne(given, 0).to(given.dtype), axes, keepdim)
+        return sum(ne(given, 0).to(sizes.dtype), axes, keepdim)
     if ord == 1:
         return sum(sizes, axes, keepdim)
     if ord == 2:
         if not x.ndim:
             return sizes
-        return wrap(apply("ReduceL2", given.value, constant(list(axes), INT64), keepdims=int(keepdim)))
+        return wrap(
+            apply(
+                "ReduceL2",
+                sizes.value if given.dtype.is_complex else given.value,
+                constant(list(axes), INT64),
+                keepdims=int(keepdim),
+            )
+        )
     return pow(sum(pow(sizes, ord), axes, keepdim), 1 / ord)
 
 

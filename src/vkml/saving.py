@@ -28,7 +28,7 @@ _TYPES = {
     "F64": dtypes.FLOAT64, "F32": dtypes.FLOAT32, "F16": dtypes.FLOAT16, "BF16": dtypes.BFLOAT16,
     "I64": dtypes.INT64, "I32": dtypes.INT32, "I16": dtypes.INT16, "I8": dtypes.INT8, "U64": dtypes.UINT64,
     "U32": dtypes.UINT32, "U16": dtypes.UINT16, "U8": dtypes.UINT8, "BOOL": dtypes.BOOL,
-    "F8_E4M3": dtypes.FLOAT8E4M3FN, "F8_E5M2": dtypes.FLOAT8E5M2,
+    "F8_E4M3": dtypes.FLOAT8E4M3FN, "F8_E5M2": dtypes.FLOAT8E5M2, "C64": dtypes.COMPLEX64,
 }  # fmt: skip
 
 
@@ -134,7 +134,8 @@ def _package() -> Any:
 
 def _is_plain(obj: Any) -> bool:
     return isinstance(obj, dict) and all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in obj.items()
+        isinstance(name, str) and isinstance(value, Tensor) and not value.dtype.is_complex
+        for name, value in obj.items()
     )
 
 
@@ -152,7 +153,8 @@ def _encoded(value: Any, where: str, tensors: dict[str, Tensor | Array]) -> Any:
     if isinstance(value, Tensor | np.ndarray):
         name = _unused(where or "tensor", tensors)
         tensors[name] = value
-        return ["tensor" if isinstance(value, Tensor) else "array", name]
+        kind = "tensor" if isinstance(value, Tensor) else "array"
+        return [f"complex {kind}" if _is_complex(value) else kind, name]
     if isinstance(value, DType):
         return ["dtype", value.numpy_name]
     if isinstance(value, bytes):
@@ -172,6 +174,10 @@ def _encoded(value: Any, where: str, tensors: dict[str, Tensor | Array]) -> Any:
         f"vkml.save writes tensors, arrays, numbers, strings and None in mappings, lists and tuples, not the "
         f"{type(value).__name__} at {where or 'the top'!r}"
     )
+
+
+def _is_complex(value: Tensor | Array) -> bool:
+    return value.dtype.kind == "c"
 
 
 def _at(where: str, key: Any) -> str:
@@ -197,6 +203,10 @@ def _decoded(form: Any, arrays: Mapping[str, Array], device: Any) -> Any:
         return tensor(arrays[held], device=device)
     if kind == "array":
         return np.array(arrays[held])
+    if kind in ("complex tensor", "complex array"):
+        pairs = np.ascontiguousarray(arrays[held])
+        whole = pairs.view(np.result_type(pairs.dtype, np.complex64))[..., 0]
+        return tensor(whole, device=device) if kind == "complex tensor" else np.array(whole)
     if kind == "float":
         return float(held)
     if kind == "dtype":
@@ -216,6 +226,8 @@ def _decoded(form: Any, arrays: Mapping[str, Array], device: Any) -> Any:
 
 def _array(value: Tensor | Array) -> Array:
     found = value if isinstance(value, np.ndarray) else value.detach().numpy()
+    if found.dtype.kind == "c":  # the format has no pairs of float64: the parts are a last axis
+        found = np.stack([found.real, found.imag], -1)
     if dtypes.from_numpy(found.dtype) not in _TYPES.values():
         raise TypeError(f"safetensors files hold no {found.dtype.name}")
     little = found.astype(found.dtype.newbyteorder("<")) if found.dtype.byteorder == ">" else found

@@ -45,6 +45,15 @@ class DType:
         return self.kind == "f"
 
     @property
+    def is_complex(self) -> bool:
+        return self.kind == "c"
+
+    @property
+    def is_inexact(self) -> bool:
+        """Whether its numbers are rounded: floats and complex numbers, which gradients flow through."""
+        return self.kind in "fc"
+
+    @property
     def is_integer(self) -> bool:
         return self.kind in "iu"
 
@@ -106,6 +115,8 @@ SIGNED = (INT8, INT16, INT32, INT64)
 UNSIGNED = (UINT8, UINT16, UINT32, UINT64)
 INTEGERS = SIGNED + UNSIGNED
 NUMBERS = FLOATS + INTEGERS
+COMPLEXES = (COMPLEX64, COMPLEX128)
+"""Numbers that NumPy computes with on the CPU; no kernel does."""
 
 
 def from_code(code: int) -> DType:
@@ -132,6 +143,16 @@ def from_numpy(dtype: Any) -> DType:
             return STRING
         raise InvalidGraph(f"NumPy type {dtype} has no ONNX element type")
     return found
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex type whose parts hold a float type's numbers; itself where it is complex."""
+    return COMPLEX128 if dtype in (FLOAT64, COMPLEX128) else COMPLEX64
+
+
+def real_of(dtype: DType) -> DType:
+    """The type of a complex type's parts; itself where it is not complex."""
+    return FLOAT64 if dtype == COMPLEX128 else FLOAT32 if dtype == COMPLEX64 else dtype
 
 
 def can_hold(dtype: DType, array: np.ndarray[Any, Any]) -> bool:

@@ -137,6 +137,11 @@ def converted(build: Emitter[T], x: T, dtype: DType) -> T:
     return x if build.type_of(x).dtype == dtype else build.apply("Cast", x, to=dtype.code)
 
 
+def conjugate(build: Emitter[T], x: T) -> T:
+    """The conjugate of complex `x`; floats are their own."""
+    return build.apply("Conj", x, domain="vkml") if build.type_of(x).dtype.is_complex else x
+
+
 def widened(build: Emitter[T], x: T) -> T:
     """`x` in the type in which its elements are computed: floats of 16 bits as float32."""
     return converted(build, x, arithmetic_type(build.type_of(x).dtype))
@@ -252,9 +257,25 @@ def pointwise_vjp(
             found = converted(build, cotangent, type_.dtype)
         else:
             assert isinstance(kept[1], Scalar)
-            found = expression(build, kept[1], values, type_.dtype)
+            if type_.dtype.is_complex:
+                found = _complex_product(build, kept[1], values, cotangent, type_.dtype)
+            else:
+                found = expression(build, kept[1], values, type_.dtype)
         made.append(sum_to(build, found, type_.dims))
     return made
+
+
+def _complex_product(build: Emitter[T], slope: Scalar, values: Sequence[T], cotangent: T, dtype: DType) -> T:
+    """The conjugate of a derivative times a cotangent.
+
+    So the gradient of a real function by x + iy is its derivative by x plus i times that by y, as PyTorch has
+    it. The conjugate is an operator of its own, no step of the form, for forms have one derivative each.
+    """
+    if slope.is_constant:
+        factor = build.constant(complex(slope.value).conjugate(), dtype)
+    else:
+        factor = conjugate(build, expression(build, slope, values, dtype))
+    return build.apply("Mul", factor, cotangent)
 
 
 def _product(
@@ -267,7 +288,10 @@ def _product(
     incoming: DType,
     at: int,
 ) -> object:
-    """The form of an input's product: of inputs, cotangent and output; `_PASSES`, or None for 0."""
+    """The form of an input's product: of inputs, cotangent and output; `_PASSES`, or None for 0.
+
+    Of complex numbers that of the derivative alone.
+    """
     form = write(elements, types, result)
     if form is None:
         raise NotDifferentiable(f"{node.op} has no gradient by any of its inputs")
@@ -281,6 +305,8 @@ def _product(
         found = substituted(found, lambda x: known if x is form else None)
     if found.is_constant and found.value == 1:
         return _PASSES
+    if found.dtype.is_complex:
+        return found
     return times(found, scalar.convert(scalar.argument(last, incoming), found.dtype))
 
 

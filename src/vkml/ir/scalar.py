@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from vkml.forks import renew_in_child
 from vkml.ir import dtypes
@@ -41,6 +42,7 @@ OPERATIONS = frozenset(
 * convert changes the type: floats to integers lose their fraction and keep their low bits (what does not fit
   64 bits is any number), integers wrap, bool is 0 and 1, and what is not 0 is true.
 * view has the same bits as another type of as many.
+* Of complex numbers there are those that have a derivative, and equal; only NumPy computes with them.
 * round_to_half makes float32 of a float, a number that float16 has.
 * bitwise_and, bitwise_or, bitwise_xor and invert of bools are the logical ones.
 """
@@ -58,7 +60,8 @@ class Scalar:
     dtype: DType
     inputs: tuple[Scalar, ...] = ()
     value: Number = 0
-    """The number of a constant, the position of an argument."""
+    """The number of a constant, the position of an argument. Constants of complex types have a complex one,
+    which nothing but NumPy's evaluation looks at."""
 
     def __add__(self, other: Scalar | Number) -> Scalar:
         return binary("add", self, other)
@@ -136,16 +139,20 @@ def _renew() -> None:
 renew_in_child(_renew)
 
 
-def make(operation: str, dtype: DType, inputs: Sequence[Scalar] = (), value: Number = 0) -> Scalar:
+def make(operation: str, dtype: DType, inputs: Sequence[Scalar] = (), value: Number | complex = 0) -> Scalar:
     """The one scalar of an operation on these inputs."""
     assert operation in OPERATIONS, operation
     # 0.0 is not -0.0, and NaN is itself.
-    spelling = value.hex() if isinstance(value, float) else value
+    spelling: object = value
+    if isinstance(value, float):
+        spelling = value.hex()
+    elif isinstance(value, complex):
+        spelling = value.real.hex(), value.imag.hex()
     key = (operation, dtype, tuple(map(id, inputs)), type(value), spelling)
     with _lock:
         found = _known.get(key)
         if found is None:
-            found = _known[key] = Scalar(operation, dtype, tuple(inputs), value)
+            found = _known[key] = Scalar(operation, dtype, tuple(inputs), cast(Number, value))
         return found
 
 
@@ -159,10 +166,11 @@ def argument(position: int, dtype: DType) -> Scalar:
     return make("argument", arithmetic_type(dtype), value=position)
 
 
-def constant(value: Number, dtype: DType) -> Scalar:
+def constant(value: Number | complex, dtype: DType) -> Scalar:
     """A number, rounded or wrapped to the type that `dtype` is computed in."""
     kind = arithmetic_type(dtype)
     if kind.is_integer:
+        assert not isinstance(value, complex), "a complex number among integers"
         return make("constant", kind, value=_wrapped(int(value), kind))
     return make("constant", kind, value=kind.storage.type(value).item())
 

@@ -50,7 +50,7 @@ def times(slope: Scalar, factor: Scalar) -> Scalar:
 
 
 def _derivative(part: Scalar, position: int, found: Mapping[Scalar, Scalar | None]) -> Scalar | None:
-    if not part.dtype.is_float:
+    if not part.dtype.is_inexact:
         return None
     if part.operation == "argument":
         return constant(1.0, part.dtype) if part.value == position else None
@@ -113,6 +113,10 @@ def _sum(parts: Sequence[Scalar | None]) -> Scalar | None:
 def _power(x: Scalar, y: Scalar, result: Scalar) -> tuple[Scalar, Scalar]:
     """Exponents of 0 do not raise 0 to the power of -1, nor is the logarithm of 0 taken for nothing."""
     less = y - 1
+    if x.dtype.is_complex:
+        is_base, is_exponent = compare("equal", x, 0.0), compare("equal", y, 0.0)
+        by_base = where(is_exponent, 0.0, y * scalar.power(x, less))
+        return by_base, where(is_base, 0.0, result * unary("log", x))
     by_base = where(compare("equal", y, 0.0), 0.0, y * scalar.power(x, less))
     is_nothing = compare("equal", x, 0.0) & compare("greater_equal", y, 0.0)
     return by_base, where(is_nothing, 0.0, result * unary("log", x))

@@ -32,6 +32,8 @@ FAMILIES = (
     "conv_transpose",
     "pool_gradients",
     "pool",
+    "complex",
+    "fourier",
     "shape",
     "slicing",
     "resample",

@@ -20,7 +20,8 @@ from vkml.ops.limits import check_size
 from vkml.ops.number_formats import SATURATING, limited, powers_of_two
 from vkml.ops.upgrading import renew
 
-CASTABLE = tuple(dtype for dtype in dtypes.ALL if dtype.kind != "c")
+CASTABLE = dtypes.ALL
+"""All: ONNX casts no complex numbers, tensors do. What becomes real loses its imaginary part."""
 
 _NAMES_OF_OPSET_1 = {dtype.name.upper(): dtype.code for dtype in dtypes.ALL}
 
@@ -50,6 +51,8 @@ def convert(node: Node, array: Array, target: DType) -> Array:
         array = array.astype(np.int8)
     if target == STRING:
         return _strings(array)
+    if source.is_complex and not target.is_complex:
+        array = array != 0 if target == BOOL else array.real
     saturate = bool(node.attributes["saturate"])
     with np.errstate(all="ignore"):
         if target == dtypes.FLOAT8E8M0:
@@ -110,6 +113,8 @@ class _Conversion(Operator):
             if dtype not in CASTABLE:
                 names = ", ".join(allowed.name for allowed in CASTABLE)
                 raise InvalidGraph(f"{node.label}: cannot convert {what} {dtype.name}; known are {names}")
+        if {data.dtype.kind, target.kind} == {"c", "s"}:
+            raise InvalidGraph(f"{node.label}: cannot convert from {data.dtype.name} to {target.name}")
         if node.attributes["round_mode"] not in ("up", "down", "nearest"):
             raise InvalidGraph(
                 f"{node.label}: round_mode must be up, down or nearest, not {node.attributes['round_mode']!r}"

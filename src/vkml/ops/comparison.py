@@ -26,7 +26,7 @@ def _test(operation: str) -> Form:
     return lambda x, y: scalar.compare(operation, x, y)
 
 
-register(Binary("Equal", np.equal, _test("equal"), COMPARABLE, result=BOOL))
+register(Binary("Equal", np.equal, _test("equal"), COMPARABLE, result=BOOL, takes_complex=True))
 register(Binary("Greater", np.greater, _test("greater"), NUMBERS, result=BOOL))
 register(Binary("GreaterOrEqual", np.greater_equal, _test("greater_equal"), NUMBERS, result=BOOL))
 register(Binary("Less", np.less, _test("less"), NUMBERS, result=BOOL))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOATS, INT32, INT64, UINT32, UINT64, from_numpy
-from vkml.ir.gradients import Emitter, T
+from vkml.ir.dtypes import COMPLEXES, FLOATS, INT32, INT64, UINT32, UINT64, from_numpy
+from vkml.ir.gradients import Emitter, T, conjugate
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given, known
 from vkml.ir.operator import Array, Operator, operator
@@ -27,7 +27,7 @@ class Cumulative(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         data, axis = required(node, inputs, 0), required(node, inputs, 1)
-        require_types(node, [data], (*FLOATS, INT32, INT64, UINT32, UINT64))
+        require_types(node, [data], (*FLOATS, *COMPLEXES, INT32, INT64, UINT32, UINT64))
         require_dtype(node, axis, (INT32, INT64), "the axis")
         if axis.type.elements != 1:
             raise ShapeError(f"{node.label}: the axis must be a scalar, its shape is {list(axis.dims)}")
@@ -43,7 +43,8 @@ class Cumulative(Operator):
         axis = normalise_axis(node, int(present(inputs, 1).reshape(-1)[0]), data.ndim)
         line = np.flip(data, axis) if node.attributes["reverse"] else data
         # Long float sums lose digits one after the other, so they run in float64.
-        wide = np.float64 if from_numpy(data.dtype).is_float else data.dtype
+        kind = from_numpy(data.dtype)
+        wide = np.complex128 if kind.is_complex else np.float64 if kind.is_float else data.dtype
         accumulate, neutral = (np.cumsum, 0) if self.name == "CumSum" else (np.cumprod, 1)
         with np.errstate(all="ignore"):
             result = np.asarray(accumulate(line, axis=axis, dtype=wide)).astype(data.dtype)
@@ -84,6 +85,7 @@ class Cumulative(Operator):
         step = -1 if is_reverse else 1
         if is_exclusive:
             cotangent = _shifted(build, cotangent, along, step)
+        x = conjugate(build, x)
         others = build.apply("CumProd", x, axis, exclusive=1, reverse=is_reverse)
         return [build.apply("Mul", others, _weighed(build, x, cotangent, along, step)), None]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import scalar
-from vkml.ir.dtypes import INT64, NUMBERS
-from vkml.ir.gradients import Emitter, T, arguments, expanded, expression, reshaped, sum_to
+from vkml.ir.dtypes import COMPLEXES, INT64, NUMBERS
+from vkml.ir.gradients import Emitter, T, arguments, conjugate, expanded, expression, reshaped, sum_to
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.scalar import Scalar
@@ -94,7 +94,7 @@ class Einsum(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         operands = [required(node, inputs, index) for index in range(len(inputs))]
-        require_dtype(node, operands[0], NUMBERS, "the first input")
+        require_dtype(node, operands[0], (*NUMBERS, *COMPLEXES), "the first input")
         for index, operand in enumerate(operands):
             require_same_dtype(node, operands[0], operand, f"input {index}")
         geometry = einsum_geometry(node, node.attributes["equation"], [operand.dims for operand in operands])
@@ -135,7 +135,7 @@ def _gradient(build: Emitter[T], geometry: EinsumGeometry, inputs: Sequence[T], 
     letters = "".join(dict.fromkeys(term))
     kept = "".join(letter for letter in letters if letter in known)
     terms = ",".join([geometry.output, *(geometry.terms[n] for n in others)])
-    operands = [cotangent, *(inputs[n] for n in others)]
+    operands = [cotangent, *(conjugate(build, inputs[n]) for n in others)]
     made = build.apply("Einsum", *operands, equation=f"{terms}->{kept}")
     sizes = dict(zip(kept, build.type_of(made).dims, strict=True))
     wanted = dict(zip(term, build.type_of(inputs[at]).dims, strict=True))

@@ -27,7 +27,7 @@ from vkml.ops.upgrading import attributes_to_inputs, renew
 
 def divide(a: Array, b: Array) -> Any:
     """True division of floats; division of integers truncates toward zero and gives 0 for a divisor of 0."""
-    if a.dtype.kind == "f":
+    if a.dtype.kind in "fc":
         return a / b
     quotient = a // b
     if a.dtype.kind == "u":
@@ -44,6 +44,8 @@ def remainder(a: Array, b: Array, fmod: int = 0) -> Any:
 
 def power(base: Array, exponent: Array) -> Any:
     """`base` to the power of `exponent`, in the type of `base`; negative powers of integers truncate."""
+    if base.dtype.kind == "c":
+        return np.power(base, exponent)
     if base.dtype.kind != "f" and exponent.dtype.kind != "f":
         return _integer_power(base, exponent)
     if base.dtype.kind != "f":
@@ -90,6 +92,8 @@ def _integer_power(base: Array, exponent: Array) -> Any:
 
 
 def _power_form(base: Scalar, exponent: Scalar) -> Scalar | None:
+    if base.dtype.is_complex:
+        return scalar.power(base, exponent)
     if base.dtype.is_integer:
         if exponent.dtype.is_float:
             return None
@@ -140,8 +144,8 @@ class _Pow(Binary):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         base, exponent = required(node, inputs, 0), required(node, inputs, 1)
-        require_types(node, [base], self.allowed)
-        require_types(node, [exponent], NUMBERS)
+        require_types(node, [base], self.taken)
+        require_types(node, [exponent], (base.dtype,) if base.dtype.is_complex else NUMBERS)
         return [check_size(node, base.dtype, broadcast_shapes(node, base.dims, exponent.dims))]
 
 
@@ -162,15 +166,19 @@ def _sum(*arrays: Array) -> Any:
     return functools.reduce(np.add, arrays)
 
 
-register(Binary("Add", np.add, operators.add, NUMBERS, neutral_elements={0: -0.0, 1: -0.0}))
-register(Binary("Sub", np.subtract, operators.sub, NUMBERS, neutral_elements={1: 0.0}))
-register(Binary("Mul", np.multiply, operators.mul, NUMBERS, neutral_elements={0: 1.0, 1: 1.0}))
-register(Binary("Div", divide, operators.truediv, NUMBERS, neutral_elements={1: 1.0}))
+register(
+    Binary("Add", np.add, operators.add, NUMBERS, neutral_elements={0: -0.0, 1: -0.0}, takes_complex=True)
+)
+register(Binary("Sub", np.subtract, operators.sub, NUMBERS, neutral_elements={1: 0.0}, takes_complex=True))
+register(
+    Binary("Mul", np.multiply, operators.mul, NUMBERS, neutral_elements={0: 1.0, 1: 1.0}, takes_complex=True)
+)
+register(Binary("Div", divide, operators.truediv, NUMBERS, neutral_elements={1: 1.0}, takes_complex=True))
 register(Binary("Mod", remainder, _remainder_form, NUMBERS, attributes={"fmod": 0}))
-register(_Pow("Pow", power, _power_form, (*FLOATS, INT32, INT64)))
+register(_Pow("Pow", power, _power_form, (*FLOATS, INT32, INT64), takes_complex=True))
 register(Variadic("Max", lambda *arrays: functools.reduce(np.maximum, arrays), _folded("maximum"), NUMBERS))
 register(Variadic("Min", lambda *arrays: functools.reduce(np.minimum, arrays), _folded("minimum"), NUMBERS))
-register(Variadic("Sum", _sum, _folded("add"), FLOATS))
+register(Variadic("Sum", _sum, _folded("add"), FLOATS, takes_complex=True))
 register(Variadic("Mean", lambda *arrays: _sum(*arrays) / len(arrays), _mean_form, FLOATS))
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from vkml.errors import LinAlgError, NotDifferentiable, ShapeError
-from vkml.ir.dtypes import BOOL, FLOAT32, FLOAT64, DType
-from vkml.ir.gradients import Emitter, T, expanded, reshaped, sum_to, transposed
+from vkml.ir.dtypes import BOOL, COMPLEXES, FLOAT32, FLOAT64, DType, complex_of, real_of
+from vkml.ir.gradients import Emitter, T, conjugate, converted, expanded, reshaped, sum_to, transposed
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
@@ -18,7 +18,7 @@ from vkml.ops.checks import present, require_dtype, require_rank, required
 
 def _matrix(node: Node, inputs: Sequence[Known | None], *, is_square: bool) -> Known:
     x = required(node, inputs, 0)
-    require_dtype(node, x, (FLOAT32, FLOAT64), "the matrix")
+    require_dtype(node, x, (FLOAT32, FLOAT64, *COMPLEXES), "the matrix")
     require_rank(node, x, 2)
     if is_square and x.dims[-1] != x.dims[-2]:
         raise ShapeError(f"{node.label}: a square matrix is needed, the shape is {list(x.dims)}")
@@ -44,6 +44,17 @@ def _computed(node: Node, function: Callable[..., Any], *arrays: Array) -> Any:
 def _swapped(build: Emitter[T], x: T) -> T:
     rank = build.type_of(x).rank
     return transposed(build, x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _adjoint(build: Emitter[T], x: T) -> T:
+    return conjugate(build, _swapped(build, x))
+
+
+def _require_real(build: Emitter[T], node: Node, x: T) -> None:
+    if build.type_of(x).dtype.is_complex:
+        raise NotDifferentiable(
+            f"{node.op} has no gradient by complex matrices: use it on real ones, or detach()"
+        )
 
 
 def _product(build: Emitter[T], x: T, y: T) -> T:
@@ -104,10 +115,10 @@ class Solve(Operator):
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
         a, b = present(inputs, 0), present(inputs, 1)
-        by_b = _solved(build, _swapped(build, a), present(cotangents, 0))
+        by_b = _solved(build, _adjoint(build, a), present(cotangents, 0))
         made: list[T | None] = [None, sum_to(build, by_b, build.type_of(b).dims) if needed[1] else None]
         if needed[0]:
-            by_a = build.apply("Neg", _product(build, by_b, _swapped(build, outputs[0])))
+            by_a = build.apply("Neg", _product(build, by_b, _adjoint(build, outputs[0])))
             made[0] = sum_to(build, by_a, build.type_of(a).dims)
         return made
 
@@ -133,7 +144,7 @@ class Inverse(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
-        across = _swapped(build, outputs[0])
+        across = _adjoint(build, outputs[0])
         return [build.apply("Neg", _product(build, _product(build, across, present(cotangents, 0)), across))]
 
 
@@ -146,12 +157,12 @@ class SlogDet(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = _matrix(node, inputs, is_square=True)
-        return [static(x.dtype, x.dims[:-2])] * 2
+        return [static(x.dtype, x.dims[:-2]), static(real_of(x.dtype), x.dims[:-2])]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x = present(inputs, 0)
         sign, size = _computed(node, np.linalg.slogdet, x)
-        return [np.asarray(sign, x.dtype), np.asarray(size, x.dtype)]
+        return [np.asarray(sign, x.dtype), np.asarray(size, x.real.dtype)]
 
     def vjp(
         self,
@@ -162,11 +173,15 @@ class SlogDet(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
+        x = present(inputs, 0)
+        if cotangents[0] is not None:
+            _require_real(build, node, x)
         if cotangents[1] is None:
             return [None]
         weight = _column(build, _column(build, cotangents[1], -1), -1)
-        inverse = build.apply("Inverse", present(inputs, 0), domain="vkml")
-        return [build.apply("Mul", weight, _swapped(build, inverse))]
+        inverse = build.apply("Inverse", x, domain="vkml")
+        weight = converted(build, weight, build.type_of(x).dtype)
+        return [build.apply("Mul", weight, _adjoint(build, inverse))]
 
 
 @operator("Determinant")
@@ -192,10 +207,10 @@ class Determinant(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
-        scale = build.apply("Mul", present(cotangents, 0), outputs[0])
+        scale = build.apply("Mul", present(cotangents, 0), conjugate(build, outputs[0]))
         inverse = build.apply("Inverse", present(inputs, 0), domain="vkml")
         weight = _column(build, _column(build, scale, -1), -1)
-        return [build.apply("Mul", weight, _swapped(build, inverse))]
+        return [build.apply("Mul", weight, _adjoint(build, inverse))]
 
 
 @operator("Cholesky")
@@ -221,6 +236,7 @@ class Cholesky(Operator):
     ) -> Sequence[T | None]:
         """I. Murray, "Differentiation of the Cholesky decomposition", 2016."""
         factor = outputs[0]
+        _require_real(build, node, factor)
         inner = _product(build, _swapped(build, factor), present(cotangents, 0))
         size = build.type_of(factor).dims[-1]
         lower = _choose(build, np.tri(size, dtype=np.bool_), inner, _zero(build, inner))
@@ -262,6 +278,7 @@ class QR(Operator):
     ) -> Sequence[T | None]:
         """S. Walter, "Structured higher-order algorithmic differentiation …", 2012."""
         q, r = outputs
+        _require_real(build, node, q)
         rows, columns = build.type_of(present(inputs, 0)).dims[-2:]
         if rows < columns or (node.attributes["complete"] and rows != columns):
             raise NotDifferentiable("of matrices of fewer rows than columns, or with all columns of Q")
@@ -290,7 +307,7 @@ class EigH(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = _matrix(node, inputs, is_square=True)
-        return [static(x.dtype, x.dims[:-1]), x.type]
+        return [static(real_of(x.dtype), x.dims[:-1]), x.type]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         part: Literal["U", "L"] = "U" if node.attributes["upper"] else "L"
@@ -308,6 +325,7 @@ class EigH(Operator):
     ) -> Sequence[T | None]:
         """M. Giles, "Collected matrix derivative results for forward and reverse mode", 2008, section 3.1."""
         values, vectors = outputs
+        _require_real(build, node, vectors)
         by_values, by_vectors = cotangents
         dims = build.type_of(vectors).dims
         is_diagonal = np.eye(dims[-1], dtype=np.bool_)
@@ -321,6 +339,59 @@ class EigH(Operator):
         inner = _choose(build, is_diagonal, diagonal, inner)
         found = _product(build, _product(build, vectors, inner), _swapped(build, vectors))
         return [_half(build, build.apply("Add", found, _swapped(build, found)))]
+
+
+@operator("Eig")
+class Eig(Operator):
+    """Eigenvalues of square matrices [..., n, n], in no order, and eigenvectors as columns: both complex."""
+
+    domain = "vkml"
+    outputs = (2, 2)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = _matrix(node, inputs, is_square=True)
+        kind = complex_of(x.dtype)
+        return [static(kind, x.dims[:-1]), static(kind, x.dims)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        found = _computed(node, np.linalg.eig, x)
+        # Real where all eigenvalues are.
+        return [np.asarray(part).astype(np.result_type(x.dtype, np.complex64)) for part in found]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        """Of vectors of length 1, as LAPACK's: what turns them in the complex plane counts for nothing.
+
+        C. Boeddeker, P. Hanebrink et al., "On the computation of complex-valued gradients with application to
+        statistically optimum beamforming", 2017, section 4.
+        """
+        values, vectors = outputs
+        by_values, by_vectors = cotangents
+        dims = build.type_of(vectors).dims
+        dtype = build.type_of(vectors).dtype
+        is_diagonal = np.eye(dims[-1], dtype=np.bool_)
+        across = _adjoint(build, vectors)
+        inner = expanded(build, _zero(build, vectors), dims)
+        if by_vectors is not None:
+            turned = _product(build, across, by_vectors)
+            kept = _choose(build, is_diagonal, turned, _zero(build, turned))
+            kept = converted(build, build.apply("Real", kept, domain="vkml"), dtype)
+            turned = build.apply("Sub", turned, _product(build, _product(build, across, vectors), kept))
+            apart = build.apply("Sub", _column(build, values, -2), _column(build, values, -1))
+            apart = _choose(build, is_diagonal, build.constant(1, dtype), conjugate(build, apart))
+            inner = build.apply("Div", turned, apart)
+        diagonal = _zero(build, vectors) if by_values is None else _column(build, by_values, -1)
+        inner = _choose(build, is_diagonal, diagonal, inner)
+        found = _solved(build, across, _product(build, inner, across))
+        return [converted(build, found, build.type_of(present(inputs, 0)).dtype)]
 
 
 @operator("SVD")
@@ -339,8 +410,11 @@ class SVD(Operator):
         rows, columns = x.dims[-2:]
         least, batch = min(rows, columns), x.dims[:-2]
         left, right = (rows, columns) if node.attributes["full"] else (least, least)
-        shapes = ((*batch, rows, left), (*batch, least), (*batch, right, columns))
-        return [static(x.dtype, shape) for shape in shapes]
+        return [
+            static(x.dtype, (*batch, rows, left)),
+            static(real_of(x.dtype), (*batch, least)),
+            static(x.dtype, (*batch, right, columns)),
+        ]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         full = bool(node.attributes["full"])
@@ -359,6 +433,7 @@ class SVD(Operator):
     ) -> Sequence[T | None]:
         """J. Townsend, "Differentiating the singular value decomposition", 2016."""
         u, s, vh = outputs
+        _require_real(build, node, u)
         by_u, by_s, by_vh = cotangents
         rows, columns = build.type_of(present(inputs, 0)).dims[-2:]
         if node.attributes["full"] and rows != columns and (by_u is not None or by_vh is not None):

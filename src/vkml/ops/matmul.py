@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import (
+    COMPLEXES,
     FLOATS,
     INT8,
     INT32,
@@ -30,7 +31,7 @@ from vkml.ops.matmul_gradients import gemm_gradients, left_gradient, right_gradi
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import renew
 
-MATRIX_DTYPES: tuple[DType, ...] = (*FLOATS, INT32, INT64, UINT32, UINT64)
+MATRIX_DTYPES: tuple[DType, ...] = (*FLOATS, INT32, INT64, UINT32, UINT64, *COMPLEXES)
 
 
 @dataclass(frozen=True)

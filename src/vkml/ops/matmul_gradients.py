@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vkml.ir.gradients import Emitter, T, expanded, reshaped, sum_to, transposed
+from vkml.ir.gradients import Emitter, T, conjugate, expanded, reshaped, sum_to, transposed
 
 if TYPE_CHECKING:
     from vkml.ops.matmul import MatMulGeometry
@@ -41,6 +41,7 @@ def left_gradient(build: Emitter[T], geometry: MatMulGeometry, a: T, b: T, cotan
         cotangent: of the product.
     """
     m, n, k, batch = geometry.m, geometry.n, geometry.k, geometry.batch
+    b = conjugate(build, b)
     if math.prod(geometry.batch_b) == 1:
         # One right operand for all: the batch is more rows.
         full = reshaped(build, cotangent, (math.prod(batch) * m, n))
@@ -55,7 +56,7 @@ def left_gradient(build: Emitter[T], geometry: MatMulGeometry, a: T, b: T, cotan
 def right_gradient(build: Emitter[T], geometry: MatMulGeometry, a: T, b: T, cotangent: T) -> T:
     """The cotangent of the right operand: the other one, transposed, times that of the result."""
     m, n, k, batch = geometry.m, geometry.n, geometry.k, geometry.batch
-    left = reshaped(build, a, (*geometry.batch_a, m, k))
+    left = reshaped(build, conjugate(build, a), (*geometry.batch_a, m, k))
     if math.prod(geometry.batch_b) == 1:
         # The batch is more rows, over which one product sums.
         rows = math.prod(batch) * m
@@ -86,6 +87,7 @@ def gemm_gradients(
         flips_b: whether `b` is transposed.
     """
     made: list[T | None] = [None, None, None]
+    a, b = conjugate(build, a), conjugate(build, b)
     if needed[0]:
         pair, flips = ((b, cotangent), (flips_b, 1)) if flips_a else ((cotangent, b), (0, 1 - flips_b))
         made[0] = build.apply("Gemm", *pair, alpha=alpha, transA=flips[0], transB=flips[1])

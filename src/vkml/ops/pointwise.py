@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import BFLOAT16, BOOL, FLOAT16, DType
+from vkml.ir.dtypes import BFLOAT16, BOOL, COMPLEXES, FLOAT16, DType
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, INTS, MANY, Array, Operator
 from vkml.ir.scalar import Scalar
@@ -45,6 +45,7 @@ class Pointwise(Operator):
         attributes: Mapping[str, Any] | None = None,
         neutral_elements: Mapping[int, float] | None = None,
         slopes: Sequence[Form] = (),
+        takes_complex: bool = False,
     ) -> None:
         """States the operator.
 
@@ -57,11 +58,13 @@ class Pointwise(Operator):
             attributes: attribute → default.
             neutral_elements: see `Operator`.
             slopes: derivatives by each input, functions of what the scalar form is of; see `Operator.slope`.
+            takes_complex: whether inputs may be complex, though ONNX has no such operator: NumPy computes it.
         """
         super().__init__(name)
         self.compute = compute
         self.form = form
         self.allowed = tuple(allowed)
+        self.taken = (*self.allowed, *COMPLEXES) if takes_complex else self.allowed
         self.result = result
         self.attributes = dict(attributes or {})
         self.neutral_elements = dict(neutral_elements or {})
@@ -69,7 +72,7 @@ class Pointwise(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         known = [required(node, inputs, index) for index in range(len(inputs))]
-        dtype = require_types(node, known, self.allowed)
+        dtype = require_types(node, known, self.taken)
         return [check_size(node, self.result or dtype, broadcast_shapes(node, *(k.dims for k in known)))]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:

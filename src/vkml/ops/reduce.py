@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.dtypes import BOOL, FLOAT16, FLOAT32, FLOATS, INT8, INT32, INT64, UINT8, UINT32, UINT64, DType
+from vkml.ir.dtypes import (
+    BOOL,
+    COMPLEXES,
+    FLOAT16,
+    FLOAT32,
+    FLOATS,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    UINT32,
+    UINT64,
+    DType,
+)
 from vkml.ir.gradients import Emitter, T, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given, known
@@ -67,6 +80,7 @@ class Reduction(Operator):
         axes_opset: int = 18,
         *,
         is_anchor: bool = True,
+        takes_complex: bool = False,
         is_shape_arithmetic: bool = False,
     ) -> None:
         """States the reduction; before `axes_opset` its axes were an attribute."""
@@ -75,6 +89,7 @@ class Reduction(Operator):
         self.is_shape_arithmetic = is_shape_arithmetic
         self.compute = compute
         self.allowed = tuple(allowed)
+        self.taken = (*self.allowed, *COMPLEXES) if takes_complex else self.allowed
         self.axes_opset = axes_opset
 
     def upgrade(self, node: Node) -> Node | Sequence[Node]:
@@ -84,7 +99,7 @@ class Reduction(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         data = required(node, inputs, 0)
-        dtype = require_types(node, [data], self.allowed)
+        dtype = require_types(node, [data], self.taken)
         given = optional(inputs, 1)
         if given is not None and has_unknown_value(inputs, (1,)):
             return [TensorType(dtype, (None,) * data.rank if node.attributes["keepdims"] else None)]
@@ -148,7 +163,7 @@ def count(x: Array, axes: Axes) -> int:
 
 def mean(x: Array, axes: Axes) -> Any:
     """The mean over axes; that of no elements is NaN, for integers 0."""
-    if x.dtype.kind == "f":
+    if x.dtype.kind in "fc":
         return total(x, axes) / x.dtype.type(count(x, axes))
     wide = np.uint64 if x.dtype.kind == "u" else np.int64
     return divide(total(x.astype(wide), axes), np.asarray(count(x, axes), wide))
@@ -218,11 +233,11 @@ def _float(x: Array) -> Array:
     return x if x.dtype.kind == "f" else x.astype(np.float64)
 
 
-register(Reduction("ReduceSum", total, SUMMABLE, axes_opset=13, is_shape_arithmetic=True))
-register(Reduction("ReduceMean", mean, SUMMABLE))
+register(Reduction("ReduceSum", total, SUMMABLE, axes_opset=13, takes_complex=True, is_shape_arithmetic=True))
+register(Reduction("ReduceMean", mean, SUMMABLE, takes_complex=True))
 register(Reduction("ReduceMax", greatest, ORDERED, is_shape_arithmetic=True))
 register(Reduction("ReduceMin", least, ORDERED, is_shape_arithmetic=True))
-register(Reduction("ReduceProd", product, SUMMABLE, is_shape_arithmetic=True))
+register(Reduction("ReduceProd", product, SUMMABLE, takes_complex=True, is_shape_arithmetic=True))
 register(Reduction("ReduceL1", lambda x, axes: total(np.abs(x), axes), SUMMABLE))
 register(Reduction("ReduceL2", lambda x, axes: np.sqrt(_float(total(x * x, axes))), SUMMABLE))
 register(Reduction("ReduceSumSquare", lambda x, axes: total(x * x, axes), SUMMABLE))

@@ -8,7 +8,17 @@ from typing import Protocol
 
 from vkml.ir import scalar
 from vkml.ir.dtypes import FLOAT32, FLOAT64, INT64
-from vkml.ir.gradients import Emitter, T, expanded, pointwise, reshaped, summed, transposed, widened
+from vkml.ir.gradients import (
+    Emitter,
+    T,
+    conjugate,
+    expanded,
+    pointwise,
+    reshaped,
+    summed,
+    transposed,
+    widened,
+)
 from vkml.ir.scalar import Scalar, compare, where
 
 
@@ -59,7 +69,7 @@ def _of_product(build: Emitter[T], x: T, result: T, cotangent: T, axes: Sequence
     dims = build.type_of(x).dims
     kept = [axis for axis in range(len(dims)) if axis not in axes]
     order = [*kept, *axes]
-    turned = transposed(build, x, order)
+    turned = transposed(build, conjugate(build, x), order)
     shape = build.type_of(turned).dims
     line = reshaped(build, turned, [math.prod(shape[: len(kept)]), math.prod(shape[len(kept) :])])
     along = build.constant(1, INT64)

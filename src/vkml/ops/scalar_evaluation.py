@@ -22,7 +22,7 @@ def _fma(x: Array, y: Array, z: Array) -> Array:
 
 
 def _power(x: Array, y: Array) -> Array:
-    return np.asarray(np.power(x, y) if x.dtype.kind == "f" else power(x, y))
+    return np.asarray(np.power(x, y) if x.dtype.kind in "fc" else power(x, y))
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -67,6 +67,8 @@ def _value(scalar: Scalar, inputs: Sequence[Array], arguments: Sequence[Array]) 
 def _converted(x: Array, scalar: Scalar) -> Array:
     if scalar.dtype == BOOL:
         return np.asarray(x != 0)
+    if x.dtype.kind == "c" and scalar.dtype.kind != "c":
+        x = x.real
     if x.dtype.kind == "f" and scalar.dtype.is_integer:
         x = x.astype(np.uint64 if scalar.dtype.storage == np.uint64 else np.int64)
     found: Array = x.astype(scalar.dtype.storage)

@@ -47,32 +47,34 @@ def _reciprocal(x: Scalar) -> Scalar:
 
 
 register(Unary("Abs", np.abs, _step("absolute"), NUMBERS))
-register(Unary("Neg", np.negative, _step("negative"), FLOATS + SIGNED))
+register(Unary("Neg", np.negative, _step("negative"), FLOATS + SIGNED, takes_complex=True))
 register(Unary("Sign", np.sign, _step("sign"), NUMBERS))
 register(Unary("Ceil", np.ceil, _step("ceil"), FLOATS))
 register(Unary("Floor", np.floor, _step("floor"), FLOATS))
 register(Unary("Round", np.rint, _step("rint"), FLOATS))
-register(Unary("Reciprocal", np.reciprocal, _reciprocal, FLOATS))
-register(Unary("Sqrt", np.sqrt, _step("sqrt"), FLOATS))
+register(Unary("Reciprocal", np.reciprocal, _reciprocal, FLOATS, takes_complex=True))
+register(Unary("Sqrt", np.sqrt, _step("sqrt"), FLOATS, takes_complex=True))
 register(Unary("BitwiseNot", np.invert, _step("invert"), INTEGERS))
 
-register(Unary("Exp", np.exp, _step("exp"), FLOATS))
-register(Unary("Log", np.log, _step("log"), FLOATS))
+register(Unary("Exp", np.exp, _step("exp"), FLOATS, takes_complex=True))
+register(Unary("Log", np.log, _step("log"), FLOATS, takes_complex=True))
 register(Unary("Erf", special_functions.erf, _step("erf"), FLOATS))
-register(Unary("Sin", np.sin, _step("sin"), FLOATS))
-register(Unary("Cos", np.cos, _step("cos"), FLOATS))
-register(Unary("Tan", np.tan, _step("tan"), FLOATS))
-register(Unary("Asin", np.arcsin, _step("arcsin"), FLOATS))
-register(Unary("Acos", np.arccos, _step("arccos"), FLOATS))
-register(Unary("Atan", np.arctan, _step("arctan"), FLOATS))
-register(Unary("Sinh", np.sinh, _step("sinh"), FLOATS))
-register(Unary("Cosh", np.cosh, _step("cosh"), FLOATS))
-register(Unary("Tanh", np.tanh, _step("tanh"), FLOATS))
-register(Unary("Asinh", np.arcsinh, _step("arcsinh"), FLOATS))
-register(Unary("Acosh", np.arccosh, _step("arccosh"), FLOATS))
-register(Unary("Atanh", np.arctanh, _step("arctanh"), FLOATS))
+register(Unary("Sin", np.sin, _step("sin"), FLOATS, takes_complex=True))
+register(Unary("Cos", np.cos, _step("cos"), FLOATS, takes_complex=True))
+register(Unary("Tan", np.tan, _step("tan"), FLOATS, takes_complex=True))
+register(Unary("Asin", np.arcsin, _step("arcsin"), FLOATS, takes_complex=True))
+register(Unary("Acos", np.arccos, _step("arccos"), FLOATS, takes_complex=True))
+register(Unary("Atan", np.arctan, _step("arctan"), FLOATS, takes_complex=True))
+register(Unary("Sinh", np.sinh, _step("sinh"), FLOATS, takes_complex=True))
+register(Unary("Cosh", np.cosh, _step("cosh"), FLOATS, takes_complex=True))
+register(Unary("Tanh", np.tanh, _step("tanh"), FLOATS, takes_complex=True))
+register(Unary("Asinh", np.arcsinh, _step("arcsinh"), FLOATS, takes_complex=True))
+register(Unary("Acosh", np.arccosh, _step("arccosh"), FLOATS, takes_complex=True))
+register(Unary("Atanh", np.arctanh, _step("arctanh"), FLOATS, takes_complex=True))
 
-register(Predicate("IsNaN", np.isnan, lambda x: scalar.test("isnan", x), (*FLOATS, *FLOAT8S)))
+register(
+    Predicate("IsNaN", np.isnan, lambda x: scalar.test("isnan", x), (*FLOATS, *FLOAT8S), takes_complex=True)
+)
 register(
     Predicate(
         "IsInf",
@@ -80,6 +82,7 @@ register(
         _is_inf_form,
         (*FLOATS, *FLOAT8S),
         attributes={"detect_negative": 1, "detect_positive": 1},
+        takes_complex=True,
     )
 )
 

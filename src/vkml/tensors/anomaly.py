@@ -100,7 +100,7 @@ def _where(application: Application) -> str:
 
 
 def _has_nan(value: Traced) -> bool:
-    if not value.type.dtype.is_float:
+    if not value.type.dtype.is_inexact:
         return False
     if value.data is None:
         # Not the value itself: one of constants alone is computed wherever it is needed, unless it is known.

@@ -60,11 +60,6 @@ def swapaxes(x: Tensor, axis0: int, axis1: int) -> Tensor:
     return transpose(x, axis0, axis1)
 
 
-def adjoint(x: Tensor) -> Tensor:
-    """The last two axes exchanged."""
-    return transpose(x, -2, -1)
-
-
 def ravel(x: Tensor) -> Tensor:
     """All elements along one axis."""
     return reshape(x, -1)

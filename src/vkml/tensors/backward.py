@@ -128,6 +128,8 @@ def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:
             raise NotDifferentiable(
                 f"a gradient can be left out only for a tensor of one element, this has {tensor.numel()}"
             )
+        if tensor.dtype.is_complex:
+            raise NotDifferentiable("a gradient can be left out only for a real number, this is complex")
         return expanded(EMITTER, number(1, tensor.dtype), tensor.shape)
     if gradient.shape != tensor.shape:
         raise RuntimeError(

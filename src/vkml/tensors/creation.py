@@ -12,7 +12,7 @@ from vkml.engine.ort_value import device_of, dtype_of
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted, expanded
 from vkml.ir.size import Size as OpenSize
-from vkml.tensors.promotion import checked, get_default_dtype, number_type
+from vkml.tensors.promotion import checked, default_complex, get_default_dtype, number_type
 from vkml.tensors.tensor import Tensor, device_name
 from vkml.tracing import EMITTER, Traced, apply, constant, value_of
 from vkml.tracing.meta import absent, is_meta
@@ -44,7 +44,12 @@ def _array(data: Any, dtype: DType | None) -> Array:
     is_own = isinstance(data, np.ndarray | np.generic) or hasattr(data, "__array__")
     array = np.array(data)
     if dtype is None and not is_own:
-        dtype = {"f": get_default_dtype(), "i": dtypes.INT64, "b": dtypes.BOOL}.get(array.dtype.kind)
+        dtype = {
+            "f": get_default_dtype(),
+            "i": dtypes.INT64,
+            "b": dtypes.BOOL,
+            "c": default_complex(),
+        }.get(array.dtype.kind)
         if array.dtype.kind == "f" and not array.size:
             dtype = get_default_dtype()
     if array.dtype.kind in "OUSmM":
@@ -57,7 +62,7 @@ def _of_array(array: Array, device: Any) -> Tensor:
         return Tensor(absent(dtypes.from_numpy(array.dtype), array.shape))
     where = None if device is None else device_of(device_name(device))
     array = as_array(array, "the value", "C")
-    if not array.dtype.isnative or array.dtype.kind not in "fiub":
+    if not array.dtype.isnative or array.dtype.kind not in "fiubc":
         array = array.astype(dtype_of(array.dtype).storage, copy=False)
     return Tensor(value_of(array, where))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from vkml.ir import DType, dtypes, scalar
 from vkml.ir.gradients import converted, expression
 from vkml.tensors import tensor as core
-from vkml.tensors.operands import BOOL, Operand, floating, pair, value_as, wrap
+from vkml.tensors.operands import BOOL, Operand, floating, of_complex, pair, value_as, wrap
 from vkml.tensors.promotion import get_default_dtype, result_type
 from vkml.tracing import EMITTER, apply, constant, number
 
@@ -45,7 +45,9 @@ def div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """The quotient, of floats; rounded down or toward 0 where that is asked for."""
     kind = result_type(x, y)
     if rounding_mode is None:
-        return pair("Div", x, y, kind if kind.is_float else get_default_dtype())
+        return pair("Div", x, y, kind if kind.is_inexact else get_default_dtype())
+    if kind.is_complex:
+        raise RuntimeError("quotients of complex numbers are not rounded")
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError(f"rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}")
     if kind.is_float:
@@ -85,7 +87,7 @@ def pow(x: Operand, y: Operand) -> Tensor:
     kind = result_type(x, y)
     if isinstance(y, core.Tensor):
         return pair("Pow", x, y, kind)
-    if kind.is_integer and y < 0:
+    if kind.is_integer and not isinstance(y, complex) and y < 0:
         raise RuntimeError("integers to negative powers of integers are no integers")
     # Part of the structure: short powers are products.
     return wrap(apply("Pow", value_as(x, kind), constant(y, kind)))
@@ -139,8 +141,11 @@ def lerp(x: Tensor, end: Tensor, weight: Operand) -> Tensor:
 def _compared(op: str) -> Callable[[Operand, Operand], Tensor]:
     def compare(x: Operand, y: Operand) -> Tensor:
         kind = result_type(x, y)
-        if kind == BOOL and op not in ("Equal",):
-            kind = dtypes.INT32
+        if op != "Equal":
+            if kind.is_complex:
+                raise RuntimeError(f"{op}: complex numbers have no order")
+            if kind == BOOL:
+                kind = dtypes.INT32
         return pair(op, x, y, kind)
 
     compare.__doc__ = f"{op}, element by element: bools."
@@ -180,7 +185,7 @@ logical_xor: Callable[[Tensor, Tensor], Tensor] = _logical("Xor")
 def _bits(op: str, of_bools: str) -> Callable[[Operand, Operand], Tensor]:
     def act(x: Operand, y: Operand) -> Tensor:
         kind = result_type(x, y)
-        if kind.is_float:
+        if kind.is_inexact:
             raise RuntimeError(f"{op} is not defined for {kind.numpy_name}")
         return pair(of_bools if kind == BOOL else op, x, y, kind)
 
@@ -206,9 +211,17 @@ def _unary(op: str, *, keeps_type: bool = False, **attributes: Any) -> Callable[
     return act
 
 
+def abs(x: Tensor) -> Tensor:
+    """|x|; of complex numbers their magnitude."""
+    return of_complex("Magnitude", x) if x.dtype.is_complex else wrap(apply("Abs", x.value))
+
+
+def sign(x: Tensor) -> Tensor:
+    """-1, 0 or 1; of complex numbers x / |x|."""
+    return of_complex("Sgn", x) if x.dtype.is_complex else wrap(apply("Sign", x.value))
+
+
 neg: Unary = _unary("Neg", keeps_type=True)
-abs: Unary = _unary("Abs", keeps_type=True)
-sign: Unary = _unary("Sign", keeps_type=True)
 relu: Unary = _unary("Relu", keeps_type=True)
 exp: Unary = _unary("Exp")
 log: Unary = _unary("Log")
@@ -234,6 +247,8 @@ isinf: Unary = _unary("IsInf")
 
 def _rounded(op: str) -> Unary:
     def act(x: Tensor) -> Tensor:
+        if x.dtype.is_complex:
+            raise RuntimeError(f"{op} is not defined for {x.dtype.numpy_name}")
         return wrap(apply(op, x.value)) if x.dtype.is_float else x.clone()
 
     act.__doc__ = f"ONNX's {op}, element by element; integers stay as they are."
@@ -246,6 +261,8 @@ ceil: Unary = _rounded("Ceil")
 
 def round(x: Tensor, *, decimals: int = 0) -> Tensor:
     """The nearest whole number, the even one of two; or with so many decimals."""
+    if x.dtype.is_complex and not decimals:
+        return of_complex("RoundParts", x)
     if not x.dtype.is_float:
         return x.clone()
     if not decimals:

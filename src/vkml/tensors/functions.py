@@ -116,7 +116,7 @@ class Function:
         kept = [
             at
             for at, x in enumerate(results)
-            if isinstance(x, Tensor) and x.dtype.is_float and id(x) not in ctx._not_differentiable
+            if isinstance(x, Tensor) and x.dtype.is_inexact and id(x) not in ctx._not_differentiable
         ]
         if not kept:
             return result
@@ -218,7 +218,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             return found
 
         def ended(x: Any) -> Any:
-            if not isinstance(x, Tensor) or not x.dtype.is_float:
+            if not isinstance(x, Tensor) or not x.dtype.is_inexact:
                 return x
             return Tensor(Joined(_Once("once_differentiable"), [x.value], tracks).output(0))
 

@@ -59,6 +59,7 @@ class Operations:
     true_divide, unbind, unflatten, unfold = op.true_divide, op.unbind, op.unflatten, op.unfold
     unique, unique_consecutive, var_mean, vdot = op.unique, op.unique_consecutive, op.var_mean, op.vdot
     vecdot, vsplit, xlogy = op.vecdot, op.vsplit, op.xlogy
+    angle, conj, resolve_conj, sgn = op.angle, op.conj, op.resolve_conj, op.sgn
 
     # -- in place -------------------------------------------------------------------------------------------
 
@@ -219,6 +220,20 @@ class Operations:
         """Whether its elements are floats."""
         return bool(self.dtype.is_float)
 
+    def is_complex(self: Any) -> bool:
+        """Whether its elements are complex numbers."""
+        return bool(self.dtype.is_complex)
+
+    @property
+    def real(self: Any) -> Any:
+        """The real parts, copied; itself where it is real."""
+        return op.real(self)
+
+    @property
+    def imag(self: Any) -> Any:
+        """The imaginary parts of complex numbers, copied."""
+        return op.imag(self)
+
     def is_contiguous(self: Any) -> bool:
         """Whether elements lie in the order of the axes, as far as anybody sees: yes."""
         return True
@@ -233,15 +248,15 @@ class Operations:
 
     @property
     def mH(self: Any) -> Any:
-        """The last two axes exchanged: tensors are real."""
-        return op.transpose(self, -2, -1)
+        """The last two axes exchanged, conjugated."""
+        return op.conj(op.transpose(self, -2, -1))
 
     @property
     def H(self: Any) -> Any:
-        """A matrix with rows and columns exchanged."""
+        """A matrix with rows and columns exchanged, conjugated."""
         if self.ndim not in (0, 2):
             raise RuntimeError(f"H is of a matrix, not of {self.ndim} axes")
-        return self.t()
+        return op.conj(self.t())
 
     def new_tensor(self: Any, data: Any, *, dtype: DType | None = None, device: Any = None) -> Any:
         """A tensor of some elements, of its type and device where none are named."""

@@ -18,7 +18,7 @@ from vkml.tracing import EMITTER, Traced, apply, constant, number, value_of
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
 
-Operand: TypeAlias = "Tensor | bool | int | float"
+Operand: TypeAlias = "Tensor | bool | int | float | complex"
 INT64, BOOL = dtypes.INT64, dtypes.BOOL
 
 
@@ -27,11 +27,16 @@ def wrap(value: Traced) -> Tensor:
     return core.Tensor(value)
 
 
+def of_complex(op: str, x: Tensor) -> Tensor:
+    """An operator of complex numbers alone."""
+    return wrap(apply(op, x.value, domain="vkml"))
+
+
 def value_as(operand: Operand, dtype: DType) -> Traced:
     """A tensor's value, or a number of the program, in an element type."""
     if isinstance(operand, core.Tensor):
         return converted(EMITTER, operand.value, dtype)
-    if isinstance(operand, bool | int | float | np.generic):
+    if isinstance(operand, bool | int | float | complex | np.generic):
         return number(operand, dtype)
     if isinstance(operand, Size):
         return converted(EMITTER, constant(operand, INT64), dtype)
@@ -102,5 +107,5 @@ def axes_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
 
 
 def floating(x: Tensor) -> Traced:
-    """A tensor's value as floats: integers become the default type."""
-    return x.value if x.dtype.is_float else converted(EMITTER, x.value, get_default_dtype())
+    """A tensor's value as floats, or complex numbers: integers become the default type."""
+    return x.value if x.dtype.is_inexact else converted(EMITTER, x.value, get_default_dtype())

@@ -16,6 +16,19 @@ EDGE = 3
 LINE = 80
 
 
+class _Complex:
+    """How complex numbers are written: both parts as wide as the widest."""
+
+    def __init__(self, elements: Array) -> None:
+        self.real, self.imag = _Format(elements.real), _Format(elements.imag)
+        self.width = self.real.width + self.imag.width + 2
+
+    def __call__(self, value: Any) -> str:
+        imaginary = self.imag(value.imag).lstrip()
+        sign = "" if imaginary.startswith("-") else "+"
+        return f"{self.real(value.real)}{sign}{imaginary}j"
+
+
 class _Format:
     """How the elements of an array are written: as wide as the widest, with a fraction where one has any."""
 
@@ -56,7 +69,7 @@ def _ends(elements: Array) -> Array:
     return elements
 
 
-def _written(elements: Array, indent: int, is_long: bool, form: _Format) -> str:
+def _written(elements: Array, indent: int, is_long: bool, form: _Format | _Complex) -> str:
     if not elements.ndim:
         return form(elements[()])
     is_cut = is_long and elements.shape[0] > 2 * EDGE
@@ -85,11 +98,13 @@ def text_of(name: str, elements: Array, notes: Sequence[str]) -> str:
     prefix = f"{name}("
     indent = len(prefix)
     is_long = elements.size > MOST_ELEMENTS
-    widened = elements if elements.dtype.kind in "biuf" else elements.astype(np.float32)
+    widened = elements if elements.dtype.kind in "biufc" else elements.astype(np.float32)
     if not elements.size:
         body = "[]"
     else:
-        body = _written(widened, indent, is_long, _Format(_ends(widened) if is_long else widened))
+        shown = _ends(widened) if is_long else widened
+        form = _Complex(shown) if shown.dtype.kind == "c" else _Format(shown)
+        body = _written(widened, indent, is_long, form)
     found = prefix + body
     length = len(found) - found.rfind("\n") + 1
     for note in notes:

@@ -11,6 +11,7 @@ import numpy as np
 from vkml.errors import ModelError
 from vkml.ir.gradients import expanded
 from vkml.tensors.arranging import broadcast_shapes, roll
+from vkml.tensors.complex import conj
 from vkml.tensors.elementwise import add, mul, sub
 from vkml.tensors.operands import axis_of, wrap
 from vkml.tensors.promotion import result_type
@@ -78,8 +79,8 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def vdot(x: Tensor, y: Tensor) -> Tensor:
-    """`dot`: tensors are real."""
-    return dot(x, y)
+    """`dot` of the conjugate of the first."""
+    return dot(conj(x), y)
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
@@ -201,8 +202,8 @@ def cross(x: Tensor, y: Tensor, dim: int | None = None) -> Tensor:
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The sums of products along an axis."""
-    return sum(mul(x, y), dim)
+    """The sums of products along an axis, the first factor conjugated."""
+    return sum(mul(conj(x), y), dim)
 
 
 def matrix_power(x: Tensor, n: int) -> Tensor:

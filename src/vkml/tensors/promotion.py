@@ -34,20 +34,32 @@ def set_default_dtype(dtype: DType) -> None:
 
 
 def category(dtype: DType) -> int:
-    """0 for bool, 1 for integers, 2 for floats."""
-    return 0 if dtype == dtypes.BOOL else 1 if dtype.is_integer else 2
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex numbers."""
+    return 0 if dtype == dtypes.BOOL else 1 if dtype.is_integer else 3 if dtype.is_complex else 2
 
 
 def promote_types(one: DType, other: DType) -> DType:
     """The smallest type that holds the values of both, as `torch.promote_types`."""
     if one == other:
         return one
+    if one.is_complex or other.is_complex:
+        return _complex_of(*sorted((one, other), key=category))
     if category(one) != category(other):
         return max(one, other, key=category)
     if one.is_float:
         # Half of a kind each: neither holds the other's.
         return max((one, other), key=lambda d: d.bits) if one.bits != other.bits else dtypes.FLOAT32
     return dtypes.from_numpy(np.promote_types(one.storage, other.storage))
+
+
+def _complex_of(lower: DType, higher: DType) -> DType:
+    """The complex type that holds the values of another, complex type and those of any."""
+    return dtypes.COMPLEX128 if lower in (dtypes.FLOAT64, dtypes.COMPLEX128) else higher
+
+
+def default_complex() -> DType:
+    """The type of complex numbers where none is stated: that of parts of the default type."""
+    return dtypes.complex_of(_default)
 
 
 def checked(dtype: DType | None) -> DType | None:
@@ -61,11 +73,13 @@ def checked(dtype: DType | None) -> DType | None:
     raise TypeError(f"a dtype is one of vkml's, as vkml.float32 is, not {dtype!r}")
 
 
-def number_type(value: bool | int | float) -> DType:
+def number_type(value: bool | int | float | complex) -> DType:
     """The type that a number of the program has by itself."""
     if isinstance(value, bool | np.bool_):
         return dtypes.BOOL
-    return dtypes.INT64 if isinstance(value, int | np.integer | Size) else _default
+    if isinstance(value, int | np.integer | Size):
+        return dtypes.INT64
+    return default_complex() if isinstance(value, complex | np.complexfloating) else _default
 
 
 def result_type(*operands: Any) -> DType:
@@ -89,7 +103,8 @@ def result_type(*operands: Any) -> DType:
     found: DType | None = None
     for dtype in levels:
         if dtype is not None and (found is None or category(dtype) > category(found)):
-            found = dtype
+            # Complex beside floats with axes: of parts of their type.
+            found = dtypes.complex_of(found) if dtype.is_complex and found and found.is_float else dtype
     assert found is not None
     return found
 

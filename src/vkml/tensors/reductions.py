@@ -27,7 +27,7 @@ def sum(
     x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
     """The sum over axes, over all where none are named; of integers in int64."""
-    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     return wrap(_reduced("ReduceSum", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
 
 
@@ -36,14 +36,14 @@ def mean(
 ) -> Tensor:
     """The mean over axes, of floats."""
     kind = dtype or x.dtype
-    if not kind.is_float:
+    if not kind.is_inexact:
         raise RuntimeError(f"the mean of {kind.numpy_name}: convert it, or say dtype=")
     return wrap(_reduced("ReduceMean", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
 
 
 def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """The product over an axis, or of all elements; of integers in int64."""
-    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     return wrap(_reduced("ReduceProd", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
 
 
@@ -145,6 +145,6 @@ def log_softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
 
 def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Sums of all elements up to each, along an axis."""
-    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     value, axis = converted(EMITTER, x.value, kind), axis_of(dim, x.ndim)
     return wrap(apply("CumSum", value, constant(axis, INT64))) if x.ndim else wrap(value)

@@ -58,6 +58,8 @@ def _of_two(
 
     def act(x: Operand, y: Operand) -> Tensor:
         kind = result_type(x, y)
+        if kind.is_complex:
+            raise RuntimeError(f"{name} is not defined for {kind.numpy_name}")
         if of == "integers" and not kind.is_integer:
             raise RuntimeError(f"{name} is not defined for {kind.numpy_name}")
         if of == "floats" and not kind.is_float:
@@ -235,11 +237,6 @@ def isposinf(x: Tensor) -> Tensor:
 def isneginf(x: Tensor) -> Tensor:
     """Where elements are -∞."""
     return eq(x, -math.inf) if x.dtype.is_float else basic.ne(x, x)
-
-
-def isreal(x: Tensor) -> Tensor:
-    """Where elements are real numbers: everywhere."""
-    return logical_or(eq(x, x), basic.ne(x, x))
 
 
 def nan_to_num(

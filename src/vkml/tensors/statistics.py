@@ -245,7 +245,7 @@ def _cumulative(x: Tensor, dim: int, function: str) -> ValuesAndIndices:
 
 def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Products of all elements up to each, along an axis."""
-    kind = dtype or (x.dtype if x.dtype.is_float else INT64)
+    kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     value = converted(EMITTER, x.value, kind)
     axis = axis_of(dim, x.ndim)
     return wrap(apply("CumProd", value, constant(axis, INT64))) if x.ndim else wrap(value)

@@ -22,7 +22,7 @@ from vkml.tensors.methods import Operations
 from vkml.tensors.moving import joined_to
 from vkml.tensors.operands import filled, value_as
 from vkml.tensors.printing import text_of
-from vkml.tensors.promotion import category, checked, get_default_dtype
+from vkml.tensors.promotion import category, checked, default_complex, get_default_dtype
 from vkml.tensors.random_in_place import RandomInPlace
 from vkml.tensors.views import View
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
@@ -267,6 +267,9 @@ class Tensor(Operations, RandomInPlace):
             raise RuntimeError("the truth of a tensor of several elements, or of none, is ambiguous")
         return bool(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -288,7 +291,7 @@ class Tensor(Operations, RandomInPlace):
         notes = [] if self.device == "cpu" else [f"device='{self.device}'"]
         plain = [get_default_dtype()]
         if elements.size:
-            plain += [dtypes.INT64, dtypes.BOOL]
+            plain += [dtypes.INT64, dtypes.BOOL, default_complex()]
         elif self.ndim != 1:
             notes.append(f"size={tuple(self.shape)}")
         if self.dtype not in plain:
@@ -532,9 +535,9 @@ class Tensor(Operations, RandomInPlace):
 
     def requires_grad_(self, is_on: Flag = True) -> Tensor:
         """Has `backward` leave the gradient by it in `grad`; returns it."""
-        if is_on and not self.dtype.is_float:
+        if is_on and not self.dtype.is_inexact:
             raise NotDifferentiable(
-                f"only tensors of floats can require grad, not of {self.dtype.numpy_name}"
+                f"only tensors of floats and complex numbers can require grad, not of {self.dtype.numpy_name}"
             )
         value = self.value
         if not is_on and not self.is_leaf:

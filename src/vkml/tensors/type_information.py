@@ -10,10 +10,10 @@ from vkml.ir import DType, dtypes
 
 
 class finfo:
-    """What floats of a type can be.
+    """What floats of a type can be, or the parts of complex numbers.
 
     Args:
-        type: of floats; the default type where left out.
+        type: of floats or complex numbers; the default type where left out.
 
     Attributes:
         bits: of an element.
@@ -23,15 +23,16 @@ class finfo:
         smallest_normal: the smallest above 0 of full precision.
         tiny: the same.
         resolution: the power of ten of the last certain digit.
-        dtype: the type.
+        dtype: the type, that of the parts of complex numbers.
     """
 
     def __init__(self, type: DType | None = None) -> None:
         from vkml.tensors.promotion import get_default_dtype
 
-        self.dtype = type or get_default_dtype()
-        if not isinstance(self.dtype, DType) or not self.dtype.is_float:
+        kind = type or get_default_dtype()
+        if not isinstance(kind, DType) or not kind.is_inexact:
             raise TypeError(f"finfo is of floating-point types, not of {type!r}")
+        self.dtype = dtypes.real_of(kind)
         found: Any = ml_dtypes.finfo(self.dtype.storage)  # type: ignore[no-untyped-call]
         self.bits = self.dtype.bits
         self.eps, self.max, self.min = float(found.eps), float(found.max), float(found.min)

@@ -68,7 +68,7 @@ def _with_open_sizes(value: Any) -> Array | None:
     return elements
 
 
-def number(value: float, dtype: DType) -> Traced:
+def number(value: complex, dtype: DType) -> Traced:
     """A number of the program's text: part of the structure as long as it stays the same."""
     return Traced(tensor_type(dtype, ()), None, np.asarray(value, dtype.storage), kind=Kind.NUMBER)
 

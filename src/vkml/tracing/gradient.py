@@ -128,7 +128,7 @@ def _between(outputs: Sequence[Traced], wrt: frozenset[int], ends: frozenset[int
     for application in tracked(outputs, ends):
         needed = [
             value is not None
-            and value.type.dtype.is_float
+            and value.type.dtype.is_inexact
             and (
                 id(value) in wrt
                 or (

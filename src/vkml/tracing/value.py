@@ -169,7 +169,7 @@ class Application:
         value = self.known_output(at)
         if value is None:
             value = Traced(self.types[at], self.device, None, self, at)
-            value.tracks = self.tracks and value.type.dtype.is_float
+            value.tracks = self.tracks and value.type.dtype.is_inexact
             self._outputs[at] = weakref.ref(value)
         return value
 

@@ -31,3 +31,4 @@ bool = _dtypes.BOOL
 int8, int16, int32, int64 = _dtypes.INT8, _dtypes.INT16, _dtypes.INT32, _dtypes.INT64
 uint8, uint16, uint32, uint64 = _dtypes.UINT8, _dtypes.UINT16, _dtypes.UINT32, _dtypes.UINT64
 float16, bfloat16, float32, float64 = _dtypes.FLOAT16, _dtypes.BFLOAT16, _dtypes.FLOAT32, _dtypes.FLOAT64
+complex64, complex128 = _dtypes.COMPLEX64, _dtypes.COMPLEX128

@@ -16,7 +16,15 @@ from vkml.tracing import Traced
 
 VERSIONS = ("2022.12", "2023.12", "2024.12")
 _SUPPORTED = frozenset(
-    (dtypes.BOOL, dtypes.FLOAT32, dtypes.FLOAT64, dtypes.FLOAT16, dtypes.BFLOAT16, *dtypes.INTEGERS)
+    (
+        dtypes.BOOL,
+        dtypes.FLOAT32,
+        dtypes.FLOAT64,
+        dtypes.FLOAT16,
+        dtypes.BFLOAT16,
+        *dtypes.INTEGERS,
+        *dtypes.COMPLEXES,
+    )
 )
 
 

@@ -1,0 +1,113 @@
+"""Complex tensors: their parts, and tensors made of parts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vkml.ir import dtypes
+from vkml.tensors.arranging import select
+from vkml.tensors.elementwise import cos, eq, lt, mul, ne, sign, sin, where
+from vkml.tensors.operands import floating, of_complex, wrap
+from vkml.tensors.shapes import stack, transpose
+from vkml.tracing import apply
+
+if TYPE_CHECKING:
+    from vkml.tensors.tensor import Tensor
+
+
+def is_complex(x: Tensor) -> bool:
+    """Whether the elements are complex numbers."""
+    return x.dtype.is_complex
+
+
+def real(x: Tensor) -> Tensor:
+    """The real parts: a copy, where PyTorch gives a view; tensors of real numbers themselves."""
+    return of_complex("Real", x) if x.dtype.is_complex else x
+
+
+def imag(x: Tensor) -> Tensor:
+    """The imaginary parts: a copy, where PyTorch gives a view.
+
+    Raises:
+        RuntimeError: the tensor is real.
+    """
+    if not x.dtype.is_complex:
+        raise RuntimeError(f"imag is not implemented for tensors of {x.dtype.numpy_name}: they are real")
+    return of_complex("Imag", x)
+
+
+def conj(x: Tensor) -> Tensor:
+    """The conjugates; tensors of real numbers themselves."""
+    return of_complex("Conj", x) if x.dtype.is_complex else x
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """The last two axes exchanged, conjugated."""
+    return conj(transpose(x, -2, -1))
+
+
+def resolve_conj(x: Tensor) -> Tensor:
+    """Itself: conjugates are never put off."""
+    return x
+
+
+def angle(x: Tensor) -> Tensor:
+    """The angles to the axis of real numbers: of negative ones π, of NaN NaN."""
+    if x.dtype.is_complex:
+        return of_complex("Angle", x)
+    value = wrap(floating(x))
+    return where(ne(value, value), value, where(lt(value, 0), math.pi, mul(value, 0)))
+
+
+def sgn(x: Tensor) -> Tensor:
+    """x / |x|, and 0 of 0."""
+    return sign(x)
+
+
+def isreal(x: Tensor) -> Tensor:
+    """Where imaginary parts are 0: everywhere in tensors of real numbers."""
+    return eq(imag(x), 0) if x.dtype.is_complex else eq(ne(x, x), eq(x, x)).logical_not()
+
+
+def complex(real: Tensor, imag: Tensor) -> Tensor:
+    """Complex numbers of their parts.
+
+    Args:
+        real: float32 or float64.
+        imag: of the same type, broadcast with it.
+
+    Raises:
+        RuntimeError: of other types.
+    """
+    if real.dtype != imag.dtype or real.dtype not in (dtypes.FLOAT32, dtypes.FLOAT64):
+        raise RuntimeError(
+            "parts of complex numbers are both float32 or both float64, not "
+            f"{real.dtype.numpy_name} and {imag.dtype.numpy_name}"
+        )
+    return wrap(apply("Complex", real.value, imag.value, domain="vkml"))
+
+
+def polar(abs: Tensor, angle: Tensor) -> Tensor:
+    """Complex numbers of their magnitudes and angles, both float32 or both float64."""
+    return complex(mul(abs, cos(angle)), mul(abs, sin(angle)))
+
+
+def view_as_real(x: Tensor) -> Tensor:
+    """The parts along a new last axis: [..., 2]; a copy, where PyTorch gives a view."""
+    if not x.dtype.is_complex:
+        raise RuntimeError(f"view_as_real is of complex tensors, not of {x.dtype.numpy_name}")
+    return stack([real(x), imag(x)], -1)
+
+
+def view_as_complex(x: Tensor) -> Tensor:
+    """Complex numbers of the last axis' two elements; a copy, where PyTorch gives a view."""
+    if not x.ndim or x.shape[-1] != 2:
+        raise RuntimeError(f"view_as_complex: the last axis of {list(x.shape)} has not two elements")
+    return complex(select(x, -1, 0), select(x, -1, 1))
+
+
+__all__ = [
+    "adjoint", "angle", "complex", "conj", "imag", "is_complex", "isreal", "polar", "real", "resolve_conj",
+    "sgn", "view_as_complex", "view_as_real",
+]  # fmt: skip
