@@ -77,7 +77,7 @@ def _matrices(function: str, x: Tensor, *, is_square: bool = False) -> Tensor:
         raise RuntimeError(f"linalg.{function}: a square matrix is needed, the shape is {list(x.shape)}")
     if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT64, *dtypes.COMPLEXES):
         raise RuntimeError(
-            f"linalg.{function}: float32 or float64, or complex numbers of these, are needed, not {x.dtype.numpy_name}"
+            f"linalg.{function}: float32 or float64, or complex numbers, are needed, not {x.dtype.numpy_name}"
         )
     return x
 
