@@ -26,10 +26,8 @@ KINDS = {
     "i": ["int8", "int16", "int32", "int64"],
     "u": ["uint8", "uint16", "uint32", "uint64"],
     "f": ["float32", "float64"],
+    "c": ["complex64", "complex128"],
 }
-ABSENT = {"complex64", "complex128", "fft"}
-"""There are no complex numbers."""
-ABSENT_LINALG = {"eig", "eigvals"}
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan")]
 
@@ -40,6 +38,9 @@ def _names(kinds: str) -> list[str]:
 
 def _elements(dtype: str, low: float = -100, high: float = 100) -> st.SearchStrategy[Any]:
     kind = np.dtype(dtype).kind
+    if kind == "c":
+        parts = _elements("float32" if dtype == "complex64" else "float64", low, high)
+        return st.builds(complex, parts, parts)
     if kind == "f":
         width = np.dtype(dtype).itemsize * 8
         numbers = st.floats(low, high, width=width, allow_subnormal=False).filter(
@@ -98,8 +99,8 @@ def _same(mine: Any, theirs: Any, what: str, loose: float) -> None:
     assert isinstance(mine, xp.Array), what
     found, expected = mine.numpy(), np.asarray(theirs)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
-    if found.dtype.kind == "f":
-        rtol = (1e-5 if found.dtype == np.float32 else 1e-11) * loose
+    if found.dtype.kind in "fc":
+        rtol = (1e-5 if found.dtype in (np.float32, np.complex64) else 1e-11) * loose
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol, err_msg=what)
     else:
         np.testing.assert_array_equal(found, expected, err_msg=what)
@@ -124,55 +125,78 @@ def check(
 def test_every_name_is_there() -> None:
     of_its_own = {"ArrayAPIStrictFlags", "Device", "set_array_api_strict_flags", "get_array_api_strict_flags",
                   "reset_array_api_strict_flags"}  # fmt: skip
-    assert set(strict.__all__) - ABSENT - of_its_own <= set(dir(xp))
-    assert set(strict.linalg.__all__) - ABSENT_LINALG <= set(dir(xp.linalg))
+    assert set(strict.__all__) - of_its_own <= set(dir(xp))
+    assert set(strict.linalg.__all__) <= set(dir(xp.linalg))
+    assert set(strict.fft.__all__) <= set(dir(xp.fft))
+    methods = {name for name in dir(strict.ones(2)) if name.startswith("__") or name[0] != "_"}
+    of_classes = {"__annotations__", "__buffer__", "__dict__", "__firstlineno__", "__static_attributes__"}
+    assert methods - of_classes <= set(dir(xp.ones(2)))
 
 
 FUNCTIONS = sorted(
     [name for name in strict.__all__ if inspect.isfunction(getattr(strict, name)) and hasattr(xp, name)]
-    + [f"linalg.{name}" for name in strict.linalg.__all__ if hasattr(xp.linalg, name)]
+    + [f"linalg.{name}" for name in strict.linalg.__all__]
+    + [f"fft.{name}" for name in strict.fft.__all__]
 )
+METHODS = sorted(
+    name
+    for name in dir(strict.ones(2))
+    if name[-2:] == "__" and callable(getattr(strict.ones(2), name)) and name in vars(type(strict.ones(2)))
+)
+
+
+def _check_signatures(mine: Any, theirs: Any) -> None:
+    """Parameters of a place have their places, those of a name their names, those of a default a default."""
+    own, others = (list(inspect.signature(one).parameters.values()) for one in (mine, theirs))
+    named = {one.name: one for one in own if one.kind != one.POSITIONAL_ONLY}
+    assert {one.name for one in others if one.kind == one.KEYWORD_ONLY} <= set(named)
+    placed = [one for one in others if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
+    assert len(own) >= len(placed)
+    for one, other in zip(placed, own, strict=False):
+        assert one.kind == other.kind or (one.name, other.name) == ("stream", "stream"), (one, other)
+        if one.kind == one.POSITIONAL_OR_KEYWORD:
+            assert other.name == one.name
+        assert one.default is one.empty or other.default is not other.empty, (one, other)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_signatures(name: str) -> None:
-    """Parameters that may be named have the reference's names; those of a place have their places."""
-    theirs, mine = (
-        inspect.signature(operator.attrgetter(name)(space)).parameters.values() for space in (strict, xp)
-    )
-    named = {one.name for one in mine if one.kind != one.POSITIONAL_ONLY}
-    assert {one.name for one in theirs if one.kind == one.KEYWORD_ONLY} <= named
-    placed = [one for one in theirs if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    own = [one for one in mine if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    assert len(own) >= len(placed)
-    for one, other in zip(placed, own, strict=False):
-        if one.kind == one.POSITIONAL_OR_KEYWORD:
-            assert other.name == one.name
+    _check_signatures(*(operator.attrgetter(name)(space) for space in (xp, strict)))
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in METHODS if not one.startswith(("__init", "__new", "__array__", "__buffer"))]
+)
+def test_signatures_of_methods(name: str) -> None:
+    _check_signatures(getattr(xp.ones(2), name), getattr(strict.ones(2), name))
 
 
 # -- elementwise ---------------------------------------------------------------------------------------------
 
 ONE: dict[str, tuple[str, dict[str, float]]] = {
     **dict.fromkeys(
-        ("abs", "ceil", "floor", "negative", "positive", "round", "sign", "square", "trunc"), ("iuf", {})
+        ("abs", "negative", "positive", "round", "square", "isfinite", "isinf", "isnan"), ("iufc", {})
     ),
-    **dict.fromkeys(("isfinite", "isinf", "isnan"), ("iuf", {})),
+    **dict.fromkeys(("ceil", "floor", "sign", "trunc"), ("iuf", {})),
+    **dict.fromkeys(("conj", "imag", "real"), ("c", {})),
     "bitwise_invert": ("biu", {}),
     "logical_not": ("b", {}),
     **dict.fromkeys(
         ("acos", "acosh", "asin", "asinh", "atan", "atanh", "exp", "expm1", "log", "log1p", "log2", "log10",
-         "sinh", "cosh", "tanh", "sqrt", "reciprocal", "signbit", "sin", "cos", "tan"),
-        ("f", {"low": -20, "high": 20}),
+         "sinh", "cosh", "tanh", "sqrt", "reciprocal", "sin", "cos", "tan"),
+        ("fc", {"low": -20, "high": 20}),
     ),
+    "signbit": ("f", {}),
 }  # fmt: skip
 TWO: dict[str, tuple[str, dict[str, float]]] = {
-    **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum", "less", "less_equal", "greater",
-                     "greater_equal"), ("iuf", {})),
-    **dict.fromkeys(("equal", "not_equal"), ("biuf", {})),
+    **dict.fromkeys(("add", "subtract", "multiply"), ("iufc", {})),
+    **dict.fromkeys(("maximum", "minimum", "less", "less_equal", "greater", "greater_equal"), ("iuf", {})),
+    **dict.fromkeys(("equal", "not_equal"), ("biufc", {})),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), ("b", {})),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), ("biu", {})),
     **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift"), ("iu", {"low": 0, "high": 6})),
-    **dict.fromkeys(("atan2", "copysign", "divide", "hypot", "logaddexp"), ("f", {})),
+    **dict.fromkeys(("atan2", "copysign", "hypot", "logaddexp"), ("f", {})),
+    "divide": ("fc", {}),
     **dict.fromkeys(("floor_divide", "remainder"), ("iuf", {"low": 1})),
     "pow": ("iuf", {"low": 0, "high": 5}),
     "nextafter": ("f", {}),
@@ -206,10 +230,11 @@ def test_functions_of_two(name: str) -> None:
 
 
 OPERATORS: dict[str, tuple[str, dict[str, float]]] = {
-    **dict.fromkeys(("add", "sub", "mul", "lt", "le", "gt", "ge"), ("iuf", {})),
-    **dict.fromkeys(("eq", "ne"), ("biuf", {})),
+    **dict.fromkeys(("add", "sub", "mul"), ("iufc", {})),
+    **dict.fromkeys(("lt", "le", "gt", "ge"), ("iuf", {})),
+    **dict.fromkeys(("eq", "ne"), ("biufc", {})),
     **dict.fromkeys(("and_", "or_", "xor"), ("biu", {})),
-    "truediv": ("f", {}),
+    "truediv": ("fc", {}),
     "floordiv": ("iuf", {"low": 1}),
     "mod": ("iuf", {"low": 1}),
     "pow": ("iuf", {"low": 0, "high": 5}),
@@ -229,7 +254,7 @@ def test_operators(name: str) -> None:
     def run(both: Any, how: int) -> None:
         x, y = both
         assume(name != "floordiv" or not (np.isinf(x).any() or np.isinf(y).any()))
-        number: Any = {"b": True, "i": 3, "u": 3, "f": 1.5}[x.dtype.kind]
+        number: Any = {"b": True, "i": 3, "u": 3, "f": 1.5, "c": 1 - 2j}[x.dtype.kind]
         given_ = [(x, y), (x, number), (number, x)][how]
         with np.errstate(all="ignore"):
             expected = act(*map(_theirs, given_))
@@ -257,8 +282,9 @@ def reduced(draw: Any, kinds: str, least: int = 0) -> tuple[Any, dict[str, Any]]
 
 
 REDUCTIONS = {
-    "sum": ("iuf", 0), "prod": ("iuf", 0), "max": ("iuf", 1), "min": ("iuf", 1), "mean": ("f", 1),
-    "std": ("f", 1), "var": ("f", 1), "all": ("biuf", 0), "any": ("biuf", 0), "count_nonzero": ("biuf", 0),
+    "sum": ("iufc", 0), "prod": ("iufc", 0), "max": ("iuf", 1), "min": ("iuf", 1), "mean": ("fc", 1),
+    "std": ("f", 1), "var": ("f", 1), "all": ("biufc", 0), "any": ("biufc", 0),
+    "count_nonzero": ("biufc", 0),
 }  # fmt: skip
 
 
@@ -277,14 +303,14 @@ AXIS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "argmin": ("iuf", [{}, {"keepdims": True}]),
     "argsort": ("iu", [{}, {"descending": True}]),
     "sort": ("iu", [{}, {"descending": True}]),
-    "cumulative_sum": ("iuf", [{}, {"include_initial": True}]),
+    "cumulative_sum": ("iufc", [{}, {"include_initial": True}]),
     "cumulative_prod": ("iu", [{}, {"include_initial": True}]),
-    "flip": ("biuf", [{}]),
-    "expand_dims": ("biuf", [{}]),
-    "roll": ("biuf", [{"shift": 2}]),
-    "repeat": ("biuf", [{"repeats": 2}]),
-    "diff": ("iuf", [{}, {"n": 2}]),
-    "unstack": ("biuf", [{}]),
+    "flip": ("biufc", [{}]),
+    "expand_dims": ("biufc", [{}]),
+    "roll": ("biufc", [{"shift": 2}]),
+    "repeat": ("biufc", [{"repeats": 2}]),
+    "diff": ("iufc", [{}, {"n": 2}]),
+    "unstack": ("biufc", [{}]),
 }
 
 
@@ -305,6 +331,7 @@ def test_functions_along_an_axis(name: str) -> None:
 A = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 V = np.array([3, 1, 2, 1], np.int64)
 M = np.array([[4.0, 1.0, 0.5], [1.0, 5.0, 1.5], [0.5, 1.5, 6.0]])
+C = M + 1j * M[::-1]
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("concat", ([A, A],), {"axis": 1}),
     ("concat", ([A, A.astype(np.float64)],), {"axis": None}),
@@ -375,6 +402,20 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("linalg.vector_norm", (M,), {}),
     ("linalg.trace", (M,), {"offset": 1}),
     ("linalg.diagonal", (A,), {"offset": -1}),
+    ("linalg.pinv", (C[:2],), {}),
+    ("linalg.vecdot", (C, C), {}),
+    ("linalg.inv", (C,), {}),
+    ("linalg.matrix_norm", (C,), {"ord": 1}),
+    ("linalg.vector_norm", (C,), {"axis": 0}),
+    ("fft.fft", (C,), {"n": 5, "norm": "ortho"}),
+    ("fft.irfftn", (C,), {"axes": (0, 1)}),
+    ("fft.rfft", (M,), {"axis": 0}),
+    ("fft.ihfft", (M,), {}),
+    ("fft.hfft", (C,), {"norm": "forward"}),
+    ("fft.fftshift", (C,), {"axes": 0}),
+    ("linspace", (0.0, 1 + 2j, 3), {"dtype": "complex64"}),
+    ("full", ((2,), 1j), {"dtype": "complex64"}),
+    ("astype", (M, "complex64"), {}),
     ("linalg.solve", (M, M[0]), {}),
     ("linalg.solve", (M, M[:, :2]), {}),
     ("linalg.outer", (V, V), {}),
@@ -422,6 +463,15 @@ def test_factors_give_the_matrix(name: str) -> None:
         made = (found.eigenvectors * found.eigenvalues) @ found.eigenvectors.mT
     np.testing.assert_allclose(made.numpy(), M, rtol=1e-10)
     assert found._fields == operator.attrgetter(name)(strict)(strict.asarray(M))._fields
+
+
+def test_tolerances_of_each_matrix() -> None:
+    many = np.stack([M, np.diag([1.0, 0.15, 0.15])])
+    rtol = np.array([0.1, 0.2])
+    ranks = xp.linalg.matrix_rank(xp.asarray(many), rtol=xp.asarray(rtol))
+    assert ranks.tolist() == [3, 1]
+    found = xp.linalg.pinv(xp.asarray(many), rtol=xp.asarray(rtol))
+    np.testing.assert_allclose(found.numpy(), np.linalg.pinv(many, rtol=rtol), atol=1e-12)
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
@@ -472,6 +522,11 @@ def test_types_are_joined_as_the_standard_says() -> None:
     assert quotient.tolist() == [0, 0]
     assert xp.floor_divide(xp.asarray(xp.inf), xp.asarray(-2.0)).tolist() == -xp.inf
     assert xp.floor_divide(xp.asarray([10], dtype=xp.int8), 13).tolist() == [0]  # their product wraps round
+    assert (xp.ones(2, dtype=xp.float64) * 1j).dtype == xp.complex128
+    assert (2j + xp.ones(2)).dtype == (xp.ones(2, dtype=xp.complex64) + 1.5).dtype == xp.complex64
+    assert xp.result_type(xp.float64, xp.complex64) == xp.complex128
+    with pytest.raises(TypeError, match="complex128"):
+        xp.astype(xp.asarray(1j, dtype=xp.complex128), xp.float64)
     with pytest.raises(OverflowError):
         xp.ones(2, dtype=xp.int8) + 300
 
@@ -479,6 +534,8 @@ def test_types_are_joined_as_the_standard_says() -> None:
 def test_information() -> None:
     information = xp.__array_namespace_info__()
     assert information.default_dtypes()["integral"] == xp.int64
+    assert information.default_dtypes()["complex floating"] == xp.complex64
+    assert set(information.dtypes(kind=("complex floating", "bool"))) == {"complex64", "complex128", "bool"}
     assert set(information.dtypes(kind="unsigned integer")) == {"uint8", "uint16", "uint32", "uint64"}
     assert "cpu" in information.devices()
     assert information.default_device() == "cpu"

@@ -49,7 +49,7 @@ class _Part(Operator):
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         with np.errstate(all="ignore"):
-            return [np.ascontiguousarray(self.compute(present(inputs, 0)))]
+            return [np.asarray(self.compute(present(inputs, 0)), order="C")]
 
     def gradient(self, build: Emitter[T], z: T, result: T, cotangent: T) -> T:
         """The cotangent of `z` from that of the result."""

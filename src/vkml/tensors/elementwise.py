@@ -299,14 +299,22 @@ def rsqrt(x: Tensor) -> Tensor:
     return reciprocal(sqrt(x))
 
 
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    """The product with a real number: of complex ones each part's, for infinity times 0i would be NaN."""
+    if not x.dtype.is_complex:
+        return mul(x, factor)
+    parts = [mul(of_complex(part, x), factor).value for part in ("Real", "Imag")]
+    return wrap(apply("Complex", *parts, domain="vkml"))
+
+
 def log2(x: Tensor) -> Tensor:
     """The logarithm to the base of 2."""
-    return mul(log(x), 1 / math.log(2))
+    return _scaled(log(x), 1 / math.log(2))
 
 
 def log10(x: Tensor) -> Tensor:
     """The logarithm to the base of 10."""
-    return mul(log(x), 1 / math.log(10))
+    return _scaled(log(x), 1 / math.log(10))
 
 
 def isfinite(x: Tensor) -> Tensor:

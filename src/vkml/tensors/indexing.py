@@ -26,6 +26,9 @@ def read(x: Tensor, index: Any) -> Tensor:
     Raises:
         IndexError: a number is outside its axis, or there are more of them than axes.
     """
+    if _is_flag(index):  # all or nothing, along a new axis
+        flag = core.Tensor(reshaped(EMITTER, _as_tensor(index).value, (1,)))
+        return read(read(x, None), flag)
     ranges, shape, arrays = _parsed(x, index)
     found = x
     if any(one != (0, size, 1) for one, size in zip(ranges, x.shape, strict=True)):
@@ -39,10 +42,13 @@ def write(x: Tensor, index: Any, value: Any) -> None:
     """Gives what an index selects other elements, which are broadcast and converted."""
     from vkml.tensors.operands import filled, value_as
 
-    if isinstance(index, core.Tensor) and index.dtype == dtypes.BOOL and index.shape == x.shape:
+    is_flag = _is_flag(index)
+    if is_flag:
+        index = _as_tensor(index).to(x.device)
+    if is_flag or (isinstance(index, core.Tensor) and index.dtype == dtypes.BOOL and index.shape == x.shape):
         given = value_as(value, x.dtype)
-        if not given.type.shape:
-            x._write(apply("Where", index.value, given, x.value))
+        if is_flag or not given.type.shape:
+            x._write(apply("Where", index.value, filled(given, x.shape) if is_flag else given, x.value))
             return
     _, _, arrays = _parsed(x, index)
     given = value_as(value, x.dtype)
@@ -73,6 +79,17 @@ def _plain(index: Any) -> Any:
     return tuple(found)
 
 
+def _is_flag(index: Any) -> bool:
+    """Whether an index is one bool."""
+    if isinstance(index, bool | np.bool_):
+        return True
+    return (
+        isinstance(index, core.Tensor | np.ndarray)
+        and not index.ndim
+        and _as_tensor(index).dtype == dtypes.BOOL
+    )
+
+
 def _is_array(entry: Any) -> bool:
     return isinstance(entry, core.Tensor | np.ndarray | list) and not (
         isinstance(entry, core.Tensor) and not entry.ndim and entry.dtype.is_integer
@@ -80,7 +97,7 @@ def _is_array(entry: Any) -> bool:
 
 
 def _as_tensor(entry: Any) -> Tensor:
-    return entry if isinstance(entry, core.Tensor) else core.Tensor(value_of(np.asarray(entry)))
+    return entry if isinstance(entry, core.Tensor) else core.Tensor(value_of(np.array(entry)))
 
 
 def _parsed(x: Tensor, index: Any) -> tuple[list[Range], list[int], dict[int, Tensor]]:
@@ -161,7 +178,9 @@ def _numbers(
     found: list[Traced] = []
     for axis, tensor in arrays.items():
         if tensor.dtype == dtypes.BOOL:
-            if tuple(tensor.shape) != tuple(dims[axis : axis + tensor.ndim]):
+            sizes = dims[axis : axis + tensor.ndim]
+            # As NumPy, which lets a mask of no elements select nothing.
+            if any(size not in (0, whole) for size, whole in zip(tensor.shape, sizes, strict=True)):
                 raise IndexError(f"a mask of shape {list(tensor.shape)} for a tensor of shape {list(dims)}")
             # Their number is known when the mask is: it is computed now.
             for more, places in enumerate(np.nonzero(tensor._elements())):

@@ -254,10 +254,27 @@ class Tensor(Operations, RandomInPlace):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.numpy(), dtype)
 
-    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[Any, Any] | None = None,
+        dl_device: tuple[Any, Any] | None = None,
+        copy: Flag | None = None,
+    ) -> Any:
         if stream not in (None, -1):
             raise ValueError("elements are exported on the host, which has no streams")
-        return self.numpy().__dlpack__(**options)
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(
+                f"elements are exported on the host, {self.__dlpack_device__()}, not {dl_device}"
+            )
+        if copy is not False:
+            return self.numpy().__dlpack__(max_version=max_version)
+        if self.requires_grad:
+            raise NotDifferentiable("the tensor requires grad: export tensor.detach()")
+        if self.device != "cpu":
+            raise BufferError(f"elements of {self.device} are copied to the host, and copy=False")
+        return self._elements().__dlpack__(max_version=max_version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # the host: elements of a device are copied there

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from vkml.errors import InvalidArgument
 from vkml.ir.dtypes import INT64
 from vkml.ir.gradients import expanded, reshaped, transposed
-from vkml.tracing import EMITTER, Traced, apply, constant
+from vkml.tensors.capture import is_capturing
+from vkml.tracing import EMITTER, Traced, apply, constant, value_of
+from vkml.tracing.value import Kind, mode
+
+MOST_AT_HAND = 1 << 14
+"""Bytes of elements on the host of which parts are copied at once: planning an index takes a millisecond."""
+
+
+Array = np.ndarray[Any, Any]
 
 
 class View(Protocol):
@@ -29,9 +39,15 @@ class Reshaped:
     dims: tuple[int, ...]
 
     def read(self, base: Traced) -> Traced:
+        elements = _at_hand(base)
+        if elements is not None and base.dims != self.dims:
+            return value_of(elements.reshape(self.dims).copy())
         return reshaped(EMITTER, base, self.dims)
 
     def write(self, base: Traced, part: Traced) -> Traced:
+        elements = _at_hand(part)
+        if elements is not None and base.dims != part.dims:
+            return value_of(elements.reshape(base.dims).copy())
         return reshaped(EMITTER, part, base.dims)
 
 
@@ -70,6 +86,9 @@ class Sliced:
     ranges: tuple[tuple[int, int, int], ...]
 
     def read(self, base: Traced) -> Traced:
+        elements = _at_hand(base)
+        if elements is not None:
+            return value_of(elements[self._slices].copy())
         axes = [
             at
             for at, (found, size) in enumerate(zip(self.ranges, base.dims, strict=True))
@@ -78,7 +97,35 @@ class Sliced:
         return _sliced(base, axes, [self.ranges[at] for at in axes])
 
     def write(self, base: Traced, part: Traced) -> Traced:
+        before, after = _at_hand(base), _at_hand(part)
+        if before is not None and after is not None:
+            whole = before.copy()
+            whole[self._slices] = after
+            return value_of(whole)
         return _replaced(base, part, self.ranges, 0)
+
+    @property
+    def _slices(self) -> tuple[slice, ...]:
+        return tuple([slice(*one) for one in self.ranges])
+
+
+def _at_hand(value: Traced) -> Array | None:
+    """The elements of a value of which a part needs no operator.
+
+    They are few and known on the host, and nothing that is recorded has to know of the index: no gradient, no
+    capture. As an operator each index would be a plan of its own.
+    """
+    data = value.data
+    if (
+        not isinstance(data, np.ndarray)
+        or value.device is not None
+        or value.kind is Kind.CONSTANT
+        or (value.tracks and mode.tracks)
+        or data.nbytes > MOST_AT_HAND
+        or is_capturing()
+    ):
+        return None
+    return data
 
 
 def _sliced(base: Traced, axes: Sequence[int], ranges: Sequence[tuple[int, int, int]]) -> Traced:

@@ -1,8 +1,8 @@
 """The Python array API standard, 2024.12, over vkml's tensors.
 
 Arrays are tensors with the standard's operators: they are recorded, fused, and computed when they are looked
-at, on any device, and take part in gradients and captures. Elements are bools, integers and floats; there are
-no complex numbers, and so no Fourier transforms and no eigenvalues of what is not symmetric.
+at, on any device, and take part in gradients and captures. Complex numbers, factorisations and Fourier
+transforms are computed by NumPy on the CPU.
 
 Example:
     >>> from vkml import xp
@@ -17,6 +17,7 @@ import math
 
 from vkml import __version__ as _version
 from vkml.ir import dtypes as _dtypes
+from vkml.xp import fft as fft
 from vkml.xp import linalg as linalg
 from vkml.xp.array import Array as Array
 from vkml.xp.creation import *  # noqa: F403

@@ -11,10 +11,10 @@ import numpy as np
 from vkml.errors import InvalidArgument
 from vkml.ir import DType, dtypes
 from vkml.tensors import Tensor
-from vkml.tensors.promotion import category, get_default_dtype, promote_types
+from vkml.tensors.promotion import category, default_complex, get_default_dtype, promote_types
 from vkml.tracing import Traced
 
-VERSIONS = ("2022.12", "2023.12", "2024.12")
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 _SUPPORTED = frozenset(
     (
         dtypes.BOOL,
@@ -37,8 +37,8 @@ def _namespace() -> Any:
 def _operator(name: str, *, is_reflected: bool = False) -> Callable[..., Any]:
     """An operator of two operands, by the function that does it."""
 
-    def act(self: Any, other: Any) -> Any:
-        if not isinstance(other, Tensor | bool | int | float | np.generic):
+    def act(self: Any, other: Any, /) -> Any:
+        if not isinstance(other, Tensor | bool | int | float | complex | np.generic):
             return NotImplemented
         function = getattr(_namespace(), name)
         return function(other, self) if is_reflected else function(self, other)
@@ -48,8 +48,8 @@ def _operator(name: str, *, is_reflected: bool = False) -> Callable[..., Any]:
 
 
 def _in_place(name: str) -> Callable[..., Any]:
-    def act(self: Any, other: Any) -> Any:
-        if not isinstance(other, Tensor | bool | int | float | np.generic):
+    def act(self: Any, other: Any, /) -> Any:
+        if not isinstance(other, Tensor | bool | int | float | complex | np.generic):
             return NotImplemented
         made = getattr(_namespace(), name)(self, other)
         if made.shape != self.shape:
@@ -73,7 +73,7 @@ class Array(Tensor):
     def __init__(self, value: Traced, base: Any = None, view: Any = None) -> None:
         super().__init__(value, base, view)
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
         if api_version not in (None, *VERSIONS):
             raise ValueError(f"the versions of the array API are {', '.join(VERSIONS)}, not {api_version!r}")
         found: ModuleType = _namespace()
@@ -105,12 +105,22 @@ class Array(Tensor):
         moved = self.to(device=device)
         return self if moved is self else as_array(moved)
 
-    def __getitem__(self, key: Any) -> Array:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        return super().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __getitem__(self, key: Any, /) -> Array:
         plain, axes = _forward(key, self.shape)
         found = super().__getitem__(plain)
         return _namespace().flip(found, axis=axes) if axes else as_array(found)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: Any, /) -> None:
         if isinstance(value, Tensor) and category(value.dtype) > category(self.dtype):
             raise TypeError(f"{value.dtype.numpy_name} does not fit {self.dtype.numpy_name}")
         plain, axes = _forward(key, self.shape)
@@ -236,8 +246,10 @@ def scalar_type(value: Any, dtype: DType) -> DType:
             least, most = dtypes.integer_bounds(dtype)
             if not least <= value <= most:
                 raise OverflowError(f"{value} does not fit {dtype.numpy_name}")
-    elif isinstance(value, float) and not dtype.is_float:
+    elif isinstance(value, float) and not dtype.is_inexact:
         return get_default_dtype()
+    elif isinstance(value, complex):
+        return dtypes.complex_of(dtype) if dtype.is_inexact else default_complex()
     return dtype
 
 

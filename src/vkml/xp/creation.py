@@ -8,11 +8,10 @@ import numpy as np
 
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted
-from vkml.tensors import Tensor, creation
+from vkml.tensors import Tensor, creation, type_information
 from vkml.tensors import operations as op
-from vkml.tensors.promotion import get_default_dtype
-from vkml.tensors.type_information import finfo, iinfo
-from vkml.tracing import EMITTER
+from vkml.tensors.promotion import default_complex, get_default_dtype, number_type
+from vkml.tracing import EMITTER, value_of
 from vkml.xp.array import Array, as_array, joined_type, of_type, scalar_type
 
 __all__ = [
@@ -46,13 +45,18 @@ def asarray(
         raise ValueError("elements that are no array's are always copied, and copy=False")
     if isinstance(obj, list | tuple) and any(isinstance(one, Tensor) for one in _leaves(obj)):
         obj = _plain(obj)
-    array = np.asarray(obj)
+    is_own = isinstance(obj, np.ndarray | np.generic) or hasattr(obj, "__array__")
+    # Numbers of the program as that type at once: float64, which lists of large integers become, rounds them.
+    array = np.asarray(obj) if kind is None or is_own else np.asarray(obj, kind.storage)
     if kind is None and not isinstance(obj, np.ndarray | np.generic):
-        natural = {"f": get_default_dtype(), "i": dtypes.INT64, "b": dtypes.BOOL, "u": dtypes.UINT64}
+        natural = {
+            "f": get_default_dtype(), "i": dtypes.INT64, "b": dtypes.BOOL, "u": dtypes.UINT64,
+            "c": default_complex(),
+        }  # fmt: skip
         if array.dtype.kind not in natural:
-            raise TypeError(f"an array is made of bools, integers and floats, not of {array.dtype}")
+            raise TypeError(f"an array is made of bools and numbers, not of {array.dtype}")
         kind = natural[array.dtype.kind]
-    if array.dtype.kind not in "biuf" and kind is None:
+    if array.dtype.kind not in "biufc" and kind is None:
         kind = of_type(dtypes.from_numpy(array.dtype), dtypes.FLOAT32)
     return _made(array, kind or dtypes.from_numpy(array.dtype), device)
 
@@ -115,13 +119,7 @@ def eye(
 
 def full(shape: Any, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
     """One number throughout."""
-    natural = (
-        dtypes.BOOL
-        if isinstance(fill_value, bool)
-        else dtypes.INT64
-        if isinstance(fill_value, int)
-        else get_default_dtype()
-    )
+    natural = number_type(fill_value)
     sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
     return as_array(creation.full(sizes, fill_value, dtype=of_type(dtype, natural), device=device))
 
@@ -158,15 +156,20 @@ empty_like = zeros_like
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
-    """The elements of what exports them by DLPack, copied from the host.
+    """The elements of what exports them by DLPack on the host: copied, unless `copy` is False.
+
+    What shares its memory must not be written any more.
 
     Raises:
-        ValueError: `copy` is False.
+        ValueError: `copy` is False, and the device another.
     """
     if copy is False:
-        raise ValueError("elements are always copied, and copy=False")
+        if device not in (None, "cpu"):
+            raise ValueError(f"elements are copied to {device}, and copy=False")
+        return Array(value_of(np.from_dlpack(x, copy=False)))
     found = np.from_dlpack(x)
-    return _made(found, dtypes.from_numpy(found.dtype), device)
+    place = x.device if device is None and isinstance(x, Tensor) else device
+    return _made(found, dtypes.from_numpy(found.dtype), place)
 
 
 def tril(x: Any, /, *, k: int = 0) -> Array:
@@ -192,10 +195,22 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
 def astype(x: Any, dtype: DType, /, *, copy: bool = True, device: Any = None) -> Array:
     """The elements in another type."""
     kind = of_type(dtype, dtype)
+    if x.dtype.is_complex and kind.kind in "iuf":
+        raise TypeError(f"{x.dtype.numpy_name} does not become {kind.numpy_name}: use real, imag or abs")
     found = as_array(Tensor(converted(EMITTER, x.value, kind))) if x.dtype != kind else x
     if found is x and copy:
         found = x.clone()
     return as_array(found if device is None else found.to(device=device))
+
+
+def finfo(type: Any, /) -> type_information.finfo:
+    """What floats of a type, or of an array, can be; of complex numbers what their parts can be."""
+    return type_information.finfo(type.dtype if isinstance(type, Tensor) else type)
+
+
+def iinfo(type: Any, /) -> type_information.iinfo:
+    """What integers of a type, or of an array, can be."""
+    return type_information.iinfo(type.dtype if isinstance(type, Tensor) else type)
 
 
 def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
@@ -229,7 +244,7 @@ def isdtype(dtype: DType, kind: Any) -> bool:
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
     if isinstance(kind, DType):
-        return dtype == kind
+        return dtype is kind
     kinds = {
         "bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
         "complex floating": "c", "numeric": "iufc",

@@ -87,14 +87,14 @@ _SHORT = {
 
 
 def _require(name: str, x: Tensor, kinds: str) -> None:
-    """Raises a TypeError where elements are not of kinds: b, i, u, f."""
+    """Raises a TypeError where elements are not of kinds: b, i, u, f, c."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} takes arrays, not {type(x).__name__}")
     if x.dtype.kind not in kinds:
         raise TypeError(f"{name} is not defined for {x.dtype.numpy_name}")
 
 
-def _one(name: str, function: Callable[[Tensor], Tensor], kinds: str = "f", *, keeps: str = "") -> Any:
+def _one(name: str, function: Callable[[Tensor], Tensor], kinds: str = "fc", *, keeps: str = "") -> Any:
     """A function of one array.
 
     Args:
@@ -154,10 +154,12 @@ def _floor_divided(x: Tensor, y: Tensor) -> Tensor:
     """As Python's: by the remainder, so that no quotient is rounded up to the next whole number."""
     if not x.dtype.is_float:
         return op.floor_divide(x, y)
-    quotient = op.div(op.sub(x, op.remainder(x, y)), y)
+    quotient = op.round(op.div(op.sub(x, op.remainder(x, y)), y))
     exact = op.div(x, y)
+    # Of 0 the sign is that of the quotient.
+    quotient = op.where(op.eq(quotient, 0), op.copysign(quotient, exact), quotient)
     plain = op.logical_or(op.logical_not(op.isfinite(exact)), op.logical_not(op.isfinite(y)))
-    found: Tensor = op.where(plain, op.floor(exact), op.round(quotient))
+    found: Tensor = op.where(plain, op.floor(exact), quotient)
     return found
 
 
@@ -173,10 +175,10 @@ def _remainder(x: Tensor, y: Tensor) -> Tensor:
     return found
 
 
-abs = _one("abs", op.abs, "if", keeps="u")
+abs = _one("abs", op.abs, "ifc", keeps="u")
 acos = _one("acos", op.acos)
 acosh = _one("acosh", op.acosh)
-add = _two("add", op.add, "iuf")
+add = _two("add", op.add, "iufc")
 asin = _one("asin", op.asin)
 asinh = _one("asinh", op.asinh)
 atan = _one("atan", op.atan)
@@ -188,23 +190,24 @@ bitwise_invert = _one("bitwise_invert", op.bitwise_not, "biu")
 bitwise_or = _two("bitwise_or", op.bitwise_or, "biu")
 bitwise_right_shift = _two("bitwise_right_shift", op.bitwise_right_shift, "iu")
 bitwise_xor = _two("bitwise_xor", op.bitwise_xor, "biu")
-ceil = _one("ceil", op.ceil, keeps="iu")
-conj = _one("conj", op.positive, keeps="iuf")
+ceil = _one("ceil", op.ceil, "f", keeps="iu")
+conj = _one("conj", op.conj, "c", keeps="iuf")
 copysign = _two("copysign", op.copysign, "f")
 cos = _one("cos", op.cos)
 cosh = _one("cosh", op.cosh)
-divide = _two("divide", op.div, "f")
-equal = _two("equal", op.eq, "biuf")
+divide = _two("divide", op.div, "fc")
+equal = _two("equal", op.eq, "biufc")
 exp = _one("exp", op.exp)
 expm1 = _one("expm1", op.expm1)
-floor = _one("floor", op.floor, keeps="iu")
+floor = _one("floor", op.floor, "f", keeps="iu")
 floor_divide = _two("floor_divide", _floor_divided, "iuf")
 greater = _two("greater", op.gt, "iuf")
 greater_equal = _two("greater_equal", op.ge, "iuf")
 hypot = _two("hypot", op.hypot, "f")
-isfinite = _one("isfinite", lambda x: op.isfinite(x) if x.dtype.is_float else op.eq(x, x), "biuf")
-isinf = _one("isinf", lambda x: op.isinf(x) if x.dtype.is_float else op.ne(x, x), "biuf")
-isnan = _one("isnan", lambda x: op.isnan(x) if x.dtype.is_float else op.ne(x, x), "biuf")
+imag = _one("imag", op.imag, "c")
+isfinite = _one("isfinite", lambda x: op.isfinite(x) if x.dtype.is_inexact else op.eq(x, x), "biufc")
+isinf = _one("isinf", lambda x: op.isinf(x) if x.dtype.is_inexact else op.ne(x, x), "biufc")
+isnan = _one("isnan", lambda x: op.isnan(x) if x.dtype.is_inexact else op.ne(x, x), "biufc")
 less = _two("less", op.lt, "iuf")
 less_equal = _two("less_equal", op.le, "iuf")
 log = _one("log", op.log)
@@ -218,31 +221,26 @@ logical_or = _two("logical_or", op.logical_or, "b")
 logical_xor = _two("logical_xor", op.logical_xor, "b")
 maximum = _two("maximum", op.maximum, "iuf")
 minimum = _two("minimum", op.minimum, "iuf")
-multiply = _two("multiply", op.mul, "iuf")
-negative = _one("negative", _negated, "iuf")
+multiply = _two("multiply", op.mul, "iufc")
+negative = _one("negative", _negated, "iufc")
 nextafter = _two("nextafter", op.nextafter, "f")
-not_equal = _two("not_equal", op.ne, "biuf")
-positive = _one("positive", op.positive, keeps="iuf")
-pow = _two("pow", op.pow, "iuf", wide=True)
-real = _one("real", op.positive, keeps="f")
+not_equal = _two("not_equal", op.ne, "biufc")
+positive = _one("positive", op.positive, keeps="iufc")
+pow = _two("pow", op.pow, "iufc", wide=True)
+real = _one("real", op.real, "c", keeps="iuf")
 reciprocal = _one("reciprocal", op.reciprocal)
 remainder = _two("remainder", _remainder, "iuf")
-round = _one("round", op.round, keeps="iu")
-sign = _one("sign", op.sign, "iuf")
-signbit = _one("signbit", op.signbit)
+round = _one("round", op.round, "fc", keeps="iu")
+sign = _one("sign", op.sign, "iufc")
+signbit = _one("signbit", op.signbit, "f")
 sin = _one("sin", op.sin)
 sinh = _one("sinh", op.sinh)
-square = _one("square", op.square, "iuf")
+square = _one("square", op.square, "iufc")
 sqrt = _one("sqrt", op.sqrt)
-subtract = _two("subtract", op.sub, "iuf")
+subtract = _two("subtract", op.sub, "iufc")
 tan = _one("tan", op.tan)
 tanh = _one("tanh", op.tanh)
-trunc = _one("trunc", op.trunc, keeps="iu")
-
-
-def imag(x: Any, /) -> Array:
-    """Arrays are real: raises a TypeError, as the standard defines it of complex numbers alone."""
-    raise TypeError(f"imag is of complex numbers, not of {x.dtype.numpy_name}")
+trunc = _one("trunc", op.trunc, "f", keeps="iu")
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vkml.ir import DType, dtypes
-from vkml.tensors.promotion import get_default_dtype
+from vkml.tensors.promotion import default_complex, get_default_dtype
 
 _KINDS = {
     "bool": (dtypes.BOOL,),
@@ -13,8 +13,8 @@ _KINDS = {
     "unsigned integer": dtypes.UNSIGNED,
     "integral": (*dtypes.SIGNED, *dtypes.UNSIGNED),
     "real floating": (dtypes.FLOAT32, dtypes.FLOAT64),
-    "complex floating": (),
-    "numeric": (*dtypes.SIGNED, *dtypes.UNSIGNED, dtypes.FLOAT32, dtypes.FLOAT64),
+    "complex floating": dtypes.COMPLEXES,
+    "numeric": (*dtypes.SIGNED, *dtypes.UNSIGNED, dtypes.FLOAT32, dtypes.FLOAT64, *dtypes.COMPLEXES),
 }
 
 
@@ -37,7 +37,10 @@ class Information:
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         """The types of arrays for which none is stated."""
-        return {"real floating": get_default_dtype(), "integral": dtypes.INT64, "indexing": dtypes.INT64}
+        return {
+            "real floating": get_default_dtype(), "complex floating": default_complex(),
+            "integral": dtypes.INT64, "indexing": dtypes.INT64,
+        }  # fmt: skip
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
         """Types by name, of a kind, or of several."""

@@ -7,16 +7,22 @@ from typing import Any, NamedTuple
 
 from vkml import linalg as _linalg
 from vkml.ir import DType
+from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.xp.array import Array, alike, as_array
 from vkml.xp.elementwise import multiply
 from vkml.xp.manipulation import matmul, matrix_transpose, sum, tensordot, vecdot
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
-    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd",
-    "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+    "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matmul",
+    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet",
+    "solve", "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+
+class Eig(NamedTuple):
+    eigenvalues: Array
+    eigenvectors: Array
 
 
 class Eigh(NamedTuple):
@@ -65,6 +71,16 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     return as_array(op.diagonal(x, offset, -2, -1))
 
 
+def eig(x: Any, /) -> Eig:
+    """Eigenvalues of square matrices, in no order, and eigenvectors as columns: complex."""
+    return Eig(*_arrays(_linalg.eig(x)))
+
+
+def eigvals(x: Any, /) -> Array:
+    """Eigenvalues of square matrices, in no order: complex."""
+    return as_array(_linalg.eigvals(x))
+
+
 def eigh(x: Any, /) -> Eigh:
     """Eigenvalues of symmetric matrices, ascending, and eigenvectors as columns."""
     return Eigh(*_arrays(_linalg.eigh(x)))
@@ -90,9 +106,14 @@ def matrix_power(x: Any, n: int, /) -> Array:
     return as_array(op.matrix_power(x, n))
 
 
-def matrix_rank(x: Any, /, *, rtol: float | None = None) -> Array:
+def _of_each(rtol: Any) -> Any:
+    """One tolerance a matrix, beside all of its singular values."""
+    return op.unsqueeze(rtol, -1) if isinstance(rtol, Tensor) else rtol
+
+
+def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
     """How many singular values are not small beside the greatest."""
-    return as_array(_linalg.matrix_rank(x, rtol=rtol))
+    return as_array(_linalg.matrix_rank(x, rtol=_of_each(rtol)))
 
 
 def outer(x1: Any, x2: Any, /) -> Array:
@@ -100,9 +121,9 @@ def outer(x1: Any, x2: Any, /) -> Array:
     return as_array(multiply(op.unsqueeze(x1, 1), op.unsqueeze(x2, 0)))
 
 
-def pinv(x: Any, /, *, rtol: float | None = None) -> Array:
+def pinv(x: Any, /, *, rtol: Any = None) -> Array:
     """The inverse of E. Moore and R. Penrose."""
-    return as_array(_linalg.pinv(x, rtol))
+    return as_array(_linalg.pinv(x, _of_each(rtol)))
 
 
 def qr(x: Any, /, *, mode: str = "reduced") -> QR:

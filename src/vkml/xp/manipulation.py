@@ -245,7 +245,7 @@ def unique_values(x: Any, /) -> Array:
 
 
 def _total_type(x: Tensor, dtype: DType | None) -> DType:
-    natural = x.dtype if x.dtype.is_float else dtypes.UINT64 if x.dtype.kind == "u" else dtypes.INT64
+    natural = x.dtype if x.dtype.is_inexact else dtypes.UINT64 if x.dtype.kind == "u" else dtypes.INT64
     return of_type(dtype, natural)
 
 
@@ -279,15 +279,15 @@ def prod(x: Any, /, *, axis: Axes = None, dtype: DType | None = None, keepdims: 
     return _whole(op.prod, x, axis, keepdims, _total_type(x, dtype))
 
 
-def _of_floats(x: Tensor) -> Tensor:
-    if not x.dtype.is_float:
+def _of_floats(x: Tensor, kinds: str = "f") -> Tensor:
+    if x.dtype.kind not in kinds:
         raise TypeError(f"floats are needed, not {x.dtype.numpy_name}")
     return x
 
 
 def mean(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
     """The mean over axes."""
-    return as_array(_reduced(op.mean, _of_floats(x), axis, keepdims))
+    return as_array(_reduced(op.mean, _of_floats(x, "fc"), axis, keepdims))
 
 
 def var(x: Any, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -315,8 +315,8 @@ def min(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
 
 
 def _extreme(function: Any, x: Tensor, axis: Axes, keepdims: bool) -> Array:
-    if x.dtype == dtypes.BOOL:
-        raise TypeError("max and min are not defined for bools")
+    if x.dtype.kind in "bc":
+        raise TypeError(f"max and min are not defined for {x.dtype.numpy_name}")
     over = axes_of(axis, x.ndim)
     if not math.prod(x.shape[at] for at in over) and x.ndim:
         raise ValueError("the greatest or smallest of no elements")
@@ -399,8 +399,8 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
-    """The sums of products along an axis."""
+    """The sums of products along an axis, the first factors conjugated."""
     (a, b), kind = _numeric((x1, x2))
     if axis >= 0 or a.shape[axis] != b.shape[axis]:
         raise ValueError("vecdot is along an axis, counted from the end, of one size in both")
-    return as_array(op.sum(op.mul(a, b), axis, dtype=a.dtype).to(kind))
+    return as_array(op.sum(op.mul(op.conj(a), b), axis, dtype=a.dtype).to(kind))

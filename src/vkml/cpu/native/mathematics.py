@@ -54,7 +54,7 @@ def exp(code: VectorCode, target: int, source: int, spare: Sequence[int]) -> Non
 
 
 def expm1(code: VectorCode, target: int, source: int, spare: Sequence[int]) -> None:
-    """e to the power, less 1, precise near zero."""
+    """e to the power, less 1, precise near zero; that of -0 is -0."""
     reduced, exponent, value = spare[:3]
     code.load(reduced, code.constant(89.0))
     code.vector("minps", reduced, reduced, source)
@@ -62,7 +62,10 @@ def expm1(code: VectorCode, target: int, source: int, spare: Sequence[int]) -> N
     code.vector("maxps", reduced, exponent, reduced)
     _reduce(code, reduced, exponent)
     _exp_less_one(code, reduced, exponent, value, 0.5)
+    code.load(reduced, code.bits(_SIGN_BITS))
+    code.vector("andps", reduced, reduced, source)
     code.vector("addps", target, value, value)
+    code.vector("orps", target, target, reduced)
 
 
 def _exp_less_one(code: VectorCode, reduced: int, exponent: int, value: int, part: float) -> None:
@@ -190,7 +193,7 @@ def log(code: VectorCode, target: int, source: int, spare: Sequence[int]) -> Non
 
 
 def log1p(code: VectorCode, target: int, source: int, spare: Sequence[int]) -> None:
-    """The logarithm of 1 + x, precise near zero; needs two spare registers more than other functions."""
+    """The logarithm of 1 + x, precise near zero, -0 of -0; needs two spare registers more than others."""
     total, rest = spare[3:5]
     one = code.bits(_ONE_BITS)
     # With u = 1 + x as rounded: log u + (x - (u - 1)) / u. What was rounded off is exact below 2²⁴; beyond it
@@ -209,7 +212,10 @@ def log1p(code: VectorCode, target: int, source: int, spare: Sequence[int]) -> N
     else:
         code.vector("andps", rest, rest, mask)
     log(code, total, total, spare)
+    code.load(spare[0], code.bits(_SIGN_BITS))
+    code.vector("andps", spare[0], spare[0], source)
     code.vector("addps", target, total, rest)
+    code.vector("orps", target, target, spare[0])
 
 
 def _reduce(code: VectorCode, value: int, exponent: int) -> None:
