@@ -22,7 +22,9 @@ __all__ = [
 
 
 def _made(array: Any, dtype: DType, device: Any) -> Array:
-    return as_array(creation.tensor(np.asarray(array).astype(dtype.storage), device=device))
+    with np.errstate(all="ignore"):
+        elements = np.asarray(array).astype(dtype.storage)
+    return as_array(creation.tensor(elements, device=device))
 
 
 def asarray(
