@@ -154,7 +154,7 @@ def _floor_divided(x: Tensor, y: Tensor) -> Tensor:
     """As Python's: by the remainder, so that no quotient is rounded up to the next whole number."""
     if not x.dtype.is_float:
         return op.floor_divide(x, y)
-    quotient = op.round(op.div(op.sub(x, op.remainder(x, y)), y))
+    quotient = op.round(op.div(op.sub(x, _remainder(x, y)), y))
     exact = op.div(x, y)
     # Of 0 the sign is that of the quotient.
     quotient = op.where(op.eq(quotient, 0), op.copysign(quotient, exact), quotient)

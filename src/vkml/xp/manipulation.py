@@ -179,14 +179,19 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
     return as_array(op.isin(*alike(x1, x2), invert=invert))
 
 
+def _ordered(x: Tensor) -> Tensor:
+    """Bools as numbers, which have an order on every device."""
+    return x.to(dtypes.UINT8) if x.dtype == dtypes.BOOL else x
+
+
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The places of elements in their order."""
-    return as_array(op.sort(x, axis, descending)[1])
+    return as_array(op.sort(_ordered(x), axis, descending)[1])
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The elements in order."""
-    return as_array(op.sort(x, axis, descending)[0])
+    return as_array(op.sort(_ordered(x), axis, descending)[0].to(x.dtype))
 
 
 class UniqueAll(NamedTuple):
