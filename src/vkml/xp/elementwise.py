@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vkml.ir import DType, dtypes
+from vkml.ir import DType, dtypes, scalar
+from vkml.ir.gradients import expression
+from vkml.ir.scalar import Scalar
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+from vkml.tensors.operands import check_broadcast
+from vkml.tracing import EMITTER
 from vkml.xp.array import Array, alike, as_array
 
 __all__ = [
@@ -150,29 +154,49 @@ def _negated(x: Tensor) -> Tensor:
     return op.sub(op.sub(x, x), x) if x.dtype.kind == "u" else op.neg(x)
 
 
-def _floor_divided(x: Tensor, y: Tensor) -> Tensor:
-    """As Python's: by the remainder, so that no quotient is rounded up to the next whole number."""
-    if not x.dtype.is_float:
-        return op.floor_divide(x, y)
-    quotient = op.round(op.div(op.sub(x, _remainder(x, y)), y))
-    exact = op.div(x, y)
-    # Of 0 the sign is that of the quotient.
-    quotient = op.where(op.eq(quotient, 0), op.copysign(quotient, exact), quotient)
-    plain = op.logical_or(op.logical_not(op.isfinite(exact)), op.logical_not(op.isfinite(y)))
-    found: Tensor = op.where(plain, op.floor(exact), quotient)
-    return found
+def _is_infinite_or_nan(x: Scalar) -> Scalar:
+    return scalar.test("isnan", x) | scalar.test("isposinf", x) | scalar.test("isneginf", x)
 
 
-def _remainder(x: Tensor, y: Tensor) -> Tensor:
+def _with_sign(x: Scalar, sign: Scalar) -> Scalar:
+    """x, and where it is 0 with the sign of another."""
+    is_below = scalar.view(sign, dtypes.INT64 if sign.dtype == dtypes.FLOAT64 else dtypes.INT32) < 0
+    zero = scalar.where(is_below, scalar.constant(-0.0, x.dtype), 0.0)
+    return scalar.where(scalar.compare("equal", x, 0.0), zero, x)
+
+
+def _remainder_form(x: Scalar, y: Scalar) -> Scalar:
     """With the sign of the divisor, also where it is 0."""
-    if not x.dtype.is_float:
-        return op.remainder(x, y)
-    rest = op.fmod(x, y)
-    moved = op.where(
-        op.logical_and(op.ne(rest, 0), op.ne(op.lt(rest, 0), op.lt(y, 0))), op.add(rest, y), rest
-    )
-    found: Tensor = op.where(op.eq(moved, 0), op.copysign(moved, y), moved)
-    return found
+    rest = scalar.binary("fmod", x, y)
+    is_other = (rest < 0.0) ^ (y < 0.0)
+    is_moved = is_other & ~scalar.compare("equal", rest, 0.0)
+    return _with_sign(scalar.where(is_moved, rest + y, rest), y)
+
+
+def _floor_divided_form(x: Scalar, y: Scalar) -> Scalar:
+    """As Python's: by the remainder, so that no quotient is rounded up to the next whole number."""
+    exact, rest = x / y, _remainder_form(x, y)
+    whole = x - rest
+    # Which may be too large a number, though its quotient is none.
+    quotient = scalar.where(_is_infinite_or_nan(whole), exact - rest / y, whole / y)
+    quotient = scalar.unary("rint", quotient)
+    plain = _is_infinite_or_nan(exact) | _is_infinite_or_nan(y)
+    return scalar.where(plain, scalar.unary("floor", exact), _with_sign(quotient, exact))
+
+
+def _of_floats(
+    form: Callable[[Scalar, Scalar], Scalar], of_integers: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function of two tensors of one type: of floats by a form, one node for all of its steps."""
+
+    def act(x: Tensor, y: Tensor) -> Tensor:
+        if not x.dtype.is_float:
+            return of_integers(x, y)
+        check_broadcast(x.shape, y.shape)
+        made = form(scalar.argument(0, x.dtype), scalar.argument(1, x.dtype))
+        return Tensor(expression(EMITTER, made, [x.value, y.value], x.dtype))
+
+    return act
 
 
 abs = _one("abs", op.abs, "ifc", keeps="u")
@@ -200,7 +224,7 @@ equal = _two("equal", op.eq, "biufc")
 exp = _one("exp", op.exp)
 expm1 = _one("expm1", op.expm1)
 floor = _one("floor", op.floor, "f", keeps="iu")
-floor_divide = _two("floor_divide", _floor_divided, "iuf")
+floor_divide = _two("floor_divide", _of_floats(_floor_divided_form, op.floor_divide), "iuf")
 greater = _two("greater", op.gt, "iuf")
 greater_equal = _two("greater_equal", op.ge, "iuf")
 hypot = _two("hypot", op.hypot, "f")
@@ -229,7 +253,7 @@ positive = _one("positive", op.positive, keeps="iufc")
 pow = _two("pow", op.pow, "iufc", wide=True)
 real = _one("real", op.real, "c", keeps="iuf")
 reciprocal = _one("reciprocal", op.reciprocal)
-remainder = _two("remainder", _remainder, "iuf")
+remainder = _two("remainder", _of_floats(_remainder_form, op.remainder), "iuf")
 round = _one("round", op.round, "fc", keeps="iu")
 sign = _one("sign", op.sign, "iufc")
 signbit = _one("signbit", op.signbit, "f")
