@@ -20,7 +20,7 @@ from vkml.ir.gradients import (
     widened,
 )
 from vkml.ir.graph import Node
-from vkml.ir.lowering import CannotLower, Lowering, V, given
+from vkml.ir.lowering import BodyWriter, CannotLower, Lowering, V, given
 from vkml.ir.operator import INT, Array, Operator, operator
 from vkml.ir.scalar import Scalar, arithmetic_type
 from vkml.ir.types import Known, TensorType, static
@@ -88,12 +88,37 @@ class SoftmaxCrossEntropyLoss(Operator):
         return made[: len(node.outputs)]
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
-        if node.attributes["reduction"] != "none" or inputs[2:] != [] or any(node.outputs[1:]):
-            raise CannotLower("a reduced or weighted loss, or one that gives probabilities, has no kernel")
-        scores, labels = given(inputs, 0), given(inputs, 1)
-        rank = len(scores.shape)
+        if any(view is not None for view in inputs[2:]) or any(node.outputs[1:]):
+            raise CannotLower("a weighted loss, or one that gives probabilities, has no kernel")
+        scores, labels, ignored = given(inputs, 0), given(inputs, 1), _ignored(node)
+        rank, reduction = len(scores.shape), node.attributes["reduction"]
         rows = scores.transpose([at for at in range(rank) if at != 1] + [1])
-        return build.cross_entropy(rows, labels, _ignored(node))
+        if reduction == "none":
+            return build.cross_entropy(rows, labels, ignored)
+        if 0 in labels.shape:
+            return None
+        wide, axes = arithmetic_type(scores.dtype), range(len(labels.shape))
+        with build.step(TensorType(wide, labels.shape)):
+            [losses] = build.cross_entropy(rows, labels, ignored)
+        if reduction == "sum" or ignored is None:
+            return build.reduce("Sum" if reduction == "sum" else "Mean", losses, axes)
+
+        def count(body: BodyWriter, label: str) -> str:
+            is_out = body("Equal", label, body.constant(ignored, label))
+            return body.cast(body("Not", is_out), wide)
+
+        counts = build.compute(count, [labels], build.scratch(losses.type))
+        with build.step(TensorType(wide, ())):
+            [number] = build.reduce("Sum", counts, axes)
+        with build.step(TensorType(wide, ())):
+            [total] = build.reduce("Sum", losses, axes)
+        return [
+            build.compute(
+                lambda body, total, number: body("Div", total, number),
+                [total, number],
+                build.output(build.result()),
+            )
+        ]
 
     def vjp(
         self,
@@ -136,26 +161,31 @@ class SoftmaxCrossEntropyLoss(Operator):
         wide = arithmetic_type(type_.dtype)
         classes, ignored = type_.dims[1], _ignored(node)
         row = build.type_of(labels).dims
-        number = FLOAT32 if classes <= _EXACT_CLASSES else INT64
-        factor = _factor(build, labels, weights, ignored, wide)
+        number = FLOAT32 if max(classes, abs(ignored or 0)) <= _EXACT_CLASSES else INT64
         incoming = converted(build, cotangent, wide)
+        factor = None if weights is None else _factor(build, labels, weights, ignored, wide)
         if node.attributes["reduction"] == "mean":
-            incoming = build.apply("Div", incoming, _total(build, factor, wide, row))
+            counted = _factor(build, labels, None, ignored, wide) if weights is None else factor
+            incoming = build.apply("Div", incoming, _total(build, counted, wide, row))
         if factor is not None:
             incoming = build.apply("Mul", factor, incoming)
-        incoming = expanded(build, incoming, row)
         shape = (row[0], 1, *row[1:])
+        if build.type_of(incoming).dims:
+            incoming = reshaped(build, incoming, shape)
         places = build.constant(
             np.arange(classes, dtype=number.storage).reshape(-1, *[1] * (len(row) - 1)), number
         )
 
         def form(y: Scalar, place: Scalar, label: Scalar, incoming: Scalar) -> Scalar:
             here = scalar.compare("equal", place, label)
-            return (y - scalar.where(here, scalar.constant(1, y.dtype), 0)) * incoming
+            made = (y - scalar.where(here, scalar.constant(1, y.dtype), 0)) * incoming
+            if ignored is None:
+                return made
+            return scalar.where(scalar.compare("equal", label, ignored), scalar.constant(0, y.dtype), made)
 
         found = build.apply("Softmax", scores, axis=1)
         label = reshaped(build, converted(build, labels, number), shape)
-        return pointwise(build, form, found, places, label, reshaped(build, incoming, shape))
+        return pointwise(build, form, found, places, label, incoming)
 
     def _weights_gradient(
         self, build: Emitter[T], node: Node, scores: T, labels: T, weights: T, loss: T, cotangent: T

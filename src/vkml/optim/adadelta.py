@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vkml.optim.adam import kept_mean
-from vkml.optim.optimizer import Optimizer, Settings, checked, counter, directed, moment
+from vkml.optim.optimizer import Optimizer, Settings, checked, counter, descend, directed, moment
 from vkml.tensors import Tensor
 
 
@@ -48,4 +48,4 @@ class Adadelta(Optimizer):
         square = kept_mean(state["square_avg"], grad * grad, rho)
         delta = (state["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
         kept_mean(state["acc_delta"], delta * delta, rho)
-        param.sub_(delta * group["lr"])
+        descend(param, delta, group["lr"])

@@ -9,13 +9,17 @@ from typing import Any, TypeVar, cast
 from vkml.errors import NotImplemented as NotSupported
 from vkml.ir import DType
 from vkml.ir.dtypes import FLOAT32, FLOAT64
+from vkml.ir.gradients import pointwise
+from vkml.ir.scalar import Scalar
 from vkml.nn.hooks import Hook, Hooks, RemovableHandle
 from vkml.optim.settings import SettingsRead, is_on
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import enable_grad, forget_gradients, no_grad
 from vkml.tensors.backward import compute
 from vkml.tensors.creation import as_tensor, zeros, zeros_like
+from vkml.tensors.operands import value_as
 from vkml.tensors.operations import maximum, where
+from vkml.tracing import EMITTER
 
 F = TypeVar("F", bound=Callable[..., Any])
 Settings = Mapping[str, Any]
@@ -284,6 +288,16 @@ def directed(param: Tensor, grad: Tensor, group: Settings) -> Tensor:
         grad = -grad
     decay = group["weight_decay"]
     return grad + param * decay if is_on(decay) else grad
+
+
+def descend(param: Tensor, step: Tensor, rate: Any) -> None:
+    """Takes a step times a rate from a parameter, in one operator."""
+    values = param.value, step.value, value_as(rate, param.dtype)
+    param._become(Tensor(pointwise(EMITTER, _less, *values)))
+
+
+def _less(x: Scalar, step: Scalar, rate: Scalar) -> Scalar:
+    return x - step * rate
 
 
 def checked(params: Iterable[Any], defaults: Mapping[str, Any]) -> tuple[Iterable[Any], dict[str, Any]]:

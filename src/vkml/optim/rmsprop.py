@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vkml.optim.adam import kept_mean
-from vkml.optim.optimizer import Optimizer, Settings, checked, counter, directed, moment
+from vkml.optim.optimizer import Optimizer, Settings, checked, counter, descend, directed, moment
 from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
 
@@ -59,4 +59,4 @@ class RMSprop(Optimizer):
         if is_on(momentum):
             kept = state["momentum_buffer"]
             along = kept.copy_(kept * momentum + along)
-        param.sub_(along * group["lr"])
+        descend(param, along, group["lr"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.optimizer import Optimizer, Settings, checked, directed, moment
+from vkml.optim.optimizer import Optimizer, Settings, checked, descend, directed, moment
 from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
 
@@ -63,4 +63,4 @@ class SGD(Optimizer):
             else:
                 kept.copy_(kept * momentum + grad * (1 - group["dampening"]))
             grad = grad + kept * momentum if group["nesterov"] else kept
-        param.sub_(grad * group["lr"])
+        descend(param, grad, group["lr"])

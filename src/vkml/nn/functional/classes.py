@@ -78,20 +78,18 @@ def _of_scores(
         return op.squeeze(found, 0) if reduction == "none" else found
     _check_classes(input, target)
     labels = target if target.dtype in (INT32, INT64) else target.to(INT64)
-    losses = Tensor(
-        apply(
-            "SoftmaxCrossEntropyLoss",
-            input.value,
-            labels.value,
-            reduction="none",
-            ignore_index=ignore_index,
+
+    def loss(reduction: str) -> Tensor:
+        values = input.value, labels.value
+        return Tensor(
+            apply("SoftmaxCrossEntropyLoss", *values, reduction=reduction, ignore_index=ignore_index)
         )
-    )
+
     if weight is None:
-        if reduction != "mean":
-            return reduced(losses, reduction)
-        # The gradient needs the number alone, and waits for no sum of the losses.
-        return op.div(op.sum(losses), op.sum(op.ne(labels, ignore_index).to(losses.dtype)))
+        if reduction not in ("none", "sum", "mean"):
+            raise ValueError(f"{reduction} is not a valid value for reduction")
+        return loss(reduction)
+    losses = loss("none")
     factor = _factor(labels, weight, ignore_index, losses.dtype)
     if reduction == "mean":
         factor = op.div(factor, op.sum(factor))
