@@ -90,6 +90,8 @@ def var(
     axes = axes_of(dim, x.ndim)
     count = math.prod(x.shape[axis] for axis in axes)
     off = sub(x, mean(x, axes, True))
+    if off.dtype.is_complex:
+        off = abs(off)
     total = sum(mul(off, off), axes, keepdim)
     if isinstance(count, Size):
         return div(total, sub(wrap(value_as(count, x.dtype)), correction))
@@ -124,8 +126,9 @@ def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Ten
 def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
     """The p-norm over axes."""
     axes = axes_of(dim, x.ndim)
-    if not x.ndim:
-        return abs(wrap(floating(x)))
+    if not x.ndim or x.dtype.is_complex:
+        sizes = abs(wrap(floating(x)))
+        return norm(sizes, p, dim, keepdim) if x.ndim else sizes
     if p in (1, 2):
         return wrap(_reduced(f"ReduceL{int(p)}", floating(x), axes, keepdim))
     if p == math.inf:
