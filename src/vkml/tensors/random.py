@@ -29,6 +29,10 @@ _DIGITS = {dtypes.FLOAT16: 11, dtypes.BFLOAT16: 8}
 
 def _floating(dtype: DType | None) -> DType:
     kind = checked(dtype) or get_default_dtype()
+    if kind.is_complex:
+        raise RuntimeError(
+            f"random numbers of {kind.numpy_name}: draw their parts, for vkml.complex(real, imag)"
+        )
     if not kind.is_float:
         raise RuntimeError(f"random numbers of {kind.numpy_name} are made by randint")
     return kind
