@@ -15,8 +15,9 @@ import numpy as np
 
 import vkml
 from benchmarks.report import machine
-from vkml.cli.output import console, show_table, table
-from vkml.data import DataLoader, Dataset, ImageFolder, TensorDataset
+from vkml import nn, optim
+from vkml.cli.output import console, duration, show_table, table
+from vkml.data import DataLoader, Dataset, ImageFolder, TensorDataset, placing
 
 TURNS = 3
 PICTURES, SIDE = 2000, 64
@@ -101,13 +102,79 @@ def measure(
     ]
 
 
+STEPS = {
+    "64 x 784": (64, 784),
+    "512 x 784": (512, 784),
+    "2048 x 784": (2048, 784),
+    "64 x 150528": (64, 150_528),
+}
+"""Sizes of batches that steps are timed with."""
+WAYS = {"with the run": 1 << 60, "ahead": 0}
+"""From how many bytes on a batch is written to the device ahead of its step."""
+
+
+def step_seconds(rows: int, width: int, device: str, least: int, seconds: float = 1.0) -> float:
+    """Median time of a captured step of a perceptron whose batches a loader brings, the loss read each time.
+
+    Args:
+        rows: of a batch.
+        width: of a row.
+        device: that trains.
+        least: `placing.DIRECT_BYTES` meanwhile.
+        seconds: to measure for.
+    """
+    model = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+    optimizer = optim.SGD(model.parameters(), lr=1e-3)
+
+    def step(x: vkml.Tensor, y: vkml.Tensor) -> vkml.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    captured = vkml.jit(step, device=device)
+    count = max(2 * rows, min(ROWS, (256 << 20) // (4 * width)))
+    features = vkml.tensor(np.random.default_rng(0).random((count, width), np.float32))
+    data = TensorDataset(features, vkml.arange(count) % 10)
+    before, placing.DIRECT_BYTES = placing.DIRECT_BYTES, least
+    times: list[float] = []
+    try:
+        loader = DataLoader(data, rows, shuffle=True, num_workers=2, device=device, drop_last=True)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(times) < 8:
+            start = time.perf_counter()
+            for x, y in loader:
+                captured(x, y).item()
+                now = time.perf_counter()
+                times.append(now - start)
+                start = now
+    finally:
+        placing.DIRECT_BYTES = before
+    return statistics.median(times[len(times) // 4 :])
+
+
+def show_steps(device: str, seconds: float) -> None:
+    """Times steps whose batches come in either way; `placing.DIRECT_BYTES` should lie where they cross."""
+    rows = table("batch", *WAYS, right=tuple(WAYS))
+    for name, (count, width) in STEPS.items():
+        found = [step_seconds(count, width, device, least, seconds) for least in WAYS.values()]
+        rows.add_row(name, *(duration(one) for one in found))
+    show_table(console(), rows, f"captured steps on {device}, batches of a loader with 2 workers")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--device", help="where vkml's batches go, as in vulkan:0; the CPU where left out")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--steps", action="store_true", help="times training steps on the device instead")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each time of a step")
     options = parser.parse_args()
+    if options.steps:
+        show_steps(options.device or "cpu", options.seconds)
+        return
     peers = ["vkml"]
     try:
         import torch

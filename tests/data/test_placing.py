@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import vkml
+from tests.patience import patience
 from vkml.data import ArrayDataset, DataLoader, Dataset, placing
 from vkml.data.placing import DIRECT_BYTES, DevicePlace, place_on
 from vkml.engine.device_array import DeviceArray
@@ -111,6 +113,19 @@ def test_no_batch_is_written_while_it_is_used(vulkan_device_name: str) -> None:
     recorded = [(wide[:, :8].sum(1), at) for at, (wide, _) in enumerate(loader)]
     for sums, at in recorded:
         assert sums.tolist() == [8.0 * item for item in range(4 * at, 4 * at + 4)]
+
+
+def test_the_next_batches_are_made_meanwhile(vulkan_device_name: str, writes: list[str]) -> None:
+    """While the program has one batch, and asks for no other, two more come to lie on the device."""
+    batches = iter(DataLoader(Filled(), 4, num_workers=2, device=vulkan_device_name, prefetch_factor=2))
+    wide, _ = next(batches)
+    deadline = time.monotonic() + patience(30)
+    while writes.count("mapped") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert wide.value.data is not None and wide[:, 0].tolist() == [0, 1, 2, 3]
+    time.sleep(0.02)
+    assert writes.count("mapped") == 3  # and no more than that
 
 
 def test_memory_takes_turns(vulkan_device_name: str) -> None:
