@@ -18,7 +18,7 @@ from vkml.exporting.graphs import graph_of
 from vkml.exporting.opsets import OLDEST
 from vkml.exporting.recording import record
 from vkml.exporting.shapes import described, triangle, with_stated_sizes
-from vkml.exporting.sizes import Dim, OpenSizes, stated_sizes
+from vkml.exporting.sizes import ClosedSizes, Dim, OpenSizes, stated_sizes
 from vkml.exporting.standard import written_in_standard
 from vkml.exporting.tidying import tidied
 from vkml.ir import Graph
@@ -117,8 +117,9 @@ def export(
         _state_axes(arguments, dynamic_axes)
     compute([argument.tensor for argument in arguments])
     closed: set[str] = set()
-    while True:
-        sizes = OpenSizes(_known_sizes(owner, arguments))
+
+    def made(known: set[int] | None, is_multiplied: bool = False) -> _Made:
+        sizes = OpenSizes(known, is_multiplied)
         with sizes.sizes.deciding():
             inputs = [(one.name, _input(one, sizes, closed)) for one in arguments]
             try:
@@ -131,7 +132,10 @@ def export(
                     "dynamic_shapes), or compute with what a model can compute sizes with: sums, products "
                     "and whole quotients"
                 ) from error
-        more = sizes.closed()
+        return graph, sizes, sizes.closed()
+
+    while True:
+        graph, sizes, more = _with_any_examples(made, _known_sizes(owner, arguments))
         if not more:
             break
         closed |= more
@@ -141,6 +145,39 @@ def export(
     return save_graph(
         graph, path, external_data=external_data, producer="vkml", producer_version=vkml.__version__
     )
+
+
+_Made = tuple[Graph, OpenSizes, set[str]]
+
+
+def _with_any_examples(made: Callable[..., _Made], known: set[int]) -> _Made:
+    """What is made with the sizes of the example, or others near them where these are equal by chance.
+
+    Args:
+        made: a graph, its sizes, and those of them that cannot be open after all; by what `OpenSizes` takes.
+        known: these sizes.
+
+    Raises:
+        CaptureError: sizes cannot be open.
+    """
+    refused: ClosedSizes | None = None
+    found: _Made | None = None
+    try:
+        found = made(None)
+        if not found[2]:
+            return found
+    except ClosedSizes as error:
+        refused = error
+    for is_multiplied in (False, True):
+        # What other sizes do not fit says less than what the sizes at hand have in common.
+        with contextlib.suppress(Exception):
+            other = made(known, is_multiplied)
+            if not other[2] or found is None or len(other[2]) < len(found[2]):
+                return other
+    if found is not None:
+        return found
+    assert refused is not None
+    raise refused
 
 
 def _graph(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from vkml.errors import CaptureError, InvalidArgument
-from vkml.ir.size import GREATEST, Quotient, Size, Sizes, Symbol, evaluate
+from vkml.ir.size import GREATEST, Size, Sizes, Symbol, Terms, evaluate
 
 
 class Dim:
@@ -118,17 +119,25 @@ def _stated(value: Any, size: int, label: str) -> OpenSize | None:
     raise InvalidArgument(f"dynamic_shapes: {label} is a name, a Dim or None, not {value!r}")
 
 
+class ClosedSizes(CaptureError):
+    """Sizes that were to be open, and cannot."""
+
+
 class OpenSizes:
     """The open sizes of a model that is being made.
 
     Args:
-        known: sizes that are none of these, which an example had better not be equal to: what is decided by
-            the equality of a size and a number should be that of all values.
+        known: sizes that are none of these. Examples are moved to where they are equal to none of them, nor
+            to each other, so that what is decided by the equality of sizes is that of all values; None
+            leaves them as they are.
+        is_multiplied: whether they are moved to multiples of theirs, for functions that take multiples alone;
+            else to what is nearest, for functions that take sizes up to a greatest.
     """
 
-    def __init__(self, known: Iterable[int]) -> None:
+    def __init__(self, known: Iterable[int] | None, is_multiplied: bool = False) -> None:
         self.sizes = Sizes()
-        self._taken = set(known) | {0, 1}
+        self._is_multiplied = is_multiplied
+        self._taken = None if known is None else set(known)
         self._symbols: dict[str, tuple[Size, OpenSize, int]] = {}
         self.names: dict[Symbol, str] = {}
 
@@ -158,8 +167,11 @@ class OpenSizes:
         return made
 
     def _example(self, near: int, least: int, greatest: int) -> int:
-        for distance in range(1 << 16):
-            for found in (near - distance, near + distance):
+        if self._taken is None:
+            return near
+        for distance in range(1, 1 << 16):
+            nearest = (near - distance, near + distance)
+            for found in (near * (distance + 1),) if self._is_multiplied else nearest:
                 if least <= found <= greatest and found not in self._taken:
                     self._taken.add(found)
                     return found
@@ -169,12 +181,13 @@ class OpenSizes:
         """Names of sizes that may be known and are, for the function takes no others.
 
         Raises:
-            CaptureError: it takes fewer sizes than were asked for.
+            ClosedSizes: it takes fewer sizes than were asked for.
         """
         found, names = [], set()
         for terms, is_zero in self.sizes.is_zero.items():
-            if is_zero:
-                closed = {name for name in self._names_in(terms) if self._symbols[name][1].may_be_known}
+            if is_zero and not _holds_for_multiples(terms):
+                named = {self.names[symbol] for symbol in _symbols_in(terms)}
+                closed = {name for name in named if self._symbols[name][1].may_be_known}
                 names |= closed
                 if not closed:
                     found.append(f"{self.text(Size(terms))} = 0")
@@ -182,21 +195,13 @@ class OpenSizes:
             if self._leaves_range(terms, is_positive):
                 found.append(f"{self.text(Size(terms))} {'>' if is_positive else '<='} 0")
         if found and not names:
-            raise CaptureError(
+            raise ClosedSizes(
                 "the function takes only sizes for which "
                 + " and ".join(found)
                 + ": say that these sizes are known (leave them out of dynamic_shapes), give sizes that must "
                 "be equal one name, state their range, or change what compares them or makes numbers of them"
             )
         return names
-
-    def _names_in(self, terms: Any) -> set[str]:
-        atoms = [atom for monomial, _ in terms for atom in monomial]
-        found = {self.names[atom] for atom in atoms if isinstance(atom, Symbol)}
-        for atom in atoms:
-            if isinstance(atom, Quotient):
-                found |= self._names_in(atom.dividend) | self._names_in(atom.divisor)
-        return found
 
     def _leaves_range(self, terms: Any, was: bool) -> bool:
         """Whether a comparison comes out otherwise at an end of a range that was stated."""
@@ -215,7 +220,9 @@ class OpenSizes:
         return [
             f"{self.text(Size(terms))} {'>' if was else '<='} 0"
             for terms, was in self.sizes.is_positive.items()
-        ] + [f"{self.text(Size(terms))} != 0" for terms, was in self.sizes.is_zero.items() if not was]
+        ] + [
+            f"{self.text(Size(terms))} {'==' if was else '!='} 0" for terms, was in self.sizes.is_zero.items()
+        ]
 
     def text(self, size: int | Size) -> str:
         """An expression by the names of its sizes."""
@@ -229,3 +236,40 @@ class OpenSizes:
 
 
 _numbers = itertools.count()
+
+
+_POINTS = (Fraction(101, 3), Fraction(211, 7), Fraction(307, 11), Fraction(401, 13))
+
+
+def _holds_for_multiples(terms: Terms) -> bool:
+    """Whether an expression is 0 where all divisions in it come out: no size is fixed by that.
+
+    Which is so if it is 0 with quotients in the places of floor divisions, for any values.
+    """
+    symbols = sorted(_symbols_in(terms), key=lambda symbol: symbol.name)
+    points = [[value * (at + 2) + at for at, _ in enumerate(symbols)] for value in _POINTS]
+    return all(_quotient_value(terms, dict(zip(symbols, point, strict=True))) == 0 for point in points)
+
+
+def _symbols_in(terms: Terms) -> set[Symbol]:
+    found: set[Symbol] = set()
+    for monomial, _ in terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                found.add(atom)
+            else:
+                found |= _symbols_in(atom.dividend) | _symbols_in(atom.divisor)
+    return found
+
+
+def _quotient_value(terms: Terms, values: Mapping[Symbol, Fraction]) -> Fraction:
+    total = Fraction(0)
+    for monomial, factor in terms:
+        product = Fraction(factor)
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                product *= values[atom]
+            else:
+                product *= _quotient_value(atom.dividend, values) / _quotient_value(atom.divisor, values)
+        total += product
+    return total

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from builtins import any as any_of
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from vkml.ir import dtypes
-from vkml.ir.size import plain
+from vkml.ir.size import Size, plain
 from vkml.tensors.operands import INT64, axes_of, axis_of, check_broadcast, value_as, wrap
 from vkml.tensors.promotion import result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
@@ -122,12 +121,17 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Parts along an axis, of one size, or of sizes that are named."""
     axis = axis_of(dim, x.ndim)
-    whole = x.shape[axis]
-    if isinstance(size, int):
+    whole, each = x.shape[axis], cast(Any, size)
+    if isinstance(each, Size) or (isinstance(each, int) and isinstance(cast(Any, whole), Size)):
+        count = int(whole // each)  # as many parts as the program goes through
+        sizes = [each] * count
+        if whole != each * count:
+            sizes.append(whole - each * count)
+    elif isinstance(size, int):
         sizes = [min(size, whole - at) for at in range(0, whole, size)] or [0]
     else:
         sizes = list(size)
-    ends = [int(end) for end in np.cumsum(sizes)]
+    ends = list(itertools.accumulate(sizes))
     if ends[-1] != whole:
         raise RuntimeError(f"parts of {sizes} are not an axis of {whole}")
     index: list[Any] = [slice(None)] * x.ndim
@@ -140,7 +144,11 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """So many parts along an axis, the last one smaller where need be."""
-    return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
+    whole = x.shape[dim]
+    if isinstance(cast(Any, whole), Size):
+        each = -(-whole // chunks)
+        return split(x, [*[each] * (chunks - 1), whole - each * (chunks - 1)], dim)
+    return split(x, max(-(-whole // chunks), 1), dim)
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:

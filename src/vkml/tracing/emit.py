@@ -14,7 +14,7 @@ from vkml.ir import Constant, DType, Graph, Known, Node, Operator, TensorType, f
 from vkml.ir.gradients import Emitter
 from vkml.ir.operator import normalise_attributes
 from vkml.ir.scalar import Scalar
-from vkml.ir.size import Size, is_deciding
+from vkml.ir.size import Size, TooOpen, is_deciding
 from vkml.ir.types import ValueType
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.explain import explained
@@ -110,6 +110,9 @@ def _template(
     names = tuple(f"x{at}" if is_there else "" for at, is_there in enumerate(there))
     made = tuple(f"y{at}" for at in range(outputs))
     node = Node(op, names, made, attributes, op, domain, version=1 if domain else NEWEST)
+    for name, value in attributes.items() if is_deciding() else ():
+        if any(isinstance(one, Size) for one in (value if isinstance(value, tuple | list) else (value,))):
+            raise TooOpen(f"{op}: its {name} {value} cannot be open")
     operator = find(node)
     complete = normalise_attributes(node, operator)
     node = Node(op, names, made, complete, op, domain, version=node.version)
