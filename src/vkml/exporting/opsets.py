@@ -34,7 +34,7 @@ _BFLOAT16 = {
     **dict.fromkeys(
         (
             "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "Conv", "ConvTranspose", "Cos",
-            "Cosh", "Dropout", "Elu", "EyeLike", "GRU", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
+            "Cosh", "Elu", "EyeLike", "GRU", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
             "GridSample", "HardSigmoid", "HardSwish", "InstanceNormalization", "LSTM", "LpNormalization",
             "LpPool", "MaxPool", "MaxUnpool", "Mish", "RNN", "RoiAlign", "Round", "Selu", "Sin", "Sinh",
             "Softplus", "Softsign", "Tan", "ThresholdedRelu",
