@@ -129,11 +129,18 @@ def test_merging(device_name: str) -> None:
     tokens = vkml.tensor(TOKENS, device=device_name)
     wanted = model(tokens).detach().numpy()
     table = model.embedding.weight.detach().numpy()
+    base = lora.apply(_Model(), r=2, targets=TARGETS).to(device_name)  # adapters that do nothing yet
+    base.load_state_dict({**model.state_dict(), **lora.state_dict(base)})
+    with lora.disable_adapter(model):
+        close(model(tokens).detach().numpy(), base(tokens).detach().numpy(), "disabled")
+    close(model(tokens).detach().numpy(), wanted, "enabled again")
     plain = copy.deepcopy(model)
     for _ in range(2):  # the second time changes nothing
         lora.merge(model)
         close(model(tokens).detach().numpy(), wanted, "merged")
     assert np.abs(model.embedding.weight.detach().numpy() - table).max() > 0.01
+    with pytest.raises(ValueError, match="unmerge"), lora.disable_adapter(model):
+        pass
     # The head had the embedding's weight; each now has its own.
     assert model.head.weight is not model.embedding.weight
     for _ in range(2):

@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from vkml.tensors.autograd import no_grad
 from vkml.tensors.creation import zeros
 
 __all__ = [
-    "LoraLayer", "apply", "load", "load_state_dict", "mark_only_lora_as_trainable", "merge",
-    "merge_and_unload", "save", "state_dict", "unmerge",
+    "LoraLayer", "apply", "disable_adapter", "load", "load_state_dict", "mark_only_lora_as_trainable",
+    "merge", "merge_and_unload", "save", "state_dict", "unmerge",
 ]  # fmt: skip
 
 _PREFIX = "base_model.model."
@@ -56,6 +57,7 @@ class LoraLayer(Module):
     lora_alpha: float
     scaling: float
     merged: bool
+    disabled: bool
     lora_dropout: Module
 
     def _adapt(self, r: int, alpha: float, dropout: float) -> None:
@@ -64,6 +66,7 @@ class LoraLayer(Module):
 
     def _settings(self, r: int, alpha: float, dropout: float) -> None:
         self.r, self.lora_alpha, self.scaling, self.merged = r, alpha, alpha / r, False
+        self.disabled = False
         self.lora_dropout = Dropout(dropout) if dropout else Identity()
 
     def _delta(self) -> Tensor:
@@ -100,7 +103,7 @@ class _Linear(LoraLayer, linears.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         found = op.linear(x, self.weight, self.bias)
-        if self.merged:
+        if self.merged or self.disabled:
             return found
         return op.add(found, op.mul(self.lora_B(self.lora_A(self.lora_dropout(x))), self.scaling))
 
@@ -120,7 +123,7 @@ class _Embedding(LoraLayer, Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         found = super().forward(input)
-        if self.merged:
+        if self.merged or self.disabled:
             return found
         rows = functional.embedding(
             input, self.lora_embedding_A.T, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
@@ -153,7 +156,7 @@ class _Conv(LoraLayer):
 
     def forward(self, input: Tensor) -> Tensor:
         found: Tensor = super().forward(input)
-        if self.merged:
+        if self.merged or self.disabled:
             return found
         return op.add(found, op.mul(self.lora_B(self.lora_A(self.lora_dropout(input))), self.scaling))
 
@@ -311,6 +314,22 @@ def unmerge(model: Module) -> Module:
     return model
 
 
+@contextmanager
+def disable_adapter(model: Module) -> Iterator[Module]:
+    """Has a model compute as without adapters inside of the block, which must not be merged."""
+    layers = list(_layers(model))
+    if any(layer.merged for layer in layers):
+        raise InvalidAdapter("merged adapters cannot be disabled: unmerge them first")
+    before = [layer.disabled for layer in layers]
+    for layer in layers:
+        layer.disabled = True
+    try:
+        yield model
+    finally:
+        for layer, was in zip(layers, before, strict=True):
+            layer.disabled = was
+
+
 def merge_and_unload(model: Module) -> Module:
     """Merges the adapters and removes them: the layers are again of the classes that they were of.
 
@@ -321,7 +340,7 @@ def merge_and_unload(model: Module) -> Module:
         for name in ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_dropout"):
             if hasattr(layer, name):
                 delattr(layer, name)
-        for name in ("r", "lora_alpha", "scaling", "merged"):
+        for name in ("r", "lora_alpha", "scaling", "merged", "disabled"):
             delattr(layer, name)
         layer.__class__ = layer._plain()  # type: ignore[assignment]
     return model
