@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
 from vkml.engine.cpu_bound import CpuBound
-from vkml.engine.device_array import DeviceArray, Value, on_host
+from vkml.engine.device_array import DeviceArray, Value, on_host, put
 from vkml.engine.ending import require_going
-from vkml.engine.programs import Bound, Running, VulkanBound
+from vkml.engine.programs import Bound, Prepared, Running, VulkanBound
 from vkml.engine.turns import Turn, is_owned
 from vkml.ir import TensorType
 from vkml.ir.size import Symbol, concrete
@@ -92,6 +93,8 @@ class Flight(Turn):
         super().__post_init__()
         self._held: dict[str, DeviceArray] = {}
         """What stays on a device from one program to another, from the last run."""
+        self._small: set[str] = set()
+        """Values that were too small to stay there."""
         readers: dict[str, set[str]] = {}
         for program in self.programs:
             for name in program.inputs:
@@ -205,6 +208,61 @@ class Flight(Turn):
                     program.settle()
             raise
 
+    def prepared(
+        self,
+        feeds: Mapping[str, Value],
+        bound: tuple[int, ...],
+        known: Mapping[Symbol, int],
+        wanted: Sequence[str],
+        targets: Targets,
+    ) -> Prepared | None:
+        """One closure that runs all programs again with the same values of devices, which it keeps not alive.
+
+        Args:
+            feeds: by name; the closure takes other arrays in place of those among them, in their order.
+            bound: see `run`.
+            known: likewise.
+            wanted: all that is made; of what has no target, the closure returns arrays.
+            targets: see `run`.
+        """
+        made = {name for program in self.programs for name in program.outputs}
+        if not made.issuperset(wanted):
+            return None
+        on_device = [(name, ref(value)) for name, value in feeds.items() if isinstance(value, DeviceArray)]
+        forms = [(name, value.shape) for name, value in feeds.items() if not isinstance(value, DeviceArray)]
+        places = [(name, ref(target)) for name, target in targets.items()]
+        fresh = [name for name in wanted if name not in targets]
+
+        def call(arrays: Sequence[Array] = ()) -> list[Array] | None:
+            values: dict[str, Any] = {}
+            there: dict[str, DeviceArray] = {}
+            for name, reference in on_device:
+                values[name] = reference()
+                if values[name] is None:
+                    return None
+            for name, reference in places:
+                target = reference()
+                if target is None:
+                    return None
+                there[name] = target
+            for (name, shape), array in zip(forms, arrays, strict=True):
+                if array.shape != shape:
+                    return None
+                values[name] = array
+            with self.lock:
+                if self.is_taken or not self.programs:
+                    return None
+                self.is_taken = True
+                try:
+                    self.run(values, bound, known, wanted, there)
+                    for name, target in there.items():
+                        put(values[name], target)  # what the CPU has made for a device
+                finally:
+                    self.is_taken = False
+            return [on_host(values[name]) for name in fresh]
+
+        return call
+
     def _next(
         self,
         waiting: Sequence[int],
@@ -260,11 +318,14 @@ class Flight(Turn):
         self, program: VulkanBound, name: str, known: Mapping[Symbol, int], least: int
     ) -> DeviceArray | None:
         """Memory for a value that stays on its device, where it has so many bytes at least."""
+        found = self._held.get(name)
+        if not known and (found is not None or name in self._small):
+            return found
         type_ = self.types[name]
         shape = tuple([concrete(dim, known) for dim in type_.dims])
-        found = self._held.get(name)
         if found is None or found.shape != shape:
             self._held.pop(name, None)
+            self._small.add(name)
             if int(np.prod(shape, dtype=np.int64)) * type_.dtype.storage.itemsize < least:
                 return None
             found = self._held[name] = DeviceArray(program.on, type_.dtype, shape)

@@ -360,12 +360,14 @@ class Plan:
 
     @property
     def writing_order(self) -> tuple[str, ...]:
-        """What the first program makes, in its order."""
-        return self.programs[0].outputs
+        """What `prepared` makes, in its order."""
+        return self.programs[0].outputs if len(self.programs) == 1 else self.outputs
 
     @property
     def reading_order(self) -> list[int]:
-        """Which of the feeds the first program reads, in its order."""
+        """Which of the feeds `prepared` reads, in its order."""
+        if len(self.programs) != 1:
+            return list(range(len(self.input_names)))
         return [self.input_names.index(name) for name in self.programs[0].inputs]
 
     def prepared(
@@ -375,10 +377,10 @@ class Plan:
         targets: Mapping[str, DeviceArray],
         is_holding: bool = True,
     ) -> Prepared | None:
-        """The shortest way to run it again with the same values, where one program on a GPU is the plan.
+        """The shortest way to run it again with the same values, where it is programs on GPUs.
 
-        It takes other arrays in place of those among the feeds, if any, in the order in which the program
-        reads them (`reading_order`), and returns copies of the outputs without a target, in that of
+        It takes other arrays in place of those among the feeds, if any, in the order in which they are
+        read (`reading_order`), and returns copies of the outputs without a target, in that of
         `writing_order`; None, having run nothing, when the plan has been closed or has recorded anew: `run`
         goes on from there.
 
@@ -390,7 +392,10 @@ class Plan:
         """
         flight = self._flights[next(self._turns) % len(self._flights)]
         program = flight.programs[0] if len(flight.programs) == 1 else None
-        if not isinstance(program, VulkanBound) or sorted(program.outputs) != sorted(wanted):
+        is_several = len(flight.programs) > 1 and not is_holding
+        if not is_several and (
+            not isinstance(program, VulkanBound) or sorted(program.outputs) != sorted(wanted)
+        ):
             return None
         given = dict(zip(self.input_names, feeds, strict=True))
         lying = self._lying(feeds)
@@ -399,6 +404,10 @@ class Plan:
         values = self.values_of([value.shape for value in feeds])
         if values is None:
             return None
+        if program is None:
+            known = self.known([value.shape for value in feeds])
+            return flight.prepared(given, values, known, self.outputs, targets)
+        assert isinstance(program, VulkanBound)
         inputs = [given[name] for name in program.inputs]
         there = [value for value in (*inputs, *targets.values()) if isinstance(value, DeviceArray)]
         if any(value.device is not program.on for value in there):

@@ -13,6 +13,7 @@ from tests.nn.parallel.models import PAIRS, batches, cnn, mlp, pair_of, require_
 from vkml import Tensor, nn
 from vkml.nn import DataParallel
 from vkml.tracing.evaluation import Program
+from vkml.vulkan import Device
 
 
 @pytest.mark.parametrize("is_captured", [False, True])
@@ -267,3 +268,39 @@ def test_batches_of_the_host_are_cut_without_a_copy(monkeypatch: pytest.MonkeyPa
         assert {(2, 2), (6, 2)} <= shapes and (8, 2) not in shapes
     for found, wanted in results:
         np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_a_device_that_fails_says_which_it_is(monkeypatch: pytest.MonkeyPatch, is_captured: bool) -> None:
+    """Parameters are then as they were, and a smaller batch trains on."""
+    devices = pair_of("gpus")
+    layers = nn.Sequential(mlp(dropout=0.1), nn.BatchNorm1d(5), nn.Linear(5, 5))
+    model = DataParallel(layers.to(devices[0]), devices)
+    optimizer = vkml.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = vkml.jit(step) if is_captured else step
+    for _ in range(3):
+        run(vkml.ones(4, 10)).item()
+    state = {name: value.numpy() for name, value in model.state_dict().items() if "tracked" not in name}
+    allocate = Device.allocate
+
+    def failing(device: Device, size: int, kind: Any, label: str = "", limit: float | None = None) -> Any:
+        is_full = device.info.name == devices[1] and size > 10_000
+        return allocate(device, size, kind, label, 1e-12 if is_full else limit)
+
+    monkeypatch.setattr(Device, "allocate", failing)
+    for _ in range(2):
+        with pytest.raises(vkml.OutOfMemory, match=devices[1]):
+            run(vkml.ones(400, 10)).item()
+    for name, value in state.items():
+        assert model.state_dict()[name].numpy().tobytes() == value.tobytes()
+    assert np.isfinite(run(vkml.ones(4, 10)).item())
+    assert model.module[2].weight.detach().numpy().tobytes() != state["2.weight"].tobytes()
+    require_equal(model)
