@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
+from weakref import ref
 
 from vkml.errors import NotImplemented as NotSupported
 from vkml.ir import DType
@@ -15,7 +16,7 @@ from vkml.nn.hooks import Hook, Hooks, RemovableHandle
 from vkml.optim.settings import SettingsRead, is_on
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import enable_grad, forget_gradients, no_grad
-from vkml.tensors.backward import compute
+from vkml.tensors.backward import Before, compute, undo
 from vkml.tensors.creation import as_tensor, zeros, zeros_like
 from vkml.tensors.operands import value_as
 from vkml.tensors.operations import maximum, where
@@ -157,22 +158,30 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         changed: list[Tensor] = []
+        written: list[Before] = []
         with no_grad():
             read = SettingsRead(self)
             for group in self.param_groups:
                 for param in group["params"]:
                     if param.grad is not None:
                         settings = read.of(group, accumulating(param))
-                        self._update(param, param.grad, settings, changed)
-        compute(changed)
+                        self._update(param, param.grad, settings, changed, written)
+        try:
+            compute(changed)
+        except BaseException:
+            undo(written)  # a step that cannot be computed has not been taken
+            raise
         return loss
 
-    def _update(self, param: Tensor, grad: Tensor, settings: Settings, changed: list[Tensor]) -> None:
+    def _update(
+        self, param: Tensor, grad: Tensor, settings: Settings, changed: list[Tensor], written: list[Before]
+    ) -> None:
         state = self.state.get(param)
         if state is None:
             state = self.begin(param, settings)
             if state:
                 self.state[param] = state
+        written += [(ref(tensor), tensor._traced) for tensor in (param, *_tensors(state))]
         if self.found_inf is None:
             self.update(param, grad, settings, state)
         else:

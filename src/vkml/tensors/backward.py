@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
 
 _ROOTS_LOOKED_THROUGH = 256
-_roots: list[tuple[weakref.ref[Traced], bool]] = []
-"""What is computed with whatever comes next, if it is held then, and whether the host will look at it."""
+Before = tuple["weakref.ref[Tensor]", Traced]
+"""A tensor that has been written, and its value of before."""
+_roots: list[tuple[weakref.ref[Traced], bool, Before | None]] = []
+"""What is computed with whatever comes next, if it is held then; whether the host will look at it; what it was
+written into."""
 
 
-def compute_later(value: Traced, is_looked_at: bool = False) -> None:
+def compute_later(value: Traced, is_looked_at: bool = False, before: Before | None = None) -> None:
     """Has a value computed with whatever is computed next, in the same plan, from what is known then.
 
     For what nobody looks at for long, running statistics, say: pending they would keep all that they are made
@@ -32,11 +35,13 @@ def compute_later(value: Traced, is_looked_at: bool = False) -> None:
     Args:
         value: known already or not.
         is_looked_at: whether the host will look at its elements, as at a loss's.
+        before: the tensor that it has been written into, which has the value of before where it cannot be
+            computed: a batch that is too large leaves no traces.
     """
     if value.data is None and not is_capturing():
         if len(_roots) >= _ROOTS_LOOKED_THROUGH:
             _roots[:] = [root for root in _roots if root[0]() is not None]
-        _roots.append((weakref.ref(value), is_looked_at))
+        _roots.append((weakref.ref(value), is_looked_at, before))
 
 
 def run_backward(
@@ -111,14 +116,33 @@ def _compute(targets: list[Traced], looked_at: Traced | None = None) -> None:
     if is_capturing():
         return
     wanted = [] if looked_at is None else [looked_at]
+    written: list[Before] = []
     while _roots:
-        reference, is_looked_at = _roots.pop()
+        reference, is_looked_at, before = _roots.pop()
+        if before is not None:
+            written.append(before)
         root = reference()
         if root is not None and root.holders and root.data is None:
             targets.append(root)
             if is_looked_at:
                 wanted.append(root)
-    evaluate(targets, wanted)
+    try:
+        evaluate(targets, wanted)
+    except BaseException:
+        undo(written)
+        raise
+
+
+def undo(written: Sequence[Before]) -> None:
+    """Gives tensors the values of before, where those that they have could not be computed.
+
+    Args:
+        written: the last ones first.
+    """
+    for reference, value in written:
+        tensor = reference()
+        if tensor is not None and tensor._traced.data is None:
+            tensor._replace(value)
 
 
 def cotangent_of(tensor: Tensor, gradient: Tensor | None) -> Traced:

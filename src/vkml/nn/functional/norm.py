@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 
 from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64
@@ -92,8 +93,9 @@ def _move(stored: Tensor | None, found: Tensor, momentum: float | Tensor) -> Non
     """Moves stored statistics towards those of a batch."""
     if stored is not None:
         kept = op.mul(stored, op.sub(1.0, momentum) if isinstance(momentum, Tensor) else 1.0 - momentum)
+        before = weakref.ref(stored), stored._traced
         stored.copy_(op.add(kept, op.mul(found, momentum)))
-        compute_later(stored.value)
+        compute_later(stored.value, before=before)
 
 
 def instance_norm(
