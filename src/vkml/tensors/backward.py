@@ -22,8 +22,8 @@ _ROOTS_LOOKED_THROUGH = 256
 Before = tuple["weakref.ref[Tensor]", Traced]
 """A tensor that has been written, and its value of before."""
 _roots: list[tuple[weakref.ref[Traced], bool, Before | None]] = []
-"""What is computed with whatever comes next, if it is held then; whether the host will look at it; and what has
-been given it."""
+"""What is computed with whatever comes next, if it is held then; whether the host will look at it; and the
+tensor that was given it."""
 
 
 def compute_later(value: Traced, is_looked_at: bool = False, before: Before | None = None) -> None:

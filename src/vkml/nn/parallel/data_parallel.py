@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vkml.engine.devices import devices
 from vkml.errors import InvalidArgument
 from vkml.nn.module import Incompatible, Module
-from vkml.nn.parallel.replicas import Replicas, device_named
+from vkml.nn.parallel.replicas import Replicas, detached, device_named
 from vkml.nn.parallel.scatter_gather import gather, scatter, sent
-from vkml.tensors.capture import captures
+from vkml.nn.parallel.speeds import measured_shares, tensors_in
+from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.generator import drawing_from
 
 _PREFIX = "module."
@@ -40,7 +42,8 @@ class DataParallel(Module):
         output_device: where results are brought together; the first device where left out.
         dim: the axis of samples.
         shares: what part of the samples each device takes, in any unit: their speeds, say; equal ones where
-            left out.
+            left out. "measured": by forward passes of each with the first batch that is no capture's, so that
+            all are done at the same time; what is rounded then differs from run to run.
         bucket_cap_mb: gradients are sent when so many MiB of them are there.
 
     Shape:
@@ -65,7 +68,7 @@ class DataParallel(Module):
         output_device: Any = None,
         dim: int = 0,
         *,
-        shares: Sequence[float] | None = None,
+        shares: Sequence[float] | str | None = None,
         bucket_cap_mb: float = 25,
     ) -> None:
         super().__init__()
@@ -76,7 +79,9 @@ class DataParallel(Module):
         self.device_ids = named
         self.output_device = named[0] if output_device is None else device_named(output_device)
         self.dim = dim
-        self.shares = _checked_shares(shares, len(named))
+        self._is_measured = shares != "measured"
+        """Whether shares are those that are to be."""
+        self.shares = _checked_shares(None if shares == "measured" else shares, len(named))
         self._is_sent = True
         self._check_place()
         bucket_bytes = max(1, int(bucket_cap_mb * (1 << 20)))
@@ -87,8 +92,10 @@ class DataParallel(Module):
             [(given, named)] = scatter((inputs, kwargs), self.device_ids, self.dim)
             return _on(self.output_device, self.module(*given, **named))
         self._check_place()
-        parts = scatter((inputs, kwargs), self.device_ids, self.dim, self.shares)
         self._follow()
+        if not self._is_measured and not is_capturing():
+            self._measure((inputs, kwargs))
+        parts = scatter((inputs, kwargs), self.device_ids, self.dim, self.shares)
         outputs = []
         for at, part in enumerate(parts):
             if part is None:
@@ -98,6 +105,19 @@ class DataParallel(Module):
             with drawing_from(at):
                 outputs.append(module(*given, **named))
         return gather(outputs, self.output_device, self.dim)
+
+    def _measure(self, inputs: Any) -> None:
+        """Has shares be the devices' speeds, where each of them has a sample."""
+        parts = scatter(inputs, self.device_ids, self.dim)
+        if len(parts) < len(self.device_ids) or None in parts:
+            return
+        samples = [tensors_in(part)[0].shape[self.dim] for part in parts]
+        modules = [
+            functools.partial(detached, self.module),
+            *(functools.partial(replicas.made, is_sent=True) for replicas in self._replicas),
+        ]
+        self.shares = measured_shares(modules, parts, self.device_ids, samples)
+        self._is_measured = True
 
     def _follow(self) -> None:
         """Has the replicas be like the module: now, and in each run of what is captured."""
@@ -205,7 +225,9 @@ def _all_gpus() -> list[str]:
     return found or ["cpu"]
 
 
-def _checked_shares(shares: Sequence[float] | None, count: int) -> list[float]:
+def _checked_shares(shares: Sequence[float] | str | None, count: int) -> list[float]:
+    if isinstance(shares, str):
+        raise InvalidArgument(f"shares are numbers or 'measured', not {shares!r}")
     found = [1.0] * count if shares is None else [float(share) for share in shares]
     total = sum(found)
     if len(found) != count or min(found) < 0 or not 0 < total < float("inf"):

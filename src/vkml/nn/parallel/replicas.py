@@ -162,6 +162,11 @@ class Replicas:
         return _replica(self._module, tensors, {})
 
 
+def detached(module: Module) -> Module:
+    """A copy of a module that computes with the same elements, and writes nothing of it."""
+    return _replica(module, {id(tensor): tensor.detach() for tensor in module._tensors()}, {})
+
+
 def _replica(module: Module, tensors: dict[int, Tensor], made: dict[int, Module]) -> Module:
     """A copy of a module that shares everything but parameters and buffers."""
     found = made.get(id(module))

@@ -9,6 +9,7 @@ import numpy as np
 
 from vkml.engine.ort_value import device_of
 from vkml.errors import InvalidArgument
+from vkml.nn.parallel.speeds import tensors_in
 from vkml.tensors import Tensor
 from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.operations import cat, stack
@@ -73,7 +74,7 @@ def scatter(
     Raises:
         ValueError: two tensors have not as many samples.
     """
-    counts = {_samples(tensor, dim) for tensor in _tensors(inputs)}
+    counts = {_samples(tensor, dim) for tensor in tensors_in(inputs)}
     if len(counts) > 1:
         raise InvalidArgument(
             f"the tensors have {sorted(counts)} samples along axis {dim}: they are cut in the same way"
@@ -93,14 +94,6 @@ def scatter(
     while parts[-1] is None:
         parts.pop()
     return parts
-
-
-def _tensors(inputs: Any) -> list[Tensor]:
-    """All tensors in something nested."""
-    if isinstance(inputs, Tensor):
-        return [inputs]
-    items = inputs.values() if isinstance(inputs, dict) else inputs
-    return [x for item in items for x in _tensors(item)] if isinstance(inputs, list | tuple | dict) else []
 
 
 def _samples(tensor: Tensor, dim: int) -> int:
