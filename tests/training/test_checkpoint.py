@@ -84,8 +84,8 @@ def test_half_precision_and_accumulation_go_on_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rest, whole)
 
 
-def test_loaders_without_state_are_gone_through_again(tmp_path: Path) -> None:
-    """One that draws its order from vkml's generator, as loaders do."""
+def test_loaders_go_on_within_an_epoch(tmp_path: Path) -> None:
+    """Those without a state are gone through again; orders are drawn from vkml's generator."""
 
     class Loader:
         def __iter__(self) -> Any:
@@ -118,7 +118,11 @@ def test_loaders_without_state_are_gone_through_again(tmp_path: Path) -> None:
                 self._done += 1
                 yield x[chosen], y[chosen]
 
-    for loader in (Loader, WithState):
+    def Loaded() -> vkml.data.DataLoader[Any]:
+        data = vkml.data.TensorDataset(*(vkml.tensor(part) for part in classes(30)))
+        return vkml.data.DataLoader(data, 6, shuffle=True, num_workers=2)
+
+    for loader in (Loader, WithState, Loaded):
         found = []
         for name, stop in (("whole", None), ("part", 8), ("part", None)):
             vkml.manual_seed(1)

@@ -327,6 +327,23 @@ def test_batches_may_be_endless() -> None:
         vkml.fit(Line(), iter([line(8)]), "mse", epochs=2, progress=False)
 
 
+def test_datasets_and_their_loaders(device_name: str) -> None:
+    """A dataset is loaded in batches; a share of it is held out; loaders may put batches on the device."""
+    data = vkml.data.TensorDataset(*(vkml.tensor(part) for part in classes(60)))
+    given = {"epochs": 3, "lr": 0.05, "device": device_name, "progress": False, "seed": 0}
+    history = vkml.fit(perceptron(), data, "cross_entropy", batch_size=8, validation=0.2, **given)
+    assert history["loss"][-1] < history["loss"][0] and len(history["val_loss"]) == 3
+    assert history.is_captured
+    losses = []
+    for place in (None, device_name):
+        vkml.manual_seed(3)
+        loader = vkml.data.DataLoader(data, 8, shuffle=True, num_workers=2, device=place)
+        losses.append(vkml.fit(perceptron(), loader, "cross_entropy", **given)["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    with pytest.raises(InvalidArgument, match="leaves"):
+        vkml.fit(perceptron(), data, "cross_entropy", validation=0.001, **given)
+
+
 def test_arrays_of_float64_come_in_the_models_type() -> None:
     x, y = line(16)
     history = vkml.fit(
@@ -367,7 +384,7 @@ def test_lists_and_tensors_are_data_too() -> None:
         ({"data": (np.ones((0, 4)), np.ones((0, 1)))}, "no samples"),
         ({"data": []}, "no batch"),
         ({"validation": []}, "validation data gave no batch"),
-        ({"validation": 0.5, "data": [line(4)]}, "holds samples of arrays out"),
+        ({"validation": 0.5, "data": [line(4)]}, "holds samples of arrays or of a dataset out"),
         ({"resume": True}, "Checkpoint among callbacks"),
         ({"model": nn.Flatten()}, "nothing to train"),
         ({"model": print}, "nn.Module"),

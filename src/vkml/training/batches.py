@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from vkml.data import DataLoader, Dataset, IterableDataset, random_split
+from vkml.data.dataset import size_of
 from vkml.errors import InvalidArgument
 from vkml.tensors import Tensor
+from vkml.tensors.generator import Generator
 
 Array = np.ndarray[Any, Any]
 
@@ -80,15 +83,10 @@ class ArrayBatches:
         Raises:
             InvalidArgument: one of the two would have none.
         """
-        held_out = round(self.samples * share)
-        if not 0 < held_out < self.samples:
-            raise InvalidArgument(
-                f"validation={share} of {self.samples} samples leaves {self.samples - held_out} to train on "
-                f"and {held_out} to validate with"
-            )
+        count = _held_out_count(self.samples, share)
         order = np.random.Generator(np.random.Philox(key=self._seed)).permutation(self.samples)
         parts = []
-        for chosen, shuffle in ((order[held_out:], self._shuffle), (order[:held_out], False)):
+        for chosen, shuffle in ((order[count:], self._shuffle), (order[:count], False)):
             data = _taken(self._data, np.sort(chosen))
             parts.append(ArrayBatches(data, self._batch_size, shuffle, self._seed))
         return parts[0], parts[1]
@@ -102,6 +100,44 @@ class ArrayBatches:
             end = start + self._batch_size
             chosen = slice(start, end) if order is None else order[start:end]
             yield _taken(self._data, chosen)
+
+
+def loaded(data: Any, batch_size: int, shuffle: bool, seed: int) -> Any:
+    """Batches of a dataset of `vkml.data`; anything else as it is."""
+    if not isinstance(data, Dataset):
+        return data
+    is_stream = isinstance(data, IterableDataset)
+    generator = Generator().manual_seed(seed)
+    return DataLoader(data, batch_size, shuffle and not is_stream, generator=generator)
+
+
+def held_out(data: Any, share: float, seed: int) -> tuple[Any, Any]:
+    """Samples for training and, a share of them, for validation.
+
+    Raises:
+        InvalidArgument: the data are batches; or one of the two would have none.
+    """
+    if isinstance(data, ArrayBatches):
+        return data.split(share)
+    if not isinstance(data, Dataset) or isinstance(data, IterableDataset):
+        raise InvalidArgument(
+            f"validation={share} holds samples of arrays or of a dataset out; with other data, give it data "
+            "of its own"
+        )
+    samples = size_of(data)
+    count = _held_out_count(samples, share)
+    training, validation = random_split(data, [samples - count, count], Generator().manual_seed(seed))
+    return training, validation
+
+
+def _held_out_count(samples: int, share: float) -> int:
+    count = round(samples * share)
+    if not 0 < count < samples:
+        raise InvalidArgument(
+            f"validation={share} of {samples} samples leaves {samples - count} to train on and {count} to "
+            "validate with"
+        )
+    return count
 
 
 def _taken(data: Any, chosen: Any) -> Any:

@@ -24,7 +24,7 @@ from vkml.tensors.random import randint
 from vkml.tensors.tensor import device_name
 from vkml.tracing import precision as products
 from vkml.training.arguments import half_type, loss_function, optimizer_of, takes_probabilities
-from vkml.training.batches import ArrayBatches, is_arrays, parts_of
+from vkml.training.batches import ArrayBatches, held_out, is_arrays, loaded, parts_of
 from vkml.training.callbacks import Callback, LRSchedule
 from vkml.training.checkpoint import Checkpoint, checkpoints_in, read_checkpoint
 from vkml.training.display import Display, display_of
@@ -52,8 +52,9 @@ def fit(
     Args:
         model: it is trained in place.
         data: batches, pairs of inputs and target: a loader, a list, anything that can be gone through once an
-            epoch; or arrays or tensors of all samples, ``(inputs, targets)``. Inputs that are a tuple are the
-            model's arguments, a mapping its named ones. float64 arrays come to the model in its own type.
+            epoch; or all samples: a `vkml.data.Dataset`, or arrays or tensors, ``(inputs, targets)``. Inputs
+            that are a tuple are the model's arguments, a mapping its named ones. float64 arrays come to the
+            model in its own type.
         loss: a name ("cross_entropy", "mse", "bce_with_logits", …, as in `vkml.nn.functional`), a loss
             module, or a function of output and target.
         optimizer: a name ("adamw", "sgd", …), a class or function of parameters, or an optimizer.
@@ -62,11 +63,11 @@ def fit(
             of `vkml.training`, or functions of output and target.
         callbacks: see `vkml.training.Callback`.
         validation: data that the model is judged by after each epoch; a number between 0 and 1 is the share
-            of the samples that is held out for it, where `data` are arrays.
+            of the samples that is held out for it, where `data` are all samples.
         device: where to train, as in ``"vulkan:0"``; "auto" for the best there is; where the model is if left
             out.
-        batch_size: where `data` are arrays.
-        shuffle: whether each epoch has an order of its own, where `data` are arrays.
+        batch_size: where `data` are all samples.
+        shuffle: whether each epoch has an order of its own, where `data` are all samples.
         lr: the learning rate of an optimizer that is not made yet.
         scheduler: of learning rates: one of `vkml.optim.lr_scheduler`, a function that makes one of the
             optimizer, or an `LRSchedule`.
@@ -217,6 +218,8 @@ class Trainer:
         self._reason: str | None = None
         self._interrupts = Interrupts()
         self._display = Display(epochs)
+        self._open: Iterator[Any] | None = None
+        """What is gone through: a loader whose iterator is gone has ended its epoch, as its state says."""
         self._state_within: dict[str, Any] | None = None
         self.is_resumed = False
         self._resume(resume)
@@ -225,14 +228,11 @@ class Trainer:
         if is_arrays(data):
             data = ArrayBatches(data, batch_size, shuffle, self._seed)
         if isinstance(validation, float | int) and not isinstance(validation, bool):
-            if not isinstance(data, ArrayBatches):
-                raise InvalidArgument(
-                    f"validation={validation} holds samples of arrays out; with other data, give it data of "
-                    "its own"
-                )
-            data, validation = data.split(validation)
+            data, validation = held_out(data, validation, self._seed)
         elif is_arrays(validation):
             validation = ArrayBatches(validation, batch_size, False, self._seed)
+        data = loaded(data, batch_size, shuffle, self._seed)
+        validation = loaded(validation, batch_size, False, self._seed)
         for what, given in (("data", data), ("validation", validation)):
             if given is not None and not isinstance(given, Iterable):
                 raise InvalidArgument(
@@ -343,6 +343,7 @@ class Trainer:
                 for callback in reversed(self._callbacks):
                     callback.on_train_end(self)
             finally:
+                self._open = None
                 self.model.train(was_training)
         self.history.stopped = self._reason
         self.history.is_interrupted = self._interrupts.is_asked
@@ -382,7 +383,8 @@ class Trainer:
 
     def _begin_epoch(self) -> None:
         """Begins an epoch, or goes on within one."""
-        if hasattr(self._data, "set_epoch"):
+        is_there = self._state_within is not None and hasattr(self._data, "load_state_dict")
+        if hasattr(self._data, "set_epoch") and not is_there:
             self._data.set_epoch(self.epoch - 1)
         self.model.train()
         for metric in self._metrics:
@@ -401,6 +403,7 @@ class Trainer:
             batches = self._go_on(within, batches)
         if self._limit is not None:
             batches = itertools.islice(batches, self._limit - self._done)
+        self._open = batches
         total = _length(self._data, self._limit)
         self._display.begin(self.epoch, total, "")
         watching = [each for each in self._callbacks if type(each).on_step_end is not Callback.on_step_end]
