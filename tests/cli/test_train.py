@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ from PIL import Image
 
 import vkml
 from tests.cli.conftest import Command
+from tests.patience import patience
 from vkml.cli.tables import Column, features, read_table, told_columns
 from vkml.cli.train import held_out
 from vkml.cli.train_table import TableModel
@@ -256,3 +262,31 @@ def test_classes_in_metadata_may_be_anything(command: Command, scale_model: Path
         assert done.code == 0 and ("probability" in done.out) is is_shown
     refused = command("run", tmp_path / "m.onnx", "-i", "a.csv")
     assert refused.code == 2 and "columns of a table" in refused.err
+
+
+STARTED = """
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from vkml.cli import main
+    main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are Unix's")
+def test_an_interrupt_leaves_the_model_that_there_is(command: Command, tmp_path: Path) -> None:
+    table, model = table_of(tmp_path / "table.csv"), tmp_path / "kind.onnx"
+    words = ["train", table, "-o", model, "--target", "kind", "-d", "cpu", "--epochs", 10**6]
+    words += ["--patience", 10**6]
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(STARTED), *map(str, words)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("epoch ") and " 2/" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    out, _ = process.communicate(timeout=patience(120))
+    assert process.returncode == 130
+    assert f"wrote {model}" in out and "ended by Ctrl-C" in out
+    assert command("run", model, "-i", table).code == 0
