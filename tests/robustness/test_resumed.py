@@ -17,8 +17,10 @@ from tests.robustness.processes import ROOT
 pytest.importorskip("safetensors")
 TRAINING = """
     import os, sys
+    import numpy as np
     import vkml
     from vkml import nn, optim
+    from vkml.data import DataLoader, TensorDataset
 
     device, folder, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
     is_captured = sys.argv[4] == "captured"
@@ -29,7 +31,12 @@ TRAINING = """
     schedule = optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps + 1)
     averaged = optim.swa_utils.AveragedModel(model, multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn(0.9))
     scaler = vkml.GradScaler(init_scale=1024.0, growth_interval=7)
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((60, 6), np.float32), rng.integers(0, 3, 60)
+    data = TensorDataset(vkml.tensor(x), vkml.tensor(y))
+    loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=2)  # 8 batches an epoch, the last short
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "mean": averaged, "scaler": scaler}
+    parts["loader"] = loader
     done = 0
     if os.path.exists(checkpoint):
         state = vkml.load(checkpoint)
@@ -53,10 +60,13 @@ TRAINING = """
 
     act = vkml.jit(step) if is_captured else step
     print("from", done, flush=True)
-    for number in range(done, steps):
-        x = vkml.randn(8, 6).to(device)
-        y = vkml.randint(0, 3, (8,)).to(device)
-        act(x, y)
+    def batches():
+        while True:
+            yield from loader
+
+    for number, (x, y) in zip(range(done, steps), batches()):
+        noise = 0.01 * vkml.randn(len(x), 6)
+        act((x + noise).to(device), y.to(device))
         schedule.step()
         state = {name: part.state_dict() for name, part in parts.items()}
         state |= {"done": number + 1, "random": vkml.get_rng_state()}
@@ -109,6 +119,7 @@ def test_killed_and_resumed(device_name: str, how: str, tmp_path: Path) -> None:
     assert found["done"] == wanted["done"] == STEPS
     assert found["schedule"] == wanted["schedule"]
     assert found["scaler"] == wanted["scaler"]
+    assert found["random"].tolist() == wanted["random"].tolist()
     for part in ("model", "mean"):
         for name, value in wanted[part].items():
             assert found[part][name].numpy().tobytes() == value.numpy().tobytes(), f"{part} {name}"
