@@ -140,6 +140,7 @@ COMPUTATIONS: dict[str, tuple[list[tuple[int, ...] | Array | None], dict[str, An
     "AveragePool": ([IMAGE], {"kernel_shape": (2, 2)}),
     "BatchNormalization": ([IMAGE, VECTOR, VECTOR, VECTOR, VECTOR], {}),
     "Clip": ([(3, 4), np.array(-0.5, BFLOAT16), np.array(0.5, BFLOAT16)], {}),
+    "SoftmaxCrossEntropyLoss": ([(3, 4), ints(1, 0, 3)], {}),
     "Col2Im": ([(1, 4, 4), ints(3, 3), ints(2, 2)], {}),
     "Conv": ([IMAGE, KERNEL, VECTOR], {}),
     "ConvTranspose": ([IMAGE, KERNEL, VECTOR], {}),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.fuzz.graphs import GraphBuilder
+from tests.fuzz.graphs import GraphBuilder, Skip
 from tests.fuzz.recipes.registry import axis_of, data_input, plain_attributes, recipe, some_axes
-from tests.fuzz.tensors import INT32, INT64
+from tests.fuzz.tensors import INT32, INT64, indices
 
 
 @recipe(
@@ -34,6 +34,19 @@ def arg_reduction(build: GraphBuilder, op: str) -> None:
 def rows(build: GraphBuilder, op: str) -> None:
     data = data_input(build, op, 1)
     build.node(op, [data], {"axis": axis_of(build, data.rank) if build.chance(0.8) else None})
+
+
+@recipe("SoftmaxCrossEntropyLoss")
+def cross_entropy(build: GraphBuilder, op: str) -> None:
+    scores = data_input(build, op, 2)
+    rows = (scores.dims[0], *scores.dims[2:])
+    if not scores.dims[1]:
+        raise Skip("no class")
+    labels = build.new(build.pick(INT64, INT32), rows, indices(0, scores.dims[1]), constant=0.5)
+    weights = build.new(scores.code, scores.dims[1:2]) if build.chance(0.4) else None
+    ignored = build.integer(-1, scores.dims[1]) if build.chance(0.5) else None
+    attributes = {"reduction": build.pick(None, "none", "sum", "mean"), "ignore_index": ignored}
+    build.node(op, [scores, labels, weights], attributes, outputs=2 if build.chance(0.3) else 1)
 
 
 @recipe("LpNormalization")
