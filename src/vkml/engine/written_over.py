@@ -33,6 +33,8 @@ def written_over(
     Returns:
         Those among them that may, and for each program those that have to begin before it.
     """
+    if not wanted:
+        return frozenset(), []
     maker = {name: at for at, program in enumerate(programs) for name in program.outputs}
     before = [{maker[name] for name in program.inputs if name in maker} for program in programs]
     behind: list[set[int]] = [set() for _ in programs]
