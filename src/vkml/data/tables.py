@@ -37,7 +37,8 @@ class Table:
         >>> table = Table({"size": [1.5, 2.0, 0.5], "kind": ["b", "a", "b"]})
         >>> table["kind"].tolist(), table.categories["kind"]
         ([1, 0, 1], ['a', 'b'])
-        >>> table.dataset(target="kind")[0]
+        >>> row, kind = table.dataset(target="kind")[0]
+        >>> row, int(kind)
         (array([1.5], dtype=float32), 1)
     """
 

@@ -17,9 +17,10 @@ ERROR = 77
 
 
 def check(instructions: InstructionSet, data: Array, indices: Array, *, threads: int = 2) -> None:
-    """data [outer, size, …], indices of one axis; bad ones leave their block as it is."""
+    """data [outer, size, …], indices of one axis or [outer, count]; bad ones leave their block as it is."""
     outer, size = data.shape[:2]
-    room = np.zeros((outer, len(indices), *data.shape[2:]), data.dtype)
+    is_aligned, count = indices.ndim == 2, indices.shape[-1]
+    room = np.zeros((outer, count, *data.shape[2:]), data.dtype)
     memories = [guarded(array) for array in (data, indices, room, np.zeros(1, np.uint32))]
     launches = forms(
         gather,
@@ -27,9 +28,10 @@ def check(instructions: InstructionSet, data: Array, indices: Array, *, threads:
         instructions,
         outer=outer,
         size=size,
-        count=len(indices),
+        count=count,
         block_bytes=data.itemsize * int(np.prod(data.shape[2:])),
         is_wide=indices.dtype == np.int64,
+        is_aligned=is_aligned,
         error_code=ERROR,
         threads=threads,
     )
@@ -37,7 +39,11 @@ def check(instructions: InstructionSet, data: Array, indices: Array, *, threads:
     result, status = memories[2][1], memories[3][1]
     untouched = np.frombuffer(b"\x5a" * result.nbytes, result.dtype).reshape(result.shape)
     expected = untouched.copy()
-    expected[:, is_good] = data[:, indices[is_good]]
+    if is_aligned:
+        places = np.arange(outer)[:, None].repeat(count, 1)
+        expected[is_good] = data[places[is_good], indices[is_good]]
+    else:
+        expected[:, is_good] = data[:, indices[is_good]]
     for launch, serial in itertools.product(launches, (True, False)):
         result[...] = untouched
         status[...] = 0
@@ -58,6 +64,22 @@ def test_random_blocks(instructions: InstructionSet, dtype: Any, seed: int) -> N
     outer, size, count = (int(number) for number in random.integers(1, 20, 3))
     data = random.standard_normal((outer, size, block)).astype(np.float32)
     indices = random.integers(-size, size, count).astype(dtype)
+    check(instructions, data, indices, threads=int(random.integers(1, 9)))
+
+
+@instruction_sets
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("seed", range(20))
+def test_indices_of_their_own_for_each_place(instructions: InstructionSet, dtype: Any, seed: int) -> None:
+    """Many leading places, or many indices, so that chunks end within both; bad ones among them."""
+    require(instructions)
+    random = np.random.default_rng(seed)
+    block = int(random.choice([1, 2, 3, 16, 33]))
+    outer, size, count = (int(number) for number in random.integers(1, 20, 3))
+    if seed % 3 == 0:
+        outer, count = (3, 20_000) if seed % 2 else (20_000, 1)
+    data = random.standard_normal((outer, size, block)).astype(np.float32)
+    indices = random.integers(-size, size + (seed % 2), (outer, count)).astype(dtype)
     check(instructions, data, indices, threads=int(random.integers(1, 9)))
 
 

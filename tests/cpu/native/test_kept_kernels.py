@@ -183,9 +183,9 @@ def test_kernels_are_stored_as_the_process_ends_but_for_those_of_its_parent(own_
         "import os\n"
         "from vkml.cpu.native.executable import InstructionSet\n"
         "from vkml.cpu.native.gather import _kernel\n"
-        "_kernel(InstructionSet.AVX2, 3, 64, False, 0)\n"
+        "_kernel(InstructionSet.AVX2, 3, 64, False, False, 0)\n"
         "child = os.fork()\n"
-        "if child: os.waitpid(child, 0); _kernel(InstructionSet.AVX2, 4, 64, False, 0)\n"
+        "if child: os.waitpid(child, 0); _kernel(InstructionSet.AVX2, 4, 64, False, False, 0)\n"
         "else: print(len(__import__('vkml.cpu.native.kept_kernels').cpu.native.kept_kernels._new._kernels))\n"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
