@@ -218,17 +218,20 @@ def test_memory_stays_flat(size: int, device_name: str) -> None:
         vkml.ops.add(a, b, out=out, device=device_name)
         vkml.ops.relu(a, device=device_name)
     plans = len(calls._calls)
-    gc.collect()
     tracemalloc.start()
-    before = tracemalloc.take_snapshot()
-    for _ in range(count // 2):
-        vkml.ops.add(a, b, out=out, device=device_name)
-        vkml.ops.relu(a, device=device_name)
-    gc.collect()
-    after = tracemalloc.take_snapshot()
+    grown = []
+    # What something else of this process takes meanwhile, it takes once; calls would each time.
+    while len(grown) < 3 and (not grown or grown[-1] >= 64 << 10):
+        gc.collect()
+        before = tracemalloc.take_snapshot()
+        for _ in range(count // 2):
+            vkml.ops.add(a, b, out=out, device=device_name)
+            vkml.ops.relu(a, device=device_name)
+        gc.collect()
+        after = tracemalloc.take_snapshot()
+        grown.append(sum(one.size_diff for one in after.compare_to(before, "filename")))
     tracemalloc.stop()
-    grown = sum(one.size_diff for one in after.compare_to(before, "filename"))
-    assert grown < 64 << 10, f"{grown} bytes"
+    assert grown[-1] < 64 << 10, f"{grown} bytes"
     assert len(calls._calls) == plans
 
 

@@ -257,17 +257,19 @@ def test_interrupts_reach_who_waits() -> None:
 
             def __getitem__(self, index):
                 if index == 2:
+                    shown.wait()
                     os.kill(os.getpid(), signal.SIGINT)
                     while not stopped.is_set():
                         time.sleep(0.01)
                 return index
 
-        stopped = threading.Event()
+        stopped, shown = threading.Event(), threading.Event()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         batches = iter(DataLoader(Slow(), 2, num_workers=2, prefetch_factor=1))
         try:
             while True:
                 print(next(batches).tolist())
+                shown.set()
         except KeyboardInterrupt:
             stopped.set()
         print(next(batches).tolist())
