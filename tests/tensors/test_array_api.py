@@ -293,6 +293,9 @@ def test_reductions(name: str) -> None:
     @EXAMPLES
     @given(reduced(*REDUCTIONS[name]))
     def run(drawn: Any) -> None:
+        # Whether a complex infinity is multiplied with the 1 that a product begins with, which makes NaN of
+        # its other part, depends on how NumPy walks an array.
+        assume(name != "prod" or drawn[0].dtype.kind != "c" or bool(np.isfinite(drawn[0]).all()))
         check(name, (drawn[0],), drawn[1], loose=10)
 
     run()
