@@ -295,7 +295,9 @@ def test_reductions(name: str) -> None:
     def run(drawn: Any) -> None:
         # Whether a complex infinity is multiplied with a 1 that a product begins with, or divided by a count
         # as by a complex number, either of which makes NaN of its other part, is not stated.
-        assume(name not in ("prod", "mean") or drawn[0].dtype.kind != "c" or bool(np.isfinite(drawn[0]).all()))
+        assume(
+            name not in ("prod", "mean") or drawn[0].dtype.kind != "c" or bool(np.isfinite(drawn[0]).all())
+        )
         check(name, (drawn[0],), drawn[1], loose=10)
 
     run()
