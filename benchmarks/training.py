@@ -238,10 +238,11 @@ def measure(name: str, device: str, seconds: float, peers: Sequence[str]) -> lis
         found.append(entry)
         steps.append(step)
     there = [entry for entry in found if not entry.reason]
-    for _ in range(max(1, round(seconds / TURN_SECONDS))):
+    while any(sum(entry.steps) < seconds for entry in there):
         for entry, step in zip(there, steps, strict=True):
-            for x, y in batches[:2]:
-                step(x, y)  # clocks and caches settle
+            if entry.first < WARM_UP * TURN_SECONDS:
+                for x, y in batches[:2]:
+                    step(x, y)  # clocks and caches settle
             end = time.perf_counter() + TURN_SECONDS
             while (start := time.perf_counter()) < end:
                 step(*batches[len(entry.steps) % len(batches)])

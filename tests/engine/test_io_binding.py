@@ -420,7 +420,7 @@ def test_memory_of_values_takes_turns(vulkan_device_name: str) -> None:
         value = DeviceArray(device, vkml.ir.dtypes.FLOAT32, (1000, 1000))
         assert value.address == address
         del value
-    assert device.allocated_bytes == before
+    assert device.allocated_bytes <= before  # less where another test's threads have just let go of something
 
 
 def test_runs_with_values_and_runs_in_another_thread(session: InferenceSession, device_name: str) -> None:
