@@ -125,7 +125,7 @@ def vkml_step(name: str, device: str, is_captured: bool) -> Step:
         return loss
 
     if is_captured:
-        captured = vkml.jit(step, device=device)
+        captured = vkml.jit(step, device=device, freeze=True)
         return lambda x, y: float(captured(x, y).item())
     return lambda x, y: float(step(vkml.tensor(x, device=device), vkml.tensor(y, device=device)).item())
 

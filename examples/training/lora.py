@@ -44,7 +44,7 @@ def train(model: nn.Module, task: Task, steps: int, device: str, seed: int) -> f
         optimizer.step()
         return loss
 
-    captured = vkml.jit(step, device=device)
+    captured = vkml.jit(step, device=device, freeze=True)  # what is not trained is prepared once
 
     for _ in range(steps):
         x = rng.integers(0, SYMBOLS, (64, LENGTH))

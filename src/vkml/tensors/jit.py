@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ CAPTURES_KEPT = 16
 """Captures of a function that were used last."""
 
 
-def jit(function: Callable[..., Any] | None = None, *, device: Any = None) -> Any:
+def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freeze: bool = False) -> Any:
     """Has a function of tensors run as one plan: a training step with its gradients and updates, say.
 
     The first call with arguments of these types and shapes runs as it is written; the second is captured, and
@@ -45,6 +45,11 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None) -> An
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
             the same for the same capture. Left out, `jit` is a decorator with a device.
         device: where arrays come to it; the CPU where left out. They are brought there by the run itself.
+        freeze: whether tensors that the function reads without writing them, and that do not require grad
+            (the weights of a model that adapters are trained on), are constants of what is captured: prepared
+            for its products once, which takes as much memory again, or twice as much. When one of them is
+            written, the function is captured anew. What somebody writes into an array that shares its memory
+            with such a tensor goes unnoticed.
 
     Returns:
         The function's stand-in, called as it is.
@@ -70,8 +75,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None) -> An
         True
     """
     if function is None:
-        return functools.partial(jit, device=device)
-    return _Captured(function, None if device is None else device_name(device))
+        return functools.partial(jit, device=device, freeze=freeze)
+    return _Captured(function, None if device is None else device_name(device), freeze)
 
 
 class _Captured:
@@ -80,12 +85,14 @@ class _Captured:
     Args:
         function: see `jit`.
         device: name of the one where arrays come to it.
+        freezes: whether what it only reads is constant.
     """
 
-    def __init__(self, function: Callable[..., Any], device: str | None) -> None:
+    def __init__(self, function: Callable[..., Any], device: str | None, freezes: bool) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._device = device
+        self._freezes = freezes
         self._captures: dict[Hashable, _Capture | None] = {}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -112,7 +119,7 @@ class _Captured:
             left = list(values)
             return self._function(*_filled(arguments, left), **_filled(named, left))
         if found is None:
-            found = _Capture(self._function, arguments, named, values)
+            found = _Capture(self._function, arguments, named, values, self._freezes)
             if len(self._captures) > CAPTURES_KEPT:
                 self._captures.pop(next(iter(self._captures)))
             self._captures[key] = found
@@ -147,11 +154,13 @@ class _Capture:
         arguments: of a call.
         named: likewise.
         values: the tensors among them, in the order of `_flattened`.
+        freezes: whether what it only reads is constant.
     """
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Any, named: Any, values: Sequence[Tensor]
-    ) -> None:
+        self, function: Callable[..., Any], arguments: Any, named: Any, values: Sequence[Tensor],
+        freezes: bool,
+    ) -> None:  # fmt: skip
         compute(values)
         given = [Tensor(_copied(value.value)) for value in values]
         left = list(given)
@@ -182,9 +191,14 @@ class _Capture:
             if place is not None
         ]
         device = pending[0].device if pending else None
-        self._program = Program(recorded, frozenset(), device, donated)
         arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
         self._guards = seen.guards
+        constants: frozenset[int] = frozenset()
+        if freezes:
+            frozen = _Frozen(seen, arguments_at)
+            self._guards.append(frozen.holds)
+            constants = frozen.values
+        self._program = Program(recorded, frozenset(), device, donated, constants)
         states = {id(value): tensor for tensor, value in seen.read}
         self._more: list[_Number | _Part] = [_Number(number) for number in seen.numbers]
         """Arguments of each run that nobody gives."""
@@ -326,6 +340,28 @@ class _Capture:
             if place is not None and isinstance(there, DeviceArray) and is_alone:
                 places[self._program.outputs[place]] = there
         return places
+
+
+class _Frozen:
+    """Tensors whose elements are part of a capture.
+
+    Args:
+        seen: what the function did.
+        arguments: identities of values that come with each run.
+    """
+
+    def __init__(self, seen: Capture, arguments: Container[int]) -> None:
+        self._tensors = [
+            (tensor, value, tensor._version)
+            for tensor, value in seen.read
+            if id(value) not in arguments and id(tensor) not in seen.written and not value.tracks
+        ]
+        self.values = frozenset([id(value) for _, value, _ in self._tensors])
+        """Their identities."""
+
+    def holds(self) -> bool:
+        """Whether all are as they were."""
+        return all([t._version == version and t.value is value for t, value, version in self._tensors])
 
 
 class _Shortcut:

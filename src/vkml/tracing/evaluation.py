@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from vkml.engine import devices as device_registry
 from vkml.engine.collector import collector_paused
-from vkml.engine.device_array import Place, place_array
+from vkml.engine.device_array import Place, on_host, place_array
 from vkml.engine.options import SessionOptions
 from vkml.engine.placement import Placement, Site
 from vkml.engine.plan import Plan
@@ -181,17 +181,18 @@ class Program:
         device: where it is computed, unless that is on several.
         donated: leaves that are not needed behind a run, and which of the wanted values are to be written
             over each.
+        constants: identities of leaves that are the same in all runs, and prepared once.
     """
 
     def __init__(
         self, recorded: Recorded, varying: frozenset[int], device: Device | None,
-        donated: Sequence[tuple[Traced, int]] = (),
+        donated: Sequence[tuple[Traced, int]] = (), constants: Set[int] = frozenset(),
     ) -> None:  # fmt: skip
         numbers = {id(value): at for at, value in enumerate(recorded.numbers)}
         self.inputs = [
             at
             for at, value in enumerate(recorded.leaves)
-            if value.kind is Kind.DATA or numbers.get(id(value)) in varying
+            if (value.kind is Kind.DATA and id(value) not in constants) or numbers.get(id(value)) in varying
         ]
         """Which of the leaves are fed."""
         graph = graph_of(recorded, self.inputs)
@@ -296,7 +297,7 @@ def graph_of(recorded: Recorded, inputs: Sequence[int]) -> Graph:
             replace(node, inputs=tuple(map(name, application.inputs)), outputs=outputs, name=f"#{number}")
         )
     constants = {
-        names[id(value)]: Constant(value.type.dtype, value.dims, np.asarray(value.data))
+        names[id(value)]: Constant(value.type.dtype, value.dims, np.asarray(on_host(value.data)))
         for at, value in enumerate(recorded.leaves)
         if at not in fed
     }
