@@ -103,10 +103,17 @@ class Node:
     name: str = ""
     domain: str = ""
     version: int = 0
+    within: str = ""
+    """The label of the node that a model states and in whose place this one and others stand."""
 
     @lazy
     def label(self) -> str:
-        """How messages call the node: ``Conv node 'conv1'``, by its first output where it has no name."""
+        """How messages call the node: ``Conv node 'conv1'``, by its first output where it has no name.
+
+        What stands for another is called by that one: ``SwiGLU node 'gate' (in its body, Mul)``.
+        """
+        if self.within:
+            return f"{self.within} (in its body, {self.op})"
         return f"{self.op} node '{self.name or next((o for o in self.outputs if o), '?')}'"
 
     @lazy

@@ -93,6 +93,20 @@ class _Scope:
         return self.prefix + formal if found is None else found
 
 
+def function_body(model: Model, function: FunctionProto, node: Node) -> list[Node]:
+    """The nodes of a function's body in place of a node that calls it.
+
+    Args:
+        model: that the function is of; its body calls no other ones.
+        function: what the node's operator is.
+        node: of any graph. Values that are made besides its outputs have its first output's name before theirs.
+
+    Raises:
+        InvalidGraph: the node has inputs, outputs or attributes that the function lacks.
+    """
+    return _Loader(model).body_of(function, node)
+
+
 class _Loader:
     """Converts one model; holds what all its graphs share."""
 
@@ -323,16 +337,41 @@ class _Loader:
             opsets={**self._model.opsets, **read_opsets(function.opset_import, inside)},
             prefix=f"{stem}/",
             names={},
-            arguments=self._arguments(proto, function, scope, where),
+            arguments=self._arguments(function, self._attributes(proto, scope), scope, where),
             calls=(*scope.calls, key),
         )
+        inputs, outputs = (tuple(map(scope.name, names)) for names in (proto.input, proto.output))
+        return self._body(function, inputs, outputs, body)
+
+    def body_of(self, function: FunctionProto, node: Node) -> list[Node]:
+        """The nodes of a function's body, in place of a node that is no message any more."""
+        scope = _Scope({}, node.label)
+        body = _deeper(
+            scope,
+            opsets=read_opsets(function.opset_import, node.label),
+            prefix=f"{node.key}/",
+            names={},
+            arguments=self._arguments(function, node.attributes, scope, node.label),
+        )
+        for kind, formal, actual in (
+            ("inputs", function.input, node.inputs),
+            ("outputs", function.output, node.outputs),
+        ):
+            if len(actual) > len(formal):
+                raise InvalidGraph(f"{node.label}: takes {len(formal)} {kind}, has {len(actual)}")
+        return self._body(function, node.inputs, node.outputs, body)
+
+    def _body(
+        self, function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str], body: _Scope
+    ) -> list[Node]:
+        """The nodes of a function's body that reads and makes values under the caller's names."""
         names = body.names
         for index, formal_name in enumerate(function.input):
             if formal_name in names:
                 raise InvalidGraph(f"{body.where} has the input {formal_name!r} twice")
-            names[formal_name] = scope.name(proto.input[index]) if index < len(proto.input) else ""
+            names[formal_name] = inputs[index] if index < len(inputs) else ""
         copies: list[tuple[str, str]] = []
-        for formal_name, actual_name in zip(function.output, map(scope.name, proto.output), strict=False):
+        for formal_name, actual_name in zip(function.output, outputs, strict=False):
             if not actual_name:
                 continue
             if formal_name in names:
@@ -344,15 +383,15 @@ class _Loader:
             version = body.opsets.get("", 1)
             nodes.append(Node("Identity", (names[formal_name],), (actual_name,), version=version))
         produced = {name for node in nodes for name in node.outputs}
-        for formal_name, actual_name in zip(function.output, map(scope.name, proto.output), strict=False):
+        for formal_name, actual_name in zip(function.output, outputs, strict=False):
             if actual_name and actual_name not in produced:
                 raise InvalidGraph(f"{body.where}: no node produces the output {formal_name!r}")
         return nodes
 
     def _arguments(
-        self, proto: NodeProto, function: FunctionProto, scope: _Scope, where: str
+        self, function: FunctionProto, given: Mapping[str, Any], scope: _Scope, where: str
     ) -> dict[str, Any]:
-        given = self._attributes(proto, scope)
+        """The values of a function's attributes: those that are given, and defaults of others."""
         declared = {*function.attribute, *(item.name for item in function.attribute_proto)}
         unknown = sorted(set(given) - declared)
         if unknown:

@@ -63,20 +63,21 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     def of(name: str) -> str:
         return names.get(name, name)
 
-    def body(inner: Graph) -> Graph:
-        captured = {name: names[name] for name in inner.captures if name in names}
-        return renamed(inner, captured) if captured else inner
-
-    nodes = []
-    for node in graph.nodes:
-        changed = with_bodies(node, body)
-        nodes.append(
-            replace(changed, inputs=tuple(map(of, node.inputs)), outputs=tuple(map(of, node.outputs)))
-        )
     return replace(
         graph,
-        nodes=tuple(nodes),
+        nodes=tuple(renamed_node(node, names) for node in graph.nodes),
         outputs=tuple(replace(value, name=of(value.name)) for value in graph.outputs),
         constants={of(name): constant for name, constant in graph.constants.items()},
         types={of(name): type_ for name, type_ in graph.types.items()},
     )
+
+
+def renamed_node(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with values under other names, those that its bodies capture included."""
+
+    def body(inner: Graph) -> Graph:
+        captured = {name: names[name] for name in inner.captures if name in names}
+        return renamed(inner, captured) if captured else inner
+
+    inputs, outputs = (tuple([names.get(name, name) for name in own]) for own in (node.inputs, node.outputs))
+    return replace(with_bodies(node, body), inputs=inputs, outputs=outputs)

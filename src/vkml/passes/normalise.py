@@ -9,9 +9,11 @@ from typing import Any
 
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names, with_bodies
-from vkml.ir.operator import check_attributes, normalise_attributes
+from vkml.ir.operator import REGISTRY, check_attributes, normalise_attributes
+from vkml.onnx.function_bodies import body_of
 from vkml.passes.explain import explained
 from vkml.passes.gradient_bodies import state_gradient_bodies
+from vkml.passes.inline import renamed_node
 
 
 def normalise(graph: Graph) -> Graph:
@@ -51,27 +53,15 @@ def _named_apart(node: Node, forms: list[Node], taken: set[str]) -> list[Node]:
         taken.add(chosen)
         if chosen != name:
             renamed[name] = chosen
-    if not renamed:
-        return forms
-    return [
-        replace(
-            form,
-            inputs=tuple(renamed.get(name, name) for name in form.inputs),
-            outputs=tuple(renamed.get(name, name) for name in form.outputs),
-        )
-        for form in forms
-    ]
+    return [renamed_node(form, renamed) for form in forms] if renamed else forms
 
 
 def _report_unknown(graph: Graph) -> None:
     unknown: dict[str, list[str]] = {}
     for node in every_node(graph):
-        if node.domain != "vkml":  # vkml's own domain holds what passes make, never what a model states
-            try:
-                find(node)
-                continue
-            except UnsupportedOperator:
-                pass
+        # vkml's own domain holds what passes make, never what a model states.
+        if node.domain != "vkml" and _is_known(node):
+            continue
         key = f"{node.domain or 'ai.onnx'}.{node.op} (opset {node.version})"
         unknown.setdefault(key, []).append(node.name or next((o for o in node.outputs if o), "?"))
     if unknown:
@@ -85,7 +75,18 @@ def _report_unknown(graph: Graph) -> None:
         )
 
 
+def _is_known(node: Node) -> bool:
+    """Whether there is an operator of a node, or a body of operators that there are."""
+    if (node.domain, node.op) in REGISTRY:
+        return True
+    body = body_of(node)
+    return body is not None and all(map(_is_known, body))
+
+
 def _upgraded(node: Node) -> list[Node]:
+    body = None if (node.domain, node.op) in REGISTRY else body_of(node)
+    if body is not None:
+        return [form for inner in body for form in _upgraded(inner)]
     spec = find(node)
     if node.attributes:
         hidden = sorted(spec.internal_attributes.intersection(node.attributes))
