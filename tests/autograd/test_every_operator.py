@@ -6,10 +6,11 @@ import vkml.ops  # noqa: F401  (fills the registry)
 from vkml.ir.operator import REGISTRY, Operator
 
 NO_FLOATS = {
-    "ArgMax", "ArgMin", "CommonDivisor", "ConvInteger", "MatMulInteger", "NonMaxSuppression", "NonZero",
-    "OptionalHasElement", "PlacesAlong", "SearchSorted", "SequenceLength", "Shape", "Size",
+    "ArgMax", "ArgMin", "CommonDivisor", "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger",
+    "NonMaxSuppression", "NonZero", "OptionalHasElement", "PlacesAlong", "QLinearConv", "QLinearMatMul",
+    "QuantizeLinear", "SearchSorted", "SequenceLength", "Shape", "Size",
 }  # fmt: skip
-"""Results are integers or bools, or inputs are."""
+"""Results are steps, integers or bools, or inputs are."""
 OF_NOTHING = {"Constant", "ConstantOfShape", "Philox", "PhiloxAdvance", "Range", "SequenceEmpty"}
 """Nothing flows in: numbers, shapes, bounds that decide a length."""
 ONLY_IN_PLANS = {"Fused", "Native"}

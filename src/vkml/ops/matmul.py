@@ -244,18 +244,56 @@ class Gemm(Operator):
         )
 
 
-def _require_lanes(node: Node, zero: Known, operand: Known, inner: int, what: str) -> None:
-    """Raises `ShapeError` unless a zero point fits its operand and is one number along the inner axis."""
-    sizes = list(operand.dims) if operand.rank > 1 else [1]
+def zero_along(
+    node: Node, found: Sequence[int], operand: Sequence[int], inner: int, what: str
+) -> tuple[int, ...]:
+    """The shape in which zero points or scales broadcast with an operand of a product.
+
+    Args:
+        node: the node.
+        found: their shape: that of a number, of a vector with one for each row of A (column of B), or the
+            operand's with 1 along the axis that is summed over.
+        operand: its shape.
+        inner: that axis, -1 for A, -2 for B.
+        what: they are called.
+
+    Raises:
+        ShapeError: they are of none of these shapes.
+    """
+    if len(found) == 0 or tuple(found) == (1,):
+        return ()
+    sizes = list(operand) if len(operand) > 1 else [1]
     sizes[max(inner, -len(sizes))] = 1
-    fits = zero.rank <= len(sizes) and all(
-        size in (1, full) for size, full in zip(reversed(zero.dims), reversed(sizes), strict=False)
+    if len(found) == 1 and inner == -1 and len(operand) > 1:
+        found = (*found, 1)
+    fits = len(found) <= len(sizes) and all(
+        size in (1, full) for size, full in zip(reversed(found), reversed(sizes), strict=False)
     )
     if not fits:
         raise ShapeError(
-            f"{node.label}: {what} has the shape {list(zero.dims)}; a number, or one for each of {sizes}, is "
+            f"{node.label}: {what} has the shape {list(found)}; a number, or one for each of {sizes}, is "
             "needed"
         )
+    return tuple(found)
+
+
+def integer_product(a: Array, b: Array, zero_a: Array | None, zero_b: Array | None) -> Array:
+    """The product of matrices of 8-bit integers less their zero points, in int32.
+
+    Args:
+        a: [..., m, k].
+        b: [..., k, n].
+        zero_a: broadcasts with it; None for 0.
+        zero_b: broadcasts with b.
+    """
+    left = a.astype(np.int32) if zero_a is None else a.astype(np.int32) - zero_a.astype(np.int32)
+    right = b.astype(np.int32) if zero_b is None else b.astype(np.int32) - zero_b.astype(np.int32)
+    if left.shape[-1] * 255 * 255 < 2**24:
+        # Exact in float32, where NumPy has BLAS; its integer product is a plain loop.
+        return np.asarray(np.matmul(left.astype(np.float32), right.astype(np.float32))).astype(np.int32)
+    # Exact in float64 up to 2**53, then wrapped as int32 accumulation wraps.
+    product = np.asarray(np.matmul(left.astype(np.float64), right.astype(np.float64)))
+    return product.astype(np.int64).astype(np.int32)
 
 
 @operator()
@@ -273,36 +311,17 @@ class MatMulInteger(Operator):
         require_dtype(node, a, (INT8, UINT8), "A")
         require_dtype(node, b, (INT8, UINT8), "B")
         geometry = matmul_geometry(node, a.dims, b.dims)
-        for index, operand, what, lanes in (
-            (2, a, "a_zero_point", geometry.m),
-            (3, b, "b_zero_point", geometry.n),
-        ):
+        for index, operand, what in ((2, a, "a_zero_point"), (3, b, "b_zero_point")):
             zero: Known | None = optional(inputs, index)
-            if zero is None:
-                continue
-            require_same_dtype(node, operand, zero, what)
-            if zero.rank == 1 and zero.dims[0] not in (1, lanes):
-                raise ShapeError(f"{node.label}: {what} has {zero.dims[0]} elements; 1 or {lanes} are needed")
-            if zero.rank > 1:
-                inner = -1 if index == 2 else -2
-                _require_lanes(node, zero, operand, inner, what)
+            if zero is not None:
+                require_same_dtype(node, operand, zero, what)
+                zero_along(node, zero.dims, operand.dims, -1 if index == 2 else -2, what)
         return [check_size(node, INT32, geometry.output)]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-        a, b = present(inputs, 0).astype(np.int32), present(inputs, 1).astype(np.int32)
-        zero_a, zero_b = optional(inputs, 2), optional(inputs, 3)
-        if zero_a is not None:
-            a = a - (
-                zero_a.astype(np.int32)[:, None]
-                if zero_a.ndim == 1 and a.ndim > 1
-                else zero_a.astype(np.int32)
-            )
-        if zero_b is not None:
-            b = b - (zero_b.astype(np.int32) if b.ndim > 1 else zero_b.astype(np.int32).reshape(-1))
-        inner = a.shape[-1]
-        if inner * 255 * 255 < 2**24:
-            # Exact in float32, where NumPy has BLAS; its integer product is a plain loop.
-            return [np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32))).astype(np.int32)]
-        # Exact in float64 up to 2**53, then wrapped as int32 accumulation wraps.
-        product = np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)))
-        return [product.astype(np.int64).astype(np.int32)]
+        a, b = present(inputs, 0), present(inputs, 1)
+        zeros: list[Array | None] = []
+        for zero, operand, inner in ((optional(inputs, 2), a, -1), (optional(inputs, 3), b, -2)):
+            found = None if zero is None else zero_along(node, zero.shape, operand.shape, inner, "it")
+            zeros.append(None if zero is None or found is None else zero.reshape(found))
+        return [integer_product(a, b, *zeros)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.disturbances import EXACT, JITTERED, LINEAR
-from tests.fuzz.known import images, indices, norms, pointwise, products, reductions, windows
+from tests.fuzz.known import images, indices, norms, pointwise, products, quantization, reductions, windows
 from tests.fuzz.known.conditions import ONNX, ORT, Freedom, is_double, is_half, is_whole, overflows_half
 from tests.fuzz.tensors import Array
 from vkml.ir import Node, dtypes
@@ -54,6 +54,7 @@ FREEDOMS: tuple[Freedom, ...] = (
     *reductions.FREEDOMS,
     *indices.FREEDOMS,
     *products.FREEDOMS,
+    *quantization.FREEDOMS,
 )
 
 

@@ -16,6 +16,7 @@ for _family in (
     "indices",
     "images",
     "recurrent",
+    "quantization",
     "patterns",
 ):
     importlib.import_module(f"tests.fuzz.recipes.{_family}")

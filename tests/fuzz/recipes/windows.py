@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from tests.fuzz.graphs import GraphBuilder, Skip, Value, codes_of
+from tests.fuzz.recipes.quantization import quantization
 from tests.fuzz.recipes.registry import recipe
 from tests.fuzz.tensors import FLOATS, Fill
 
@@ -71,6 +73,24 @@ def conv(build: GraphBuilder, op: str) -> None:
     if build.chance(0.4):
         del attributes["kernel_shape"]
     build.node(op, [data, weight, *more], {**attributes, "group": group if group > 1 else None})
+
+
+@recipe("QLinearConv")
+def quantized_conv(build: GraphBuilder, op: str) -> None:
+    data = image(build, op)
+    _, channels, *spatial = data.dims
+    group = build.pick(1, 1, channels)
+    filters = group * build.pick(1, 2, 3)
+    attributes = geometry(build, tuple(spatial))
+    code = build.code(codes_of(op, build.opset, 3))
+    weight = build.new(code, (filters, channels // group, *attributes["kernel_shape"]), constant=0.85)
+    lanes = () if build.chance(0.5) else (filters,)
+    operands = [data, *quantization(build, data.code), weight, *quantization(build, code, lanes)]
+    bias = (
+        [build.new(int(TensorProto.INT32), (filters,), Fill("range", -999, 999))] if build.chance(0.5) else []
+    )
+    result = quantization(build, build.code(codes_of(op, build.opset, 7)), scale=Fill("range", 20, 200))
+    build.node(op, [*operands, *result, *bias], {**attributes, "group": group if group > 1 else None})
 
 
 @recipe("ConvTranspose")
