@@ -1,7 +1,7 @@
 """Generates `src/vkml/onnx/function_bodies.onnx`: bodies of the operators that ONNX defines as functions.
 
-They come with the PyPI package `onnx`; `PINNED` names the version the checked-in file was made with, so that a
-test can repeat the generation and compare. Run it as
+They come with the PyPI package `onnx`; `PINNED` names the version the checked-in file was made with, so that
+a test can repeat the generation and compare. Run it as
 
     python tools/generate_function_bodies.py            # rewrites the checked-in file
     python tools/generate_function_bodies.py --check    # exit status 1 when the file is out of date

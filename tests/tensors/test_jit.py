@@ -69,10 +69,10 @@ def address_of(tensor: Tensor) -> int:
 
 
 def test_parameters_are_updated_where_they_lie(
-    vulkan_device_names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gradient by a layer's input reads the weights that are updated beside it: that comes first."""
-    device_name = vulkan_device_names[0]
+    device_name = vulkan_device_name
     found, captured = layers(device_name)
     wanted, plain = layers(device_name)
     captured = vkml.jit(captured)
@@ -105,9 +105,9 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_later_runs_record_nothing(vulkan_device_names: tuple[str, ...], recordings: list[str]) -> None:
+def test_later_runs_record_nothing(vulkan_device_name: str, recordings: list[str]) -> None:
     """Arguments from the host, parameters where they are, a loss that is looked at: one submission."""
-    name = vulkan_device_names[0]
+    name = vulkan_device_name
     parameters, step = layers(name)
     wanted, plain = layers(name)
     captured = vkml.jit(step)

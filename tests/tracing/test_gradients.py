@@ -14,7 +14,7 @@ from vkml.ir.dtypes import FLOAT64, INT64
 from vkml.ir.gradients import zeros
 from vkml.ir.operator import REGISTRY, Operator
 from vkml.tracing import Traced, apply, apply_all, constant, value_of
-from vkml.tracing.gradient import takers_of
+from vkml.tracing.gradient import takers_of, tracked
 from vkml.tracing.value import tracking
 
 Array = np.ndarray[Any, Any]
@@ -94,13 +94,13 @@ def test_leaves_end_paths() -> None:
     last = apply("Mul", middle, x)
     assert gradient(last, x) == [[9]]
     assert gradient(last, middle) == [[3]]
-    assert takers_of([last]) == [middle, x]
+    assert takers_of([last], tracked([last])) == [middle, x]
 
 
 def test_values_without_gradients_end_paths() -> None:
     x, fixed = vector(3), value_of(np.array([4.0]))
     made = apply("Mul", apply("Neg", fixed), x)
-    assert takers_of([made]) == [x]
+    assert takers_of([made], tracked([made])) == [x]
     assert gradient(made, x, fixed) == [[-4], None]
 
 

@@ -16,7 +16,7 @@ from vkml.tensors.backward import compute_deep
 from vkml.tensors.creation import tensor as make_tensor
 from vkml.tensors.trees import mapped, tensors_in
 from vkml.tracing import EMITTER, Traced, apply, gradients, number
-from vkml.tracing.gradient import takers_of
+from vkml.tracing.gradient import takers_of, tracked
 from vkml.tracing.value import tracking
 
 Function = Callable[..., Any]
@@ -46,7 +46,7 @@ class _Variables:
     def is_alone(self, outputs: Sequence[Traced]) -> bool:
         """Whether outputs depend on nothing else that gradients flow to."""
         own = {id(value) for value in self.values if value.is_leaf}
-        return all(id(value) in own or not value.is_leaf for value in takers_of(outputs))
+        return all(id(value) in own or not value.is_leaf for value in takers_of(outputs, tracked(outputs)))
 
     def gradients(self, outputs: Sequence[Tensor], counts: Sequence[Traced]) -> list[Tensor]:
         """By each value; zeros where outputs do not depend on it."""

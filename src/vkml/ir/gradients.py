@@ -197,8 +197,29 @@ def pointwise(build: Emitter[T], form: Callable[..., Scalar], *values: T, dtype:
     """
     result = dtype or build.type_of(values[0]).dtype
     elements = [element for element in arguments(build, values) if element is not None]
+    return expression(build, _of_elements(form, elements), values, result)
+
+
+def pointwise_of_arguments(build: Emitter[T], form: Callable[..., Scalar], *values: T) -> T:
+    """As `pointwise`, for a form that is a function of a module's; constants are read like other values.
+
+    What such a form comes to for elements of these types is kept.
+    """
+    types = tuple([build.type_of(value).dtype for value in values])
+    compact, used = _compact(_of_arguments(form, types), types, types[0])
+    return build.apply(
+        "Expression", *[values[at] for at in used], domain="vkml", form=compact, to=types[0].code
+    )
+
+
+@functools.lru_cache(maxsize=_FORMS_KEPT)
+def _of_arguments(form: Callable[..., Scalar], types: tuple[DType, ...]) -> Scalar:
+    return _of_elements(form, [scalar.argument(at, dtype) for at, dtype in enumerate(types)])
+
+
+def _of_elements(form: Callable[..., Scalar], elements: Sequence[Scalar]) -> Scalar:
     wide = max((element.dtype for element in elements), key=lambda type_: type_.bits)
-    return expression(build, form(*(scalar.convert(element, wide) for element in elements)), values, result)
+    return form(*(scalar.convert(element, wide) for element in elements))
 
 
 Elements = tuple["Scalar | None", ...]

@@ -1,4 +1,4 @@
-"""The bodies of operators that ONNX defines as functions; `tools/generate_function_bodies.py` makes the file."""
+"""The bodies of operators that ONNX defines as functions; made by `tools/generate_function_bodies.py`."""
 
 from __future__ import annotations
 

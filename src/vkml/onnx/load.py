@@ -99,7 +99,7 @@ def function_body(model: Model, function: FunctionProto, node: Node) -> list[Nod
     Args:
         model: that the function is of; its body calls no other ones.
         function: what the node's operator is.
-        node: of any graph. Values that are made besides its outputs have its first output's name before theirs.
+        node: of any graph. Values that are made besides its outputs are named after its first output.
 
     Raises:
         InvalidGraph: the node has inputs, outputs or attributes that the function lacks.

@@ -10,7 +10,7 @@ from weakref import ref
 from vkml.errors import NotImplemented as NotSupported
 from vkml.ir import DType
 from vkml.ir.dtypes import FLOAT32, FLOAT64
-from vkml.ir.gradients import pointwise
+from vkml.ir.gradients import pointwise_of_arguments
 from vkml.ir.scalar import Scalar
 from vkml.nn.hooks import Hook, Hooks, RemovableHandle
 from vkml.optim.settings import SettingsRead, is_on
@@ -190,9 +190,10 @@ class Optimizer:
             self.update(param, grad, settings, state)
             for tensor, was in before:
                 tensor.copy_(where(is_over, was, tensor))
+        changed.append(param)
         if state:
             self.state[param] = state
-        changed += [param, *_tensors(state)]
+            changed += _tensors(state)
 
     def begin(self, param: Tensor, group: Settings) -> dict[str, Any]:
         """What a parameter's state is before its first step: tensors where the parameter is."""
@@ -302,7 +303,7 @@ def directed(param: Tensor, grad: Tensor, group: Settings) -> Tensor:
 def descend(param: Tensor, step: Tensor, rate: Any) -> None:
     """Takes a step times a rate from a parameter, in one operator."""
     values = param.value, step.value, value_as(rate, param.dtype)
-    param._become(Tensor(pointwise(EMITTER, _less, *values)))
+    param._become(Tensor(pointwise_of_arguments(EMITTER, _less, *values)))
 
 
 def _less(x: Scalar, step: Scalar, rate: Scalar) -> Scalar:

@@ -11,7 +11,7 @@ from vkml.tensors.anomaly import check_values
 from vkml.tensors.backward import compute_deep, cotangent_of, gradient_check, hooked, run_backward
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import gradients
-from vkml.tracing.gradient import release
+from vkml.tracing.gradient import release, tracked
 from vkml.tracing.value import mode, tracking
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -142,7 +142,7 @@ def grad(
     if not allow_unused and any(found is None for found in made):
         raise NotDifferentiable("an input was not used for the outputs: allow_unused=True gives None for it")
     if not (create_graph if retain_graph is None else retain_graph):
-        release([end.value for end in ends])
+        release(tracked([end.value for end in ends]))
     compute_deep(made)
     return tuple(None if found is None else Tensor(found) for found in made)
 
@@ -167,4 +167,4 @@ def backward(
     for end, count in zip(ends, counts, strict=True):
         run_backward(end, count, True, create_graph)
     if not keeps:
-        release([end.value for end in ends])
+        release(tracked([end.value for end in ends]))

@@ -12,7 +12,8 @@ from vkml.tensors import tensor as core
 from vkml.tensors.anomaly import check_gradients, check_values
 from vkml.tensors.capture import is_capturing
 from vkml.tracing import EMITTER, Traced, evaluate, gradients, number
-from vkml.tracing.gradient import Checked, release, takers_of
+from vkml.tracing.derivations import derivatives
+from vkml.tracing.gradient import Checked, release, takers_of, tracked
 from vkml.tracing.value import mode, tracking
 
 if TYPE_CHECKING:
@@ -55,9 +56,14 @@ def run_backward(
         )
     if mode.finds_nan:
         check_values([value])
+    applications = tracked([value])
+    found = takers_of([value], applications)
     with tracking(create_graph):
-        found = takers_of([value])
-        made = gradients([value], [cotangent_of(tensor, gradient)], found, hooked, checked=gradient_check())
+        cotangent = cotangent_of(tensor, gradient)
+        if create_graph or mode.finds_nan or any([_has_hooks(taker) for taker in found]):
+            made = gradients([value], [cotangent], found, hooked, checked=gradient_check())
+        else:
+            made = derivatives(applications, [value], [cotangent], found)
         compute_later(value, is_looked_at=True)
         compute_deep(made)
         for taker, result in zip(found, made, strict=True):
@@ -65,7 +71,7 @@ def run_backward(
             if owner is not None and result is not None:
                 owner._add_gradient(core.Tensor(result))
     if not (create_graph if retain_graph is None else retain_graph):
-        release([value])
+        release(applications)
 
 
 def gradient_check() -> Checked | None:
@@ -76,6 +82,11 @@ def gradient_check() -> Checked | None:
 def owner_of(value: Traced) -> Tensor | None:
     """The tensor that takes the gradient by a value."""
     return None if value.owner is None else cast("Tensor | None", value.owner())
+
+
+def _has_hooks(value: Traced) -> bool:
+    owner = owner_of(value)
+    return owner is not None and bool(owner._hooks)
 
 
 def hooked(value: Traced, found: Traced) -> Traced:

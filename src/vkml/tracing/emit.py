@@ -29,6 +29,8 @@ class _Template:
 
     def __init__(self, node: Node, operator: Operator) -> None:
         self.node, self.operator = node, operator
+        self.deciding = (*operator.value_inputs, *operator.sizing_inputs)
+        """Inputs whose elements decide types."""
         self.types: dict[Hashable, tuple[TensorType, ...]] = {}
 
 
@@ -100,6 +102,8 @@ def _attribute_key(value: Any) -> Hashable:
     """Equal for equal attributes only: 0.0 is not the -0.0 that equals it, nor 1 the 1.0."""
     if isinstance(value, Constant):
         return value.dtype, value.shape, value.array.tobytes()
+    if type(value) in (int, str):
+        return type(value), value
     # A form's text is longer than the form: it repeats what the form shares.
     return value if isinstance(value, Scalar | Graph) else repr(value)
 
@@ -136,7 +140,7 @@ def _inferred(template: _Template, known: Sequence[Known | None]) -> Sequence[Va
 
 
 def _types(template: _Template, inputs: Sequence[Traced | None]) -> tuple[TensorType, ...]:
-    deciding = (*template.operator.value_inputs, *template.operator.sizing_inputs)
+    deciding = template.deciding
     key: list[Any] = [None if value is None else value.type.key for value in inputs]
     for at in deciding:
         value = inputs[at] if at < len(inputs) else None

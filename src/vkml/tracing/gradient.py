@@ -65,11 +65,15 @@ def gradients(
         for given, result in zip(application.sources, results, strict=False):
             if given is not None and result is not None:
                 found.setdefault(id(given), []).append(result)
-    asked = [total(value) for value in wrt]
-    for value, result in zip(wrt, asked, strict=True):
+    return placed([total(value) for value in wrt], wrt)
+
+
+def placed(found: list[Traced | None], wrt: Sequence[Traced]) -> list[Traced | None]:
+    """Cotangents of values, each where its value is, though it may be made of constants alone."""
+    for value, result in zip(wrt, found, strict=True):
         if result is not None and result.is_free:
             result.device = value.device
-    return asked
+    return found
 
 
 def _sum(parts: Sequence[Traced]) -> Traced:
@@ -79,10 +83,15 @@ def _sum(parts: Sequence[Traced]) -> Traced:
 _Step = tuple[Application, list[bool], list[Traced]]
 
 
-def takers_of(outputs: Sequence[Traced]) -> list[Traced]:
-    """Leaves and values whose tensors take gradients, among some and what they are made of, in order."""
+def takers_of(outputs: Sequence[Traced], applications: Sequence[Application]) -> list[Traced]:
+    """Leaves and values whose tensors take gradients, among some and what they are made of, in order.
+
+    Args:
+        outputs: some.
+        applications: through which gradients flow from these.
+    """
     found: dict[int, Traced] = {}
-    for application in tracked(outputs):
+    for application in applications:
         for value in application.sources:
             if value is not None and (value.is_leaf or value.owner is not None):
                 found[id(value)] = value
@@ -146,9 +155,9 @@ def _between(outputs: Sequence[Traced], wrt: frozenset[int], ends: frozenset[int
     return steps
 
 
-def release(outputs: Sequence[Traced]) -> None:
-    """Lets go of what outputs were made of, as far as nothing but their own computation needs it."""
-    for application in tracked(outputs):
+def release(applications: Sequence[Application]) -> None:
+    """Lets go of what was made of what, as far as nothing but its own computation needs it."""
+    for application in applications:
         application.tracks = False
         for at in range(len(application.types)):
             value = application.known_output(at)

@@ -51,6 +51,8 @@ class Kind(Enum):
     NUMBER = 2
     """A number of the program's text, the same in most runs."""
 
+    __hash__ = object.__hash__  # Enum's own is a function of Python's
+
 
 class _Mode(threading.local):
     tracks = True
@@ -148,6 +150,33 @@ class Application:
                     self.is_free = False
         self._outputs: list[weakref.ref[Traced] | None] = [None] * len(types)
         self._kept: tuple[Traced, ...] = ()
+
+    @classmethod
+    def again(
+        cls, node: Node, operator: Operator, inputs: tuple[Traced | None, ...], types: Sequence[TensorType],
+        device: Device | None, is_free: bool, where: Origin | None,
+    ) -> Application:  # fmt: skip
+        """One that keeps no history and is like another one, of which what it would find out is known.
+
+        Args:
+            node: as of that one, like what follows.
+            operator: likewise.
+            inputs: its own.
+            types: of its outputs.
+            device: of its inputs.
+            is_free: as that one is.
+            where: the program applies it.
+        """
+        made = cls.__new__(cls)
+        made.node, made.operator, made.inputs, made.types = node, operator, inputs, types
+        made.serial = next_serial()
+        made.device, made.is_free, made.origin = device, is_free, where
+        made.tracks, made.depth = False, 1
+        for value in inputs:
+            if value is not None and value.data is None and value.application is not None:
+                made.depth = max(made.depth, value.application.depth + 1)
+        made._outputs, made._kept = [None] * len(types), ()
+        return made
 
     @property
     def sources(self) -> tuple[Traced | None, ...]:
