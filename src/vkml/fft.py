@@ -238,12 +238,18 @@ def ihfft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: DType | None = None, device: Any = None) -> Tensor:
     """The frequencies of what `fft` makes of n numbers that are `d` apart."""
-    return tensor(np.fft.fftfreq(n, d), dtype=dtype or get_default_dtype(), device=device)
+    return tensor(_frequencies(np.fft.fftfreq, n, d), dtype=dtype or get_default_dtype(), device=device)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: DType | None = None, device: Any = None) -> Tensor:
     """The frequencies of what `rfft` makes of n numbers that are `d` apart."""
-    return tensor(np.fft.rfftfreq(n, d), dtype=dtype or get_default_dtype(), device=device)
+    return tensor(_frequencies(np.fft.rfftfreq, n, d), dtype=dtype or get_default_dtype(), device=device)
+
+
+def _frequencies(function: Any, n: int, d: float) -> Any:
+    if n < 0:
+        raise RuntimeError(f"fft.{function.__name__}: there are no {n} elements")
+    return function(n, d) if n else np.zeros(0)
 
 
 def _shift(function: str, x: Tensor, dim: Any, sign: int) -> Tensor:

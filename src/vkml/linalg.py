@@ -220,9 +220,9 @@ def matrix_exp(A: Tensor) -> Tensor:
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
-    """The first n columns of H₁ … Hₖ, of reflections Hᵢ = I - τᵢ vᵢ vᵢᵀ.
+    """The first n columns of H₁ … Hₖ, of reflections Hᵢ = I - τᵢ vᵢ vᵢᴴ.
 
-    Written as I - V T Vᵀ, which is two products (T. Joffrain et al., "Accumulating Householder
+    Written as I - V T Vᴴ, which is two products (T. Joffrain et al., "Accumulating Householder
     transformations, revisited", 2006).
 
     Args:
@@ -242,8 +242,8 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     v = add(tril(A[..., :count], -1), _eye(rows, count, A.dtype))
     # (diag(1 / τ) + S)⁻¹ = (I + diag(τ) S)⁻¹ diag(τ), which may have a τ of 0.
     scale = unsqueeze(tau, -1)
-    crossed = triu(matmul(transpose(v, -2, -1), v), 1)
-    t = _solved(add(mul(scale, crossed), _eye(count, count, A.dtype)), mul(scale, transpose(v, -2, -1)))
+    across = adjoint(v)
+    t = _solved(add(mul(scale, triu(matmul(across, v), 1)), _eye(count, count, A.dtype)), mul(scale, across))
     return sub(_eye(rows, columns, A.dtype), matmul(v, t[..., :columns]))
 
 

@@ -119,8 +119,9 @@ def test_looked_at_and_written() -> None:
     np.testing.assert_array_equal(vkml.from_dlpack(np.array([1j])).numpy(), [1j])
     assert z.real.tolist() == [[0, 1]] and z.mH.tolist() == [[-5j], [1 - 1j]]
     assert z.bool().tolist() == [[True, True]] and z.to(vkml.float32).tolist() == [[0, 1]]
-    with pytest.raises(TypeError):
+    with pytest.raises(RuntimeError, match="no real number"):
         float(z[0, 0])
+    assert float(z[0, 0] - 5j) == int(z[0, 0] - 5j) == 0
 
 
 def test_what_has_no_meaning_is_refused() -> None:
@@ -128,7 +129,8 @@ def test_what_has_no_meaning_is_refused() -> None:
     refused: list[Callable[[], Any]] = [
         lambda: z < z, lambda: z // z, lambda: z & z, lambda: vkml.floor(z), lambda: vkml.maximum(z, z),
         lambda: vkml.randn(2, dtype=vkml.complex64), lambda: vkml.sigmoid(z), lambda: vkml.atan2(z, z),
-        lambda: vkml.sort(z), lambda: z % z,
+        lambda: vkml.sort(z), lambda: z % z, lambda: vkml.erfc(z), lambda: vkml.erfinv(z),
+        lambda: vkml.trunc(z), lambda: vkml.frac(z), lambda: vkml.signbit(z),
     ]  # fmt: skip
     for act in refused:
         with pytest.raises(RuntimeError):
@@ -142,6 +144,15 @@ def test_products_conjugate_where_pytorch_does() -> None:
     _close(vkml.dot(z, w), W[0] @ W[1])
     _close(vkml.tensordot(z, w, 0), np.tensordot(W[0], W[1], 0))
     _close(vkml.einsum("i,j->ij", z, w), np.outer(W[0], W[1]))
+
+
+def test_functions_of_each_part_and_statistics() -> None:
+    nan, inf = float("nan"), float("inf")
+    found = vkml.nan_to_num(vkml.tensor([complex(nan, 1), complex(2, inf), 3j]), posinf=9.0)
+    assert found.tolist() == [1j, 2 + 9j, 3j]
+    _close(vkml.cov(vkml.tensor(W)), np.cov(W))
+    _close(vkml.cov(vkml.tensor(W[0])), np.cov(W[0]))
+    _close(vkml.corrcoef(vkml.tensor(W)), np.corrcoef(W))
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:
@@ -191,6 +202,8 @@ GRADIENTS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "slogdet": lambda V, z, x: V.linalg.slogdet(z)[1],
     "solve": lambda V, z, x: V.linalg.solve(z, z.T + x),
     "eigvals": lambda V, z, x: abs(V.linalg.eigvals(z)).sum(),
+    "matrix_exp": lambda V, z, x: V.linalg.matrix_exp(z) * x,
+    "householder": lambda V, z, x: V.linalg.householder_product(z, z[0, :2] * x[0, :2]),
     "norm": lambda V, z, x: V.linalg.vector_norm(z) + V.norm(z, 1),
 }
 
@@ -291,3 +304,8 @@ def test_linear_algebra_of_complex_matrices() -> None:
     _close(sign * size.exp(), np.linalg.det(W))
     assert linalg.matrix_norm(a).dtype == linalg.vector_norm(a, 3).dtype == vkml.float64
     assert linalg.matrix_rank(a).item() == 3
+    values, vectors = np.linalg.eig(W)
+    _close(linalg.matrix_exp(a), vectors * np.exp(values) @ np.linalg.inv(vectors))
+    v, tau = np.tril(W, -1) + np.eye(3), W[0, :2]
+    reflections = [np.eye(3) - t * np.outer(v[:, at], v[:, at].conj()) for at, t in enumerate(tau)]
+    _close(linalg.householder_product(a, vkml.tensor(tau)), reflections[0] @ reflections[1])

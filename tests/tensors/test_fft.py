@@ -64,6 +64,9 @@ def test_types() -> None:
 
 
 def test_frequencies_and_shifts() -> None:
+    assert vkml.fft.fftfreq(0).shape == vkml.fft.rfftfreq(0).shape == (0,)
+    with pytest.raises(RuntimeError, match="no -1 elements"):
+        vkml.fft.rfftfreq(-1)
     for n in (5, 6):
         np.testing.assert_allclose(vkml.fft.fftfreq(n, 0.5).numpy(), np.fft.fftfreq(n, 0.5), rtol=1e-6)
         np.testing.assert_allclose(vkml.fft.rfftfreq(n).numpy(), np.fft.rfftfreq(n), rtol=1e-6)

@@ -67,10 +67,34 @@ def test_what_lies_outside() -> None:
     for index in (3, -4, (0, 4), (0, 0, 0)):
         with pytest.raises(IndexError):
             x[index]
+    for wrong in (1.0, "a", np.float32(1), tensor([0.0, 1.0]), tensor(1.0), [0.0], np.zeros(2)):
+        with pytest.raises(IndexError, match="integers"):
+            x[wrong]
+        with pytest.raises(IndexError, match="integers"):
+            x[wrong] = 1
+    assert x[[]].shape == (0, 4)
+    with pytest.raises(TypeError):
+        x.reshape(12.0)
     with pytest.raises(ValueError, match="positive"):
         x[::-1]
     with pytest.raises(RuntimeError, match="shape"):
         x[0] = zeros(3)
+
+
+def test_one_bool_among_others() -> None:
+    """It selects all of a new axis, or nothing of it, wherever it stands."""
+    array = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    for flag in (True, False):
+        indices = (flag, (flag, 1), (slice(None), flag, 2), (..., flag), (None, flag), ([2], flag))
+        for index in indices:
+            x = tensor(array)
+            np.testing.assert_array_equal(x[index].numpy(), array[index], err_msg=str(index))
+            held = tensor(flag) if index is flag else (*index[:-1], tensor(index[-1]))
+            np.testing.assert_array_equal(x[held].numpy(), array[index], err_msg=str(index))
+            x[index] = -1
+            changed = array.copy()
+            changed[index] = -1
+            np.testing.assert_array_equal(x.numpy(), changed, err_msg=str(index))
 
 
 def test_views_write_through() -> None:

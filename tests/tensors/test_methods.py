@@ -42,6 +42,27 @@ def test_in_place_operations_write_the_tensor_and_its_base(device_name: str) -> 
     assert whole.tolist() == [21, 25]
 
 
+def test_edges_are_pytorchs() -> None:
+    assert vkml.angle(vkml.tensor([INF, -INF, 0.0, -0.0, -2.0])).tolist() == pytest.approx(
+        [0, np.pi, 0, 0, np.pi]
+    )
+    assert vkml.angle(vkml.tensor([-1.0], dtype=vkml.float64)).item() == np.pi
+    assert vkml.angle(vkml.tensor([NAN, 3.0])).isnan().tolist() == [True, False]
+    pair = vkml.tensor([1.0, 2.0])
+    assert vkml.var(pair, 0, correction=3).item() == vkml.std(pair, 0, correction=2).item() == INF
+    assert vkml.var(pair[:1], 0).isnan().item() and vkml.var(pair[:0]).isnan().item()
+    nothing = pair[:0]
+    assert [len(vkml.split(nothing, 0)), len(vkml.split(nothing, 2)), len(nothing.chunk(3))] == [1, 1, 3]
+    assert [part.tolist() for part in pair.chunk(5)] == [[1], [2]]
+    for wrong in (0, -1, [], [1], [3, -1]):
+        with pytest.raises(RuntimeError, match="axis"):
+            vkml.split(pair, wrong)
+    with pytest.raises(RuntimeError, match="parts"):
+        vkml.chunk(pair, 0)
+    with pytest.raises(IndexError):
+        vkml.chunk(pair, 2, 3)
+
+
 def test_in_place_operations_keep_type_and_shape() -> None:
     x = vkml.arange(3)
     with pytest.raises(RuntimeError, match="float"):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from vkml.errors import OperandError
 from vkml.forks import renew_in_child
 from vkml.ir import dtypes
 from vkml.ir.dtypes import BOOL, FLOAT32, FLOAT64, DType
@@ -27,6 +28,30 @@ _OF_FLOATS = (
 _TESTS = "equal not_equal less less_equal greater greater_equal isnan isposinf isneginf"
 _BITS = "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift"
 
+_OF_REALS = frozenset(
+    [
+        "absolute",
+        "sign",
+        "minimum",
+        "maximum",
+        "fmod",
+        "mod",
+        "relu",
+        "fma",
+        "floor",
+        "ceil",
+        "rint",
+        "trunc",
+        "erf",
+        "sigmoid",
+        "round_to_half",
+        "less",
+        "less_equal",
+        "greater",
+        "greater_equal",
+        "view",
+    ]
+)
 OPERATIONS = frozenset(
     f"constant argument where convert view {_ARITHMETIC} {_OF_FLOATS} {_TESTS} {_BITS}".split()
 )
@@ -42,7 +67,8 @@ OPERATIONS = frozenset(
 * convert changes the type: floats to integers lose their fraction and keep their low bits (what does not fit
   64 bits is any number), integers wrap, bool is 0 and 1, and what is not 0 is true.
 * view has the same bits as another type of as many.
-* Of complex numbers there are those that have a derivative, and equal; only NumPy computes with them.
+* Of complex numbers there are those that have a derivative, equal, and tests of what is finite; only NumPy
+  computes with them.
 * round_to_half makes float32 of a float, a number that float16 has.
 * bitwise_and, bitwise_or, bitwise_xor and invert of bools are the logical ones.
 """
@@ -140,7 +166,11 @@ renew_in_child(_renew)
 
 
 def make(operation: str, dtype: DType, inputs: Sequence[Scalar] = (), value: Number | complex = 0) -> Scalar:
-    """The one scalar of an operation on these inputs."""
+    """The one scalar of an operation on these inputs.
+
+    Raises:
+        OperandError: they are complex numbers, for which there is no such operation.
+    """
     assert operation in OPERATIONS, operation
     # 0.0 is not -0.0, and NaN is itself.
     spelling: object = value
@@ -152,6 +182,8 @@ def make(operation: str, dtype: DType, inputs: Sequence[Scalar] = (), value: Num
     with _lock:
         found = _known.get(key)
         if found is None:
+            if operation in _OF_REALS and inputs[0].dtype.is_complex:
+                raise OperandError(f"{operation} is not defined for {inputs[0].dtype.numpy_name}")
             found = _known[key] = Scalar(operation, dtype, tuple(inputs), cast(Number, value))
         return found
 

@@ -8,6 +8,7 @@ plan holds for all values for which every guard comes out the same.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -546,6 +547,15 @@ def array_of(elements: Sequence[Any], shape: Sequence[int]) -> np.ndarray[Any, A
 def plain(value: Any) -> Any:
     """An integer of whatever kind as Python's; a size as it is."""
     return value if isinstance(value, Size) else int(value)
+
+
+def integer(value: Any) -> Any:
+    """What a program states as a size or a position, of whatever kind, as Python's; a size as it is.
+
+    Raises:
+        TypeError: it is no integer.
+    """
+    return value if isinstance(value, Size) else operator.index(value)
 
 
 def concrete(value: int | Size, values: Mapping[Symbol, int]) -> int:

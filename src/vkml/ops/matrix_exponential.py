@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import ShapeError
-from vkml.ir.dtypes import FLOAT32, FLOAT64
-from vkml.ir.gradients import Emitter, T, sliced, transposed, zeros
+from vkml.ir.dtypes import COMPLEXES, FLOAT32, FLOAT64
+from vkml.ir.gradients import Emitter, T, conjugate, sliced, transposed, zeros
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -30,13 +30,13 @@ def matrix_exponential(x: Array) -> Array:
     """
     if not x.size:
         return x.copy()
-    a = x.astype(np.float64)
+    a = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     norms = np.abs(a).sum(-2).max(-1)
     finite = np.isfinite(norms)
     a = np.where(finite[..., None, None], a, 0.0)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         halvings = np.where(finite, np.maximum(np.ceil(np.log2(norms / _LARGEST)), 0), 0).astype(int)
-        a = np.ldexp(a, -halvings[..., None, None])
+        a = a * np.ldexp(1.0, -halvings)[..., None, None]
         b, one = _PADE, np.eye(x.shape[-1])
         a2 = a @ a
         a4 = a2 @ a2
@@ -58,7 +58,7 @@ class MatrixExponential(Operator):
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
-        require_dtype(node, x, (FLOAT32, FLOAT64), "the matrix")
+        require_dtype(node, x, (FLOAT32, FLOAT64, *COMPLEXES), "the matrix")
         require_rank(node, x, 2)
         if x.dims[-1] != x.dims[-2]:
             raise ShapeError(f"{node.label}: a square matrix is needed, the shape is {list(x.dims)}")
@@ -76,11 +76,11 @@ class MatrixExponential(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
-        """The upper right block of exp [[Xᵀ, G], [0, Xᵀ]] (R. Mathias, 1996)."""
+        """The upper right block of exp [[Xᴴ, G], [0, Xᴴ]] (R. Mathias, 1996)."""
         x, cotangent = present(inputs, 0), present(cotangents, 0)
         type_ = build.type_of(x)
         rank, size = type_.rank, type_.dims[-1]
-        across = transposed(build, x, [*range(rank - 2), rank - 1, rank - 2])
+        across = conjugate(build, transposed(build, x, [*range(rank - 2), rank - 1, rank - 2]))
         above = build.apply("Concat", across, cotangent, axis=rank - 1)
         below = build.apply("Concat", zeros(build, type_), across, axis=rank - 1)
         whole = build.apply("Concat", above, below, axis=rank - 2)

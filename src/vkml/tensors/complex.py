@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vkml.ir import dtypes
@@ -57,7 +58,7 @@ def angle(x: Tensor) -> Tensor:
     if x.dtype.is_complex:
         return of_complex("Angle", x)
     value = wrap(floating(x))
-    return where(ne(value, value), value, where(lt(value, 0), math.pi, mul(value, 0)))
+    return where(ne(value, value), value, mul(lt(value, 0).to(value.dtype), math.pi))
 
 
 def sgn(x: Tensor) -> Tensor:
@@ -86,6 +87,11 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
             f"{real.dtype.numpy_name} and {imag.dtype.numpy_name}"
         )
     return wrap(apply("Complex", real.value, imag.value, domain="vkml"))
+
+
+def of_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Complex numbers of what a function of real tensors makes of the parts of others."""
+    return complex(function(real(x)), function(imag(x)))
 
 
 def polar(abs: Tensor, angle: Tensor) -> Tensor:

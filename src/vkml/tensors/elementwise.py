@@ -291,7 +291,7 @@ log1p: Unary = _written("log1p")
 
 def trunc(x: Tensor) -> Tensor:
     """Without the fraction."""
-    return where(lt(x, 0), ceil(x), floor(x)) if x.dtype.is_float else x
+    return floor(x) if not x.dtype.is_float else where(lt(x, 0), ceil(x), floor(x))
 
 
 def rsqrt(x: Tensor) -> Tensor:

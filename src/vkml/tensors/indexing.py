@@ -9,7 +9,7 @@ import numpy as np
 
 from vkml.ir import dtypes
 from vkml.ir.gradients import converted, expanded, reshaped, transposed
-from vkml.ir.size import Size, is_same, plain
+from vkml.ir.size import Size, integer, is_same
 from vkml.tensors import tensor as core
 from vkml.tensors.views import Reshaped, Sliced
 from vkml.tracing import EMITTER, Traced, apply, value_of
@@ -24,11 +24,8 @@ def read(x: Tensor, index: Any) -> Tensor:
     """What an index selects: a view for numbers, ranges, `...` and None, a copy for tensors.
 
     Raises:
-        IndexError: a number is outside its axis, or there are more of them than axes.
+        IndexError: a number is outside its axis, there are more of them than axes, or it is no index.
     """
-    if _is_flag(index):  # all or nothing, along a new axis
-        flag = core.Tensor(reshaped(EMITTER, _as_tensor(index).value, (1,)))
-        return read(read(x, None), flag)
     ranges, shape, arrays = _parsed(x, index)
     found = x
     if any(one != (0, size, 1) for one, size in zip(ranges, x.shape, strict=True)):
@@ -68,12 +65,14 @@ def put(x: Tensor, index: tuple[Any, ...], given: Traced, accumulate: bool) -> T
 
 
 def _plain(index: Any) -> Any:
-    """An index with all of an axis in the places of tensors."""
+    """An index with all of an axis in the places of tensors, and new axes in those of flags."""
     entries = index if isinstance(index, tuple) else (index,)
     found: list[Any] = []
     for entry in entries:
-        if _is_array(entry):
-            found += [slice(None)] * (_as_tensor(entry).ndim if _as_tensor(entry).dtype == dtypes.BOOL else 1)
+        if _is_flag(entry):
+            found.append(None)
+        elif _is_array(entry):
+            found += [slice(None)] * _width(entry)
         else:
             found.append(entry)
     return tuple(found)
@@ -86,7 +85,7 @@ def _is_flag(index: Any) -> bool:
     return (
         isinstance(index, core.Tensor | np.ndarray)
         and not index.ndim
-        and _as_tensor(index).dtype == dtypes.BOOL
+        and index.dtype in (dtypes.BOOL, np.bool_)
     )
 
 
@@ -97,7 +96,14 @@ def _is_array(entry: Any) -> bool:
 
 
 def _as_tensor(entry: Any) -> Tensor:
-    return entry if isinstance(entry, core.Tensor) else core.Tensor(value_of(np.array(entry)))
+    if not isinstance(entry, core.Tensor):
+        array = np.array(entry)
+        if isinstance(entry, list) and not array.size:
+            array = array.astype(np.int64)  # a list of nothing has no type of its own
+        entry = core.Tensor(value_of(array))
+    if not entry.dtype.is_integer and entry.dtype != dtypes.BOOL:
+        raise IndexError(f"tensors that are indices hold integers or bools, not {entry.dtype.numpy_name}")
+    return entry
 
 
 def _parsed(x: Tensor, index: Any) -> tuple[list[Range], list[int], dict[int, Tensor]]:
@@ -123,18 +129,32 @@ def _parsed(x: Tensor, index: Any) -> tuple[list[Range], list[int], dict[int, Te
             start, stop, step = _bounds(entry, x.shape[axis])
             ranges.append((start, stop, step))
             shape.append((stop - start + step - 1) // step)
+        elif _is_flag(entry):  # all or nothing, along a new axis
+            flag = core.Tensor(reshaped(EMITTER, _as_tensor(entry).value, (1,)))
+            arrays[len(shape)] = flag.to(x.device)
+            shape.append(1)
         elif _is_array(entry):
             arrays[len(shape)] = _as_tensor(entry).to(x.device)
             for size in x.shape[axis : axis + _width(entry)]:
                 ranges.append((0, size, 1))
                 shape.append(size)
         else:
-            at, size = plain(entry), x.shape[axis]
+            at, size = _number(entry), x.shape[axis]
             if not -size <= at < size:
                 raise IndexError(f"index {at} is out of bounds for axis {axis} of size {size}")
             first = at + size if at < 0 else at
             ranges.append((first, first + 1, 1))
     return ranges, shape, arrays
+
+
+def _number(entry: Any) -> Any:
+    try:
+        return integer(entry)
+    except TypeError:
+        raise IndexError(
+            "indices are integers, ranges, ..., None and tensors of integers or bools, not "
+            f"{type(entry).__name__}"
+        ) from None
 
 
 def _bounds(entry: slice, size: int) -> Range:
@@ -153,7 +173,7 @@ def _bounds(entry: slice, size: int) -> Range:
 
 def _end(given: Any, size: int) -> int:
     """An end of a range, within the axis."""
-    at = plain(given)
+    at = integer(given)
     if at < 0:
         at = at + size
         return at if at >= 0 else 0
@@ -162,7 +182,7 @@ def _end(given: Any, size: int) -> int:
 
 def _width(entry: Any) -> int:
     """How many axes an entry stands for."""
-    if entry is None or entry is Ellipsis:
+    if entry is None or entry is Ellipsis or _is_flag(entry):
         return 0
     if _is_array(entry):
         tensor = _as_tensor(entry)

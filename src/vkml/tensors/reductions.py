@@ -95,7 +95,7 @@ def var(
     total = sum(mul(off, off), axes, keepdim)
     if isinstance(count, Size):
         return div(total, sub(wrap(value_as(count, x.dtype)), correction))
-    return mul(total, 1 / max(count - correction, 0) if count > correction else math.nan)
+    return mul(total, 1 / (count - correction)) if count > correction else div(total, 0)
 
 
 def std(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from vkml.ir import dtypes
-from vkml.ir.size import Size, plain
+from vkml.ir.size import Size, integer
 from vkml.tensors.operands import INT64, axes_of, axis_of, check_broadcast, value_as, wrap
 from vkml.tensors.promotion import result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
@@ -23,7 +23,7 @@ def _dims_of(given: Sequence[Any]) -> tuple[int, ...]:
     """Sizes given one by one, or as one sequence."""
     if len(given) == 1 and isinstance(given[0], tuple | list):
         given = given[0]
-    return tuple(plain(size) for size in given)
+    return tuple(integer(size) for size in given)
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
@@ -122,17 +122,19 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
     """Parts along an axis, of one size, or of sizes that are named."""
     axis = axis_of(dim, x.ndim)
     whole, each = x.shape[axis], cast(Any, size)
+    if isinstance(each, int) and (each < 0 or (not each and whole)):
+        raise RuntimeError(f"split: parts of {each} are not an axis of {whole}")
     if isinstance(each, Size) or (isinstance(each, int) and isinstance(cast(Any, whole), Size)):
         count = int(whole // each)  # as many parts as the program goes through
         sizes = [each] * count
         if whole != each * count:
             sizes.append(whole - each * count)
     elif isinstance(size, int):
-        sizes = [min(size, whole - at) for at in range(0, whole, size)] or [0]
+        sizes = [min(size, whole - at) for at in range(0, whole, size or 1)] or [0]
     else:
         sizes = list(size)
     ends = list(itertools.accumulate(sizes))
-    if ends[-1] != whole:
+    if not ends or ends[-1] != whole or any_of(part < 0 for part in sizes):
         raise RuntimeError(f"parts of {sizes} are not an axis of {whole}")
     index: list[Any] = [slice(None)] * x.ndim
     parts = []
@@ -144,11 +146,13 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """So many parts along an axis, the last one smaller where need be."""
-    whole = x.shape[dim]
+    if chunks < 1:
+        raise RuntimeError(f"chunk: {chunks} parts; there is one at least")
+    whole = x.shape[axis_of(dim, x.ndim)]
     if isinstance(cast(Any, whole), Size):
         each = -(-whole // chunks)
         return split(x, [*[each] * (chunks - 1), whole - each * (chunks - 1)], dim)
-    return split(x, max(-(-whole // chunks), 1), dim)
+    return split(x, -(-whole // chunks) if whole else [0] * chunks, dim)
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:

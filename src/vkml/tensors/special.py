@@ -10,6 +10,7 @@ from vkml.ir import DType, dtypes, scalar
 from vkml.ir.gradients import expression
 from vkml.ir.scalar import Scalar, absolute, compare, constant, maximum, minimum, unary, view, where
 from vkml.tensors import elementwise as basic
+from vkml.tensors.complex import of_parts
 from vkml.tensors.elementwise import abs as abs_of
 from vkml.tensors.elementwise import add, div, eq, isnan, logical_and, logical_or, mul, sub
 from vkml.tensors.operands import BOOL, Operand, check_broadcast, floating, value_as, wrap
@@ -82,7 +83,9 @@ def _bits(x: Scalar) -> Scalar:
 
 def _is_negative(x: Scalar) -> Scalar:
     """Of the sign's bit: true of -0."""
-    return _bits(x) < 0 if x.dtype.is_float else x < 0 if x.dtype.kind == "i" else constant(False, BOOL)
+    if x.dtype.is_float:
+        return _bits(x) < 0
+    return constant(False, BOOL) if x.dtype.kind in "bu" else x < 0
 
 
 def _is_equal(x: Scalar, y: Scalar | float) -> Scalar:
@@ -214,8 +217,7 @@ def signbit(x: Tensor) -> Tensor:
     """Where a number is negative, -0 among them."""
     if x.dtype == BOOL or x.dtype.kind == "u":
         return basic.ne(x, x)
-    kind = x.dtype
-    return _of_values(_is_negative(scalar.argument(0, kind)), [x.value], BOOL)
+    return _of_values(_is_negative(scalar.argument(0, x.dtype)), [x.value], BOOL)
 
 
 def positive(x: Tensor) -> Tensor:
@@ -243,6 +245,8 @@ def nan_to_num(
     x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     """Numbers in the places of NaN and of infinities, by default 0 and the type's ends."""
+    if x.dtype.is_complex:
+        return of_parts(lambda part: nan_to_num(part, nan, posinf, neginf), x)
     if not x.dtype.is_float:
         return x.clone()
     most = float(finfo(x.dtype).max)

@@ -11,6 +11,7 @@ import numpy as np
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted
 from vkml.tensors import tensor as core
+from vkml.tensors.complex import adjoint, of_parts
 from vkml.tensors.elementwise import (
     add,
     div,
@@ -428,7 +429,7 @@ def cov(x: Tensor, *, correction: int = 1) -> Tensor:
     """The covariance of variables [variables, observations]."""
     rows = wrap(floating(x)) if x.ndim > 1 else reshape(wrap(floating(x)), 1, -1)
     off = sub(rows, mean(rows, 1, True))
-    found = div(matmul(off, transpose(off, 0, 1)), builtin_max(rows.shape[1] - correction, 0))
+    found = div(matmul(off, adjoint(off)), builtin_max(rows.shape[1] - correction, 0))
     return found if x.ndim > 1 else reshape(found)
 
 
@@ -438,7 +439,12 @@ def corrcoef(x: Tensor) -> Tensor:
     if not found.ndim:
         return div(found, found)
     deviation = sqrt(found.diagonal())
-    return div(div(found, unsqueeze(deviation, 1)), unsqueeze(deviation, 0)).clamp(-1, 1)
+    found = div(div(found, unsqueeze(deviation, 1)), unsqueeze(deviation, 0))
+    return of_parts(_within_one, found) if found.dtype.is_complex else _within_one(found)
+
+
+def _within_one(x: Tensor) -> Tensor:
+    return x.clamp(-1, 1)
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:

@@ -288,10 +288,18 @@ class Tensor(Operations, RandomInPlace):
         return complex(self.item())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._real_item())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._real_item())
+
+    def _real_item(self) -> Any:
+        found = self.item()
+        if isinstance(found, complex):
+            if found.imag:
+                raise RuntimeError(f"{found} is no real number: use tensor.real, or abs")
+            return found.real
+        return found
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
