@@ -19,14 +19,15 @@ from vkml.tensors import Tensor
 from vkml.tensors.arranging import diagonal, movedim
 from vkml.tensors.complex import adjoint
 from vkml.tensors.elementwise import abs as abs_of
-from vkml.tensors.elementwise import add, div, gt, maximum, mul, ne, pow, reciprocal, sub, where
-from vkml.tensors.operands import INT64, axes_of, axis_of, wrap
+from vkml.tensors.elementwise import add, div, gt, maximum, mul, reciprocal, sub, where
+from vkml.tensors.operands import axis_of, wrap
 from vkml.tensors.products import cross as _cross
 from vkml.tensors.products import matmul, matrix_power, multi_dot, tensordot, vecdot
 from vkml.tensors.reductions import amax, amin, sum
+from vkml.tensors.reductions import norm as _norm
 from vkml.tensors.shapes import reshape, squeeze, transpose, tril, triu, unsqueeze
 from vkml.tensors.statistics import count_nonzero
-from vkml.tracing import apply, apply_all, constant
+from vkml.tracing import apply_all, constant
 
 __all__ = [
     "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals",
@@ -324,31 +325,7 @@ def vector_norm(
         raise RuntimeError(
             f"linalg.vector_norm: floats or complex numbers are needed, not {x.dtype.numpy_name}"
         )
-    given = x if dtype is None else x.to(dtype)
-    axes = axes_of(dim, x.ndim)
-    sizes = abs_of(given)
-    if ord in (math.inf, -math.inf):
-        if x.ndim and not math.prod(x.shape[axis] for axis in axes):
-            if ord < 0:
-                raise RuntimeError("linalg.vector_norm: the least of no elements")
-            return sum(sizes, axes, keepdim)
-        return (amax if ord > 0 else amin)(sizes, axes, keepdim)
-    if ord == 0:
-        return sum(ne(given, 0).to(sizes.dtype), axes, keepdim)
-    if ord == 1:
-        return sum(sizes, axes, keepdim)
-    if ord == 2:
-        if not x.ndim:
-            return sizes
-        return wrap(
-            apply(
-                "ReduceL2",
-                sizes.value if given.dtype.is_complex else given.value,
-                constant(list(axes), INT64),
-                keepdims=int(keepdim),
-            )
-        )
-    return pow(sum(pow(sizes, ord), axes, keepdim), 1 / ord)
+    return _norm(x if dtype is None else x.to(dtype), ord, dim, keepdim)
 
 
 def matrix_norm(

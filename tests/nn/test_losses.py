@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -202,11 +203,23 @@ def test_by_hand() -> None:
     assert far.item() == 0
 
 
-def test_wrong_targets() -> None:
+def test_wrong_targets(device_name: str) -> None:
+    smoothed = functools.partial(functional.cross_entropy, label_smoothing=0.1)
     with pytest.raises(ValueError, match="target has the shape"):
         functional.cross_entropy(vkml.ones(3, 4), vkml.zeros(4, dtype=vkml.int64))
     with pytest.raises(ValueError, match="probabilities"):
         functional.cross_entropy(vkml.ones(3, 4), vkml.ones(3))
+    scores = vkml.ones(2, 3, device=device_name)
+    for loss in (functional.cross_entropy, functional.nll_loss, smoothed):
+        for label in (-1, 3):
+            with pytest.raises(IndexError):
+                loss(scores, vkml.tensor([0, label], device=device_name)).item()
+        labels = vkml.tensor([0, -1], device=device_name)
+        assert loss(scores, labels, ignore_index=-1).isfinite().item()
+        with pytest.raises(RuntimeError, match="each of the 3 classes"):
+            loss(scores, vkml.tensor([0, 1]), weight=vkml.ones(2))
+    many = vkml.zeros(1, 300)
+    assert functional.nll_loss(many, vkml.tensor([255], dtype=vkml.uint8)).item() == 0
     with pytest.raises(ValueError, match="reduction"):
         functional.mse_loss(vkml.ones(3), vkml.ones(3), reduction="max")
     with pytest.raises(ValueError, match="reduction"):

@@ -281,6 +281,12 @@ def test_lists_and_dictionaries_of_parameters() -> None:
     assert list(named.state_dict()) == ["a", "b"] and isinstance(named["b"], nn.Parameter) and "a" in named
     del named["a"]
     assert list(named) == ["b"] and [key for key, _ in named.items()] == ["b"] and len(named) == 1
+    named.update(nn.ParameterDict({"c": vkml.ones(1)}))
+    held = named.pop("b")
+    assert isinstance(held, nn.Parameter) and list(named.keys()) == ["c"]
+    assert [value.shape for value in named.values()] == [(1,)]
+    ours += [held]
+    assert len(ours) == 5 and ours[4] is held
 
 
 @pytest.mark.parametrize("package", ["vkml", "torch"])
@@ -321,13 +327,27 @@ def test_containers_are_changed(package: str) -> None:
         assert held(made) == [("0", a)]
         made.extend([b, c])
         assert type(made[1:]) is type(made) and list(made[1:]) == [b, c]
-    assert made.pop(0) is a and held(made) == [("0", b), ("1", c)]
+        assert made.pop(0) is a and held(made) == [("0", b), ("1", c)]
+        assert type(made + kind(d)) is type(made) and list(made + kind(d)) == [b, c, d]
+        made += kind(d)
+        assert held(made) == [("0", b), ("1", c), ("2", d)] and held(made.pop(slice(1, 3)))[-1][1] is d
+        assert held(made) == [("0", b)]
+        with pytest.raises(IndexError):
+            made[1]
+    assert list(layers.Sequential(a, b) * 2) == [a, b, a, b]
+    with pytest.raises(IndexError):
+        layers.Sequential(a).insert(2, b)
     named = layers.ModuleDict({"a": a, "b": b})
     named["a"] = c
     named.update({"d": d})
     assert named.pop("b") is b and list(named.keys()) == ["a", "d"] and list(named.values()) == [c, d]
     del named["a"]
     assert held(named) == [("d", d)] and "a" not in named
+    named.update([("e", a)])
+    named.update(layers.ModuleDict({"f": b}))
+    assert list(named.items()) == [("d", d), ("e", a), ("f", b)]
+    named.clear()
+    assert not len(named)
 
 
 @pytest.mark.parametrize("package", ["vkml", "torch"])

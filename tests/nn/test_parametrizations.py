@@ -180,6 +180,12 @@ def test_what_does_not_fit() -> None:
 # -- those that there are ------------------------------------------------------------------------------------
 
 
+def test_weight_norm_of_an_axis_that_is_not_there() -> None:
+    for dim in (2, -2):
+        with pytest.raises(IndexError, match="2 axes"):
+            parametrizations.weight_norm(nn.Linear(2, 3), dim=dim)
+
+
 @pytest.mark.parametrize("dim", [0, 1, None])
 def test_weight_norm(dim: int | None, device_name: str) -> None:
     layer = nn.Conv2d(3, 4, 2).to(device_name)

@@ -113,7 +113,7 @@ def test_captured(device_name: str, kind: str) -> None:
 
 def test_against_torch() -> None:
     torch = pytest.importorskip("torch")
-    for norm in (0.5, 2, float("inf")):
+    for norm in (0, 0.5, 2, float("inf")):
         params = [torch.zeros(shape, requires_grad=True) for shape in SHAPES]
         for param, gradient in zip(params, GRADIENTS, strict=True):
             param.grad = torch.tensor(gradient)

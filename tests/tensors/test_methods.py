@@ -51,6 +51,17 @@ def test_edges_are_pytorchs() -> None:
     pair = vkml.tensor([1.0, 2.0])
     assert vkml.var(pair, 0, correction=3).item() == vkml.std(pair, 0, correction=2).item() == INF
     assert vkml.var(pair[:1], 0).isnan().item() and vkml.var(pair[:0]).isnan().item()
+    rows = vkml.tensor([[3.0, -4.0], [0.0, 0.0]])
+    for norm in (vkml.norm, vkml.linalg.vector_norm):
+        found = {p: norm(rows, p, 1).tolist() for p in (0, 1, 2, INF, -INF)}
+        assert found == {0: [2, 0], 1: [7, 0], 2: [5, 0], INF: [4, 0], -INF: [3, 0]}
+        assert (
+            norm(rows[0, 1], 0).item() == 1
+            and norm(rows[0, 1], 3).item() == norm(rows[0, 1], -INF).item() == 4
+        )
+        assert norm(rows[:0], INF).item() == norm(rows[:0], 0).item() == 0
+        with pytest.raises(RuntimeError, match="no elements"):
+            norm(rows[:0], -INF)
     nothing = pair[:0]
     assert [len(vkml.split(nothing, 0)), len(vkml.split(nothing, 2)), len(nothing.chunk(3))] == [1, 1, 3]
     assert [part.tolist() for part in pair.chunk(5)] == [[1], [2]]

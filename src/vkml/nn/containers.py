@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from vkml.nn.module import Module, Parameter
 from vkml.tensors import Tensor
@@ -50,9 +50,28 @@ class Sequential(Module):
     def insert(self, index: int, module: Module) -> Sequential:
         """Puts one before another; all are then numbered anew."""
         found = list(self)
+        if not -len(found) <= index <= len(found):
+            raise IndexError(f"Index out of range: {index}")
         found.insert(index, module)
         _number(self, found)
         return self
+
+    def pop(self, index: int | slice) -> Any:
+        """Takes one out, or several."""
+        found = self[index]
+        del self[index]
+        return found
+
+    def __add__(self, other: Sequential) -> Sequential:
+        return Sequential(*self, *other)
+
+    def __iadd__(self, other: Sequential) -> Sequential:
+        return self.extend(list(other))
+
+    def __mul__(self, times: int) -> Sequential:
+        if times <= 0:
+            raise ValueError(f"a Sequential is repeated once at least, not {times} times")
+        return Sequential(*list(self) * times)
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -113,11 +132,17 @@ class ModuleList(Module):
         found.insert(index, module)
         _number(self, found)
 
-    def pop(self, index: int) -> Module:
-        """Takes one out."""
-        found: Module = self[index]
+    def pop(self, index: int | slice) -> Any:
+        """Takes one out, or several."""
+        found = self[index]
         del self[index]
         return found
+
+    def __add__(self, other: Iterable[Module]) -> ModuleList:
+        return ModuleList([*self, *other])
+
+    def __iadd__(self, other: Iterable[Module]) -> ModuleList:
+        return self.extend(list(other))
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -138,56 +163,75 @@ class ModuleList(Module):
         _number(self, found)
 
 
-class ModuleDict(Module):
-    """Modules by name."""
+Held = TypeVar("Held")
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+
+class _Named(Module, Generic[Held]):
+    """What is held by name."""
+
+    def _table(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def __init__(self, held: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
         super().__init__()
-        for name, module in (modules or {}).items():
-            self.add_module(name, module)
+        self.update(held or {})
 
-    def __getitem__(self, name: str) -> Module:
-        found = self._modules[name]
-        assert found is not None
+    def __getitem__(self, name: str) -> Held:
+        found: Held = self._table()[name]
         return found
 
-    def __setitem__(self, name: str, module: Module) -> None:
-        self.add_module(name, module)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._modules
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise NotImplementedError
 
     def __delitem__(self, name: str) -> None:
-        del self._modules[name]
+        del self._table()[name]
 
-    def pop(self, name: str) -> Module:
+    def __len__(self) -> int:
+        return len(self._table())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table()
+
+    def pop(self, name: str) -> Held:
         """Takes one out."""
         found = self[name]
         del self[name]
         return found
 
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+    def update(self, held: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Adds several, in the place of those of the same names."""
-        for name, module in dict(modules).items():
-            self[name] = module
+        pairs = held.items() if isinstance(held, Mapping | _Named) else held
+        for name, value in pairs:
+            self[name] = value
+
+    def clear(self) -> None:
+        """Takes all out."""
+        self._table().clear()
 
     def keys(self) -> Iterable[str]:
         """Names."""
-        return self._modules.keys()
+        return self._table().keys()
 
-    def values(self) -> Iterable[Module]:
-        """Modules."""
-        return _all(self)
+    def values(self) -> Iterable[Held]:
+        """What is held."""
+        return list(self._table().values())
 
-    def items(self) -> Iterable[tuple[str, Module]]:
-        """Names and modules."""
-        return [(name, self[name]) for name in self]
+    def items(self) -> Iterable[tuple[str, Held]]:
+        """Names, and what is held by them."""
+        return list(self._table().items())
+
+
+class ModuleDict(_Named[Module]):
+    """Modules by name."""
+
+    def _table(self) -> dict[str, Any]:
+        return self._modules
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add_module(name, module)
 
 
 def _parameter(value: Tensor) -> Parameter:
@@ -212,6 +256,9 @@ class ParameterList(Module):
             self.append(value)
         return self
 
+    def __iadd__(self, other: Iterable[Tensor]) -> ParameterList:
+        return self.extend(list(other))
+
     def __len__(self) -> int:
         return len(self._parameters)
 
@@ -229,34 +276,11 @@ class ParameterList(Module):
         self._parameters[str(range(len(self))[index])] = _parameter(value)
 
 
-class ParameterDict(Module):
+class ParameterDict(_Named[Parameter]):
     """Parameters by name; tensors become such."""
 
-    def __init__(self, values: Mapping[str, Tensor] | None = None) -> None:
-        super().__init__()
-        for name, value in (values or {}).items():
-            self[name] = value
-
-    def __getitem__(self, name: str) -> Parameter:
-        found = self._parameters[name]
-        assert found is not None
-        return found
+    def _table(self) -> dict[str, Any]:
+        return self._parameters
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.register_parameter(name, _parameter(value))
-
-    def __delitem__(self, name: str) -> None:
-        del self._parameters[name]
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._parameters
-
-    def items(self) -> Iterable[tuple[str, Parameter]]:
-        """Names and parameters."""
-        return [(name, self[name]) for name in self]

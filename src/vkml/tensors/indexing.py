@@ -96,14 +96,16 @@ def _is_array(entry: Any) -> bool:
 
 
 def _as_tensor(entry: Any) -> Tensor:
-    if not isinstance(entry, core.Tensor):
+    if isinstance(entry, core.Tensor):
+        found = entry
+    else:
         array = np.array(entry)
         if isinstance(entry, list) and not array.size:
             array = array.astype(np.int64)  # a list of nothing has no type of its own
-        entry = core.Tensor(value_of(array))
-    if not entry.dtype.is_integer and entry.dtype != dtypes.BOOL:
-        raise IndexError(f"tensors that are indices hold integers or bools, not {entry.dtype.numpy_name}")
-    return entry
+        found = core.Tensor(value_of(array))
+    if not found.dtype.is_integer and found.dtype != dtypes.BOOL:
+        raise IndexError(f"tensors that are indices hold integers or bools, not {found.dtype.numpy_name}")
+    return found
 
 
 def _parsed(x: Tensor, index: Any) -> tuple[list[Range], list[int], dict[int, Tensor]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted, reshaped
 from vkml.ir.size import Size
-from vkml.tensors.elementwise import abs, div, gt, mul, pow, sqrt, sub
+from vkml.tensors.elementwise import abs, div, gt, mul, ne, pow, sqrt, sub
 from vkml.tensors.operands import BOOL, INT64, axes_of, axis_of, floating, value_as, wrap
 from vkml.tracing import EMITTER, Traced, apply, constant
 
@@ -124,16 +124,26 @@ def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Ten
 
 
 def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-    """The p-norm over axes."""
-    axes = axes_of(dim, x.ndim)
-    if not x.ndim or x.dtype.is_complex:
-        sizes = abs(wrap(floating(x)))
-        return norm(sizes, p, dim, keepdim) if x.ndim else sizes
+    """The p-norm over axes, of all elements where none are named: (Σ |x|ᵖ)^(1/p).
+
+    That of 0 is the number of elements that are not 0, those of ±inf the greatest and the smallest |x|.
+    """
+    axes, given = axes_of(dim, x.ndim), wrap(floating(x))
+    if p == 0:
+        return sum(ne(given, 0), axes, keepdim, dtype=dtypes.real_of(given.dtype))
+    if given.dtype.is_complex or not x.ndim:
+        given = abs(given)
+    if not x.ndim:
+        return given
     if p in (1, 2):
-        return wrap(_reduced(f"ReduceL{int(p)}", floating(x), axes, keepdim))
-    if p == math.inf:
-        return amax(abs(x), axes, keepdim)
-    return pow(sum(pow(abs(x), p), axes, keepdim), 1 / p)
+        return wrap(_reduced(f"ReduceL{int(p)}", given.value, axes, keepdim))
+    if p in (math.inf, -math.inf):
+        if math.prod(x.shape[axis] for axis in axes):
+            return (amax if p > 0 else amin)(abs(given), axes, keepdim)
+        if p < 0:
+            raise RuntimeError("norm: the least of no elements")
+        return sum(given, axes, keepdim)
+    return pow(sum(pow(abs(given), p), axes, keepdim), 1 / p)
 
 
 def softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:

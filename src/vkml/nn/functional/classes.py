@@ -24,6 +24,7 @@ def nll_loss(
         ignore_index: a target that does not count.
         reduction: "mean", "sum" or "none".
     """
+    _check_weight(weight, input.shape[1 if input.ndim > 1 else 0])
     return _of_classes(input, target, weight, ignore_index, reduction, 0.0)
 
 
@@ -44,6 +45,7 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is {label_smoothing}, it must lie in [0, 1]")
     axis = 1 if input.ndim > 1 else 0
+    _check_weight(weight, input.shape[axis])
     if not target.dtype.is_float:
         if not label_smoothing:
             return _of_scores(input, target, weight, ignore_index, reduction)
@@ -77,7 +79,7 @@ def _of_scores(
         found = _of_scores(op.unsqueeze(input, 0), op.unsqueeze(target, 0), weight, ignore_index, reduction)
         return op.squeeze(found, 0) if reduction == "none" else found
     _check_classes(input, target)
-    labels = target if target.dtype in (INT32, INT64) else target.to(INT64)
+    labels = _labels(target)
 
     def loss(reduction: str) -> Tensor:
         values = input.value, labels.value
@@ -116,8 +118,12 @@ def _of_classes(
         found = _of_classes(logs, target, weight, ignore_index, reduction, smoothing)
         return op.squeeze(found, 0) if reduction == "none" else found
     _check_classes(logs, target)
+    target = _labels(target)
     counts = op.ne(target, ignore_index)
     there = op.where(counts, target, 0)
+    there = op.where(
+        op.lt(there, 0), logs.shape[1], there
+    )  # which is reported, and does not count from the end
     picked = op.squeeze(op.gather(logs, 1, op.unsqueeze(there, 1)), 1)
     factor = _factor(target, weight, ignore_index, logs.dtype)
     # By shares, not of the sum: so the gradient needs the classes alone, and waits for no sum of the logits.
@@ -128,6 +134,16 @@ def _of_classes(
         even = op.where(counts, even if total is None else op.div(even, total), 0.0)
         loss = op.add(op.mul(loss, 1 - smoothing), even)
     return reduced(loss, "sum" if reduction == "mean" else reduction)
+
+
+def _labels(target: Tensor) -> Tensor:
+    """Classes in a type that has numbers for all of them."""
+    return target if target.dtype in (INT32, INT64) else target.to(INT64)
+
+
+def _check_weight(weight: Tensor | None, classes: int) -> None:
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise RuntimeError(f"there is a weight for each of the {classes} classes, not {list(weight.shape)}")
 
 
 def _check_classes(input: Tensor, target: Tensor) -> None:

@@ -67,6 +67,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
     Raises:
         ValueError: there is no such weight.
+        IndexError: it has no such axis.
 
     Source: T. Salimans, D. Kingma, "Weight normalization", 2016.
 
@@ -76,6 +77,9 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
         >>> layer.parametrizations.weight.original0.shape
         vkml.Size([40, 1])
     """
+    rank = _tensor_of(module, name).ndim
+    if dim is not None and not -1 <= dim < rank:
+        raise IndexError(f"weight_norm: dim has to be None or an axis of a weight of {rank} axes, not {dim}")
     return register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
 
