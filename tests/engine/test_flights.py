@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import vkml
 import vkml.onnx
 from tests.control_models import model
 from tests.patience import patience
+from vkml.engine import flight as flight_room
 from vkml.engine import programs
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray
@@ -22,6 +24,8 @@ from vkml.engine.plan import Plan
 from vkml.engine.programs import VulkanBound
 from vkml.engine.sketch import Sketch
 from vkml.errors import Fail, OutOfMemory
+from vkml.ir import TensorType
+from vkml.ir.dtypes import FLOAT32
 
 Array = np.ndarray[Any, Any]
 WIDTH = 64
@@ -238,6 +242,19 @@ def test_what_a_gpu_reads_again_stays_there(
             np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
     assert (DeviceArray in given[1]) == (x.nbytes >= RESIDENT_BYTES) == (width == 256)
     assert given[:2] == given[2:]
+
+
+def test_a_value_stays_on_its_device_after_one_was_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of results that the caller has got is his; the next run has other memory for them there."""
+    monkeypatch.setattr(flight_room, "DeviceArray", lambda on, dtype, shape: SimpleNamespace(shape=shape))
+    flight = Flight([], {"large": TensorType(FLOAT32, (4,)), "small": TensorType(FLOAT32, (3,))})
+    program: Any = SimpleNamespace(on=None)
+    first = flight._hold(program, "large", {}, 16)
+    assert first is not None and flight._hold(program, "large", {}, 16) is first
+    flight._held.pop("large")  # as a run does with what is wanted
+    second = flight._hold(program, "large", {}, 16)
+    assert second is not None and second is not first
+    assert flight._hold(program, "small", {}, 16) is flight._hold(program, "small", {}, 16) is None
 
 
 def test_what_stays_on_a_gpu_is_fetched_before_the_next_run_may_write_there(

@@ -325,8 +325,8 @@ class Flight(Turn):
         shape = tuple([concrete(dim, known) for dim in type_.dims])
         if found is None or found.shape != shape:
             self._held.pop(name, None)
-            self._small.add(name)
             if int(np.prod(shape, dtype=np.int64)) * type_.dtype.storage.itemsize < least:
+                self._small.add(name)
                 return None
             found = self._held[name] = DeviceArray(program.on, type_.dtype, shape)
         return found
