@@ -59,6 +59,19 @@ def test_a_bar(monkeypatch: pytest.MonkeyPatch, has_colour: bool) -> None:
     assert drawn.getvalue().count("\x1b[?25l") == drawn.getvalue().count("\x1b[?25h")  # the cursor is back
 
 
+def test_what_a_checkpoint_has_was_not_done_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rate and time left are those of the steps since, of which this one took two minutes."""
+    now = iter(range(0, 600, 60))
+    monkeypatch.setattr(display.time, "perf_counter", lambda: float(next(now)))
+    drawn = io.StringIO()
+    bar = display.Bar(1, Console(file=drawn, force_terminal=True, width=100), "cpu")
+    with bar:
+        bar.begin(1, 100, "", done=90, samples=90 * 6000)
+        bar.step(91, 91 * 6000, dict)
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
+        assert re.search(r"91/100 +50/s 18:00", text)
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [(0.4, "0"), (999, "999"), (1234, "1.23k"), (99_960, "100k"), (4.56e6, "4.56M"), (2e9, "2G")],

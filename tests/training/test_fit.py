@@ -344,6 +344,18 @@ def test_datasets_and_their_loaders(device_name: str) -> None:
         vkml.fit(perceptron(), data, "cross_entropy", validation=0.001, **given)
 
 
+def test_a_model_is_judged_by_all_kinds_of_data() -> None:
+    """Items of a dataset are no batches; what cannot be gone through is an error that says so."""
+    arrays, model = classes(60), perceptron()
+    data = vkml.data.TensorDataset(*(vkml.tensor(part) for part in arrays))
+    wanted = vkml.training.evaluate(model, arrays, "cross_entropy", metrics="accuracy")
+    for given in (data, vkml.data.DataLoader(data, 7)):
+        found = vkml.training.evaluate(model, given, "cross_entropy", metrics="accuracy")
+        assert found == pytest.approx(wanted, rel=1e-5)
+    with pytest.raises(InvalidArgument, match="batches that can be gone through"):
+        vkml.training.evaluate(model, 3, "cross_entropy")
+
+
 def test_arrays_of_float64_come_in_the_models_type() -> None:
     x, y = line(16)
     history = vkml.fit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -102,13 +102,31 @@ class ArrayBatches:
             yield _taken(self._data, chosen)
 
 
-def loaded(data: Any, batch_size: int, shuffle: bool, seed: int) -> Any:
-    """Batches of a dataset of `vkml.data`; anything else as it is."""
-    if not isinstance(data, Dataset):
-        return data
-    is_stream = isinstance(data, IterableDataset)
-    generator = Generator().manual_seed(seed)
-    return DataLoader(data, batch_size, shuffle and not is_stream, generator=generator)
+def batches_of(data: Any, what: str, batch_size: int, shuffle: bool, seed: int) -> Any:
+    """Batches of all samples, arrays or a dataset of `vkml.data`; what gives batches itself as it is.
+
+    Args:
+        data: it.
+        what: it is, for errors.
+        batch_size: where the data are all samples.
+        shuffle: likewise.
+        seed: of orders, likewise.
+
+    Raises:
+        InvalidArgument: the data cannot be gone through.
+    """
+    if is_arrays(data):
+        return ArrayBatches(data, batch_size, shuffle, seed)
+    if isinstance(data, Dataset):
+        is_stream = isinstance(data, IterableDataset)
+        generator = Generator().manual_seed(seed)
+        return DataLoader(data, batch_size, shuffle and not is_stream, generator=generator)
+    if not isinstance(data, Iterable):
+        raise InvalidArgument(
+            f"{what} are batches that can be gone through, or a tuple of inputs and targets, not "
+            f"{type(data).__name__}"
+        )
+    return data
 
 
 def held_out(data: Any, share: float, seed: int) -> tuple[Any, Any]:

@@ -47,13 +47,15 @@ class Display:
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
 
-    def begin(self, epoch: int, steps: int | None, what: str) -> None:
-        """A round over data begins.
+    def begin(self, epoch: int, steps: int | None, what: str, done: int = 0, samples: int = 0) -> None:
+        """A round over data begins, or goes on.
 
         Args:
             epoch: its number, from 1.
             steps: of the round, None where that is not known.
             what: the round is for: "" for training.
+            done: steps of it that a checkpoint has.
+            samples: of these.
         """
 
     def step(self, done: int, samples: int, numbers: Callable[[], Numbers]) -> None:
@@ -107,15 +109,16 @@ class Bar(Display):
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._epoch, self._steps, self._what = 0, 0, ""
+        self._before = 0, 0
         self._begun = self._drawn = 0.0
 
-    def begin(self, epoch: int, steps: int | None, what: str) -> None:
+    def begin(self, epoch: int, steps: int | None, what: str, done: int = 0, samples: int = 0) -> None:
         if self._progress is None:
             self._progress = _bar(self._console)
             self._progress.start()
             self._task = self._progress.add_task("", total=steps, **_EMPTY)
         assert self._task is not None
-        self._epoch, self._what = epoch, what
+        self._epoch, self._what, self._before = epoch, what, (done, samples)
         self._begun = self._drawn = time.perf_counter()
         if not what:
             self._steps = steps or 0
@@ -130,14 +133,15 @@ class Bar(Display):
         shown = "  ".join(f"{name} {value:.4g}" for name, value in list(numbers().items())[:2])
         seconds = time.perf_counter() - self._begun
         left = ""
+        before, samples_before = self._before
         if self._steps and not self._what:
             steps = self._steps * (self.epochs - self._epoch + 1) - done
-            left = _clock(steps * seconds / done)
+            left = _clock(steps * seconds / (done - before))
         self._progress.update(
             self._task,
             completed=done,
             numbers=shown,
-            rate=f"{_short(samples / seconds)}/s",
+            rate=f"{_short((samples - samples_before) / seconds)}/s",
             left=left,
             memory=_memory(self._device),
         )

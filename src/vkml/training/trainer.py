@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from vkml.tensors.random import randint
 from vkml.tensors.tensor import device_name
 from vkml.tracing import precision as products
 from vkml.training.arguments import half_type, loss_function, optimizer_of, takes_probabilities
-from vkml.training.batches import ArrayBatches, held_out, is_arrays, loaded, parts_of
+from vkml.training.batches import ArrayBatches, batches_of, held_out, is_arrays, parts_of
 from vkml.training.callbacks import Callback, LRSchedule
 from vkml.training.checkpoint import Checkpoint, checkpoints_in, read_checkpoint
 from vkml.training.display import Display, display_of
@@ -134,8 +134,7 @@ def evaluate(
     model.to(where)
     found = metrics_of(metrics, 0.5 if takes_probabilities(loss) else 0.0)
     judging = Judging(model, _loss_on(loss, where), found, device=where, half=half_type(precision), jit=jit)
-    if is_arrays(data):
-        data = ArrayBatches(data, batch_size, False, 0)
+    data = batches_of(data, "data", batch_size, False, 0)
     total, samples = 0.0, 0
     was_training = model.training
     model.eval()
@@ -229,17 +228,12 @@ class Trainer:
             data = ArrayBatches(data, batch_size, shuffle, self._seed)
         if isinstance(validation, float | int) and not isinstance(validation, bool):
             data, validation = held_out(data, validation, self._seed)
-        elif is_arrays(validation):
-            validation = ArrayBatches(validation, batch_size, False, self._seed)
-        data = loaded(data, batch_size, shuffle, self._seed)
-        validation = loaded(validation, batch_size, False, self._seed)
-        for what, given in (("data", data), ("validation", validation)):
-            if given is not None and not isinstance(given, Iterable):
-                raise InvalidArgument(
-                    f"{what} are batches that can be gone through, or a tuple of inputs and targets, not "
-                    f"{type(given).__name__}"
-                )
-        self._data, self._validation = data, validation
+        self._data = batches_of(data, "data", batch_size, shuffle, self._seed)
+        self._validation = (
+            None
+            if validation is None
+            else batches_of(validation, "validation", batch_size, False, self._seed)
+        )
 
     # -- for callbacks --------------------------------------------------------------------------------------
 
@@ -405,7 +399,7 @@ class Trainer:
             batches = itertools.islice(batches, self._limit - self._done)
         self._open = batches
         total = _length(self._data, self._limit)
-        self._display.begin(self.epoch, total, "")
+        self._display.begin(self.epoch, total, "", self._done, self._samples)
         watching = [each for each in self._callbacks if type(each).on_step_end is not Callback.on_step_end]
         for inputs, target, count in batches:
             loss = self._learn(inputs, target, count)
