@@ -144,6 +144,25 @@ def test_sums_of_many_batches_stay_exact() -> None:
     assert metric.value() == pytest.approx((1e5 + 300) / 3001, rel=1e-7)
 
 
+def test_counts_go_beyond_32_bits(device_name: str) -> None:
+    """As those of an epoch of pictures whose pixels are classes."""
+
+    class Pixels(Metric):
+        def observe(self, output: Any, target: Any) -> None:
+            self._count("all", target)
+
+        def value(self) -> float:
+            return float(self._read("all"))
+
+    metric = Pixels("pixels")
+    amount = vkml.tensor(2**30 - 1, dtype=vkml.int32, device=device_name)
+    for _ in range(5):
+        metric.observe(amount, amount)
+    again = Pixels("again")
+    again.load_state(metric.state(), device_name)
+    assert metric.value() == again.value() == 5 * (2**30 - 1)
+
+
 def test_functions_are_averaged_by_samples(device_name: str) -> None:
     def middle(output: vkml.Tensor, target: vkml.Tensor) -> vkml.Tensor:
         return (output[:, 0] - target).mean()

@@ -17,6 +17,7 @@ from vkml.tensors.creation import arange, full, zeros
 from vkml.training.arguments import alike, chosen
 
 Array = np.ndarray[Any, Any]
+_CARRY = 1 << 30
 
 
 class Metric:
@@ -59,8 +60,16 @@ class Metric:
         self._sums = {name: tensor.to(device).clone() for name, tensor in state.items()}
 
     def _count(self, name: str, counts: Tensor) -> None:
-        """Adds counts of a batch to a sum of int32."""
-        self._sum(name, counts, INT32).add_(counts.to(INT32))
+        """Adds counts of a batch, each below 2³⁰, to a sum: its last 30 bits, and what they carried.
+
+        An epoch of pictures of which each pixel counts has more than an int32 holds, and not all devices have
+        int64.
+        """
+        low, high = self._sum(name, counts, INT32), self._sum(f"{name} carried", counts, INT32)
+        after = low + counts.to(INT32)
+        carried = (after >= _CARRY).to(INT32)
+        high.add_(carried)
+        low.copy_(after - carried * _CARRY)
 
     def _add(self, name: str, amount: Tensor) -> None:
         """Adds to a sum of float32 together with what earlier additions rounded off (Kahan 1965)."""
@@ -76,8 +85,11 @@ class Metric:
         return self._sums[name]
 
     def _read(self, name: str) -> Array:
-        found = self._sums.get(name)
-        return np.zeros(()) if found is None else found.detach().numpy().astype(np.float64)
+        parts = [self._sums.get(each) for each in (name, f"{name} carried")]
+        low, high = (
+            np.zeros(()) if each is None else each.detach().numpy().astype(np.float64) for each in parts
+        )
+        return np.asarray(low + high * _CARRY)
 
 
 def _ratio(part: Any, whole: Any) -> float:
