@@ -197,6 +197,8 @@ def test_wrong_arguments() -> None:
         _ = vkml.ops.nothing
     with pytest.raises(TypeError, match="unexpected"):
         vkml.ops.relu(A, size=3)
+    with pytest.raises(TypeError, match="unhashable type: 'dict'"):
+        vkml.ops.softmax(A, {})
 
 
 def test_results_are_the_caller_s(device_name: str) -> None:

@@ -142,6 +142,8 @@ def test_what_does_not_fit() -> None:
         (lambda: vb.vulkan_matmul(x, x, y), "m, k and n are needed"),
         (lambda: vb.vulkan_layernorm(x, x, x, y, 4), "no rows of 4"),
         (lambda: vb.vulkan_maxpool(x, y, 3, 2, 1, 4, 1, 1, 1), "the result is"),
+        (lambda: vb.vulkan_maxpool(x, y, 3, 2, 1, 2, 2, 0, 1), "from window to window"),
+        (lambda: vb.vulkan_conv2d(x, x[:4], y, 3, 2, 1, 1, 2, 0, 0), "from window to window"),
         (lambda: vb.vulkan_dropout(x, y, 1.5), "from 0 to 1"),
     ):
         with pytest.raises(OperandError, match=text) as found:

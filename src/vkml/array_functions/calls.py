@@ -212,8 +212,17 @@ class _Call:
 
 
 def _hashable(settings: Sequence[Any]) -> tuple[Any, ...]:
-    """Settings with tuples in the places of lists."""
-    return tuple([_hashable(one) if isinstance(one, list | tuple) else one for one in settings])
+    """Settings with tuples in the places of lists and of small arrays.
+
+    Raises:
+        TypeError: one is no number, text or list of such.
+    """
+    made = []
+    for one in settings:
+        given = one.tolist() if isinstance(one, np.ndarray) else one
+        made.append(_hashable(given) if isinstance(given, list | tuple) else given)
+        hash(made[-1])
+    return tuple(made)
 
 
 def _pending(value: Traced, device: Device | None) -> Traced:

@@ -248,7 +248,7 @@ def vulkan_conv2d(
     x = _as(name, "input", _input(name, "input", input), input_height, input_width, input_channels)
     k = _input(name, "kernel", kernel)
     k = _as(name, "kernel", k, output_channels, kernel_size, kernel_size, input_channels)
-    made = [(size + 2 * padding - kernel_size) // stride + 1 for size in (input_height, input_width)]
+    made = [_windows(name, size + 2 * padding, kernel_size, stride) for size in (input_height, input_width)]
     _run(_CONV2D, [x, k], output, (*made, output_channels), int(padding), int(stride))
 
 
@@ -293,8 +293,15 @@ def _pooled(
     steps: tuple[int, int],
 ) -> None:  # fmt: skip
     x = _as(function.name, "input", _input(function.name, "input", input), *dims)
-    made = [(size - own) // step + 1 for size, own, step in zip(dims, window, steps, strict=False)]
+    made = [_windows(function.name, *each) for each in zip(dims, window, steps, strict=False)]
     _run(function, [x], output, (*made, dims[2]), window, steps)
+
+
+def _windows(function: str, size: int, window: int, step: int) -> int:
+    """How many windows there are along an axis."""
+    if step < 1:
+        raise OperandError(f"{function}: from window to window there are {step} places, not 1 or more")
+    return (size - window) // step + 1
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
