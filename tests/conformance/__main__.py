@@ -21,8 +21,10 @@ from tests.conformance.expected import (
     Outcome,
     expectation_of,
     expectations,
+    known_fallbacks,
     outcome_of,
     stale,
+    unexpected_fallbacks,
 )
 from tests.conformance.sample import sample
 from tests.conformance.suite import Case, suite
@@ -37,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pattern", default="*", help="of the cases' names, as in 'test_conv_*'")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time; 0: none")
     parser.add_argument("--sample", action="store_true", help="only the cases that make test runs")
+    parser.add_argument("--fallbacks", action="store_true", help="list what the device has no kernel for")
     parser.add_argument("--seconds", type=float, default=workers.SECONDS, help="that a case may take")
     options = parser.parse_args(arguments)
     cases = suite()
@@ -55,8 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {verdict.name: verdict for verdict in _followed(verdicts, len(names))}
     wrong = stale(cases, listed)
     print("\n".join(summary(cases, found, options.device, listed, wrong, time.monotonic() - start)))
+    known = known_fallbacks()
+    unlisted = {
+        name: texts
+        for name, verdict in found.items()
+        if (texts := unexpected_fallbacks(cases[name], verdict, options.device, known))
+    }
+    print("\n".join(fallback_lines(found, unlisted, is_whole=options.fallbacks)))
     outcomes = outcomes_of(cases, found, options.device, listed)
-    return 0 if names and not wrong and all(outcome.is_good for outcome in outcomes.values()) else 1
+    is_good = not wrong and not unlisted and all(outcome.is_good for outcome in outcomes.values())
+    return 0 if names and is_good else 1
 
 
 class Judging:
@@ -129,6 +140,29 @@ def summary(
             head = f"          {count:6}  "
             yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
     yield f"{len(outcomes):6}  cases in {seconds:.0f} s"
+
+
+def fallback_lines(
+    found: Mapping[str, Verdict], unlisted: Mapping[str, Sequence[str]], *, is_whole: bool
+) -> Iterator[str]:
+    """The lines that say how many cases the CPU had to help with, and which of them are not listed.
+
+    Args:
+        found: name → verdict.
+        unlisted: name → what fell back though no list says so.
+        is_whole: whether all are shown, by operator and reason.
+    """
+    falling = [verdict for verdict in found.values() if verdict.fallbacks]
+    yield f"{len(falling):6}  fell back to the CPU, {len(unlisted)} of them are not in expected_fallbacks.txt"
+    for name, texts in sorted(unlisted.items()):
+        yield from textwrap.wrap(f"{name}: {'; '.join(texts)}", WIDTH, subsequent_indent="    ")
+    if is_whole:
+        by_reason = Counter(text for verdict in falling for text in verdict.fallbacks)
+        for text, count in by_reason.most_common():
+            yield from textwrap.wrap(f"{count:6}  {text}", WIDTH, subsequent_indent=" " * 8)
+            for verdict in falling:
+                if text in verdict.fallbacks:
+                    yield f"        {verdict.name}"
 
 
 def _where(verdict: Verdict) -> str:

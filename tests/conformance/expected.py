@@ -13,6 +13,7 @@ from tests.conformance.suite import Case
 from tests.conformance.verdict import Verdict
 
 LIST = Path(__file__).parent / "expected_failures.txt"
+FALLBACKS = Path(__file__).parent / "expected_fallbacks.txt"
 _HEADING = re.compile(r"\[(?P<failure>\w+)(?: on (?P<devices>[\w, ]+))?\] (?P<reason>.+)")
 
 
@@ -84,6 +85,28 @@ def expectations(text: str | None = None) -> list[Expectation]:
         devices = tuple(each.strip() for each in (heading["devices"] or "").split(",") if each.strip())
         found.append(Expectation(number, name, bool(kind), heading["failure"], devices, heading["reason"]))
     return found
+
+
+def unexpected_fallbacks(
+    case: Case, verdict: Verdict, device: str, listed: Sequence[Expectation]
+) -> list[str]:
+    """What fell back to the CPU though the list of fallbacks, whose headings name operators, does not say so.
+
+    Args:
+        case: of the suite.
+        verdict: on the case.
+        device: its kind.
+        listed: the lines of `FALLBACKS`. Devices that none is about may lack any kernel.
+    """
+    if not any(device in line.devices for line in listed):
+        return []
+    known = {line.failure for line in listed if line.holds_on(device) and line.matches(case)}
+    return [text for text in verdict.fallbacks if text.partition(":")[0] not in known]
+
+
+def known_fallbacks() -> list[Expectation]:
+    """The lines of `FALLBACKS`."""
+    return expectations(FALLBACKS.read_text())
 
 
 def expectation_of(case: Case, device: str, listed: Sequence[Expectation]) -> Expectation | None:

@@ -27,17 +27,17 @@ def judge(case: Case, device: str) -> Verdict:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            devices = _run(case, device)
+            devices, fallbacks = _run(case, device)
     except Exception as error:
         return Verdict(case.name, f"{type(error).__name__}: {_line(str(error))}")
     messages = vulkan.validation_messages()[said:] if device != "cpu" else []
     if messages:
-        return Verdict(case.name, f"validation: {_line(str(messages[0]))}", devices)
-    return Verdict(case.name, "", devices)
+        return Verdict(case.name, f"validation: {_line(str(messages[0]))}", devices, fallbacks)
+    return Verdict(case.name, "", devices, fallbacks)
 
 
-def _run(case: Case, device: str) -> frozenset[str]:
-    """Asserts that the case passes; names of the devices that its programs run on."""
+def _run(case: Case, device: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Asserts that the case passes; names of the devices that its programs run on, and what fell back."""
     options = vkml.SessionOptions()
     options.log_severity_level = 4
     with vkml.InferenceSession(case.source_for_session(), options, devices=device) as session:
@@ -51,7 +51,13 @@ def _run(case: Case, device: str) -> frozenset[str]:
             ran += 1
         assert ran, "no data"
         plans = session._runner.plans.alive
-        return frozenset(program.device for plan in plans for program in plan.programs)
+        fallbacks = {
+            f"{label.partition(' ')[0]}: {_line(reason)}"
+            for plan in plans
+            for label, reason in plan.fallbacks
+        }
+        devices = frozenset(program.device for plan in plans for program in plan.programs)
+        return devices, tuple(sorted(fallbacks))
 
 
 def compare(found: Any, expected: Any, rtol: float, atol: float, what: str = "") -> None:

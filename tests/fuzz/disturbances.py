@@ -22,8 +22,9 @@ from vkml.ir.dtypes import DType
 EXACT = frozenset(
     """
     Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
-    CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike
-    Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual Hardmax Identity
+    BlackmanWindow CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike
+    Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual HammingWindow HannWindow Hardmax
+    Identity MelWeightMatrix
     IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonMaxSuppression NonZero Not
     OneHot Or Pad
     PRelu ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter Shape Shrink Sign Size Slice
@@ -74,10 +75,10 @@ CHOICES = frozenset(
 
 JITTERED = frozenset(
     """
-    BatchNormalization CumProd GlobalLpPool GridSample GroupNormalization GRU InstanceNormalization
+    BatchNormalization CumProd DFT GlobalLpPool GridSample GroupNormalization GRU InstanceNormalization
     LayerNormalization LogSoftmax LpNormalization LpPool LRN LSTM MeanVarianceNormalization AffineGrid
-    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RNN RoiAlign ScatterElements ScatterND
-    Softmax
+    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RNN RoiAlign STFT ScatterElements
+    ScatterND Softmax
     """.split()  # noqa: SIM905
 )
 """Formulas of many steps: their inputs are disturbed."""

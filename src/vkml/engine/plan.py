@@ -32,7 +32,15 @@ from vkml.ir.size import Sizes, Symbol, binder, concrete, matcher
 from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.donation import donations
 from vkml.lowering.vulkan import Piece, lower, refusals
-from vkml.passes import expand_attention, fuse, fuse_attention, remove_dead, simplify, specialise
+from vkml.passes import (
+    expand_attention,
+    expand_steps,
+    fuse,
+    fuse_attention,
+    remove_dead,
+    simplify,
+    specialise,
+)
 from vkml.passes.attention import Candidate
 from vkml.passes.bind_sizes import bind_sizes
 from vkml.passes.fuse import members
@@ -522,6 +530,8 @@ def _make_plan(
     if sizes is None and _stays_on_host(graph, placement):
         placement = replace(placement, sites=())
     graph = expand_attention(graph, lambda found: _with_kernels(found, graph, placement))
+    if placement.sites:  # the CPU has `evaluate`
+        graph = expand_steps(graph, lambda graph, found: _with_kernels(found, graph, placement))
     places = place(graph, placement)
     device_of, fallbacks = places.device_of, tuple(places.fallbacks)
     misplaced = places.displaced if placement.takes_cpu else fallbacks

@@ -62,6 +62,22 @@ class Emitter(Protocol[T]):
     def known_sum(self, value: T, axis: int) -> T | None:
         """What `note_sum` noted."""
 
+    def pulled_back(
+        self,
+        write: Callable[[], Sequence[T]],
+        inputs: Sequence[T | None],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> list[T | None]:
+        """Cotangents of inputs by the operators that `write` applies to them.
+
+        Args:
+            write: applies operators; its results are what the cotangents are of.
+            inputs: what it reads.
+            cotangents: of its results, None where one has none.
+            needed: of each input, whether its cotangent is wanted.
+        """
+
 
 def reshaped(build: Emitter[T], x: T, dims: Sequence[int]) -> T:
     """`x` under another shape of as many elements."""

@@ -204,6 +204,22 @@ class Operator:
         """
         return None
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        """The outputs, written in other operators: how a node runs on devices that have no kernel for it.
+
+        Its gradient is that of these operators where it states none. Each result is made by an operator that
+        is applied here, or is a constant.
+
+        Args:
+            build: applies operators; sizes may be open.
+            node: normalised.
+            inputs: of the node; `elements_of` knows those of `value_inputs`.
+
+        Returns:
+            The outputs; None where a node has no such form.
+        """
+        return None
+
     def scalar(
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
     ) -> Scalar | None:
@@ -246,7 +262,8 @@ class Operator:
     ) -> Sequence[T | None]:
         """The vector-Jacobian product: cotangents of the inputs from those of the outputs.
 
-        That of a pointwise operator follows from its scalar form.
+        That of a pointwise operator follows from its scalar form, that of one which states its `steps` from
+        these.
 
         Args:
             build: applies operators.
@@ -263,6 +280,15 @@ class Operator:
         Raises:
             NotDifferentiable: it has no derivative, or none that is known.
         """
+        if type(self).steps is not Operator.steps:
+
+            def stepwise() -> Sequence[T]:
+                made = self.steps(build, node, inputs)
+                if made is None:
+                    raise NotDifferentiable("it has no form in other operators for what it is given here")
+                return made
+
+            return build.pulled_back(stepwise, inputs, cotangents, needed)
         if not self.is_pointwise:
             raise NotDifferentiable(f"{node.op} has no gradient by any of its inputs")
         [cotangent] = cotangents

@@ -5,7 +5,17 @@ from vkml.passes.attention_steps import expand_attention
 from vkml.passes.dead import remove_dead
 from vkml.passes.fuse import fuse
 from vkml.passes.normalise import normalise
+from vkml.passes.operator_steps import expand_steps
 from vkml.passes.simplify import simplify
 from vkml.passes.specialise import specialise
 
-__all__ = ["expand_attention", "fuse", "fuse_attention", "normalise", "remove_dead", "simplify", "specialise"]
+__all__ = [
+    "expand_attention",
+    "expand_steps",
+    "fuse",
+    "fuse_attention",
+    "normalise",
+    "remove_dead",
+    "simplify",
+    "specialise",
+]

@@ -47,11 +47,16 @@ class Rewriting:
 
     def apply(self, op: str, inputs: Sequence[str], *, made: str = "", **attributes: Any) -> str:
         """The name of the first output of an operator; `made`, where that is stated."""
-        label = self.name(op)
-        made = made or label
-        node = Node(op, tuple(inputs), (made,), attributes, label, version=NEWEST)
+        return self.apply_all(op, inputs, [made or self.name(op)], **attributes)[0]
+
+    def apply_all(
+        self, op: str, inputs: Sequence[str], made: Sequence[str], domain: str = "", **attributes: Any
+    ) -> list[str]:
+        """The outputs of an operator, which are called as `made` says."""
+        version = 1 if domain else NEWEST
+        node = Node(op, tuple(inputs), tuple(made), attributes, made[0], domain, version)
         self.add(replace(node, attributes=normalise_attributes(node, find(node))))
-        return made
+        return [*made]
 
     def add(self, node: Node) -> None:
         """Adds a node that is normalised, and notes the types of what it makes."""

@@ -14,6 +14,7 @@ from vkml.forks import renew_in_child
 from vkml.ir import dtypes
 from vkml.ir.gradients import reshaped, sliced
 from vkml.ops.philox import STATE_WORDS, blocks_of
+from vkml.ops.random_state import set_seed
 from vkml.tensors.backward import compute_later
 from vkml.tensors.capture import uncaptured
 from vkml.tensors.creation import _of_array
@@ -221,8 +222,13 @@ def default_generators() -> set[Generator]:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Begins the streams of all devices anew with a seed; returns the CPU's generator."""
+    """Begins the streams of all devices anew with a seed, that of models' operators among them.
+
+    Returns:
+        The CPU's generator.
+    """
     global _seed
+    set_seed(seed)
     chosen = generator_of("cpu").manual_seed(seed)
     _seed = chosen.initial_seed()
     _forget_closed()

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from vkml.ir import DType, dtypes, scalar
-from vkml.ir.dtypes import FLOAT32, FLOAT64, INT32, UINT32, UINT64
+from vkml.ir.dtypes import FLOAT32, FLOAT64, UINT32, UINT64
 from vkml.ir.gradients import converted, expanded, expression, reshaped, sliced
 from vkml.ir.scalar import Scalar, argument, convert
+from vkml.ops.random_numbers import exponential_form, normal_forms, uniform_form, wide_type, words_each
 from vkml.tensors.capture import is_capturing
 from vkml.tensors.creation import _sizes
 from vkml.tensors.elementwise import add, div, lt, mul
@@ -22,9 +23,6 @@ from vkml.tensors.shapes import topk
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import EMITTER, Traced, apply, number
 from vkml.tracing.value import tracking
-
-_DIGITS = {dtypes.FLOAT16: 11, dtypes.BFLOAT16: 8}
-"""Binary digits of floats of 16 bits; a uniform number of more could be rounded to 1."""
 
 
 def _floating(dtype: DType | None) -> DType:
@@ -47,29 +45,6 @@ def _count(size: Sequence[int]) -> int:
 # -- words as numbers ----------------------------------------------------------------------------------------
 
 
-def _fraction(word: Scalar, digits: int) -> Scalar:
-    """So many digits of a word as a number of [0, 1)."""
-    return convert(convert(_shifted(word, 32 - digits), INT32), FLOAT32) * 2.0**-digits
-
-
-def _positive(word: Scalar) -> Scalar:
-    """A word as a number of (0, 1], as exact as float32 is near 0: logarithms are taken of it."""
-    low = convert(convert((word & 0xFF), INT32), FLOAT32)
-    return _fraction(word, 24) + (low + 1.0) * 2.0**-32
-
-
-def _double(first: Scalar, second: Scalar) -> Scalar:
-    """53 digits of two words as a number of [0, 1)."""
-    high, low = (
-        convert(convert(_shifted(word, shift), INT32), FLOAT64) for word, shift in ((first, 5), (second, 6))
-    )
-    return (high * 2.0**26 + low) * 2.0**-53
-
-
-def _shifted(word: Scalar, bits: int) -> Scalar:
-    return scalar.binary("right_shift", word, bits)
-
-
 def _words(stream: Generator, count: int, each: int) -> list[Traced]:
     """`each` words for each of `count` elements, by place."""
     drawn = stream.draw(count * each)
@@ -82,10 +57,8 @@ def _formed(form: Scalar, values: Sequence[Traced], dtype: DType, size: Sequence
 
 def uniform_value(stream: Generator, size: Sequence[int], dtype: DType, low: float, high: float) -> Traced:
     """Numbers from [low, high), equally likely."""
-    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
-    words = _words(stream, _count(size), 2 if dtype == FLOAT64 else 1)
-    first, *more = (argument(at, UINT32) for at in range(len(words)))
-    form = _double(first, *more) if more else _fraction(first, _DIGITS.get(dtype, 24))
+    wide, form = wide_type(dtype), uniform_form(dtype)
+    words = _words(stream, _count(size), words_each(dtype))
     if (low, high) == (0, 1):
         return _formed(form, words, dtype, size)
     start, span = (argument(len(words) + at, wide) for at in range(2))
@@ -94,34 +67,18 @@ def uniform_value(stream: Generator, size: Sequence[int], dtype: DType, low: flo
 
 
 def normal_value(stream: Generator, size: Sequence[int], dtype: DType) -> Traced:
-    """The method of G. Box and M. Muller (1958): two numbers of two uniform ones."""
+    """Normally distributed numbers of mean 0 and variance 1."""
     count = _count(size)
-    pairs = -(-count // 2)
-    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
-    words = _words(stream, pairs, 4 if wide == FLOAT64 else 2)
-    given = [argument(at, UINT32) for at in range(len(words))]
-    if wide == FLOAT64:
-        radius, turn = 1.0 - _double(given[0], given[1]), _double(given[2], given[3])
-    else:
-        radius, turn = _positive(given[0]), _fraction(given[1], 24)
-    length = scalar.unary("sqrt", scalar.unary("log", radius) * -2.0)
-    angle = turn * (2 * math.pi)
-    halves = [
-        expression(EMITTER, length * scalar.unary(function, angle), words, dtype)
-        for function in ("cos", "sin")
-    ]
+    words = _words(stream, -(-count // 2), 2 * words_each(dtype))
+    halves = [expression(EMITTER, form, words, dtype) for form in normal_forms(dtype)]
     joined = apply("Concat", *halves, axis=0)
     return reshaped(EMITTER, sliced(EMITTER, joined, 0, 0, count), tuple(size))
 
 
 def exponential_value(stream: Generator, size: Sequence[int], dtype: DType, rate: float) -> Traced:
     """Numbers of an exponential distribution, above 0."""
-    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
-    words = _words(stream, _count(size), 2 if wide == FLOAT64 else 1)
-    given = [argument(at, UINT32) for at in range(len(words))]
-    fraction = 1.0 - _double(given[0], given[1]) if wide == FLOAT64 else _positive(given[0])
-    # Never 0: it may be divided by.
-    found = scalar.maximum(-scalar.unary("log", fraction), float(np.finfo(wide.storage).eps) / 2)
+    wide, found = wide_type(dtype), exponential_form(dtype)
+    words = _words(stream, _count(size), words_each(dtype))
     by = argument(len(words), wide)
     return _formed(found / by, [*words, number(rate, wide)], dtype, size)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from vkml.ir.size import Size, TooOpen, is_deciding
 from vkml.ir.types import ValueType
 from vkml.ops.upgrading import NEWEST
 from vkml.passes.explain import explained
-from vkml.tracing.value import Application, Kind, Traced, tensor_type
+from vkml.tracing.value import Application, Kind, Traced, tensor_type, tracking
 
 Array = np.ndarray[Any, Any]
 _KEPT = 4096
@@ -191,6 +191,26 @@ class _Tracing(Emitter[Traced]):
     def known_sum(self, value: Traced, axis: int) -> Traced | None:
         known, total = _sums.get(value, (None, None))
         return total if known == axis else None
+
+    def pulled_back(
+        self,
+        write: Callable[[], Sequence[Traced]],
+        inputs: Sequence[Traced | None],
+        cotangents: Sequence[Traced | None],
+        needed: Sequence[bool],
+    ) -> list[Traced | None]:
+        from vkml.tracing.gradient import gradients
+
+        with tracking(True):
+            made = write()
+        known = [(x, incoming) for x, incoming in zip(made, cotangents, strict=False) if incoming is not None]
+        wrt = [x for x, wanted in zip(inputs, needed, strict=True) if x is not None and wanted]
+        ends = [x for x in inputs if x is not None]
+        found = iter(gradients([x for x, _ in known], [incoming for _, incoming in known], wrt, ends=ends))
+        return [
+            next(found) if wanted and x is not None else None
+            for x, wanted in zip(inputs, needed, strict=True)
+        ]
 
 
 EMITTER = _Tracing()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.known.conditions import ONNX, ORT, Freedom, is_double, is_half, is_wide_whole
+from tests.fuzz.known.conditions import ONNX, ORT, Freedom, always, is_double, is_half, is_wide_whole
 from tests.fuzz.tensors import Array
 from tests.fuzz.trusted import REFERENCE_LIMIT
 from vkml.ir import Node, dtypes
@@ -133,6 +133,11 @@ FREEDOMS = (
     Freedom("HardSwish", is_double, "onnx's function has 1/6 as float32; the operator's text does not"),
     Freedom("Elu LeakyRelu Selu", _has_endless_slope, "onnx's evaluator multiplies it by 0 above, too", ONNX),
     Freedom("Selu", _is_of_opset_1, "onnx's evaluator has the defaults of opset 6 in opset 1, too", ONNX),
+    Freedom(
+        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+        always,
+        "everyone's random numbers are their own",
+    ),
     Freedom("Dropout", _draws_lots, "everyone's random numbers are their own"),
     Freedom(
         "Dropout", _is_large_mask, "onnxruntime's old masks are empty; too large for onnx to say so", ORT

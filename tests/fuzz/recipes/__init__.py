@@ -15,6 +15,7 @@ for _family in (
     "shapes",
     "indices",
     "images",
+    "signal",
     "recurrent",
     "quantization",
     "patterns",
