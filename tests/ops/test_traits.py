@@ -67,7 +67,7 @@ def test_views_keep_every_element() -> None:
 
 def test_spatial_operators_have_windows() -> None:
     x, weight = (TensorType(dtypes.FLOAT32, shape) for shape in ((1, 2, 7, 9), (4, 2, 3, 3)))
-    assert stating("is_spatial") == ["AveragePool", "Conv", "MaxPool"]
+    assert stating("is_spatial") == ["AveragePool", "Conv", "ConvInteger", "MaxPool"]
     for name in stating("is_spatial"):
         node = of_one_input(name, kernel_shape=(3, 3), pads=(1, 0, 1, 2), strides=(2, 3))
         windows = find(node).windows(node, [x, weight])

@@ -9,6 +9,7 @@ from vkml.ir import Constant, Graph, Known, Node, with_bodies
 from vkml.passes import normalise, remove_dead
 from vkml.passes.folding import Folding, is_foldable
 from vkml.passes.inline import inline_branches
+from vkml.passes.integer_products import use_integer_products
 from vkml.passes.simplify import fold_batch_normalization
 from vkml.passes.specialise import evaluate_constant, infer_types
 from vkml.passes.unroll import UnrollBudget, unroll_loops
@@ -17,20 +18,27 @@ _ROUNDS = 8
 """How often branches are put in their places and folded: a condition may follow from a branch before it."""
 
 
-def prepare(graph: Graph, *, optimise: bool = True) -> Graph:
+def prepare(graph: Graph, *, optimise: bool = True, multiplies_bytes: bool = False) -> Graph:
     """Normalises a graph and folds what needs no input shape, so that all plans share the same constants.
 
     Bodies are prepared in the same way; constants that they capture become their own.
+
+    Args:
+        graph: as loaded.
+        optimise: whether it may be changed for speed.
+        multiplies_bytes: whether products of quantised numbers are faster as such.
     """
-    return prepare_normalised(normalise(graph), optimise)
+    return prepare_normalised(normalise(graph), optimise, multiplies_bytes)
 
 
-def prepare_normalised(graph: Graph, optimise: bool = True) -> Graph:
+def prepare_normalised(graph: Graph, optimise: bool = True, multiplies_bytes: bool = False) -> Graph:
     """The same for a graph whose nodes are in their newest form, with all attributes."""
-    return _prepared(graph, optimise, UnrollBudget())
+    return _prepared(graph, optimise, optimise and multiplies_bytes, UnrollBudget())
 
 
-def _prepared(graph: Graph, optimise: bool, budget: UnrollBudget) -> Graph:
+def _prepared(graph: Graph, optimise: bool, multiplies_bytes: bool, budget: UnrollBudget) -> Graph:
+    if multiplies_bytes:  # before weights are folded to floats
+        graph = remove_dead(use_integer_products(graph))
     graph = fold_constants(graph)
     for _ in range(_ROUNDS if optimise else 0):
         inlined = inline_branches(graph)
@@ -50,14 +58,14 @@ def _prepared(graph: Graph, optimise: bool, budget: UnrollBudget) -> Graph:
         whole = replace(inner, constants={**inner.constants, **known}, fold_allowance=allowance)
         if not known:
             Graph.captures.know(whole, inner.captures)
-        made = _prepared(whole, optimise, budget)
+        made = _prepared(whole, optimise, multiplies_bytes, budget)
         allowance = made.fold_allowance
         return made
 
     nodes = tuple(with_bodies(node, body) for node in graph.nodes)
     graph = remove_dead(replace(graph, nodes=nodes, fold_allowance=allowance))
     unrolled = unroll_loops(graph, budget) if optimise else graph
-    return graph if unrolled is graph else _prepared(unrolled, optimise, budget)
+    return graph if unrolled is graph else _prepared(unrolled, optimise, multiplies_bytes, budget)
 
 
 def fold_constants(graph: Graph) -> Graph:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.cpu.native.executable import instruction_set
 from vkml.engine import devices as device_registry
 from vkml.engine.arguments import assignments, check_run_options, checked_options, memory_limits
 from vkml.engine.collector import collector_paused
@@ -122,7 +123,11 @@ class InferenceSession:
                 loaded = load_graph(model)
                 assigned, loaded = assignments(placement, loaded, choice)
                 self._warn_of_opset(loaded)
-                prepared = prepare(loaded, optimise=self._options.graph_optimization_level > 0)
+                prepared = prepare(
+                    loaded,
+                    optimise=self._options.graph_optimization_level > 0,
+                    multiplies_bytes=not choice.gpus and instruction_set() is not None,
+                )
                 graph = settled_graph(prepared, copies=self._options.copy_model)
                 files = tuple(files_of(graph))
                 model.check()

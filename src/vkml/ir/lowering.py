@@ -169,6 +169,14 @@ class Lowering(Protocol[V]):
         """Batched product of (batch, m, k) and (batch, k, n)."""
         ...
 
+    def byte_matmul(self, a: V, b: V) -> list[V]:
+        """Batched product of uint8 (batch, m, k) and int8 (batch, k, n), in int32."""
+        ...
+
+    def byte_conv(self, x: V, weight: V, windows: Windows, *, group: int, fill: int) -> list[V]:
+        """Convolution of uint8 with int8, in int32, over three spatial axes, padded with `fill`."""
+        ...
+
     def attention(
         self,
         q: V,

@@ -104,8 +104,6 @@ class Operator:
     is_spatial: ClassVar[bool] = False
     """Whether its kernels slide `windows` over images, which best lie channels-last, with a halo round them
     that is as wide as the windows reach."""
-    halo_fill: ClassVar[float] = 0.0
-    """For spatial operators: the number that stands for elements outside of the input."""
     neutral_elements: Mapping[int, float] = {}
     """For operators of two inputs: which of them may be a number that leaves the other as it is → that
     number, its sign included: -0 is neutral for Add, 0 is not, for it makes 0 of -0."""
@@ -182,6 +180,10 @@ class Operator:
         None for operators without windows, and where the types that they depend on are not static.
         """
         return None
+
+    def halo_fill(self, node: Node) -> float:
+        """For spatial operators: the number that stands for elements outside of a node's input."""
+        return 0.0
 
     def keeps_layout(self, node: Node) -> bool:
         """Whether a node makes an image that lies channels-last of one that does, at no cost."""

@@ -137,7 +137,7 @@ def _want_border(borders: dict[str, Border], node: Node, types: Mapping[str, Ten
     if wanted is None:
         operator = find(node)
         windows = operator.windows(node, given)
-        wanted = Border() if windows is None else Border.reached_by(windows, operator.halo_fill)
+        wanted = Border() if windows is None else Border.reached_by(windows, operator.halo_fill(node))
         if form:
             if len(_borders) >= _FORMS_KEPT:
                 _borders.clear()

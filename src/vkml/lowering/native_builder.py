@@ -23,7 +23,7 @@ from vkml.ir.size import examples, is_deciding
 from vkml.ir.types import contiguous_strides
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering import native_images, native_products, native_recurrent, native_rows
+from vkml.lowering import native_bytes, native_images, native_products, native_recurrent, native_rows
 from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
 from vkml.lowering.kept import Placed, Step
@@ -99,9 +99,10 @@ class NativeBuilder(Builder[NativeDispatch]):
     def activation(self, type_: TensorType, name: str = "") -> View:
         """Fresh memory, channels-last where the name or the current template asks for it."""
         if (self.makes_channels_last or name in self.layouts.channels_last) and len(type_.dims) in (3, 4):
-            # What is not float32 is copied before it is read, and has its border then.
-            is_read = type_.dtype == dtypes.FLOAT32
-            border = self.layouts.borders.get(name, Border()) if is_read else Border()
+            # What is of another type is copied before it is read, and has its border then.
+            border = self.layouts.borders.get(name, Border())
+            is_read = type_.dtype == dtypes.FLOAT32 or (type_.dtype == dtypes.UINT8 and border.fill >= 0)
+            border = border if is_read else Border()
             return self.channels_last(type_, name, border)
         return super().activation(type_, name)
 
@@ -133,14 +134,17 @@ class NativeBuilder(Builder[NativeDispatch]):
             )
         return view
 
-    def materialised(self, view: View, key: str, make: Callable[[Array], Array]) -> View:
-        """A constant rearranged once for all plans, as a flat view of float32.
+    def materialised(
+        self, view: View, key: str, make: Callable[[Array], Array], dtype: DType = dtypes.FLOAT32
+    ) -> View:
+        """A constant rearranged once for all plans, as a flat view.
 
         Args:
             view: any view of a constant. Its open sizes are taken for what they are at hand, which guards the
                 plan: an array has no others.
             key: names the arrangement.
-            make: array of the view's shape → float32 array of any shape.
+            make: array of the view's shape, as float32 where that is made, → array of any shape.
+            dtype: of what is made.
         """
         constant = view.buffer.constant
         assert constant is not None
@@ -158,10 +162,12 @@ class NativeBuilder(Builder[NativeDispatch]):
             else:
                 flat = np.ascontiguousarray(whole).reshape(-1)
                 seen = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides, writeable=False)
-            return owned(np.ascontiguousarray(make(seen.astype(np.float32, copy=False))).reshape(-1))
+            if dtype == dtypes.FLOAT32:
+                seen = seen.astype(np.float32, copy=False)
+            return owned(np.ascontiguousarray(make(seen)).reshape(-1))
 
         whole = contiguous(view.buffer, constant.type)
-        return self.prepared(whole, place, change, dtypes.FLOAT32)
+        return self.prepared(whole, place, change, dtype)
 
     def widened(self, view: View) -> View:
         """The elements as float32: the view itself, a constant made once, or a copy in the same order."""
@@ -406,6 +412,12 @@ class NativeBuilder(Builder[NativeDispatch]):
 
     def matmul(self, a: View, b: View) -> list[View]:
         return native_products.matmul(self, a, b)
+
+    def byte_matmul(self, a: View, b: View) -> list[View]:
+        return native_bytes.byte_matmul(self, a, b)
+
+    def byte_conv(self, x: View, weight: View, windows: Windows, *, group: int, fill: int) -> list[View]:
+        return native_bytes.byte_conv(self, x, weight, windows, group, fill)
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
         return native_images.conv(self, x, weight, bias, windows, group)

@@ -61,9 +61,9 @@ def conv(
     need = Border.reached_by(planar)
     image = _with_border(build, image, need)
     step_n, step_c = image.strides[:2]
-    start = _first_place(image, planar)
-    ending = _ending_channels_last(build, result, filters)
-    taps, walks = _taps(image, planar), _steps(image, planar)
+    start = first_place(image, planar)
+    ending = ending_channels_last(build, result, filters)
+    taps, walks = taps_of(image, planar), steps_of(image, planar)
     per_group, instructions = filters // group, build.instructions
     is_known = weight.buffer.is_constant
     if not is_known and group > 1 and per_group < lanes_of(instructions) // 2:
@@ -87,7 +87,7 @@ def conv(
             epilogue=ending.epilogue,
             threads=build.threads,
         )
-        return _finish_padded(build, launch, image, start, [packed], ending)
+        return finish_padded(build, launch, image, start, [packed], ending)
     is_square = (kernel_y, kernel_x) == (3, 3) and group == 1 and step_c == 1
     is_dense = planar.strides == planar.dilations == (1, 1)
     if is_known and is_square and is_dense and not build.is_strict and height >= TILE and width >= TILE:
@@ -153,7 +153,7 @@ def conv(
 
     if stretches == 1:
         whole = some_taps(0, len(taps), epilogue)
-        return _finish_padded(build, whole, image, start, [packed], ending)
+        return finish_padded(build, whole, image, start, [packed], ending)
     # Sums of a few taps at a time, so that the second-level cache holds the panel they meet.
     kept = build.channels_last(TensorType(dtypes.FLOAT32, result.dims), "", Border())
     sums = places(kept)
@@ -167,7 +167,7 @@ def conv(
             partial = Ending(
                 Epilogue(expression, (access,) * len(leaves), (access,)), leaves, (sums,), (), ()
             )
-            _finish_padded(build, some_taps(first, last, partial.epilogue), image, start, [part], partial)
+            finish_padded(build, some_taps(first, last, partial.epilogue), image, start, [part], partial)
     final = replace(
         epilogue,
         expression=after(epilogue.expression, (Step("add", (0, 1)),), 1),
@@ -175,7 +175,7 @@ def conv(
     )
     ending = replace(ending, leaves=(sums, *ending.leaves))
     last_launch = some_taps(steps[-2], steps[-1], final)
-    return _finish_padded(build, last_launch, image, start, [part], ending)
+    return finish_padded(build, last_launch, image, start, [part], ending)
 
 
 def _packed_filters(build: NativeBuilder, weight: View, group: int, panel: int) -> View:
@@ -223,16 +223,16 @@ def _winograd(
         arrangement=arrangement,
         epilogue=ending.epilogue,
     )
-    return _finish_padded(build, launch, image, start, [packed], ending)
+    return finish_padded(build, launch, image, start, [packed], ending)
 
 
-def _first_place(image: View, planar: Windows) -> View:
+def first_place(image: View, planar: Windows) -> View:
     """The image from the first element that a window reads, in its border where it has one."""
     top, left = planar.pads_begin
     return replace(image, offset=image.offset - top * image.strides[2] - left * image.strides[3])
 
 
-def _taps(image: View, planar: Windows) -> tuple[int, ...]:
+def taps_of(image: View, planar: Windows) -> tuple[int, ...]:
     """How far each element of a window lies from its first, in elements of memory."""
     (_, _, step_y, step_x), (dilation_y, dilation_x) = image.strides, planar.dilations
     return tuple(
@@ -242,7 +242,7 @@ def _taps(image: View, planar: Windows) -> tuple[int, ...]:
     )
 
 
-def _steps(image: View, planar: Windows) -> tuple[int, int, int]:
+def steps_of(image: View, planar: Windows) -> tuple[int, int, int]:
     """How far neighbouring windows lie apart along images, y and x, in elements of memory."""
     (step_n, _, step_y, step_x), (stride_y, stride_x) = image.strides, planar.strides
     return step_n, stride_y * step_y, stride_x * step_x
@@ -259,8 +259,8 @@ def pool(
     images, channels = result.dims[:2]
     planar = over.over(2)
     image = _with_border(build, plane(x), Border.reached_by(planar, -np.inf if how == "max" else 0.0))
-    start = _first_place(image, planar)
-    ending = _ending_channels_last(build, result, channels)
+    start = first_place(image, planar)
+    ending = ending_channels_last(build, result, channels)
     epilogue, others = ending.epilogue, list[View]()
     if how == "average":
         counts = window_counts(planar, include_padding=counts_padding)
@@ -281,19 +281,29 @@ def pool(
         height=planar.output[0],
         width=planar.output[1],
         columns=channels,
-        taps=_taps(image, planar),
-        a=_steps(image, planar),
+        taps=taps_of(image, planar),
+        a=steps_of(image, planar),
         epilogue=epilogue,
         threads=build.threads,
     )
     ending = replace(ending, leaves=[*others, *ending.leaves])
-    return _finish_padded(build, launch, image, start, [image], ending)
+    return finish_padded(build, launch, image, start, [image], ending)
 
 
 def _with_border(build: NativeBuilder, image: View, need: Border) -> View:
     """The image itself where it has its channels side by side and enough zeros round it, else a copy."""
+    found = with_own_border(build, image, need) if image.dtype == dtypes.FLOAT32 else None
+    if found is not None:
+        return found
+    made = build.channels_last(TensorType(dtypes.FLOAT32, image.shape), "", need)
+    build.copy(image, made)
+    return made
+
+
+def with_own_border(build: NativeBuilder, image: View, need: Border) -> View | None:
+    """The image, where it has its channels side by side and such a border, that being its own."""
     channels = image.shape[1]
-    is_last = (image.strides[1] == 1 or channels == 1) and image.dtype == dtypes.FLOAT32
+    is_last = image.strides[1] == 1 or channels == 1
     if is_last and need.is_empty:
         return image
     known = build.bordered.get(image.buffer)
@@ -307,12 +317,10 @@ def _with_border(build: NativeBuilder, image: View, need: Border) -> View:
         if same and 0 <= image.offset - inside.offset <= inside.shape[1] - channels:
             # A reshape may have forgotten the stride of an axis of size 1, along which the border lies.
             return replace(image, strides=inside.strides)
-    made = build.channels_last(TensorType(dtypes.FLOAT32, image.shape), "", need)
-    build.copy(image, made)
-    return made
+    return None
 
 
-def _ending_channels_last(build: NativeBuilder, result: TensorType, channels: int) -> Ending:
+def ending_channels_last(build: NativeBuilder, result: TensorType, channels: int) -> Ending:
     build.makes_channels_last = True
     try:
         return build.ending(result, places, lambda view: channels == 1 or view.strides[3] == 1)
@@ -320,7 +328,7 @@ def _ending_channels_last(build: NativeBuilder, result: TensorType, channels: in
         build.makes_channels_last = False
 
 
-def _finish_padded(
+def finish_padded(
     build: NativeBuilder, launch: AnyLaunch, image: View, start: View, others: Sequence[View], ending: Ending
 ) -> list[View]:
     """As `NativeBuilder.finish`, for a first operand whose window begins in the border of `image`."""

@@ -127,10 +127,13 @@ class NativeStep:
         self._pool, self._budget, self._symbols = pool, budget, tuple(symbols)
         self._made_of = build, tuple(inputs), tuple(outputs)
         self._halos = {
-            buffer: (held.inside.shape, held.inside.strides, held.border)
+            buffer: (held.inside.dtype, held.inside.shape, held.inside.strides, held.border)
             for buffer, held in build.bordered.items()
         }
-        self._fills = {buffer: held.border.fill for buffer, held in build.bordered.items()}
+        self._fills = {
+            buffer: np.asarray(held.border.fill, held.inside.dtype.storage)
+            for buffer, held in build.bordered.items()
+        }
         self._labels = build.error_labels
         self.written_anew = frozenset(
             label for d in self._flat if isinstance(d.launch, DeferredLaunch) for label in d.nodes
@@ -438,7 +441,7 @@ class NativeStep:
             fill = self._fills[buffer]
             if self._symbols or fill:
                 at = binding.layout.places[buffer]
-                self._arena[at : at + size].view(np.float32)[:] = fill
+                self._arena[at : at + size].view(fill.dtype)[:] = fill
 
     # -- running --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,14 @@ class Templates:
         """Batched product of (batch, m, k) and (batch, k, n)."""
         raise self._lacks("a product")
 
+    def byte_matmul(self, a: View, b: View) -> list[View]:
+        """Batched product of uint8 (batch, m, k) and int8 (batch, k, n), in int32."""
+        raise self._lacks("a product of bytes")
+
+    def byte_conv(self, x: View, weight: View, windows: Windows, *, group: int, fill: int) -> list[View]:
+        """Convolution of uint8 with int8, in int32, over windows of three spatial axes."""
+        raise self._lacks("a convolution of bytes")
+
     def attention(
         self,
         q: View,

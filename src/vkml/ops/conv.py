@@ -13,7 +13,7 @@ from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT8, INT32, UINT8
 from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
-from vkml.ir.lowering import Lowering, V, given
+from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ir.windows import Windows
@@ -177,6 +177,13 @@ def with_bias(result: Array, bias: Array | None) -> Array:
     return result
 
 
+def _windows(node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
+    x, weight = inputs[:2]
+    if x is None or weight is None or not (x.is_static and weight.is_static):
+        return None
+    return conv_geometry(node, x.dims, weight.dims)
+
+
 @operator()
 class Conv(Operator):
     """Convolution over any number of spatial axes."""
@@ -206,10 +213,7 @@ class Conv(Operator):
         return [check_size(node, x.dtype, geometry.output_shape)]
 
     def windows(self, node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
-        x, weight = inputs[:2]
-        if x is None or weight is None or not (x.is_static and weight.is_static):
-            return None
-        return conv_geometry(node, x.dims, weight.dims)
+        return _windows(node, inputs)
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, weight = present(inputs, 0), present(inputs, 1)
@@ -255,8 +259,12 @@ class ConvInteger(Operator):
     """Convolution of 8-bit integers less their zero points, in int32; padding is the zero point."""
 
     inputs = (2, 4)
-    attributes = Conv.attributes
+    attributes = {**Conv.attributes, "fill": 0}
     attribute_types = WINDOW_ATTRIBUTES
+    internal_attributes = frozenset({"fill"})
+    """What is padded with, where zero points have been taken out."""
+    is_anchor = True
+    is_spatial = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, weight = required(node, inputs, 0), required(node, inputs, 1)
@@ -286,4 +294,26 @@ class ConvInteger(Operator):
         if w_zero is not None:
             weight -= w_zero.astype(np.float64).reshape(-1, *(1,) * (weight.ndim - 1))
         geometry = conv_geometry(node, x.shape, weight.shape)
-        return [convolve(x, weight, geometry).astype(np.int64).astype(np.int32)]
+        return [convolve(x, weight, geometry, node.attributes["fill"]).astype(np.int64).astype(np.int32)]
+
+    def windows(self, node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
+        return _windows(node, inputs)
+
+    def halo_fill(self, node: Node) -> float:
+        return float(node.attributes["fill"])
+
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        if any(zero is not None for zero in inputs[2:]):
+            raise CannotLower("zero points of convolutions of bytes have no kernel, but where w is constant")
+        x, weight = given(inputs, 0), given(inputs, 1)
+        geometry = conv_geometry(node, x.shape, weight.shape)
+        if len(geometry.kernel) > 3:
+            return None
+        windows = geometry.over(3)
+        return build.byte_conv(
+            build.reshape(x, (*x.shape[:2], *windows.spatial)),
+            build.reshape(weight, (*weight.shape[:2], *windows.kernel)),
+            windows,
+            group=geometry.group,
+            fill=node.attributes["fill"],
+        )

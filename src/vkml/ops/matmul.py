@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from vkml.ir.dtypes import (
 )
 from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
-from vkml.ir.lowering import Lowering, V, all_given, given
+from vkml.ir.lowering import CannotLower, Lowering, V, all_given, given
 from vkml.ir.operator import INT, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
@@ -101,23 +101,7 @@ class MatMul(Operator):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         a, b = all_given(inputs)
-        geometry = matmul_geometry(node, a.shape, b.shape)
-        left, right = build.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a, b
-        if len(b.shape) == 1:
-            right = build.reshape(b, (*b.shape, 1))
-        if math.prod(geometry.batch_b) == 1:
-            # One right operand for all: the batch is more rows.
-            rows = math.prod(geometry.batch) * geometry.m
-            return build.matmul(
-                build.reshape(left, (1, rows, geometry.k)), build.reshape(right, (1, geometry.k, geometry.n))
-            )
-        batch = math.prod(geometry.batch)
-        left = left.expand((*geometry.batch, geometry.m, geometry.k))
-        right = right.expand((*geometry.batch, geometry.k, geometry.n))
-        return build.matmul(
-            build.reshape(left, (batch, geometry.m, geometry.k)),
-            build.reshape(right, (batch, geometry.k, geometry.n)),
-        )
+        return _lowered(build, matmul_geometry(node, a.shape, b.shape), a, b, build.matmul)
 
     def vjp(
         self,
@@ -134,6 +118,28 @@ class MatMul(Operator):
             left_gradient(build, geometry, a, b, cotangent) if needed[0] else None,
             right_gradient(build, geometry, a, b, cotangent) if needed[1] else None,
         ]
+
+
+def _lowered(
+    build: Lowering[V], geometry: MatMulGeometry, a: V, b: V, multiply: Callable[[V, V], list[V]]
+) -> list[V]:
+    """A product of any operands as one of (batch, m, k) and (batch, k, n)."""
+    left, right = build.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a, b
+    if len(b.shape) == 1:
+        right = build.reshape(b, (*b.shape, 1))
+    if math.prod(geometry.batch_b) == 1:
+        # One right operand for all: the batch is more rows.
+        rows = math.prod(geometry.batch) * geometry.m
+        return multiply(
+            build.reshape(left, (1, rows, geometry.k)), build.reshape(right, (1, geometry.k, geometry.n))
+        )
+    batch = math.prod(geometry.batch)
+    left = left.expand((*geometry.batch, geometry.m, geometry.k))
+    right = right.expand((*geometry.batch, geometry.k, geometry.n))
+    return multiply(
+        build.reshape(left, (batch, geometry.m, geometry.k)),
+        build.reshape(right, (batch, geometry.k, geometry.n)),
+    )
 
 
 @dataclass(frozen=True)
@@ -305,6 +311,7 @@ class MatMulInteger(Operator):
     """
 
     inputs = (2, 4)
+    is_anchor = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         a, b = required(node, inputs, 0), required(node, inputs, 1)
@@ -325,3 +332,9 @@ class MatMulInteger(Operator):
             found = None if zero is None else zero_along(node, zero.shape, operand.shape, inner, "it")
             zeros.append(None if zero is None or found is None else zero.reshape(found))
         return [integer_product(a, b, *zeros)]
+
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        if any(zero is not None for zero in inputs[2:]):
+            raise CannotLower("zero points of products of bytes have no kernel, but where B is constant")
+        a, b = given(inputs, 0), given(inputs, 1)
+        return _lowered(build, matmul_geometry(node, a.shape, b.shape), a, b, build.byte_matmul)

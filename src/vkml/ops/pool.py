@@ -136,7 +136,6 @@ class MaxPool(_Pool):
     }
     is_anchor = True
     is_spatial = True
-    halo_fill = -math.inf
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x = required(node, inputs, 0)
@@ -144,6 +143,9 @@ class MaxPool(_Pool):
         require_rank(node, x, 3)
         shape = pool_geometry(node, x.dims).output_shape
         return [check_size(node, x.dtype, shape), check_size(node, INT64, shape)][: len(node.outputs)]
+
+    def halo_fill(self, node: Node) -> float:
+        return -math.inf
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x = present(inputs, 0)

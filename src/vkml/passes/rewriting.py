@@ -45,9 +45,11 @@ class Rewriting:
         self.types[name] = made.type
         return name
 
-    def apply(self, op: str, inputs: Sequence[str], *, made: str = "", **attributes: Any) -> str:
+    def apply(
+        self, op: str, inputs: Sequence[str], *, made: str = "", domain: str = "", **attributes: Any
+    ) -> str:
         """The name of the first output of an operator; `made`, where that is stated."""
-        return self.apply_all(op, inputs, [made or self.name(op)], **attributes)[0]
+        return self.apply_all(op, inputs, [made or self.name(op)], domain, **attributes)[0]
 
     def apply_all(
         self, op: str, inputs: Sequence[str], made: Sequence[str], domain: str = "", **attributes: Any

@@ -74,6 +74,7 @@ _VECTOR = {
     "packssdw": _Vector(1, 1, 0x6B), "packuswb": _Vector(1, 1, 0x67), "packsswb": _Vector(1, 1, 0x63),
     "packusdw": _Vector(1, 2, 0x2B),
     "pminud": _Vector(1, 2, 0x3B), "pmaxud": _Vector(1, 2, 0x3F),
+    "pdpbusd": _Vector(1, 2, 0x50), "pmaddwd": _Vector(1, 1, 0xF5),
     "psllvd": _Vector(1, 2, 0x47), "psrlvd": _Vector(1, 2, 0x45), "psravd": _Vector(1, 2, 0x46),
     "addpd": _Vector(1, 1, 0x58, 1, 0, 8), "mulpd": _Vector(1, 1, 0x59, 1, 0, 8),
     "subpd": _Vector(1, 1, 0x5C, 1, 0, 8), "minpd": _Vector(1, 1, 0x5D, 1, 0, 8),
@@ -131,6 +132,7 @@ _UNARY_IMMEDIATE = {
 
 _SHIFTS = {
     "pslld": (_Vector(1, 1, 0x72), 6), "psrld": (_Vector(1, 1, 0x72), 2), "psrad": (_Vector(1, 1, 0x72), 4),
+    "psllw": (_Vector(1, 1, 0x71), 6), "psrlw": (_Vector(1, 1, 0x71), 2), "psraw": (_Vector(1, 1, 0x71), 4),
     "psllq": (_Vector(1, 1, 0x73, 1, 0, 8), 6), "psrlq": (_Vector(1, 1, 0x73, 1, 0, 8), 2),
 }  # fmt: skip
 """Shifts by a number."""
@@ -428,7 +430,7 @@ class Assembler:
         self._emit_vector(_UNARY_IMMEDIATE[name], target, 0, source, 0, False, bits, bytes([value]))
 
     def shift(self, name: str, target: int, source: int, count: int, *, bits: int = 0) -> None:
-        """Shifts lanes by a number: `pslld`, `psrld`, `psrad`, `psllq`, `psrlq`."""
+        """Shifts lanes by a number: by the names of `_SHIFTS`."""
         code, extension = _SHIFTS[name]
         self._emit_vector(code, extension, target, source, 0, False, bits, bytes([count]))
 

@@ -99,6 +99,16 @@ def _best_instruction_set() -> InstructionSet | None:
     return InstructionSet.AVX512 if has_avx512 else InstructionSet.AVX2
 
 
+@functools.cache
+def has_byte_dots(instructions: InstructionSet) -> bool:
+    """Whether the set's vectors add up products of unsigned and signed bytes four at a time (VNNI)."""
+    if instruction_set() is None or _cpuid(0, 0)[0] < 7:
+        return False
+    if instructions is InstructionSet.AVX512:
+        return bool(_cpuid(7, 0)[2] >> 11 & 1)
+    return bool(_cpuid(7, 0)[0] >= 1 and _cpuid(7, 1)[0] >> 4 & 1)
+
+
 def _cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
     code = Assembler(False)
     code.push(RBX)

@@ -1,8 +1,8 @@
-"""The inner loop of products: sums of outer products, of one float a row with vectors of a packed panel."""
+"""The inner loop of products: sums of outer products, of one word a row with vectors of a packed panel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vkml.cpu.native.assembler import R10, R11, RCX, Mem
 from vkml.cpu.native.vectors import VectorCode
@@ -10,8 +10,13 @@ from vkml.cpu.native.vectors import VectorCode
 UNROLL = 4
 
 
+Add = Callable[[VectorCode, Sequence[Sequence[int]], int, int, int, int, int], None]
+"""Adds the products of some k: code, sums, how many k, and the steps and bits of `add_outer_products`."""
+
+
 def add_outer_products(
     code: VectorCode,
+    add: Add,
     sums: Sequence[Sequence[int]],
     *,
     inner: int,
@@ -23,7 +28,8 @@ def add_outer_products(
     """Adds over k to a tile in registers; R10 (A's first row) and R11 (the panel) move on, RCX counts.
 
     Args:
-        code: receives the code; uses as many registers behind the sums as a row has, and one more.
+        code: receives the code.
+        add: what is multiplied; says how many registers behind the sums it uses.
         sums: registers from 0 on, a list of vectors a row.
         inner: length of k.
         row_step: bytes from row to row of A.
@@ -35,18 +41,18 @@ def add_outer_products(
     times, rest = divmod(inner, unroll)
     if times > 1:
         with code.loop(RCX, times):
-            _add(code, sums, unroll, row_step, k_step, panel_step, last_bits)
+            add(code, sums, unroll, row_step, k_step, panel_step, last_bits)
             code.add_immediate(R10, unroll * k_step)
             code.add_immediate(R11, unroll * panel_step)
     else:
         rest = inner
     if rest:
-        _add(code, sums, rest, row_step, k_step, panel_step, last_bits)
+        add(code, sums, rest, row_step, k_step, panel_step, last_bits)
         code.add_immediate(R10, rest * k_step)
         code.add_immediate(R11, rest * panel_step)
 
 
-def _add(
+def float_products(
     code: VectorCode,
     sums: Sequence[Sequence[int]],
     count: int,
@@ -55,6 +61,7 @@ def _add(
     panel_step: int,
     last_bits: int,
 ) -> None:
+    """Products of floats, rounded once with their sum; as many more registers as a row has, and one."""
     vectors = len(sums[0])
     used = len(sums) * vectors
     panel, single = range(used, used + vectors), used + vectors
@@ -71,3 +78,62 @@ def _add(
             code.broadcast(single, place)
             for v, register in enumerate(registers):
                 code.vector("fmadd231ps", register, single, panel[v], bits=bits[v])
+
+
+def byte_dots(
+    code: VectorCode,
+    sums: Sequence[Sequence[int]],
+    count: int,
+    row_step: int,
+    k_step: int,
+    panel_step: int,
+    last_bits: int,
+) -> None:
+    """Four unsigned bytes times four signed ones, added to int32; as many registers as for floats."""
+    vectors = len(sums[0])
+    used = len(sums) * vectors
+    panel, single = range(used, used + vectors), used + vectors
+    bits = [0] * (vectors - 1) + [last_bits]
+    for k in range(count):
+        for v in range(vectors):
+            code.unary("movups", panel[v], Mem(R11, k * panel_step + v * code.bytes), bits=bits[v])
+        for row, registers in enumerate(sums):
+            code.broadcast(single, Mem(R10, row * row_step + k * k_step))
+            for v, register in enumerate(registers):
+                code.vector("pdpbusd", register, single, panel[v], bits=bits[v])
+
+
+PAIR_REGISTERS = 5
+"""That `byte_pairs` uses behind the sums."""
+
+
+def byte_pairs(
+    code: VectorCode,
+    sums: Sequence[Sequence[int]],
+    count: int,
+    row_step: int,
+    k_step: int,
+    panel_step: int,
+    last_bits: int,
+) -> None:
+    """As `byte_dots`, by products of 16 bits: of the even bytes, then of the odd ones.
+
+    pmaddubsw would add two products in 16 bits, where they do not fit.
+    """
+    vectors = len(sums[0])
+    used = len(sums) * vectors
+    even, odd, left, single, product = range(used, used + PAIR_REGISTERS)
+    for k in range(count):
+        for v in range(vectors):
+            code.unary("movups", odd, Mem(R11, k * panel_step + v * code.bytes))
+            code.shift("psllw", even, odd, 8)
+            code.shift("psraw", even, even, 8)
+            code.shift("psraw", odd, odd, 8)
+            for row, registers in enumerate(sums):
+                code.broadcast(single, Mem(R10, row * row_step + k * k_step))
+                code.vector("pand", left, single, code.bits(0x00FF00FF))
+                code.vector("pmaddwd", product, left, even)
+                code.vector("paddd", registers[v], registers[v], product)
+                code.shift("psrlw", single, single, 8)
+                code.vector("pmaddwd", product, single, odd)
+                code.vector("paddd", registers[v], registers[v], product)

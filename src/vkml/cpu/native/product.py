@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,33 @@ from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
 from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
-from vkml.cpu.native.outer_products import add_outer_products
+from vkml.cpu.native.outer_products import (
+    PAIR_REGISTERS,
+    add_outer_products,
+    byte_dots,
+    byte_pairs,
+    float_products,
+)
 from vkml.cpu.native.tiles import TileCode, TileShape, chunk_table, lanes_of, tile_shape
 
 Array = np.ndarray[Any, Any]
 SECONDS_PER_FLOP = 1 / 100e9
 
 
-def panel_width(instructions: InstructionSet, *, columns: int, rows: int, row_bytes: int) -> int:
+class Terms(Enum):
+    """What A and B hold, 32 bits an element, and how products of it are added up.""" ""
+
+    FLOATS = "floats"
+    """float32, rounded once with the sum."""
+    DOTS = "dots"
+    """Four unsigned bytes of A times four signed ones of B, to int32, by one instruction (VNNI)."""
+    PAIRS = "pairs"
+    """The same where there is no such instruction: products of 16-bit halves."""
+
+
+def panel_width(
+    instructions: InstructionSet, *, columns: int, rows: int, row_bytes: int, terms: Terms = Terms.FLOATS
+) -> int:
     """Columns of a packed panel for a product.
 
     Args:
@@ -34,8 +54,9 @@ def panel_width(instructions: InstructionSet, *, columns: int, rows: int, row_by
         columns: of the result.
         rows: of a line of A.
         row_bytes: from one row of A to the next.
+        terms: what is multiplied.
     """
-    return _tile(instructions, columns, rows, row_bytes)[1] * lanes_of(instructions)
+    return _tile(instructions, columns, rows, row_bytes, 0, terms)[1] * lanes_of(instructions)
 
 
 def tile_of(instructions: InstructionSet, *, columns: int, rows: int, row_bytes: int) -> tuple[int, int]:
@@ -45,7 +66,12 @@ def tile_of(instructions: InstructionSet, *, columns: int, rows: int, row_bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _tile(
-    instructions: InstructionSet, columns: int, rows: int, row_bytes: int, vectors: int = 0
+    instructions: InstructionSet,
+    columns: int,
+    rows: int,
+    row_bytes: int,
+    vectors: int = 0,
+    terms: Terms = Terms.FLOATS,
 ) -> tuple[int, int]:
     """Rows and vectors of a tile: what a model of the inner loop says is fastest."""
     lanes = lanes_of(instructions)
@@ -54,7 +80,8 @@ def _tile(
     whole = -(-columns // lanes)
     held = rows_held(row_bytes)
     for count in (vectors,) if vectors else range(1, min(4, whole) + 1):
-        most = min((registers - count - 1) // count, 24)
+        spare = PAIR_REGISTERS if terms is Terms.PAIRS else count + 1
+        most = min((registers - spare) // count, 24)
         for height in range(1, min(most, max(rows, 1)) + 1):
             panels, narrow = divmod(whole, count)
             cost = panels * _line_cost(rows, height, count, held)
@@ -106,6 +133,16 @@ def pack(matrix: Array, width: int) -> Array:
     return packed
 
 
+def pack_bytes(matrix: Array, width: int) -> Array:
+    """A matrix of int8 [k, columns] in panels [panel][k / 4][width][4], filled up with zeros, as int32."""
+    inner, columns = matrix.shape
+    words, panels = -(-inner // 4), -(-columns // width)
+    whole = np.zeros((4 * words, panels * width), np.int8)
+    whole[:inner, :columns] = matrix
+    packed = whole.reshape(words, 4, panels, width).transpose(2, 0, 3, 1)
+    return np.ascontiguousarray(packed).reshape(panels, words, 4 * width).view(np.int32)
+
+
 def product(
     instructions: InstructionSet,
     *,
@@ -121,6 +158,7 @@ def product(
     epilogue: Epilogue,
     threads: int,
     panel_floats: int = 0,
+    terms: Terms = Terms.FLOATS,
 ) -> Launch:
     """Sums over taps and k, then an epilogue.
 
@@ -138,6 +176,7 @@ def product(
         epilogue: over (batch…, y, x, column), float32; leaves walk columns by 0 or 1, results by 1.
         threads: that will share the work.
         panel_floats: from one panel of B to the next; 0: as many as these taps have.
+        terms: what elements of A and B are. All sizes and strides count elements; sums of integers are int32.
 
     Returns:
         A launch of A, B, the leaves, the results.
@@ -147,7 +186,8 @@ def product(
     rank = len(batch)
     if height > 1 and all(strides[rank] == width * strides[rank + 1] for strides in operands):
         height, width = 1, height * width
-    tile_rows, _ = _tile(instructions, columns, width, 4 * abs(a[-2]), panel // lanes_of(instructions))
+    vectors = panel // lanes_of(instructions)
+    tile_rows, _ = _tile(instructions, columns, width, 4 * abs(a[-2]), vectors, terms)
     shape = tile_shape(
         instructions,
         tile_rows=tile_rows,
@@ -174,7 +214,7 @@ def product(
         threads=threads,
     )
     flops = 2.0 * math.prod(batch) * height * width * columns * depth
-    return Launch(_kernel(shape, inner, 4 * a[-1]), table, flops * SECONDS_PER_FLOP + 1e-7)
+    return Launch(_kernel(shape, inner, 4 * a[-1], terms), table, flops * SECONDS_PER_FLOP + 1e-7)
 
 
 def _merge_taps(taps: tuple[int, ...], inner: int, step: int) -> tuple[tuple[int, ...], int]:
@@ -188,8 +228,8 @@ def _merge_taps(taps: tuple[int, ...], inner: int, step: int) -> tuple[tuple[int
 
 
 @kept_kernel(1024)
-def _kernel(shape: TileShape, inner: int, k_step: int) -> Kernel:
-    return _ProductCode(shape, inner, k_step).kernel()
+def _kernel(shape: TileShape, inner: int, k_step: int, terms: Terms) -> Kernel:
+    return _ProductCode(shape, inner, k_step, terms).kernel()
 
 
 class _ProductCode(TileCode):
@@ -197,9 +237,9 @@ class _ProductCode(TileCode):
 
     label = "product"
 
-    def __init__(self, shape: TileShape, inner: int, k_step: int) -> None:
+    def __init__(self, shape: TileShape, inner: int, k_step: int, terms: Terms) -> None:
         super().__init__(shape)
-        self.inner, self.k_step = inner, k_step
+        self.inner, self.k_step, self.terms = inner, k_step, terms
 
     def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
         code, taps = self.code, self.shape.taps
@@ -223,8 +263,14 @@ class _ProductCode(TileCode):
         # Half a vector costs half as much (a Zen 4 does 512 bits in two turns): 96 → 24 channels went at 84
         # GFLOP/s with whole ones, at 101 so.
         is_half = self.code.has_avx512 and lanes is not None and lanes <= 8
+        add = {
+            Terms.FLOATS: float_products,
+            Terms.DOTS: byte_dots,
+            Terms.PAIRS: byte_pairs,
+        }[self.terms]
         add_outer_products(
             self.code,
+            add,
             sums,
             inner=self.inner,
             row_step=self.shape.steps[0][1],

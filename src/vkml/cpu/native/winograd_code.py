@@ -31,7 +31,7 @@ from vkml.cpu.native.assembler import (
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue
 from vkml.cpu.native.kernel import Kernel
-from vkml.cpu.native.outer_products import add_outer_products
+from vkml.cpu.native.outer_products import add_outer_products, float_products
 from vkml.cpu.native.tail import finish_vector, fits_in
 from vkml.cpu.native.tiles import MASK
 from vkml.cpu.native.vectors import VectorCode
@@ -211,6 +211,7 @@ class WinogradCode:
         code.mov(R11, R9)
         add_outer_products(
             code,
+            float_products,
             sums,
             inner=shape.channels,
             row_step=self.input_step,

@@ -1,0 +1,183 @@
+"""Products and convolutions of bytes in machine code: four at a time, as words of 32 bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.cpu.native import product
+from vkml.cpu.native.executable import has_byte_dots
+from vkml.cpu.native.product import Terms
+from vkml.ir import TensorType, dtypes
+from vkml.ir.lowering import CannotLower
+from vkml.ir.size import typical
+from vkml.ir.windows import Windows
+from vkml.kernels.views import View
+from vkml.lowering.native_epilogue import grouped, with_rows
+from vkml.lowering.native_images import (
+    ending_channels_last,
+    finish_padded,
+    first_place,
+    steps_of,
+    taps_of,
+    with_own_border,
+)
+from vkml.lowering.native_layout import Border, plane
+
+if TYPE_CHECKING:
+    from vkml.lowering.native_builder import NativeBuilder
+
+Array = np.ndarray[Any, Any]
+WORD = 4
+"""Bytes that an instruction multiplies and adds up."""
+
+
+def byte_matmul(build: NativeBuilder, a: View, b: View) -> list[View]:
+    """[batch, m, k] of uint8 times [batch, k, n] of constant int8, the same for all of the batch."""
+    _require_bytes(a, b)
+    batch, m, k = a.shape
+    n = b.shape[2]
+    if not k:
+        raise CannotLower("a product over nothing")
+    if b.shape[0] != 1 and b.strides[0] != 0:
+        raise CannotLower("products of several matrices of bytes each have no machine code")
+    words = _words(a)
+    if words is None:
+        made = build.scratch(TensorType(dtypes.UINT8, (batch, m, -(-k // WORD) * WORD)))
+        # What is in the bytes behind the last does not matter: B has zeros there.
+        build.copy(a, made.slice((0, 0, 0), (1, 1, 1), a.shape))
+        words = _words(made)
+        assert words is not None
+    terms = _terms(build)
+    result = build.result()
+    ending = build.ending(
+        result, lambda view: view.reshape((batch, m, n)), lambda view: n == 1 or view.strides[2] == 1
+    )
+    width = product.panel_width(
+        build.instructions,
+        columns=typical(n),
+        rows=typical(m),
+        row_bytes=WORD * typical(words.strides[1]),
+        terms=terms,
+    )
+    matrix = replace(b, shape=b.shape[1:], strides=b.strides[1:])
+    packed = build.materialised(
+        matrix, f"bytes{width}", lambda array: product.pack_bytes(array, width), dtypes.INT32
+    )
+    launch = build.launch(
+        product.product,
+        batch=(batch,),
+        height=1,
+        width=m,
+        columns=n,
+        inner=words.shape[2],
+        taps=(0,),
+        a=(words.strides[0], 0, words.strides[1], 1),
+        b=(0,),
+        panel=width,
+        epilogue=with_rows(ending.epilogue),
+        threads=build.threads,
+        terms=terms,
+    )
+    return build.finish(launch, [words, packed], ending)
+
+
+def byte_conv(
+    build: NativeBuilder, x: View, weight: View, over: Windows, group: int, fill: int
+) -> list[View]:
+    """A convolution of uint8 [images, channels, 1, (height,) width] with constant filters of int8."""
+    _require_bytes(x, weight)
+    result = build.result()
+    if len(result.dims) == 5 or x.shape[2] != 1 or weight.shape[2] != 1:
+        raise CannotLower("three-dimensional convolutions have no machine code")
+    if not x.elements:
+        raise CannotLower("a convolution of nothing has no machine code")
+    images, filters = result.dims[:2]
+    per_group, inner = filters // group, weight.shape[1]
+    if group > 1 and inner % WORD:
+        raise CannotLower("convolutions of bytes in groups of few channels have no machine code")
+    planar = over.over(2)
+    image = _image_of_words(build, plane(x), Border.reached_by(planar, fill))
+    terms, walks = _terms(build), steps_of(image, planar)
+    ending = ending_channels_last(build, result, filters)
+    taps = taps_of(image, planar)
+    width = product.panel_width(
+        build.instructions,
+        columns=per_group,
+        rows=typical(planar.output[1]),
+        row_bytes=WORD * typical(walks[2]),
+        terms=terms,
+    )
+    words = -(-inner // WORD)
+
+    def pack(array: Array) -> Array:
+        by_tap = array.reshape(group, per_group, inner, -1).transpose(0, 3, 2, 1)
+        whole = np.pad(by_tap, ((0, 0), (0, 0), (0, WORD * words - inner), (0, 0)))
+        return np.stack([product.pack_bytes(part.reshape(-1, per_group), width) for part in whole])
+
+    packed = build.materialised(weight, f"byte filters{width}:{group}", pack, dtypes.INT32)
+    epilogue = ending.epilogue
+    batch: tuple[int, ...] = (images,)
+    a: tuple[int, ...] = (*walks, 1)
+    b: tuple[int, ...] = (0,)
+    if group > 1:
+        batch, a = (images, group), (walks[0], words, *walks[1:], 1)
+        b = (0, -(-per_group // width) * width * words * len(taps))
+        epilogue = grouped(epilogue, per_group)
+    launch = build.launch(
+        product.product,
+        batch=batch,
+        height=planar.output[0],
+        width=planar.output[1],
+        columns=per_group,
+        inner=words,
+        taps=taps,
+        a=a,
+        b=b,
+        panel=width,
+        epilogue=epilogue,
+        threads=build.threads,
+        terms=terms,
+    )
+    return finish_padded(build, launch, image, first_place(image, planar), [packed], ending)
+
+
+def _require_bytes(a: View, b: View) -> None:
+    if (a.dtype, b.dtype) != (dtypes.UINT8, dtypes.INT8):
+        raise CannotLower(f"machine code multiplies uint8 with int8, not {a.dtype.name} with {b.dtype.name}")
+    if not b.buffer.is_constant:
+        raise CannotLower("products with computed bytes have no machine code")
+
+
+def _terms(build: NativeBuilder) -> Terms:
+    return Terms.DOTS if has_byte_dots(build.instructions) else Terms.PAIRS
+
+
+def _words(view: View) -> View | None:
+    """Bytes whose last axis is in one piece as words; None where they do not fall into such."""
+    sizes = (view.shape[-1], *view.strides[:-1], view.offset)
+    if view.strides[-1] != 1 or any(size % WORD for size in sizes):
+        return None
+    return replace(
+        view,
+        dtype=dtypes.INT32,
+        shape=(*view.shape[:-1], view.shape[-1] // WORD),
+        strides=(*(stride // WORD for stride in view.strides[:-1]), 1),
+        offset=view.offset // WORD,
+    )
+
+
+def _image_of_words(build: NativeBuilder, image: View, need: Border) -> View:
+    """[images, channels, y, x] as words of four channels, with enough of a border: itself, else a copy."""
+    found = with_own_border(build, image, need)
+    words = None if found is None else _words(found.transpose((0, 2, 3, 1)))
+    if words is None:
+        images, channels, *spatial = image.shape
+        whole = -(-channels // WORD) * WORD
+        made = build.channels_last(TensorType(dtypes.UINT8, (images, whole, *spatial)), "", need)
+        build.copy(image, made.slice((0, 0, 0, 0), (1, 1, 1, 1), image.shape))
+        words = _words(made.transpose((0, 2, 3, 1)))
+        assert words is not None
+    return words.transpose((0, 3, 1, 2))

@@ -1,0 +1,349 @@
+"""Products of dequantised numbers become products of the integers, whose sums are scaled.
+
+A product of x and w, quantised as (a - z) s and (b - y) t, is the product of a and b - y, less z times the
+column sums of b - y, times s t. Machine code multiplies uint8 with int8; numbers quantised to int8 are those
+quantised to uint8 with a zero point that is 128 more, weights are constants whose zero points are subtracted
+before the model runs. Weights then stay bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkml.ir import Constant, Graph, GraphIndex, Node, find, scalar, unused, value_names
+from vkml.ir.dtypes import FLOAT32, INT8, INT32, UINT8, DType
+from vkml.ir.operator import normalise_attributes
+from vkml.ops.quantization import dequantized
+from vkml.ops.upgrading import NEWEST
+
+Array = np.ndarray[Any, Any]
+
+_SIGN = 128
+"""What uint8 is more than int8."""
+_WORD = 4
+"""Channels that machine code takes at a time."""
+
+
+def use_integer_products(graph: Graph) -> Graph:
+    """The graph with products of bytes, for a device that multiplies these faster than floats.
+
+    Args:
+        graph: normalised; types need not be known, nor constants be folded.
+    """
+    if not any(node.op in _FORMS and not node.domain for node in graph.nodes):
+        return graph
+    rewriter = _Rewriter(_with_unsigned(graph))
+    rewriter.write()
+    return rewriter.finish()
+
+
+def _is(node: Node | None, op: str) -> bool:
+    return node is not None and node.op == op and not node.domain
+
+
+def _number(graph: Graph, name: str) -> Array | None:
+    """A constant of one element, as an array without axes."""
+    constant = graph.constants.get(name)
+    if constant is None or constant.is_open or constant.type.elements != 1:
+        return None
+    return constant.array.reshape(())
+
+
+def _with_unsigned(graph: Graph) -> Graph:
+    """Numbers that are quantised to int8, and dequantised by all that reads them, as uint8."""
+    index = GraphIndex.of(graph)
+    shifted = {
+        node.outputs[0]
+        for node in graph.nodes
+        if _is(node, "QuantizeLinear")
+        and _has_signed_zero(graph, node)
+        and not node.attributes["output_dtype"]
+        and not index.is_output(node.outputs[0])
+        and not index.is_captured(node.outputs[0])
+        and all(
+            _is(each, "DequantizeLinear")
+            and each.inputs[0] == node.outputs[0]
+            and _has_signed_zero(graph, each)
+            for each in index.consumers(node.outputs[0])
+        )
+    }
+    if not shifted:
+        return graph
+    taken, constants, types = value_names(graph), dict(graph.constants), dict(graph.types)
+    made: dict[str, str] = {}
+
+    def unsigned(name: str) -> str:
+        if name not in made:
+            array = np.asarray(constants[name].array.astype(np.int16) + _SIGN).astype(np.uint8)
+            made[name] = unused(f"{name}+{_SIGN}", taken)
+            taken.add(made[name])
+            constants[made[name]] = constant = Constant(UINT8, array.shape, array)
+            types[made[name]] = constant.type
+        return made[name]
+
+    nodes = [
+        replace(node, inputs=(*node.inputs[:2], unsigned(node.inputs[2])))
+        if not shifted.isdisjoint((*node.inputs[:1], *node.outputs))
+        else node
+        for node in graph.nodes
+    ]
+    for name in shifted:
+        types.pop(name, None)
+    return replace(graph, nodes=tuple(nodes), constants=constants, types=types)
+
+
+def _has_signed_zero(graph: Graph, node: Node) -> bool:
+    zero = _number(graph, node.inputs[2]) if len(node.inputs) > 2 else None
+    return zero is not None and zero.dtype == np.int8
+
+
+@dataclass
+class _Left:
+    """The quantised operand of a product that a run computes."""
+
+    name: str
+    zero: Array | str
+    """Its zero point: a number, or the name of one that is computed."""
+    scale: Array | None = None
+    """None where integers are wanted, not numbers."""
+
+
+@dataclass
+class _Weight:
+    """The constant operand of a product: int8, less its zero point."""
+
+    bytes: Array
+    scale: Array
+    """A vector of one element, or one for each column or filter."""
+
+
+class _Rewriter:
+    """Writes the nodes of a graph anew."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._index = GraphIndex.of(graph)
+        self._taken = value_names(graph)
+        self._constants, self._types = dict(graph.constants), dict(graph.types)
+        self._nodes: list[Node] = []
+        self._stem = ""
+
+    def write(self) -> None:
+        """Adds all nodes, or what stands in their places."""
+        for node in self._graph.nodes:
+            form = None if node.domain else _FORMS.get(node.op)
+            self._stem = node.outputs[0]
+            if form is None or not form(self, node):
+                self._nodes.append(node)
+
+    def finish(self) -> Graph:
+        """The graph with the nodes that have been added."""
+        return replace(self._graph, nodes=tuple(self._nodes), constants=self._constants, types=self._types)
+
+    # -- what is written ------------------------------------------------------------------------------------
+
+    def _name(self, what: str) -> str:
+        name = unused(f"{self._stem}/{what}", self._taken)
+        self._taken.add(name)
+        return name
+
+    def _constant(self, array: Array, dtype: DType, what: str) -> str:
+        name = self._name(what)
+        stored = np.asarray(array, dtype.storage)
+        self._constants[name] = constant = Constant(dtype, stored.shape, stored)
+        self._types[name] = constant.type
+        return name
+
+    def _apply(self, op: str, inputs: list[str], made: str = "", domain: str = "", **attributes: Any) -> str:
+        label = self._name(op)
+        made = made or label
+        node = Node(op, tuple(inputs), (made,), attributes, label, domain, NEWEST)
+        self._nodes.append(replace(node, attributes=normalise_attributes(node, find(node))))
+        return made
+
+    def _corrected(self, sums: str, left: _Left, columns: Array) -> tuple[scalar.Scalar, list[str]]:
+        """Sums of products without what the zero point adds to them: a form, and its arguments.
+
+        Args:
+            sums: int32.
+            left: gives the zero point.
+            columns: sums of the other side's bytes, as they broadcast with `sums`.
+        """
+        first, second = scalar.argument(0, INT32), scalar.argument(1, INT32)
+        if isinstance(left.zero, str):
+            zero = scalar.convert(scalar.argument(2, UINT8), INT32)
+            return first - second * zero, [sums, self._constant(columns, INT32, "column sums"), left.zero]
+        product = (columns.astype(np.int64) * int(left.zero)).astype(np.int32)  # wraps as the sums do
+        return first - second, [sums, self._constant(product, INT32, "column sums")]
+
+    def _scale(
+        self, sums: str, left: _Left, columns: Array, weight: Array, bias: Array | None, made: str
+    ) -> None:
+        """Adds the node that makes numbers of sums.
+
+        Args:
+            sums: as for `_corrected`, as are `left` and `columns`.
+            weight: the scale of the other side, as it broadcasts with them.
+            bias: float32, broadcasting so.
+            made: the result's name.
+        """
+        assert left.scale is not None
+        form, inputs = self._corrected(sums, left, columns)
+        inputs.append(self._constant(left.scale * weight, FLOAT32, "scale"))
+        form = scalar.convert(form, FLOAT32) * scalar.argument(len(inputs) - 1, FLOAT32)
+        if bias is not None:
+            inputs.append(self._constant(bias, FLOAT32, "bias"))
+            form = form + scalar.argument(len(inputs) - 1, FLOAT32)
+        self._apply("Expression", inputs, made, "vkml", form=form, to=FLOAT32.code)
+
+    # -- what is looked for ---------------------------------------------------------------------------------
+
+    def _dequantizer(self, name: str) -> Node | None:
+        """The node that makes a float32 of quantised numbers, with one scale or one for each place."""
+        node = self._index.producer(name)
+        if node is None or not _is(node, "DequantizeLinear"):
+            return None
+        scale = self._graph.constants.get(node.inputs[1])
+        is_plain = not node.attributes["block_size"] and node.attributes["output_dtype"] in (0, FLOAT32.code)
+        return node if is_plain and scale is not None and scale.dtype == FLOAT32 else None
+
+    def _left(self, name: str) -> _Left | None:
+        """A float operand that is dequantised from uint8, with one scale."""
+        node = self._dequantizer(name)
+        if node is None or len(node.inputs) < 3:  # without a zero point the type is not known here
+            return None
+        scale, zero = _number(self._graph, node.inputs[1]), _number(self._graph, node.inputs[2])
+        if scale is None or zero is None or zero.dtype != np.uint8:
+            return None
+        return _Left(node.inputs[0], zero, scale)
+
+    def _weight(self, name: str, axis: int) -> _Weight | None:
+        """A float operand that is dequantised from constant bytes, with one scale or one along an axis."""
+        node = self._dequantizer(name)
+        if node is None:
+            return None
+        values, scale = self._graph.constants.get(node.inputs[0]), self._graph.constants[node.inputs[1]].array
+        zero = self._graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+        if values is None or (len(node.inputs) > 2 and zero is None):
+            return None
+        rank = len(values.shape)
+        if rank <= axis or (scale.size > 1 and scale.shape != (values.shape[axis],)):
+            return None
+        if scale.size > 1 and node.attributes["axis"] not in (axis, axis - rank):
+            return None
+        steps = _steps(values, None if zero is None else zero.array, axis)
+        return None if steps is None else _Weight(steps, scale.reshape(-1))
+
+    def _bias(self, node: Node) -> tuple[bool, Array | None]:
+        """Whether the third input is known, or absent; its numbers, stated or dequantised."""
+        if len(node.inputs) < 3 or not node.inputs[2]:
+            return True, None
+        constant = self._graph.constants.get(node.inputs[2])
+        if constant is not None:
+            return constant.dtype == FLOAT32, constant.array
+        maker = self._dequantizer(node.inputs[2])
+        found = [] if maker is None else [self._graph.constants.get(name) for name in maker.inputs]
+        arrays = [each.array for each in found if each is not None]
+        if not arrays or len(arrays) < len(found) or arrays[0].ndim != 1:
+            return False, None
+        if any(each.size not in (1, arrays[0].size) for each in arrays[1:]):
+            return False, None
+        zero = arrays[2].reshape(-1) if len(arrays) > 2 else None
+        return True, dequantized(arrays[0], arrays[1].reshape(-1), zero, FLOAT32)
+
+    # -- forms ----------------------------------------------------------------------------------------------
+
+    def matmul(self, node: Node) -> bool:
+        left, weight = self._left(node.inputs[0]), self._weight(node.inputs[1], 1)
+        if left is None or weight is None or weight.bytes.ndim != 2:
+            return False
+        sums = self._apply("MatMulInteger", [left.name, self._constant(weight.bytes, INT8, "bytes")])
+        self._scale(sums, left, _sums(weight.bytes, 0), weight.scale, None, node.outputs[0])
+        return True
+
+    def gemm(self, node: Node) -> bool:
+        stated = node.attributes
+        if stated["transA"] or stated["alpha"] != 1 or stated["beta"] != 1:
+            return False
+        left, weight = self._left(node.inputs[0]), self._weight(node.inputs[1], 0 if stated["transB"] else 1)
+        is_known, bias = self._bias(node)
+        if left is None or weight is None or weight.bytes.ndim != 2 or not is_known:
+            return False
+        matrix = np.ascontiguousarray(weight.bytes.T) if stated["transB"] else weight.bytes
+        sums = self._apply("MatMulInteger", [left.name, self._constant(matrix, INT8, "bytes")])
+        self._scale(sums, left, _sums(matrix, 0), weight.scale, bias, node.outputs[0])
+        return True
+
+    def conv(self, node: Node) -> bool:
+        left, weight = self._left(node.inputs[0]), self._weight(node.inputs[1], 0)
+        is_known, bias = self._bias(node)
+        if left is None or weight is None or not is_known or not _has_kernel(node, weight.bytes):
+            return False
+        assert isinstance(left.zero, np.ndarray)
+        trailing = (1,) * (weight.bytes.ndim - 2)
+        inputs = [left.name, self._constant(weight.bytes, INT8, "bytes")]
+        sums = self._apply("ConvInteger", inputs, **{**node.attributes, "fill": int(left.zero)})
+        columns = _sums(weight.bytes, tuple(range(1, weight.bytes.ndim))).reshape(-1, *trailing)
+        bias = None if bias is None else bias.reshape(-1, *trailing)
+        self._scale(sums, left, columns, weight.scale.reshape(-1, *trailing), bias, node.outputs[0])
+        return True
+
+    def matmul_integer(self, node: Node) -> bool:
+        """Zero points taken out of a product of what is quantised at run time and constant bytes."""
+        values = self._graph.constants.get(node.inputs[1])
+        a_zero, b_zero = [*node.inputs[2:], "", ""][:2]
+        maker = self._index.producer(node.inputs[0])
+        if (
+            values is None
+            or len(values.shape) != 2
+            or maker is None
+            or not _is(maker, "DynamicQuantizeLinear")
+        ):
+            return False
+        zero = self._graph.constants.get(b_zero)
+        if a_zero != maker.outputs[2] or (b_zero and zero is None):
+            return False
+        steps = _steps(values, None if zero is None else zero.array, 1)
+        if steps is None:
+            return False
+        sums = self._apply("MatMulInteger", [node.inputs[0], self._constant(steps, INT8, "bytes")])
+        form, inputs = self._corrected(sums, _Left(node.inputs[0], a_zero), _sums(steps, 0))
+        self._apply("Expression", inputs, node.outputs[0], "vkml", form=form, to=INT32.code)
+        return True
+
+
+def _steps(values: Constant, zero: Array | None, axis: int) -> Array | None:
+    """Bytes less their zero points along an axis, as int8; None where they do not fit."""
+    if values.dtype not in (INT8, UINT8) or not values.type.elements:
+        return None
+    if values.dtype == INT8 and (zero is None or not zero.any()):
+        return values.array
+    wide = values.array.astype(np.int16)
+    if zero is not None:
+        if zero.ndim > 1 or zero.size not in (1, wide.shape[axis]):
+            return None
+        wide = wide - zero.astype(np.int16).reshape([-1 if at == axis else 1 for at in range(wide.ndim)])
+    if wide.min() < -_SIGN or wide.max() >= _SIGN:
+        return None
+    return wide.astype(np.int8)
+
+
+def _sums(weight: Array, axes: int | tuple[int, ...]) -> Array:
+    return np.asarray(weight.sum(axes, dtype=np.int32))
+
+
+def _has_kernel(node: Node, weight: Array) -> bool:
+    """Whether there is machine code for a convolution of bytes: in groups, channels come by fours."""
+    return 3 <= weight.ndim <= 4 and (node.attributes["group"] == 1 or weight.shape[1] % _WORD == 0)
+
+
+_FORMS: Mapping[str, Callable[[_Rewriter, Node], bool]] = {
+    "MatMul": _Rewriter.matmul,
+    "Gemm": _Rewriter.gemm,
+    "Conv": _Rewriter.conv,
+    "MatMulInteger": _Rewriter.matmul_integer,
+}
