@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from vkml.amp import GradScaler
     from vkml.engine.devices import close_devices, devices
     from vkml.engine.io_binding import IOBinding
+    from vkml.engine.node_arg import NodeArg
     from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
     from vkml.engine.ort_value import OrtValue
     from vkml.engine.report import PlanReport, StepReport
-    from vkml.engine.session import InferenceSession, NodeArg
+    from vkml.engine.session import InferenceSession
     from vkml.saving import load, save
     from vkml.tensors import Size, Tensor
     from vkml.tensors.autocast import autocast
@@ -79,22 +80,57 @@ _OPERATIONS = (
     "xlogy",
 )  # fmt: skip
 _PACKAGES = (
-    "amp", "autograd", "data", "fft", "func", "linalg", "nn", "onnx", "ops", "optim", "training", "utils",
-    "xp",
+    "amp", "autograd", "backend", "capi", "data", "fft", "func", "linalg", "nn", "onnx", "ops", "optim",
+    "training", "utils", "xp",
 )  # fmt: skip
 _DTYPES = (
     "bfloat16", "bool", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32",
     "int64", "int8", "uint16", "uint32", "uint64", "uint8",
 )  # fmt: skip
+_OPTIONS = (
+    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "OrtExecutionProviderDevicePolicy",
+    "RunOptions", "SessionOptions",
+)  # fmt: skip
+_MEMORY = (
+    "OrtAllocatorType", "OrtArenaCfg", "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId", "OrtMemType",
+    "OrtMemoryInfo", "OrtMemoryInfoDeviceType", "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+)  # fmt: skip
+_EP_DEVICES = ("OrtEpDevice", "OrtHardwareDevice", "OrtHardwareDeviceType", "OrtSyncStream", "get_ep_devices")
+_ENVIRONMENT = (
+    "cuda_version", "import_capi_exception", "package_name",
+    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
+    "get_build_info", "get_device", "get_version_string", "has_collective_ops", "preload_dlls",
+    "print_debug_info", "register_execution_provider_library", "set_seed",
+    "unregister_execution_provider_library",
+)  # fmt: skip
+_PROCESS = (
+    "set_default_logger_severity", "set_default_logger_verbosity", "set_global_thread_pool_sizes",
+)  # fmt: skip
 _LAZY = {
     "InferenceSession": "vkml.engine.session",
     "IOBinding": "vkml.engine.io_binding",
-    "NodeArg": "vkml.engine.session",
+    "NodeArg": "vkml.engine.node_arg",
     "OrtValue": "vkml.engine.ort_value",
-    "RunOptions": "vkml.engine.options",
-    "SessionOptions": "vkml.engine.options",
-    "GraphOptimizationLevel": "vkml.engine.options",
-    "ExecutionMode": "vkml.engine.options",
+    **dict.fromkeys(_OPTIONS, "vkml.engine.options"),
+    **dict.fromkeys(_MEMORY, "vkml.engine.memory_infos"),
+    **dict.fromkeys(_EP_DEVICES, "vkml.engine.ep_devices"),
+    **dict.fromkeys(_ENVIRONMENT, "vkml.engine.environment"),
+    **dict.fromkeys(_PROCESS, "vkml.engine.process_defaults"),
+    "AdapterFormat": "vkml.engine.adapters",
+    "LoraAdapter": "vkml.engine.adapters",
+    "ModelCompiler": "vkml.engine.model_compiler",
+    "OrtCompileApiFlags": "vkml.engine.model_compiler",
+    "OrtExternalInitializerInfo": "vkml.engine.model_compiler",
+    "install_as_onnxruntime": "vkml.installation",
+    "onnxruntime_validation": "vkml.capi",
+    "SessionIOBinding": "vkml.engine.io_binding",
+    "OrtEpAssignedNode": "vkml.engine.session_interface",
+    "OrtEpAssignedSubgraph": "vkml.engine.session_interface",
+    "OrtSparseFormat": "vkml.engine.sparse_tensor",
+    "SparseTensor": "vkml.engine.sparse_tensor",
+    "ModelMetadata": "vkml.onnx.model",
+    "copy_tensors": "vkml.engine.ort_value",
     "PlanReport": "vkml.engine.report",
     "StepReport": "vkml.engine.report",
     "devices": "vkml.engine.devices",
@@ -133,11 +169,17 @@ __all__ = [  # noqa: F405
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_LAZY, *_PACKAGES, *_DTYPES, "version"})
+
+
 def __getattr__(name: str) -> Any:
     import importlib
 
     if name in _PACKAGES:
         return importlib.import_module(f"vkml.{name}")
+    if name == "version":
+        return __version__
     if name in _DTYPES:
         from vkml.ir import dtypes
 

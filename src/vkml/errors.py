@@ -26,8 +26,17 @@ class InvalidArgument(Error, ValueError):
     """A caller's argument is wrong: a feed with missing, extra, misshapen or mistyped entries, an option."""
 
 
+class WrongType(InvalidArgument, TypeError):
+    """An argument is of a type that is not taken; a TypeError, too."""
+
+
 class UnknownOption(InvalidArgument, AttributeError):
     """A setting that there is not; the message names the nearest that there is."""
+
+
+class InvalidSetting(InvalidArgument, RuntimeError):
+    """A setting of the process, an entry of a configuration or a provider that there is not; a RuntimeError,
+    too, which onnxruntime raises for these."""
 
 
 class NoSuchFile(Error, FileNotFoundError):
@@ -56,6 +65,10 @@ class NoModel(ModelError):
 
 class ModelChanged(ModelError):
     """A model's file is no longer what it was when the session that needs it was made."""
+
+
+class ModelLoadCanceled(ModelError):
+    """A session was not made since its options' cancellation flag was set."""
 
 
 class InvalidProtobuf(ModelError):

@@ -6,11 +6,12 @@ import functools
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vkml.cpu.native.executable import InstructionSet, instruction_set
+from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import InvalidArgument, NoDevice
 from vkml.forks import renew_in_child
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from vkml.kernels.packed_weights import Fragment
     from vkml.lowering.target import Target
     from vkml.vulkan import Device, DeviceInfo
-
-VULKAN_PROVIDER = "VulkanExecutionProvider"
-CPU_PROVIDER = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,11 @@ def devices(allow_software: bool | None = None) -> tuple[Any, ...]:
         >>> vkml.devices()[-1].name
         'cpu'
     """
-    return (*_vulkan_devices(allow_software), cpu_info())
+    return (*vulkan_devices(allow_software), cpu_info())
 
 
-def _vulkan_devices(allow_software: bool | None) -> tuple[DeviceInfo, ...]:
+def vulkan_devices(allow_software: bool | None) -> tuple[DeviceInfo, ...]:
+    """All Vulkan devices, the best first; see `devices`."""
     from vkml import vulkan
 
     try:
@@ -95,20 +94,24 @@ class Choice:
     """What stands for the choice in onnxruntime's words."""
 
 
-def resolve(wanted: str | Sequence[str] | None, providers: Sequence[Any] | None) -> Choice:
+def resolve(wanted: str | Sequence[str] | None, otherwise: str) -> Choice:
     """The devices that a session's arguments name.
+
+    Args:
+        wanted: names of devices, "auto" or "all"; None for `otherwise`.
+        otherwise: what its providers stand for.
 
     Raises:
         InvalidArgument: an unknown name.
         NoDevice: a device that is not there.
     """
-    names = _names(wanted) or _from_providers(providers)
+    names = _names(wanted) or [otherwise]
     both, cpu = [VULKAN_PROVIDER, CPU_PROVIDER], [CPU_PROVIDER]
     if names == ["all"]:
-        found = _vulkan_devices(None)
+        found = vulkan_devices(None)
         return Choice(found, True, both if found else cpu)
     if names == ["auto"]:
-        found = _vulkan_devices(None)[:1]
+        found = vulkan_devices(None)[:1]
         return Choice(found, False, both if found else cpu)
     gpus: list[DeviceInfo] = []
     for name in names:
@@ -140,38 +143,6 @@ def _names(wanted: Any) -> list[str]:
     if "cpu" in names[:-1]:
         raise InvalidArgument(f"the CPU takes what is left, so it is named last: {names}")
     return names
-
-
-def _from_providers(providers: Any) -> list[str]:
-    if not providers:
-        return ["auto"]
-    entries = list(providers) if isinstance(providers, list | tuple) else [providers]
-    names = [entry[0] if isinstance(entry, tuple) and entry else entry for entry in entries]
-    known = {VULKAN_PROVIDER: "auto", CPU_PROVIDER: "cpu"}
-    for name in names:
-        if not isinstance(name, str) or name not in known:
-            raise InvalidArgument(f"provider {name!r} is not known: vkml has {', '.join(known)}")
-    return [known[names[0]]]
-
-
-def check_provider_options(providers: Any, given: Any) -> None:
-    """`InvalidArgument` for options of providers, in either of the places where onnxruntime takes them."""
-    entries = list(providers) if isinstance(providers, list | tuple) else [providers]
-    stated = [(entry[0], entry[1]) for entry in entries if isinstance(entry, tuple) and len(entry) == 2]
-    if given is not None:
-        if not isinstance(given, list | tuple) or len(given) != len(entries):
-            raise InvalidArgument(
-                f"provider_options has a dict for each of providers ({providers!r}), not {given!r}"
-            )
-        stated += zip(entries, given, strict=True)
-    for provider, options in stated:
-        if not isinstance(options, Mapping):
-            raise InvalidArgument(f"the options of provider {provider!r} are a dict, not {options!r}")
-        if options:
-            raise InvalidArgument(
-                f"provider {provider!r} has no options, it got {dict(options)!r}; devices='vulkan:1' and its "
-                "like choose a device, SessionOptions holds the rest"
-            )
 
 
 _open: dict[str, Device] = {}

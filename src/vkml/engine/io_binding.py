@@ -10,7 +10,7 @@ import numpy as np
 
 from vkml.engine.array_likes import as_integer, as_sizes
 from vkml.engine.device_array import DeviceArray, Place, Value, at_address, on_host
-from vkml.engine.ort_value import OrtValue, device_of, dtype_of
+from vkml.engine.ort_value import OrtValue, OrtValueVector, device_of, dtype_of
 from vkml.errors import InvalidArgument
 from vkml.ir import DType
 
@@ -50,7 +50,8 @@ class IOBinding:
         self.results: list[OrtValue] = []
         self.repeat: Prepared | None = None
         """Runs it once more as it was run last; returns None where that is not possible any more."""
-        self._input_names = {value.name for value in session.get_inputs()}
+        fed = [*session.get_inputs(), *session.get_overridable_initializers()]
+        self._input_names = {value.name for value in fed}
         self._output_names = {value.name for value in session.get_outputs()}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
@@ -137,9 +138,9 @@ class IOBinding:
         """The outputs of the last run, in the order in which they were bound."""
         return list(self.results)
 
-    def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         """As `get_outputs`."""
-        return list(self.results)
+        return OrtValueVector(self.results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as arrays that nobody else has; sequences as lists of them, or None."""
@@ -211,6 +212,10 @@ class IOBinding:
                 value = place
             results.append(OrtValue(value))
         self.results = results
+
+
+SessionIOBinding = IOBinding
+"""onnxruntime's name of the same, one layer below."""
 
 
 def _copied(value: Any) -> Any:

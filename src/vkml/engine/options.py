@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
@@ -12,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from vkml.errors import InvalidArgument, UnknownOption
+from vkml.engine.configuration import Configured
+from vkml.engine.model_settings import ModelSettings
+from vkml.engine.process_defaults import default_severity, shared_threads
+from vkml.errors import Fail, InvalidArgument, UnknownOption, WrongType
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -32,12 +36,32 @@ class ExecutionMode(IntEnum):
     ORT_PARALLEL = 1
 
 
+class ExecutionOrder(IntEnum):
+    """Accepted for compatibility, like `ExecutionMode`."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class OrtExecutionProviderDevicePolicy(IntEnum):
+    """Which devices `SessionOptions.set_provider_selection_policy` prefers."""
+
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
+
+
 Progress = Callable[[str, int, int], None]
 """Called with a stage ("load", "compile", "upload"), what is done and what there is to do."""
 
 
 @dataclass
-class SessionOptions:
+class SessionOptions(ModelSettings):
     """Settings of an `InferenceSession`, checked when they are set.
 
     Raises:
@@ -48,8 +72,11 @@ class SessionOptions:
     graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
     """This enum's, onnxruntime's, or the number behind either."""
     execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
     enable_profiling: bool = False
-    profile_file_prefix: str = "vkml_profile"
+    profile_file_prefix: str = "onnxruntime_profile_"
+    optimized_model_filepath: str = ""
+    """Where a session writes the model as it is once constants are folded; "": nowhere."""
     intra_op_num_threads: int = 0
     """Threads the CPU device uses; 0: one a core."""
     inter_op_num_threads: int = 0
@@ -57,8 +84,13 @@ class SessionOptions:
     enable_cpu_mem_arena: bool = True
     enable_mem_pattern: bool = True
     enable_mem_reuse: bool = True
-    log_severity_level: int = 2
-    """0 verbose, 1 info, 2 warning, 3 error, 4 fatal: messages below it are not logged; -1: the default."""
+    use_deterministic_compute: bool = False
+    """Accepted: a plan computes the same bits each time."""
+    use_per_session_threads: bool = True
+    """Whether `intra_op_num_threads` counts, instead of `set_global_thread_pool_sizes`."""
+    log_severity_level: int = -1
+    """0 verbose, 1 info, 2 warning, 3 error, 4 fatal: messages below it are not logged; -1: the default, 2
+    where `set_default_logger_severity` has set no other."""
     log_verbosity_level: int = 0
     logid: str = ""
     memory_limit: float = 0.95
@@ -85,11 +117,28 @@ class SessionOptions:
     @property
     def shows_warnings(self) -> bool:
         """Whether a session with these settings logs warnings."""
-        return self.log_severity_level <= 2
+        level = self.log_severity_level
+        return (default_severity() if level < 0 else level) <= 2
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads the CPU shares the work of an operator out to; None: one a core."""
+        return (self.intra_op_num_threads if self.use_per_session_threads else shared_threads()) or None
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Raises `Fail`: libraries of operators are machine code for onnxruntime.
+
+        Args:
+            path: of the library.
+        """
+        raise Fail(
+            f"the library {path!r} of custom operators cannot be loaded: its kernels are written for "
+            "onnxruntime; write the operator as a function of the model (FunctionProto), which vkml inlines"
+        )
 
 
 @dataclass
-class RunOptions:
+class RunOptions(Configured):
     """Settings of one run, named as onnxruntime names them.
 
     Attributes:
@@ -111,6 +160,22 @@ class RunOptions:
     only_execute_path_to_fetches: bool = False
     training_mode: bool = False
 
+    def add_active_adapter(self, adapter: Any) -> None:
+        """Has runs take the tensors of an adapter for inputs that the model has values of its own for.
+
+        Args:
+            adapter: a `LoraAdapter`.
+        """
+        if not isinstance(getattr(adapter, "parameters", None), Mapping):
+            raise WrongType(f"an adapter is a LoraAdapter that has been loaded, not {adapter!r}")
+        self.adapters.append(adapter)
+
+    @property
+    def adapters(self) -> list[Any]:
+        """Those added, in order."""
+        found: list[Any] = self.__dict__.setdefault("_adapters", [])
+        return found
+
     def __setattr__(self, name: str, value: Any) -> None:
         check = _RUN_CHECKS.get("logid" if name == "run_tag" else name)
         if check is None:
@@ -123,17 +188,22 @@ class RunOptions:
         return self.logid
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Raises `UnknownOption`: there is none.
+        """Keeps an entry for `get_run_config_entry`; the entries that onnxruntime goes by are of its
+        allocators and providers.
 
         Args:
             key: of the entry.
             value: of the entry.
         """
-        raise UnknownOption(f"vkml has no run configuration {key!r}, which was to be {value!r}")
+        self._add_entry(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """Raises `UnknownOption`: there is none."""
-        raise UnknownOption(f"vkml has no run configuration {key!r}")
+        """The value of an entry.
+
+        Raises:
+            InvalidSetting: there is none.
+        """
+        return self._entry(key)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -175,6 +245,13 @@ def _text(what: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     raise InvalidArgument(f"{what} is a str, not {value!r}")
+
+
+def _path(what: str, value: Any) -> str:
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise InvalidArgument(f"{what} is a path, not {value!r}") from None
 
 
 def _whole(least: int, most: int | None = None) -> Check:
@@ -241,13 +318,17 @@ def _callback(what: str, value: Any) -> Progress | None:
 _CHECKS: dict[str, Check] = {
     "graph_optimization_level": _enumerated(GraphOptimizationLevel),
     "execution_mode": _enumerated(ExecutionMode),
+    "execution_order": _enumerated(ExecutionOrder),
     "enable_profiling": flag,
     "profile_file_prefix": _text,
+    "optimized_model_filepath": _path,
     "intra_op_num_threads": _whole(0),
     "inter_op_num_threads": _whole(0),
     "enable_cpu_mem_arena": flag,
     "enable_mem_pattern": flag,
     "enable_mem_reuse": flag,
+    "use_deterministic_compute": flag,
+    "use_per_session_threads": flag,
     "log_severity_level": _whole(-1, 4),
     "log_verbosity_level": _whole(0),
     "logid": _text,

@@ -10,7 +10,9 @@ import numpy as np
 from vkml.engine import devices as device_registry
 from vkml.engine.array_likes import as_array, as_sizes
 from vkml.engine.device_array import DeviceArray, Value, on_host, put
-from vkml.errors import InvalidArgument
+from vkml.engine.memory_infos import ACCELERATORS, OrtMemoryInfo
+from vkml.engine.sparse_tensor import SparseTensor
+from vkml.errors import InvalidArgument, WrongType
 from vkml.forks import renew_in_child
 from vkml.ir import DType, dtypes
 
@@ -37,14 +39,18 @@ class OrtValue:
         """The array, or the value on a device; of outputs that are no tensors a list, or None."""
 
     @staticmethod
-    def ortvalue_from_numpy(numpy_obj: Array, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+    def ortvalue_from_numpy(
+        numpy_obj: Array, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
         """A value with an array's elements.
 
         Args:
             numpy_obj: of any element type that ONNX has. On the CPU the value is this array, not a copy,
                 where it is in C order.
-            device_type: ``"cpu"``, ``"vulkan"`` or the name of a device, as in ``"vulkan:0"``.
+            device_type: ``"cpu"``, ``"vulkan"`` or the name of a device, as in ``"vulkan:0"``; onnxruntime's
+                names of accelerators, as ``"cuda"``, stand for ``"vulkan"``.
             device_id: which one, for ``"vulkan"``.
+            vendor_id: accepted.
 
         Raises:
             InvalidArgument: no such device, or no array of such elements.
@@ -65,6 +71,8 @@ class OrtValue:
         element_type: Any = np.float32,
         device_type: str = "cpu",
         device_id: int = 0,
+        vendor_id: int = -1,
+        memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
         """A value to be written: its elements are what memory held before.
 
@@ -73,7 +81,11 @@ class OrtValue:
             element_type: a NumPy type, or ONNX's number of one.
             device_type: as for `ortvalue_from_numpy`.
             device_id: likewise.
+            vendor_id: likewise.
+            memory_info: where it is to be, instead.
         """
+        if memory_info is not None:
+            device_type, device_id = memory_info.name.lower(), memory_info.device_id
         dtype, sizes = dtype_of(element_type), as_sizes(shape, "a shape")
         device = device_of(device_type, device_id)
         return OrtValue(
@@ -96,22 +108,48 @@ class OrtValue:
         return OrtValue(array.view(dtype.storage))
 
     @staticmethod
-    def from_dlpack(data: Any) -> OrtValue:
+    def ort_value_from_sparse_tensor(sparse_tensor: SparseTensor) -> OrtValue:
+        """A value that holds a sparse tensor.
+
+        Args:
+            sparse_tensor: what it holds, not a copy.
+        """
+        if not isinstance(sparse_tensor, SparseTensor):
+            raise WrongType(f"a vkml.SparseTensor is taken, not {type(sparse_tensor).__name__}")
+        return OrtValue(sparse_tensor)
+
+    def as_sparse_tensor(self) -> SparseTensor:
+        """The sparse tensor that it holds.
+
+        Raises:
+            InvalidArgument: it holds something else.
+        """
+        if not isinstance(self.value, SparseTensor):
+            raise InvalidArgument(f"the value is no sparse tensor but {self!r}")
+        return self.value
+
+    @staticmethod
+    def from_dlpack(data: Any, is_bool_tensor: bool = False) -> OrtValue:
         """A value on the CPU that shares memory with another package's tensor, which lies there, too.
 
         Args:
-            data: has ``__dlpack__`` and ``__dlpack_device__``.
+            data: has ``__dlpack__`` and ``__dlpack_device__``, or is what the first of these returns.
+            is_bool_tensor: whether bytes in it are truth values, which some packages pass on as bytes.
 
         Raises:
-            InvalidArgument: it has not, or lies elsewhere.
+            InvalidArgument: it is neither, or lies elsewhere.
         """
+        if type(data).__name__ == "PyCapsule":
+            data = _Capsule(data)
         if not hasattr(data, "__dlpack__") or not hasattr(data, "__dlpack_device__"):
             raise InvalidArgument(f"a tensor with __dlpack__ is taken, not {type(data).__name__}")
         try:
             array = np.from_dlpack(data)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise InvalidArgument(f"__dlpack__ gave no tensor on the CPU: {error}") from error
-        if array.dtype == np.uint8 and _holds_truths(data):  # as packages do that know no truth values there
+        if array.dtype == np.uint8 and (
+            is_bool_tensor or _holds_truths(data)
+        ):  # as packages do that know no truth values there
             array = array.view(np.bool_)
         return OrtValue(as_array(array, "the value", "C"))
 
@@ -125,6 +163,8 @@ class OrtValue:
         if isinstance(self.value, np.ndarray | DeviceArray):
             return self.value
         found = "a sequence" if isinstance(self.value, list) else "an optional that holds nothing"
+        if isinstance(self.value, SparseTensor):
+            raise InvalidArgument("the value is a sparse tensor; as_sparse_tensor() gives it")
         raise InvalidArgument(f"the value is no tensor but {found}; IOBinding.copy_outputs_to_cpu() gives it")
 
     def numpy(self) -> Array:
@@ -140,6 +180,8 @@ class OrtValue:
         """As onnxruntime writes it: ``tensor(float)``."""
         if isinstance(self.value, list) and self.value:
             return f"seq({OrtValue(self.value[0]).data_type()})"
+        if isinstance(self.value, SparseTensor):
+            return self.value.data_type()
         return f"tensor({self._dtype.name})"
 
     def element_type(self) -> int:
@@ -169,8 +211,8 @@ class OrtValue:
         return isinstance(self.value, np.ndarray | DeviceArray)
 
     def is_sparse_tensor(self) -> bool:
-        """Whether it is a sparse tensor: never."""
-        return False
+        """Whether it is a sparse tensor."""
+        return isinstance(self.value, SparseTensor)
 
     def is_tensor_sequence(self) -> bool:
         """Whether it is a sequence of tensors."""
@@ -199,6 +241,18 @@ class OrtValue:
         else:
             np.copyto(self.value, np_arr)
 
+    def _get_c_value(self) -> OrtValue:
+        """Itself: programs ask onnxruntime's for what it wraps."""
+        return self
+
+    @property
+    def _ortvalue(self) -> OrtValue:
+        return self
+
+    def to_dlpack(self) -> Any:
+        """As ``__dlpack__``."""
+        return self.__dlpack__()
+
     def __dlpack__(self, **options: Any) -> Any:
         return self.numpy().__dlpack__(**options)
 
@@ -206,12 +260,55 @@ class OrtValue:
         return 1, 0  # the host: values of a device are copied there
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self.numpy(), dtype)
+        return np.array(self.numpy(), dtype, copy=copy)
 
     def __repr__(self) -> str:
+        if isinstance(self.value, SparseTensor):
+            return f"<OrtValue {self.data_type()} {self.value.dense_shape()}>"
         if not self.is_tensor():
             return f"<OrtValue {'of nothing' if self.value is None else f'of {len(self.value)} values'}>"
         return f"<OrtValue {self.data_type()} {self.shape()} on {self.device_name()}>"
+
+
+class OrtValueVector(list[OrtValue]):
+    """A list of values with the methods that onnxruntime's has."""
+
+    def push_back(self, value: OrtValue) -> None:
+        """Appends a value."""
+        self.append(value)
+
+    def reserve(self, count: int) -> None:
+        """Accepted: lists grow by themselves."""
+
+    def shrink_to_fit(self) -> None:
+        """Accepted."""
+
+
+class _Capsule:
+    """What ``__dlpack__`` has returned, as something that has the method."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
+    """Copies values into others, each of the same type and shape, from and to any device.
+
+    Args:
+        src: what is copied.
+        dst: as many values, written.
+        stream: accepted: copies are done when this returns.
+    """
+    if len(src) != len(dst):
+        raise InvalidArgument(f"there are {len(src)} values to copy, and {len(dst)} to copy them to")
+    for source, target in zip(src, dst, strict=True):
+        target.update_inplace(source)
 
 
 def _holds_truths(data: Any) -> bool:
@@ -242,6 +339,8 @@ def device_of(device_type: str, device_id: int = 0) -> Device | None:
     kind = device_type.lower()
     if kind == "cpu":
         return None
+    if kind in ACCELERATORS:
+        kind = "vulkan"
     if kind.partition(":")[0] != "vulkan":
         raise InvalidArgument(
             f"there is no device {device_type!r}: use 'cpu', 'vulkan' with a number, or a name of "

@@ -659,7 +659,7 @@ def _bind_cpu(
             nodes,
             types,
             constants,
-            threads=options.intra_op_num_threads or None,
+            threads=options.threads,
             inputs=piece.inputs,
             outputs=piece.outputs,
             is_strict=placement.precision == "highest",

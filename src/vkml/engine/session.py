@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine import devices as device_registry
-from vkml.engine.arguments import assignments, check_run_options, checked_options, memory_limits
+from vkml.engine.arguments import (
+    assignments,
+    check_run_options,
+    checked_options,
+    checked_precision,
+    configured,
+    memory_limits,
+    reads_config,
+    request,
+    require_loading,
+    stated_options,
+    with_adapters,
+)
+from vkml.engine.closing import close_at_exit, weakly
 from vkml.engine.collector import collector_paused
 from vkml.engine.device_array import DeviceArray, Place, place_array
 from vkml.engine.ending import shows_warnings, with_options
 from vkml.engine.feed import check_feed
 from vkml.engine.io_binding import IOBinding
+from vkml.engine.optimized_model import write_optimized
 from vkml.engine.options import SessionOptions, flag
 from vkml.engine.ort_value import OrtValue
 from vkml.engine.placement import Placement, Site
@@ -30,13 +41,15 @@ from vkml.engine.plan_report import report
 from vkml.engine.prepare import prepare
 from vkml.engine.report import PlanReport
 from vkml.engine.runner import Runner
+from vkml.engine.session_interface import SessionInterface
 from vkml.engine.trace import Trace
 from vkml.engine.weights import WeightStore
 from vkml.errors import Fail, InvalidArgument
-from vkml.ir import Graph, OptionalType, SequenceType, TensorType, Value, ValueType, dtypes
+from vkml.ir import Graph, TensorType, dtypes
 from vkml.ir.file_constant import files_of, settled_graph
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
+from vkml.onnx.load import overridable
 from vkml.ops.upgrading import NEWEST
 
 if TYPE_CHECKING:
@@ -44,23 +57,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
-_STRUCTURES_KEPT = 1024
-LARGEST_ASSUMED = 1 << 24
-"""Bytes of an input that a report makes up, where sizes hang on its values."""
-PRECISIONS = ("highest", "high", "medium")
+_KEPT = (
+    "_assigned", "_given_options", "_limits", "_model_path", "_reads_config", "_source", "_strict", "_trace",
+    "_wanted_precision",
+)  # fmt: skip
+"""Attributes that a session shares with one of more inputs."""
 
 
-@dataclass(frozen=True)
-class NodeArg:
-    """An input or output of a model."""
-
-    name: str
-    shape: list[int | str | None]
-    type: str
-    """As onnxruntime writes it: ``tensor(float)``."""
-
-
-class InferenceSession:
+class InferenceSession(SessionInterface):
     """A model, planned for a device and run as often as you like, from any thread.
 
     A model file is mapped, not read: replace it by renaming. One that is written into while sessions of it
@@ -71,18 +75,24 @@ class InferenceSession:
     Args:
         path_or_bytes: an ONNX file or its bytes.
         sess_options: see `SessionOptions`.
-        providers: as onnxruntime's; ``"VulkanExecutionProvider"`` and ``"CPUExecutionProvider"`` are known.
+        providers: as onnxruntime's; ``"VulkanExecutionProvider"`` and ``"CPUExecutionProvider"`` are known,
+            for other accelerators Vulkan is taken, with a warning.
+        provider_options: a dict for each of them: Vulkan's has ``device_id`` and ``precision``.
         devices: ``"auto"``, ``"cpu"``, ``"vulkan:0"``, …; takes precedence over `providers`. Of several, as
             in ``["vulkan:0", "vulkan:1", "cpu"]``, the first has the model as far as its memory goes, then
             the next; ``"all"`` are those of `vkml.devices`.
-        precision: ``"highest"`` (strict fp32), ``"high"`` or ``"medium"``: how exactly fp32 products are
-            computed.
+        precision: ``"highest"`` (strict fp32), ``"high"`` (the default) or ``"medium"``: how exactly fp32
+            products are computed.
         strict: whether a node that the device cannot run is an error; otherwise the CPU runs it, and one
             warning says so.
         placement: patterns of nodes' names (or of their outputs'), as in ``"decoder.*"``, and the device that
             these nodes run on; the first that fits counts.
         memory_limit: device → bytes, or a text as ``"2GiB"``, that weights and values of a plan may take
             there.
+        read_config_from_model: whether settings that the model's metadata state are taken (``ort_config``);
+            None: where the environment variable ``ORT_LOAD_CONFIG_FROM_MODEL`` is 1.
+        enable_fallback: accepted; see `disable_fallback`.
+        disabled_optimizers: accepted: names of onnxruntime's passes.
 
     Raises:
         Error: a subclass that says what is wrong with the model, the arguments or the device.
@@ -100,37 +110,74 @@ class InferenceSession:
         path_or_bytes: str | os.PathLike[str] | bytes,
         sess_options: SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         devices: str | Sequence[str] | None = None,
-        precision: str = "high",
+        precision: str | None = None,
         strict: bool = False,
         placement: Mapping[str, str] | None = None,
         memory_limit: Mapping[str, int | str] | None = None,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        read_config_from_model: bool | int | None = None,
+        enable_fallback: bool | int = True,
+        disabled_optimizers: Iterable[str] | None = None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise InvalidArgument(f"precision {precision!r} is not known: use one of {', '.join(PRECISIONS)}")
-        strict = flag("strict", strict)
-        self._options = checked_options(sess_options)
-        self._precision = precision
-        device_registry.check_provider_options(providers, provider_options)
-        choice = device_registry.resolve(devices, providers)
-        self._providers = choice.providers
-        with open_model(path_or_bytes) as model, collector_paused():
+        is_path = isinstance(path_or_bytes, str | os.PathLike)
+        self._model_path = os.fspath(path_or_bytes) if is_path else None
+        self._source = path_or_bytes
+        self._given_options = sess_options
+        self._strict = flag("strict", strict)
+        self._wanted_precision = precision
+        self._assigned, self._limits = placement, memory_limit
+        self._reads_config = reads_config(read_config_from_model)
+        self._trace: Trace | None = None
+        self._create(providers, provider_options, devices)
+
+    def _create(
+        self,
+        providers: Sequence[Any] | None,
+        provider_options: Sequence[Mapping[str, Any]] | None,
+        devices: str | Sequence[str] | None,
+        fed: frozenset[str] = frozenset(),
+    ) -> None:
+        """Reads the model and plans what needs no inputs.
+
+        Args:
+            providers: as for the session.
+            provider_options: likewise.
+            devices: likewise.
+            fed: initializers that are inputs of it.
+        """
+        self._options = checked_options(self._given_options)
+        self._variants: dict[frozenset[str], InferenceSession] = {}
+        with open_model(self._source, base_directory=self._options.data_folder) as model, collector_paused():
             self._label = model.label
             with explained(self._label):
                 self._metadata: ModelMetadata = model.describe()
-                loaded = load_graph(model)
-                assigned, loaded = assignments(placement, loaded, choice)
+                if self._reads_config:
+                    self._options = configured(self._options, self._metadata.custom_metadata_map, self._label)
+                requested = request(providers, provider_options, devices, self._options, self._metadata)
+                self._precision = checked_precision(self._wanted_precision, requested.settings)
+                choice = device_registry.resolve(requested.devices, requested.otherwise)
+                self._choice = requested
+                self._providers = choice.providers
+                self._provider_options = stated_options(choice, self._precision)
+                loaded = load_graph(model, alterations=self._options.alterations(fed))
+                self._overridable = overridable(model)
+                assigned, loaded = assignments(self._assigned, loaded, choice)
                 self._warn_of_opset(loaded)
+                require_loading(self._options)
                 prepared = prepare(
                     loaded,
                     optimise=self._options.graph_optimization_level > 0,
                     multiplies_bytes=not choice.gpus and instruction_set() is not None,
                 )
+                if not fed:
+                    write_optimized(prepared, self._options)
+                self._record(prepared.nodes)
                 graph = settled_graph(prepared, copies=self._options.copy_model)
                 files = tuple(files_of(graph))
                 model.check()
+                require_loading(self._options)
         self._inputs = graph.inputs
         self._outputs = graph.outputs
         self._input_names = tuple(value.name for value in self._inputs)
@@ -142,16 +189,17 @@ class InferenceSession:
         """Nodes of which it has been said that they run on the CPU."""
         self._misstated: set[str] = set()
         """Outputs of which it has been said that their stated shapes are wrong."""
-        self._trace = Trace() if self._options.enable_profiling else None
+        if self._options.enable_profiling and self._trace is None:
+            self._trace = Trace()
         tensors = [value.type for value in self._inputs if isinstance(value.type, TensorType)]
         self._dtypes = tuple(type_.dtype.storage for type_ in tensors)
         self._has_texts = any(type_.dtype == dtypes.STRING for type_ in tensors)
-        limits = memory_limits(memory_limit, choice)
-        self._placement = replace(self._place(choice, limits), strict=strict, assigned=assigned)
-        announce, close = _weakly(self._announce), _weakly(self.close)
+        limits = memory_limits(self._limits, choice)
+        self._placement = replace(self._place(choice, limits), strict=self._strict, assigned=assigned)
+        announce, close = weakly(self._announce), weakly(self.close)
         setting = Setting(self._label, self._placement, self._options, files, announce, close)
         with collector_paused():
-            self._runner = Runner(graph, setting, self._trace, _weakly(self._forget))
+            self._runner = Runner(graph, setting, self._trace, weakly(self._forget))
             try:
                 self._refuse_data_dependent_sizes()
                 self._plan_statically()
@@ -165,7 +213,7 @@ class InferenceSession:
         sites = []
         for info in choice.gpus:
             device = device_registry.open_device(info)
-            _close_at_exit(self)
+            close_at_exit(self)
             weights = WeightStore(device, self._options.progress, self._options.memory_limit)
             limit = limits.get(info.name)
             if limit is None and is_one_of_several:
@@ -191,36 +239,44 @@ class InferenceSession:
             if len(shapes) == len(types):
                 plans.plan(0, shapes, {})
 
-    # -- what the model is ----------------------------------------------------------------------------------
-
-    def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs, in order."""
-        return [_node_arg(value) for value in self._inputs]
-
-    def get_outputs(self) -> list[NodeArg]:
-        """The model's outputs, in order."""
-        return [_node_arg(value) for value in self._outputs]
-
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that a feed may override: none, they are constants here."""
-        return []
-
-    def get_modelmeta(self) -> ModelMetadata:
-        """Producer, graph name, domain, description, version and custom metadata."""
-        return self._metadata
-
-    def get_providers(self) -> list[str]:
-        """The providers in use, the first preferred."""
-        return list(self._providers)
-
-    def get_session_options(self) -> SessionOptions:
-        return self._options
-
     @property
     def device(self) -> str:
         """Name of the preferred device."""
         device = self._placement.device
         return device.info.name if device is not None else "cpu"
+
+    def set_providers(
+        self,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Makes the session anew for other providers; bindings made before are of no use then.
+
+        Args:
+            providers: as for the session.
+            provider_options: likewise.
+        """
+        request(providers, provider_options, None, self._options, self._metadata)
+        self.close()
+        self._create(providers, provider_options, None)
+
+    def _with_inputs(self, fed: frozenset[str]) -> InferenceSession:
+        """This session with more inputs: initializers that a feed has values for. Each such set is planned
+        once, with weights of its own."""
+        found = self._variants.get(fed)
+        if found is None:
+            found = InferenceSession.__new__(InferenceSession)
+            found.__dict__.update({name: self.__dict__[name] for name in _KEPT})
+            found._create(None, None, self._choice.devices or self._choice.otherwise, fed)
+            self._variants[fed] = found
+        return found
+
+    def _variant_for(self, input_feed: Any) -> InferenceSession:
+        """The session whose inputs a feed has: this one, where it has no values for initializers."""
+        if not self._overridable or not isinstance(input_feed, Mapping):
+            return self
+        fed = frozenset(value.name for value in self._overridable if value.name in input_feed)
+        return self._with_inputs(fed) if fed else self
 
     # -- running --------------------------------------------------------------------------------------------
 
@@ -250,7 +306,7 @@ class InferenceSession:
         if run_options is not None:
             check_run_options(run_options)
             with with_options(run_options):
-                return self._run_checked(output_names, input_feed)
+                return self._run_checked(output_names, with_adapters(run_options, input_feed))
         direct = self._direct
         if direct is not None and output_names is None:
             made = direct(input_feed)
@@ -281,7 +337,8 @@ class InferenceSession:
 
     def _run_checked(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Array]:
         wanted = self._wanted(output_names)
-        return self._run_values(check_feed(self._inputs, input_feed), wanted, None)
+        session = self._variant_for(input_feed)
+        return session._run_values(check_feed(session._inputs, input_feed), wanted, None)
 
     def _wanted(self, output_names: Sequence[str] | None) -> tuple[str, ...]:
         """The names of the outputs that are asked for, all where none are."""
@@ -366,8 +423,10 @@ class InferenceSession:
         if not iobinding.outputs:
             raise InvalidArgument(f"no output is bound; the outputs are {list(self._output_names)}")
         wanted = self._wanted(tuple(iobinding.outputs))
-        feeds = check_feed(self._inputs, iobinding.inputs)
-        iobinding.take(self._run_values(feeds, wanted, iobinding.places(), iobinding))
+        session = self._variant_for(iobinding.inputs)
+        feeds = check_feed(session._inputs, iobinding.inputs)
+        binding = iobinding if session is self else None
+        iobinding.take(session._run_values(feeds, wanted, iobinding.places(), binding))
 
     def run_with_ort_values(
         self,
@@ -397,39 +456,9 @@ class InferenceSession:
             if not isinstance(value, OrtValue):
                 raise InvalidArgument(f"input '{name}' is to be a vkml.OrtValue, not {value!r}")
             values[name] = value.value
-        return [OrtValue(value) for value in self._run_values(check_feed(self._inputs, values), wanted, {})]
-
-    def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[Array], Any, str], Any],
-        user_data: Any = None,
-        run_options: Any = None,
-    ) -> None:
-        """Runs the model in another thread, and returns at once.
-
-        Args:
-            output_names: as for `run`.
-            input_feed: as for `run`; not to be changed before the callback.
-            callback: called from that thread with the results, `user_data` and an empty text, or with an
-                empty list, `user_data` and what went wrong.
-            user_data: for the callback.
-            run_options: as for `run`.
-        """
-        if not callable(callback):
-            raise InvalidArgument(
-                f"the callback is called with results, user data and an error, not {callback!r}"
-            )
-
-        def act() -> None:
-            try:
-                results, failure = self.run(output_names, input_feed, run_options), ""
-            except Exception as error:  # also of an array-like's own code: whoever waits is told
-                results, failure = [], str(error) or type(error).__name__
-            callback(results, user_data, failure)
-
-        threading.Thread(target=act, name="vkml-run", daemon=False).start()
+        session = self._variant_for(values)
+        made = session._run_values(check_feed(session._inputs, values), wanted, {})
+        return [OrtValue(value) for value in made]
 
     def _remember(self, shapes: tuple[tuple[int, ...], ...], plan: Plan) -> None:
         """Has the next run try this plan first."""
@@ -522,19 +551,14 @@ class InferenceSession:
 
     # -- end ------------------------------------------------------------------------------------------------
 
-    def end_profiling(self) -> str:
-        """Writes the trace of all runs and their steps (Chrome's trace format); returns the file's path.
-
-        Steps are launches on the CPU, and levels of launches that run at the same time on a GPU.
-        """
-        return (self._trace or Trace()).write(self._options.profile_file_prefix)
-
     def close(self) -> None:
         """Frees everything the session holds on its devices; it cannot run afterwards.
 
         Waits for other threads that run or plan. In the middle of a run or of planning of this thread's own
         (in a signal handler, in a progress callback) that one is freed at its end.
         """
+        for variant in self._variants.values():
+            variant.close()
         if self._runner.close():
             for site in self._placement.sites:
                 site.weights.close()
@@ -554,49 +578,3 @@ class InferenceSession:
             self.close()
         except Exception:
             _log.debug("closing a session at its end failed", exc_info=True)
-
-
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """A method that keeps nothing alive: a session goes, with what it holds, when its last reference does."""
-    found = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> None:
-        bound = found()
-        if bound is not None:
-            bound(*arguments)
-
-    return call
-
-
-_on_devices: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
-_has_exit_handler = False
-
-
-def _close_at_exit(session: InferenceSession) -> None:
-    """Has the session closed before its device when the interpreter ends: daemon threads may be running."""
-    global _has_exit_handler
-    if not _has_exit_handler:
-        # Handlers run in reverse order; the device, opened by now, has registered its own.
-        atexit.register(_close_all)
-        _has_exit_handler = True
-    _on_devices.add(session)
-
-
-def _close_all() -> None:
-    for session in list(_on_devices):
-        if hasattr(session, "_runner"):  # else not even made
-            session.close()
-
-
-def _node_arg(value: Value) -> NodeArg:
-    shape = value.type.shape if isinstance(value.type, TensorType) else None
-    return NodeArg(value.name, list(shape or ()), _type_name(value.type))
-
-
-def _type_name(type_: ValueType) -> str:
-    """A type as onnxruntime writes it."""
-    if isinstance(type_, SequenceType):
-        return f"seq({_type_name(type_.element)})"
-    if isinstance(type_, OptionalType):
-        return f"optional({_type_name(type_.element)})"
-    return f"tensor({type_.tensor.dtype.name})"

@@ -19,6 +19,8 @@ class Trace:
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
+        self.began_ns = time.monotonic_ns()
+        """When it began."""
 
     def add(self, name: str, start: float, steps: Sequence[Timing]) -> None:
         """Notes a run that began at `start` (of `time.perf_counter`) and ends now, and its steps."""
@@ -38,6 +40,7 @@ class Trace:
             path = f"{stem}_{count}.json" if count > 1 else f"{stem}.json"
             # Another session, perhaps of another process, may have written in this second.
             with contextlib.suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
-                json.dump(self._events, file)
+                # An event a line, for programs that read it so.
+                file.write("[\n" + ",\n".join(map(json.dumps, self._events)) + "\n]\n")
                 break
         return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vkml.errors import Fail, InvalidArgument, InvalidGraph, NoSuchFile
@@ -89,6 +89,14 @@ class ExternalFiles:
             found = map_file(self._resolve(location, where), follow_link=False)
             self._mapped[location] = found
         return found
+
+    def provide(self, contents: Mapping[str, memoryview]) -> None:
+        """Takes bytes in memory for files.
+
+        Args:
+            contents: location, as the model states it → the whole file.
+        """
+        self._mapped.update(contents)
 
     def views(self) -> tuple[memoryview, ...]:
         """The files viewed so far."""

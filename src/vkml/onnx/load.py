@@ -13,6 +13,7 @@ from vkml.ir.graph import Constant, Graph, Node, Value
 from vkml.ir.names import unused
 from vkml.ir.types import UNKNOWN, TensorType
 from vkml.onnx import reader
+from vkml.onnx.alterations import UNALTERED, Alterations
 from vkml.onnx.attributes import read_attribute
 from vkml.onnx.messages import (
     AttributeProto,
@@ -41,7 +42,10 @@ _FunctionKey = tuple[str, str, str]
 
 
 def load_graph(
-    source: reader.Source | Model, *, base_directory: str | os.PathLike[str] | None = None
+    source: reader.Source | Model,
+    *,
+    base_directory: str | os.PathLike[str] | None = None,
+    alterations: Alterations = UNALTERED,
 ) -> Graph:
     """Reads a model into a graph.
 
@@ -51,6 +55,7 @@ def load_graph(
     Args:
         source: A path, the model's bytes, or an opened `Model`.
         base_directory: Where external data lie, if not beside the model.
+        alterations: What is taken instead of what the model states.
 
     Returns:
         The graph. Outputs whose type the model does not state have `vkml.ir.types.UNKNOWN`.
@@ -68,7 +73,23 @@ def load_graph(
         ['Conv', 'Relu']
     """
     model = source if isinstance(source, Model) else reader.open(source, base_directory=base_directory)
-    return _Loader(model).load()
+    return _Loader(model, alterations).load()
+
+
+def overridable(model: Model) -> tuple[Value, ...]:
+    """Initializers that are inputs, too: values that a feed may have for them count instead.
+
+    Before IR version 4 every initializer was an input, and none is meant so.
+    """
+    if model.ir_version < 4:
+        return ()
+    named = {item.name for item in model.graph.initializer}
+    found = []
+    for item in model.graph.input:
+        if item.name in named:
+            type_ = read_type(item.type, f"{model.label}: input {item.name!r}")
+            found.append(Value(item.name, type_ or UNKNOWN))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -110,8 +131,9 @@ def function_body(model: Model, function: FunctionProto, node: Node) -> list[Nod
 class _Loader:
     """Converts one model; holds what all its graphs share."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, alterations: Alterations) -> None:
         self._model = model
+        self._alterations = alterations
         self._functions: dict[_FunctionKey, FunctionProto] = {}
         self._values: dict[int, Any] = {}
         """Attribute message → value, so that a function called often does not decode its tensors as often."""
@@ -133,13 +155,15 @@ class _Loader:
                 f"{model.label} imports no opset of the default domain ai.onnx (it imports "
                 f"{model.opsets or 'none'}), so the meaning of its operators is not defined"
             )
+        self._alterations = self._alterations.of_graph(model.graph)
+        model.files.provide(self._alterations.files)
         if self._functions:
             self._stems.update(name.partition("/")[0] for name in _stated_names(model.graph))
         return self._graph(model.graph, _Scope(model.opsets, model.label), is_body=False)
 
     def _graph(self, proto: GraphProto, scope: _Scope, *, is_body: bool) -> Graph:
         where = scope.where
-        constants = self._constants(proto, scope)
+        constants = self._constants(proto, scope, is_body)
         inputs = self._inputs(proto, scope, constants, is_body)
         given = dict.fromkeys(constants, "initializer") | {value.name: "input" for value in inputs}
         nodes = self._nodes(proto.node, scope)
@@ -173,7 +197,7 @@ class _Loader:
             metadata={} if is_body else dict(self._model.metadata),
         )
 
-    def _constants(self, proto: GraphProto, scope: _Scope) -> dict[str, Constant]:
+    def _constants(self, proto: GraphProto, scope: _Scope, is_body: bool) -> dict[str, Constant]:
         constants: dict[str, Constant] = {}
         items: list[tuple[str, TensorProto | SparseTensorProto]] = [
             (item.name, item) for item in proto.initializer
@@ -186,8 +210,16 @@ class _Loader:
             name = scope.name(given)
             if name in constants:
                 raise InvalidGraph(f"{where} is there twice")
-            constants[name] = self._constant(item, where)
+            if is_body or name not in self._alterations.fed:
+                constants[name] = self._initializer(item, where, is_body)
         return constants
+
+    def _initializer(self, proto: TensorProto | SparseTensorProto, where: str, is_body: bool) -> Constant:
+        if not is_body and isinstance(proto, TensorProto):
+            instead = self._alterations.constant(proto, where)
+            if instead is not None:
+                return instead
+        return self._constant(proto, where)
 
     def _constant(self, proto: TensorProto | SparseTensorProto, where: str) -> Constant:
         if isinstance(proto, TensorProto):
@@ -206,7 +238,7 @@ class _Loader:
                 raise InvalidGraph(f"{scope.where}: an input has no name")
             if name in found:
                 raise InvalidGraph(f"{where} is there twice")
-            # Before IR version 4 every initializer had to be an input too. Feeding one is not offered.
+            # Before IR version 4 every initializer had to be an input too.
             if name in constants:
                 if is_body:
                     raise InvalidGraph(f"{where} of a subgraph is also an initializer")
@@ -221,20 +253,20 @@ class _Loader:
                     f"{where} is {article} {kind} of which vkml knows nothing; it takes tensors, sequences "
                     "and optionals of them"
                 )
-            found[name] = Value(name, type_ or UNKNOWN)
+            found[name] = Value(name, self._alterations.type(type_ or UNKNOWN, item))
         return tuple(found.values())
 
     def _output(self, item: ValueInfoProto, scope: _Scope) -> Value:
         if not item.name:
             raise InvalidGraph(f"{scope.where}: an output has no name")
-        return Value(
-            scope.name(item.name), read_type(item.type, f"{scope.where}: output {item.name!r}") or UNKNOWN
-        )
+        type_ = read_type(item.type, f"{scope.where}: output {item.name!r}") or UNKNOWN
+        return Value(scope.name(item.name), self._alterations.type(type_))
 
     def _types(self, proto: GraphProto, scope: _Scope) -> dict[str, TensorType]:
         found = {}
         for item in proto.value_info:
             type_ = read_type(item.type, f"{scope.where}: value {item.name!r}")
+            type_ = type_ and self._alterations.type(type_)
             if isinstance(type_, TensorType) and item.name:
                 found[scope.name(item.name)] = type_
         return found

@@ -1,0 +1,35 @@
+"""Inputs and outputs of models as onnxruntime describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkml.ir import OptionalType, SequenceType, TensorType, Value, ValueType
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model."""
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+    """As onnxruntime writes it: ``tensor(float)``."""
+
+    def __str__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+def node_arg(value: Value) -> NodeArg:
+    """The description of a value of the model."""
+    shape = value.type.shape if isinstance(value.type, TensorType) else None
+    return NodeArg(value.name, list(shape or ()), type_name(value.type))
+
+
+def type_name(type_: ValueType) -> str:
+    """A type as onnxruntime writes it."""
+    if isinstance(type_, SequenceType):
+        return f"seq({type_name(type_.element)})"
+    if isinstance(type_, OptionalType):
+        return f"optional({type_name(type_.element)})"
+    return f"tensor({type_.tensor.dtype.name})"

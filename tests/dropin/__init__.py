@@ -1,0 +1,1 @@
+"""vkml in the place of onnxruntime."""
