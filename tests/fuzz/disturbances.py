@@ -22,9 +22,9 @@ from vkml.ir.dtypes import DType
 EXACT = frozenset(
     """
     Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
-    BlackmanWindow CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal Expand EyeLike
-    Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual HammingWindow HannWindow Hardmax
-    Identity MelWeightMatrix
+    BlackmanWindow CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal
+    Expand EyeLike Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual
+    HammingWindow HannWindow Hardmax Identity MelWeightMatrix
     IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonMaxSuppression NonZero Not
     OneHot Or Pad
     PRelu ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter Shape Shrink Sign Size Slice

@@ -129,6 +129,8 @@ def _operands(function: Any) -> dict[str, np.ndarray]:
     if function.name == "MeanVarianceNormalization":
         return {"X": np.linspace(-3, 4, 24, dtype=np.float32).reshape(1, 2, 3, 4) ** 2}
     arrays = (A, B, np.array([0], np.int64))
+    if function.name.endswith("Window"):
+        arrays = (np.array(10),)  # type: ignore[assignment]
     if function.name.startswith("Reduce"):
         arrays = (np.abs(A) + 0.5, np.array([1]))  # type: ignore[assignment]
     return dict(zip(function.input, arrays, strict=False))

@@ -125,7 +125,7 @@ def function_body(model: Model, function: FunctionProto, node: Node) -> list[Nod
     Raises:
         InvalidGraph: the node has inputs, outputs or attributes that the function lacks.
     """
-    return _Loader(model).body_of(function, node)
+    return _Loader(model, UNALTERED).body_of(function, node)
 
 
 class _Loader:

@@ -58,8 +58,8 @@ def _number(inputs: Sequence[Array | None], index: int) -> int | None:
 class DFT(Operator):
     """The transform of `dft_length` elements along an axis, cut or followed by zeros to be so many.
 
-    With ``onesided`` the first half alone, ``n // 2 + 1``, of a transform; of an inverse one that half is what
-    is given, and n real numbers come of it.
+    With ``onesided`` the first half alone, ``n // 2 + 1``, of a transform; of an inverse one that half is
+    what is given, and n real numbers come of it.
     """
 
     inputs = (1, 3)
