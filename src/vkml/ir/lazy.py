@@ -37,3 +37,11 @@ class lazy(Generic[_Value]):
     def know(self, instance: object, value: _Value) -> None:
         """States what would be computed, where it is known already."""
         instance.__dict__[self._name] = value
+
+
+def kept(instance: Any, name: str, make: Callable[[Any], _Value]) -> _Value:
+    """What `make` makes of an object, which keeps it: for those who know more of it than its class does."""
+    found: _Value | None = instance.__dict__.get(name)
+    if found is None:
+        found = instance.__dict__[name] = make(instance)
+    return found

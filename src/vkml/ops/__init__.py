@@ -60,6 +60,11 @@ FAMILIES = (
     "optional",
     "control",
     "training",
+    "tree_ensembles",
+    "features",
+    "labels",
+    "strings",
+    "ngrams",
     "fused",
 )
 
