@@ -344,3 +344,18 @@ def test_names_and_sets() -> None:
         optim.SGD([one]).load_state_dict(optimizer.state_dict())
     with pytest.raises(vkml.NotImplemented, match="differentiable"):
         optim.Adam([one], differentiable=True)
+
+
+@pytest.mark.parametrize("dtype", [vkml.float16, vkml.bfloat16])
+def test_rates_are_not_rounded_to_parameters_of_16_bits(dtype: Any, device_name: str) -> None:
+    before = vkml.tensor([300.0, -1.0, 0.5], dtype=dtype)
+    grad = vkml.tensor([3.0, -1.7, 31.0], dtype=dtype)
+    wanted = before.float().numpy() - grad.float().numpy() * np.float32(0.1)
+    for varies in (False, True):
+        param = vkml.nn.Parameter(before.to(device_name))
+        param.grad = grad.to(device_name)
+        optimizer = vkml.optim.SGD([param], lr=0.1)
+        if varies:
+            vkml.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        optimizer.step()
+        assert param.detach().to("cpu").tolist() == vkml.tensor(wanted).to(dtype).tolist()

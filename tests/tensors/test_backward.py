@@ -25,6 +25,48 @@ def test_hooks_change_what_flows_on() -> None:
         vkml.ones(1).register_hook(lambda grad: grad)
 
 
+def test_hooks_are_taken_away_again() -> None:
+    w = vkml.ones(2, requires_grad=True)
+    handle = w.register_hook(lambda grad: grad * 10)
+    with w.register_hook(lambda grad: grad + 1):
+        w.sum().backward()
+        assert w.grad is not None and w.grad.tolist() == [11, 11]
+    w.sum().backward()
+    assert w.grad.tolist() == [21, 21]
+    handle.remove()
+    handle.remove()
+    w.sum().backward()
+    assert w.grad.tolist() == [22, 22]
+    for wrong in (lambda grad: grad.sum(), lambda grad: grad.double()):
+        with w.register_hook(wrong), pytest.raises(RuntimeError, match="a hook has made"):
+            w.sum().backward()
+    with w.register_hook(lambda grad: 1), pytest.raises(TypeError, match="not int"):  # type: ignore[arg-type]
+        w.sum().backward()
+
+
+def test_hooks_behind_the_gradient() -> None:
+    """An optimizer's step can be taken as soon as a gradient is there, which is then forgotten."""
+    w, v = (vkml.ones(2, requires_grad=True) for _ in range(2))
+    steps = {one: vkml.optim.SGD([one], lr=0.5) for one in (w, v)}
+
+    def step(param: vkml.Tensor) -> None:
+        steps[param].step()
+        param.grad = None
+
+    handles = [one.register_post_accumulate_grad_hook(step) for one in (w, v)]
+    for _ in range(2):
+        (w * v).sum().backward()
+    assert w.grad is None and v.grad is None
+    assert w.tolist() == v.tolist() == [0.25, 0.25]
+    handles[0].remove()
+    (w * v).sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [0.25, 0.25] and v.tolist() == [0.125, 0.125]
+    with pytest.raises(NotDifferentiable, match="leaves"):
+        (w * 2).register_post_accumulate_grad_hook(step)
+    with pytest.raises(RuntimeError, match="grad_outputs"):
+        vkml.autograd.grad([w.sum()], [w], grad_outputs=[])
+
+
 def test_what_was_released_is_no_silent_loss_of_gradients() -> None:
     w = vkml.ones(3, requires_grad=True)
     h = w * 2

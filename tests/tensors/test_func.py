@@ -133,3 +133,14 @@ def test_tied_weights_are_replaced_together() -> None:
     double = vkml.tensor([[2.0, 0.0], [0.0, 2.0]])
     made = func.functional_call(model, {"0.weight": double}, vkml.ones(1, 2))
     assert made.tolist() == [[4.0, 4.0]]
+
+
+def test_gradients_by_complex_numbers_and_of_wrong_arguments() -> None:
+    z = vkml.tensor([1 + 2j, 3j])
+    assert vkml.func.grad(lambda z: (abs(z) ** 2).sum())(z).tolist() == pytest.approx([2 + 4j, 6j])
+    with pytest.raises(RuntimeError, match="floats"):
+        vkml.func.grad(lambda x: x.sum())(vkml.tensor([1, 2]))
+    with pytest.raises(RuntimeError, match="1 positional"):
+        vkml.func.grad(lambda x: x.sum(), argnums=1)(z)
+    with pytest.raises(RuntimeError, match="has_aux"):
+        vkml.func.grad(lambda x: x.sum(), has_aux=True)(z)

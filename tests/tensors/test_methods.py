@@ -62,6 +62,14 @@ def test_edges_are_pytorchs() -> None:
         assert norm(rows[:0], INF).item() == norm(rows[:0], 0).item() == 0
         with pytest.raises(RuntimeError, match="no elements"):
             norm(rows[:0], -INF)
+    assert (-vkml.tensor([1, 0], dtype=vkml.uint8)).tolist() == [255, 0]
+    for refused in (
+        lambda: -vkml.tensor([True]), lambda: vkml.zeros(2, -1), lambda: vkml.arange(0, 5, -1),
+        lambda: vkml.arange(0, 5, 0), lambda: vkml.arange(-1), lambda: vkml.linspace(0, 1, -1),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError):
+            refused()
+    assert vkml.arange(3, 3).shape == (0,)
     nothing = pair[:0]
     assert [len(vkml.split(nothing, 0)), len(vkml.split(nothing, 2)), len(nothing.chunk(3))] == [1, 1, 3]
     assert [part.tolist() for part in pair.chunk(5)] == [[1], [2]]

@@ -33,7 +33,7 @@ class _Variables:
         self.arguments = mapped(self._own, arguments)
 
     def _own(self, tensor: Tensor) -> Tensor:
-        if not tensor.dtype.is_float:
+        if not tensor.dtype.is_inexact:
             return tensor
         value = tensor.value
         with tracking(True):
@@ -71,6 +71,11 @@ class _Variables:
 
 
 def _picked(arguments: Sequence[Any], argnums: int | Sequence[int]) -> Any:
+    for at in (argnums,) if isinstance(argnums, int) else argnums:
+        if not -len(arguments) <= at < len(arguments):
+            raise RuntimeError(
+                f"argnums has {at}, the function is given {len(arguments)} positional arguments"
+            )
     if isinstance(argnums, int):
         return arguments[argnums]
     return tuple([arguments[at] for at in argnums])
@@ -100,8 +105,14 @@ def grad_and_value(func: Function, argnums: int | Sequence[int] = 0, has_aux: bo
     @functools.wraps(func)
     def differentiated(*arguments: Any, **named: Any) -> Any:
         variables = _Variables(_picked(arguments, argnums))
+        if not variables.values:
+            raise NotDifferentiable(
+                "grad differentiates by floats and complex numbers, the arguments have none"
+            )
         with tracking(True):
             found = func(*_replaced(arguments, argnums, variables.arguments), **named)
+        if has_aux and not (isinstance(found, tuple) and len(found) == 2):
+            raise RuntimeError("a function with has_aux=True returns a tuple of its value and something else")
         value, aux = found if has_aux else (found, None)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise NotDifferentiable(

@@ -11,6 +11,7 @@ from vkml.nn import hooks
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import forget_gradients, no_grad
 from vkml.tensors.creation import tensor
+from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
 from vkml.tensors.jit import jit
 from vkml.tracing.value import mode
 
@@ -88,10 +89,10 @@ class Module:
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _unsaved: set[str]
-    _hooks: hooks.Hooks
-    _pre_hooks: hooks.Hooks
-    _backward_hooks: hooks.Hooks
-    _backward_pre_hooks: hooks.Hooks
+    _hooks: Hooks
+    _pre_hooks: Hooks
+    _backward_hooks: Hooks
+    _backward_pre_hooks: Hooks
     _compiled: dict[bool, Callable[..., Any]] | None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -189,7 +190,7 @@ class Module:
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False,
         always_call: bool = False,
-    ) -> hooks.RemovableHandle:  # fmt: skip
+    ) -> RemovableHandle:  # fmt: skip
         """Has `hook(module, arguments, result)` called after `forward`, and takes what it returns.
 
         Args:
@@ -198,12 +199,12 @@ class Module:
             with_kwargs: whether named arguments come behind the others.
             always_call: whether it is called where `forward` raises, too.
         """
-        made = hooks.Hook(hook, with_kwargs, always_call)
-        return hooks.RemovableHandle(self, "_hooks", made, prepend)
+        made = Hook(hook, with_kwargs, always_call)
+        return RemovableHandle(self, "_hooks", made, prepend)
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> hooks.RemovableHandle:
+    ) -> RemovableHandle:
         """Has `hook(module, arguments)` called before `forward`; what it returns replaces the arguments.
 
         Args:
@@ -211,22 +212,20 @@ class Module:
             prepend: whether it comes before those that there are.
             with_kwargs: whether named arguments come behind the others; it then returns both.
         """
-        return hooks.RemovableHandle(self, "_pre_hooks", hooks.Hook(hook, with_kwargs), prepend)
+        return RemovableHandle(self, "_pre_hooks", Hook(hook, with_kwargs), prepend)
 
-    def register_full_backward_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> hooks.RemovableHandle:
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Has `hook(module, grad_input, grad_output)` called with gradients by arguments and results.
 
         They are tuples; None stands for what has no gradient. What the hook returns replaces `grad_input`.
         """
-        return hooks.RemovableHandle(self, "_backward_hooks", hooks.Hook(hook), prepend)
+        return RemovableHandle(self, "_backward_hooks", Hook(hook), prepend)
 
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
-    ) -> hooks.RemovableHandle:
+    ) -> RemovableHandle:
         """Has `hook(module, grad_output)` called before; what it returns replaces `grad_output`."""
-        return hooks.RemovableHandle(self, "_backward_pre_hooks", hooks.Hook(hook), prepend)
+        return RemovableHandle(self, "_backward_pre_hooks", Hook(hook), prepend)
 
     # -- what is in it --------------------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ from vkml.errors import NotImplemented as NotSupported
 from vkml.ir import DType
 from vkml.ir.dtypes import FLOAT32, FLOAT64
 from vkml.ir.gradients import pointwise_of_arguments
-from vkml.ir.scalar import Scalar
-from vkml.nn.hooks import Hook, Hooks, RemovableHandle
+from vkml.ir.scalar import Scalar, arithmetic_type
 from vkml.optim.settings import SettingsRead, is_on
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import enable_grad, forget_gradients, no_grad
 from vkml.tensors.backward import Before, compute, undo
 from vkml.tensors.creation import as_tensor, zeros, zeros_like
+from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
 from vkml.tensors.operands import value_as
 from vkml.tensors.operations import maximum, where
 from vkml.tracing import EMITTER
@@ -302,7 +302,8 @@ def directed(param: Tensor, grad: Tensor, group: Settings) -> Tensor:
 
 def descend(param: Tensor, step: Tensor, rate: Any) -> None:
     """Takes a step times a rate from a parameter, in one operator."""
-    values = param.value, step.value, value_as(rate, param.dtype)
+    # In the type that the form is computed in: a rate of 16 bits would have three digits.
+    values = param.value, step.value, value_as(rate, arithmetic_type(param.dtype))
     param._become(Tensor(pointwise_of_arguments(EMITTER, _less, *values)))
 
 

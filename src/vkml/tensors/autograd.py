@@ -124,17 +124,20 @@ def grad(
     """
     ends = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     starts = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    counts = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or [None] * len(ends))
+    given = [None] * len(ends) if grad_outputs is None else grad_outputs
+    counts = [given] if isinstance(given, Tensor) else list(given)
+    if len(counts) != len(ends):
+        raise RuntimeError(f"there are {len(counts)} grad_outputs for {len(ends)} outputs")
     for end in ends:
         if not end.requires_grad:
             raise NotDifferentiable("an output does not require grad")
     if mode.finds_nan:
         check_values([end.value for end in ends])
     with tracking(create_graph):
-        given = [cotangent_of(end, count) for end, count in zip(ends, counts, strict=True)]
+        cotangents = [cotangent_of(end, count) for end, count in zip(ends, counts, strict=True)]
         made = gradients(
             [end.value for end in ends],
-            given,
+            cotangents,
             [start.value for start in starts],
             hooked,
             checked=gradient_check(),

@@ -90,12 +90,22 @@ def _has_hooks(value: Traced) -> bool:
 
 
 def hooked(value: Traced, found: Traced) -> Traced:
-    """The gradient by a value as the hooks of its tensor leave it."""
+    """The gradient by a value as the hooks of its tensor leave it.
+
+    Raises:
+        TypeError: one returns something else than a tensor or None.
+        RuntimeError: that has another shape or type than the gradient.
+    """
     owner = owner_of(value)
-    for hook in owner._hooks if owner is not None else ():
-        changed = hook(core.Tensor(found))
-        if changed is not None:
-            found = changed.value
+    for hook in list(owner._hooks.values()) if owner is not None else ():
+        changed = hook.act(core.Tensor(found))
+        if changed is None:
+            continue
+        if not isinstance(changed, core.Tensor):
+            raise TypeError(f"a hook returns a tensor or None, not {type(changed).__name__}")
+        if changed.value.type != found.type:
+            raise RuntimeError(f"a hook has made a gradient of {found.type} one of {changed.value.type}")
+        found = changed.value
     return found
 
 

@@ -86,6 +86,8 @@ def full(
     """A tensor of one number throughout."""
     kind = checked(dtype) or number_type(fill_value)
     dims = tuple(size)
+    if any(isinstance(one, int) and one < 0 for one in dims):
+        raise RuntimeError(f"sizes are not negative: {list(dims)}")
     if any(isinstance(one, OpenSize) for one in dims):
         return Tensor(_there(expanded(EMITTER, constant(fill_value, kind), dims), device))
     # Broadcast, where nobody needs the elements.
@@ -156,6 +158,8 @@ def arange(
     if any(isinstance(one, OpenSize) for one in (start, end, step)):
         ends = [constant(one, dtypes.INT64) for one in (start, end, step)]
         return Tensor(_there(converted(EMITTER, apply("Range", *ends), kind), device))
+    if not step or (end - start) * step < 0:
+        raise RuntimeError(f"arange: steps of {step} do not lead from {start} to {end}")
     return _of_array(np.arange(start, end, step).astype(kind.storage), device)
 
 
@@ -163,6 +167,8 @@ def linspace(
     start: float, end: float, steps: int, *, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
     """So many numbers from `start` to `end`, both among them."""
+    if steps < 0:
+        raise RuntimeError(f"linspace: the number of steps is not negative, as {steps} is")
     kind = checked(dtype) or get_default_dtype()
     return _of_array(np.linspace(start, end, steps).astype(kind.storage), device)
 

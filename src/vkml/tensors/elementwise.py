@@ -221,7 +221,13 @@ def sign(x: Tensor) -> Tensor:
     return of_complex("Sgn", x) if x.dtype.is_complex else wrap(apply("Sign", x.value))
 
 
-neg: Unary = _unary("Neg", keeps_type=True)
+def neg(x: Tensor) -> Tensor:
+    """-x; of unsigned integers modulo 2 to the power of their bits."""
+    if x.dtype == BOOL:
+        raise RuntimeError("bools have no sign: use logical_not")
+    return sub(sub(x, x), x) if x.dtype.kind == "u" else wrap(apply("Neg", x.value))
+
+
 relu: Unary = _unary("Relu", keeps_type=True)
 exp: Unary = _unary("Exp")
 log: Unary = _unary("Log")

@@ -17,6 +17,7 @@ from vkml.ir.gradients import converted
 from vkml.tensors import operations as op
 from vkml.tensors.backward import compute, run_backward
 from vkml.tensors.capture import captures, is_capturing
+from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
 from vkml.tensors.indexing import read, write
 from vkml.tensors.methods import Operations
 from vkml.tensors.moving import joined_to
@@ -77,7 +78,7 @@ class Tensor(Operations, RandomInPlace):
         self._version = 0
         self._seen = 0 if base is None else base._root._version
         self._grad: Tensor | None = None
-        self._hooks: list[Callable[[Tensor], Tensor | None]] = []
+        self._hooks: Hooks = {}
         self._keeps_grad = False
         if captures.latest is not None:
             captures.latest.made[id(self)] = weakref.ref(self)
@@ -616,11 +617,18 @@ class Tensor(Operations, RandomInPlace):
         self._keeps_grad = self.value.tracks
         self._own()
 
-    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> None:
-        """Has `hook` called with the whole gradient by it; what it returns flows on instead."""
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+        """Has `hook` called with the whole gradient by it; what it returns, alike, flows on instead."""
         if not self.value.tracks:
             raise NotDifferentiable("a hook is called with the gradient by a tensor that requires grad")
-        self._hooks.append(hook)
+        return RemovableHandle(self, "_hooks", Hook(hook))
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
+        """Has `hook` called with it when `backward` has left its gradient in `grad`; it has to be a leaf."""
+        if not self.requires_grad or not self.is_leaf:
+            raise NotDifferentiable("gradients are left in leaves that require grad, this is none")
+        self.__dict__.setdefault("_accumulated", {})
+        return RemovableHandle(self, "_accumulated", Hook(hook))
         self._own()
 
     def backward(
@@ -649,6 +657,8 @@ class Tensor(Operations, RandomInPlace):
         if self.value.is_leaf or self._keeps_grad:
             before = self._grad
             self._grad = found if before is None else Tensor(apply("Add", before.value, found.value))
+        for hook in list(self.__dict__.get("_accumulated", {}).values()):
+            hook.act(self)
 
 
 def _alone(value: Traced) -> Traced:

@@ -150,10 +150,6 @@ def _two(
     return act
 
 
-def _negated(x: Tensor) -> Tensor:
-    return op.sub(op.sub(x, x), x) if x.dtype.kind == "u" else op.neg(x)
-
-
 def _is_infinite_or_nan(x: Scalar) -> Scalar:
     return scalar.test("isnan", x) | scalar.test("isposinf", x) | scalar.test("isneginf", x)
 
@@ -246,7 +242,7 @@ logical_xor = _two("logical_xor", op.logical_xor, "b")
 maximum = _two("maximum", op.maximum, "iuf")
 minimum = _two("minimum", op.minimum, "iuf")
 multiply = _two("multiply", op.mul, "iufc")
-negative = _one("negative", _negated, "iufc")
+negative = _one("negative", op.neg, "iufc")
 nextafter = _two("nextafter", op.nextafter, "f")
 not_equal = _two("not_equal", op.ne, "biufc")
 positive = _one("positive", op.positive, keeps="iufc")

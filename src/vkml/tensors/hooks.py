@@ -1,0 +1,55 @@
+"""Functions that are called by tensors, modules and optimizers, until their handle is removed."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function to be called.
+
+    Attributes:
+        act: the function.
+        with_kwargs: whether it takes named arguments, too.
+        always_call: whether it is called where `forward` raises.
+    """
+
+    act: Callable[..., Any]
+    with_kwargs: bool = False
+    always_call: bool = False
+
+
+Hooks = dict[int, Hook]
+"""By the order in which they are called."""
+
+
+class RemovableHandle:
+    """Takes a hook away again; a context, at whose end it does."""
+
+    def __init__(self, owner: object, table: str, hook: Hook, prepend: bool = False) -> None:
+        hooks: Hooks = getattr(owner, table)
+        self.id = next(_numbers)
+        self._owner, self._table = weakref.ref(owner), table
+        before = {} if prepend else dict(hooks)
+        after = dict(hooks) if prepend else {}
+        hooks.clear()
+        hooks.update({**before, self.id: hook, **after})
+
+    def remove(self) -> None:
+        """Has the hook not be called any more."""
+        owner = self._owner()
+        if owner is not None:
+            getattr(owner, self._table).pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
