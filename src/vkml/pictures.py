@@ -12,8 +12,12 @@ from vkml.errors import MissingPackage
 Array = np.ndarray[Any, Any]
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Channels → Pillow's name for such images."""
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+"""Of the names of files that hold pictures."""
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 """Pillow's names for grey images of 16 bits; older versions read such a .png as I."""
+GREY_MODES = ("1", "L", "LA", "F", *SIXTEEN_BITS)
+"""Pillow's names for pictures without colour."""
 _ORIENTATION = 0x0112
 
 

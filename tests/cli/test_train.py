@@ -22,6 +22,7 @@ from tests.patience import patience
 from vkml.cli.tables import Column, features, read_table, told_columns
 from vkml.cli.train import held_out
 from vkml.cli.train_table import TableModel
+from vkml.pictures import ENDINGS
 
 Array = np.ndarray[Any, Any]
 
@@ -219,10 +220,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("images --val 1", 2, "--val 1"),
         ("images --resume", 2, "--log-dir"),
         ("images --target x", 2, "for tables"),
-        ("empty", 2, "empty has no folders: there is to be one for each class"),
-        ("hollow", 2, "hollow/cat is empty: it has no images"),
+        ("empty", 2, "any class folder in empty. There is to be a folder for each class"),
+        ("hollow", 2, "no valid file for the classes cat in hollow"),
         ("one", 2, "one has one class, 'cat'"),
-        ("bad", 2, "bad/lying/03.png cannot be read as an image"),
+        ("bad", 2, "bad/lying/03.png cannot be read as a picture"),
         ("table.csv", 2, "--target COLUMN"),
         ("table.csv --target kinds", 2, "no column 'kinds' (it has width, height"),
         ("table.csv --target same", 2, "holds 'x' alone: there is nothing to predict"),
@@ -231,9 +232,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("table.csv --target kind --task guessing", 2, "classification or regression"),
         ("table.csv --target kind --size 8", 2, "for folders of images"),
         ("header.csv --target a", 2, "no rows"),
-        ("ragged.csv --target a", 2, "line 3: 1 cells"),
+        ("ragged.csv --target a", 2, "line 3: 1 fields, there are 2 columns"),
         ("blank.csv --target b", 2, "is empty"),
-        ("binary.csv --target b", 2, "UTF-8"),
+        ("binary.csv --target b", 2, "codec can't decode"),
         ("images -d vulkan:77", 1, "vulkan:77"),
         ("images --precision half-way", 2, "no precision 'half-way'"),
     ],
@@ -250,6 +251,28 @@ def test_what_cannot_be_meant_is_said(
 def test_bad_images_are_skipped_where_asked(command: Command, place: Path) -> None:
     done = command("train", "bad", "--skip-bad", "--epochs", 1, "-d", "cpu")
     assert done.code == 0 and "skipped 1 file that cannot be read: bad/lying/03.png" in done.out
+    for path in (place / "bad" / "lying").iterdir():
+        path.write_bytes(b"GIF89a, and no more")
+    done = command("train", "bad", "--skip-bad")
+    assert done.code == 2 and "none of the images of class 'lying'" in done.err
+    done = command("train", "bad/..", "--skip-bad", "-o", "other.onnx")
+    assert done.code == 2 and "Found no valid file" in done.err
+
+
+def test_pictures_of_all_kinds_are_trained_with(command: Command, tmp_path: Path) -> None:
+    """What `vkml.data` reads: none is passed over for its name, and what is hidden is no class."""
+    for kind, name in enumerate(("lying", "standing")):
+        (tmp_path / "images" / name / "more").mkdir(parents=True)
+        for number, ending in enumerate(ENDINGS):
+            folder = tmp_path / "images" / name / ("more" if number % 2 else "")
+            picture(kind, number).save(folder / f"{number}{ending.upper()}")
+    (tmp_path / "images" / ".ipynb_checkpoints").mkdir()
+    model = tmp_path / "m.onnx"
+    done = command("train", tmp_path / "images", "-o", model, "--epochs", 1, "--val", 0, "-d", "cpu")
+    assert done.code == 0, done.err
+    assert f"; {2 * len(ENDINGS)} to train" in done.out
+    for path in (tmp_path / "images" / "lying").glob("*.*"):
+        assert command("run", model, "-i", path, "-d", "cpu").code == 0
 
 
 def test_classes_in_metadata_may_be_anything(command: Command, scale_model: Path, tmp_path: Path) -> None:

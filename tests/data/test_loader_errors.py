@@ -16,6 +16,7 @@ import pytest
 from tests.patience import patience
 from tests.robustness.processes import output_of
 from vkml.data import DataLoader, Dataset, IterableDataset
+from vkml.errors import InvalidData
 
 WORKERS = [0, 1, 3]
 
@@ -77,7 +78,7 @@ def test_items_that_cannot_be_loaded_are_left_out_when_asked(workers: int) -> No
 @pytest.mark.parametrize("workers", WORKERS)
 def test_an_epoch_of_which_nothing_is_left_is_an_error(workers: int) -> None:
     loader = DataLoader(Damaged(3, {0, 1, 2}), 2, num_workers=workers, errors="skip")
-    with pytest.raises(RuntimeError, match=r"none of 3 items .* folder/0.png: OSError: no item 0"):
+    with pytest.raises(InvalidData, match=r"none of 3 items .* folder/0.png: OSError: no item 0"):
         list(loader)
 
 

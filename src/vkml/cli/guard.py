@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import typer
 
-from vkml.errors import Error, InvalidArgument
+from vkml.errors import Error, InvalidArgument, InvalidData
 
 _Command = TypeVar("_Command", bound=Callable[..., int | None])
 
@@ -48,7 +48,7 @@ def _explain(problem: Exception) -> int:
     """Prints what went wrong on the standard error; returns the exit code it stands for."""
     if is_debugging():
         traceback.print_exception(problem)
-    if isinstance(problem, InvalidArgument):
+    if isinstance(problem, InvalidArgument | InvalidData):
         print(f"vkml: {_text(problem)}", file=sys.stderr)
         return 2
     if isinstance(problem, Error | OSError | MemoryError):

@@ -18,8 +18,6 @@ from vkml.pictures import MODES, SIXTEEN_BITS, eight_bit_picture, sixteen_bit_pl
 
 Array = np.ndarray[Any, Any]
 
-IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-
 
 @dataclass(frozen=True)
 class ImageScale:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vkml.cli.guard import UsageError
-from vkml.cli.images import AS_IS, IMAGE_ENDINGS, ImageScale, read_image
+from vkml.cli.images import AS_IS, ImageScale, read_image
 from vkml.cpu.memory import amount, free_memory
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
+from vkml.pictures import ENDINGS
 
 if TYPE_CHECKING:
     from vkml.cli.tables import Column
@@ -103,7 +104,7 @@ def make_feed(
     feed: dict[str, Array] = {}
     images: dict[str, list[Path]] = {}
     for name, path in _assignments(request.given, by_name):
-        if path.suffix.lower() in IMAGE_ENDINGS:
+        if path.suffix.lower() in ENDINGS:
             images.setdefault(name, []).append(path)
         elif name in feed or name in images:
             raise UsageError(
@@ -253,7 +254,8 @@ def _read_array(path: Path, name: str, dtype: DType) -> Array:
                     value = loaded[key]
     else:
         raise UsageError(
-            f"{path}: cannot read {ending or 'a file without an ending'} (.npy, .npz, .pb, .png, .jpg)"
+            f"{path}: cannot read {ending or 'a file without an ending'} "
+            f"(.npy, .npz, .pb, {', '.join(TABLE_ENDINGS)}, {', '.join(ENDINGS)})"
         )
     return _converted(value, dtype, f"{path} for input {name!r}")
 

@@ -1,4 +1,4 @@
-"""Shows how far a session's loading, uploading and compiling is, when that takes long and someone watches."""
+"""Shows how far reading, loading, uploading and compiling is, when that takes long and someone watches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PATIENCE = 0.5
 """Seconds before anything is shown."""
 
-TITLES = {"load": "Loading", "upload": "Uploading", "compile": "Compiling kernels"}
+TITLES = {"read": "Reading", "load": "Loading", "upload": "Uploading", "compile": "Compiling kernels"}
 
 
 class StageProgress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +13,13 @@ import numpy as np
 
 from vkml.cli.guard import UsageError
 from vkml.cli.inputs import check_file, shortened
-from vkml.errors import InvalidArgument
+from vkml.data.csv_files import MISSING, text_rows
+from vkml.errors import InvalidArgument, InvalidData
 
 Array = np.ndarray[Any, Any]
 COLUMNS_KEY = "vkml.columns"
 """Key of a model's metadata under which the columns of its input are, as JSON."""
-MISSING = frozenset(["", "na", "n/a", "nan", "null", "none", "?", "-"])
+_MISSING = frozenset(text.lower() for text in (*MISSING, "-"))
 """What stands for no value, in any case."""
 MOST_CATEGORIES = 100
 """Columns of more different texts name each row rather than sort rows."""
@@ -81,36 +81,24 @@ def read_table(path: Path) -> Table:
 
     Raises:
         UsageError: there is no such file.
-        InvalidArgument: it is no such table; the message names the line.
+        InvalidData: it is no such table; the message names the line.
     """
     check_file(path)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            start = file.readline()
-            file.seek(0)
-            separator = max(",;\t", key=start.count)
-            reader = csv.reader(file, delimiter=separator)
-            rows = [(reader.line_num, row) for row in reader]
-    except UnicodeDecodeError:
-        raise InvalidArgument(f"{path} is not a text file of UTF-8") from None
-    except csv.Error as problem:
-        raise InvalidArgument(f"{path} cannot be read as a table: {problem}") from None
-    rows = [(line, row) for line, row in rows if row]
-    if len(rows) < 2:
-        raise InvalidArgument(f"{path} has no rows below a line of columns' names")
-    names = [name.strip() for name in rows[0][1]]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InvalidArgument(f"{path} has two columns {twice!r}")
-    for line, row in rows[1:]:
-        if len(row) != len(names):
-            raise InvalidArgument(f"{path}, line {line}: {len(row)} cells, the first line names {len(names)}")
-    return Table(path, {name: [row[at] for _, row in rows[1:]] for at, name in enumerate(names)})
+
+    def refuse(_: int, line: int, said: str) -> None:
+        raise InvalidData(f"{path}, line {line}: {said}")
+
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        delimiter = max(",;\t", key=file.readline().count)
+    rows = text_rows(path, True, None, delimiter, '"', "utf-8-sig", refuse)
+    if not rows.fields:
+        raise InvalidData(f"{path} has no rows below a line of columns' names")
+    return Table(path, dict(zip(rows.names, map(list, zip(*rows.fields, strict=True)), strict=True)))
 
 
 def is_missing(text: str) -> bool:
     """Whether a cell holds no value."""
-    return text.strip().lower() in MISSING
+    return text.strip().lower() in _MISSING
 
 
 def _number(text: str) -> float | None:

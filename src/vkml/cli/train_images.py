@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from vkml import nn
 from vkml.cli.guard import UsageError
-from vkml.cli.images import AS_IS, IMAGE_ENDINGS, read_image
 from vkml.cli.output import console, counted, show_table, table
+from vkml.cli.progress import StageProgress
 from vkml.cli.train import (
     Sets,
     TrainRequest,
@@ -26,8 +25,11 @@ from vkml.cli.train import (
     write_model,
 )
 from vkml.cpu.memory import amount, free_memory
-from vkml.errors import InvalidArgument
+from vkml.cpu.pool import available_processors
+from vkml.data import DataLoader, ImageFolder
+from vkml.errors import InvalidArgument, InvalidData, NoSuchFile
 from vkml.ir.dtypes import UINT8
+from vkml.pictures import GREY_MODES, pillow
 from vkml.tensors import Tensor
 from vkml.tensors.creation import tensor
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 LARGEST = 64
 """Edge in pixels beyond which images are made smaller where no size is asked for."""
+_AT_ONCE = 64
+"""Images that are read together."""
 
 
 def train_images(request: TrainRequest) -> int:
@@ -45,13 +49,15 @@ def train_images(request: TrainRequest) -> int:
     training = request.data / "train"
     judged = next((request.data / name for name in ("val", "valid", "validation", "test")
                    if (request.data / name).is_dir()), None) if training.is_dir() else None  # fmt: skip
-    if training.is_dir() and judged is not None:
-        listed = listed_images(training)
-        parts = [listed, listed_images(judged, [each.name for each in listed])]
+    if judged is not None:
+        learned = class_folders(training)
+        parts = [learned, class_folders(judged, learned.classes)]
     else:
-        parts = [listed_images(request.data)]
-    classes = [each.name for each in parts[0]]
-    every = [path for part in parts for each in part for path in each.files]
+        parts = [class_folders(request.data)]
+    classes = parts[0].classes
+    if len(classes) < 2:
+        raise UsageError(f"{parts[0].root} has one class, {classes[0]!r}: there is nothing to tell apart")
+    every = [path for part in parts for path, _ in part.samples]
     channels, edge = told_form(every, request.size)
     need = len(every) * channels * edge * edge
     free = free_memory()
@@ -60,7 +66,10 @@ def train_images(request: TrainRequest) -> int:
             f"{len(every)} images of {edge}×{edge} take {amount(need)}, {amount(free)} are free: "
             "a smaller --size takes less"
         )
-    read = [_read(part, channels, edge, request.skip_bad, out) for part in parts]
+    for part in parts:
+        part.size = edge, edge
+        part.transform = None if channels == 3 else _grey
+    read = [_read(part, request.skip_bad, out) for part in parts]
     if len(read) == 2:
         sets = Sets(read[0], read[1])
     else:
@@ -89,63 +98,45 @@ def train_images(request: TrainRequest) -> int:
     return show_end(out, request, history, f"vkml run {request.output} -i {every[0]}")
 
 
-@dataclass(frozen=True)
-class ClassFolder:
-    """A class: a folder's name, and the images in it."""
-
-    name: str
-    files: tuple[Path, ...]
-
-
-def listed_images(folder: Path, classes: Sequence[str] | None = None) -> list[ClassFolder]:
-    """The class folders of a folder, in the order of their names, with their images in the order of theirs.
+def class_folders(folder: Path, classes: Sequence[str] | None = None) -> ImageFolder:
+    """The images of a folder in which each class has a folder.
 
     Args:
-        folder: of folders.
-        classes: what they have to be, where that is known.
+        folder: it.
+        classes: what they may be, in the order of their numbers, where that is known.
 
     Raises:
-        UsageError: there are none, or other ones; or one alone.
+        UsageError: there are no such folders, or no images in one, or other classes.
     """
-    folders = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
-    if not folders:
+    try:
+        found = ImageFolder(folder, dtype=np.uint8)
+    except NoSuchFile as problem:
         raise UsageError(
-            f"{folder} has no folders: there is to be one for each class, with its images, as in "
-            f"{folder / 'cat'}, {folder / 'dog'}"
-        )
-    found = []
-    for each in folders:
-        files = sorted(path for path in each.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
-        if not files:
-            endings = ", ".join(IMAGE_ENDINGS)
-            raise UsageError(f"{each} is empty: it has no images ({endings})")
-        found.append(ClassFolder(each.name, tuple(files)))
+            f"{problem} There is to be a folder for each class, with its images, as in {folder / 'cat'}, "
+            f"{folder / 'dog'}"
+        ) from None
     if classes is not None:
-        unknown = [each.name for each in found if each.name not in classes]
+        unknown = [name for name in found.classes if name not in classes]
         if unknown:
             raise UsageError(f"{folder} has a class {unknown[0]!r} that there is no training for")
-        by_name = {each.name: each for each in found}
-        return [by_name.get(name, ClassFolder(name, ())) for name in classes]
-    if len(found) < 2:
-        raise UsageError(f"{folder} has one class, {found[0].name!r}: there is nothing to tell apart")
+        numbers = [classes.index(name) for name in found.classes]
+        found.target_transform = numbers.__getitem__
     return found
 
 
-def told_form(files: Sequence[Path], size: int | None) -> tuple[int, int]:
+def told_form(files: Sequence[str], size: int | None) -> tuple[int, int]:
     """Channels and edge of the images that a network is given: those of the files, at most `LARGEST`.
 
     Args:
         files: of all images; those that cannot be read do not count.
         size: the edge, where it is asked for.
     """
-    from PIL import Image
-
     channels, edges = 1, []
     for path in files:
         try:
-            with Image.open(path) as picture:
+            with pillow().open(path) as picture:
                 edges.append(min(picture.size))
-                if picture.mode not in ("1", "L", "LA", "I", "F") and not picture.mode.startswith("I;"):
+                if picture.mode not in GREY_MODES:
                     channels = 3
         except Exception:  # whoever reads it says what is wrong
             continue
@@ -154,28 +145,39 @@ def told_form(files: Sequence[Path], size: int | None) -> tuple[int, int]:
     return channels, size
 
 
-def _read(
-    folders: Sequence[ClassFolder], channels: int, edge: int, skip_bad: bool, out: Console
-) -> tuple[Array, Array]:
+def _grey(picture: Any) -> Any:
+    return picture.convert("L")
+
+
+def _read(images: ImageFolder, skip_bad: bool, out: Console) -> tuple[Array, Array]:
     """Images [samples, channels, edge, edge] of uint8, and their classes' numbers."""
-    images, numbers, skipped = [], [], []
-    for number, folder in enumerate(folders):
-        for path in folder.files:
-            try:
-                images.append(read_image(path, (None, channels, edge, edge), UINT8, "the network", AS_IS))
-            except InvalidArgument as problem:
-                if not skip_bad:
-                    raise InvalidArgument(f"{problem} (--skip-bad goes on without such files)") from None
-                skipped.append(path)
-                continue
-            numbers.append(number)
-    if skipped:
-        listed = ", ".join(map(str, skipped[:3])) + (", …" if len(skipped) > 3 else "")
-        out.print(f"skipped {counted(len(skipped), 'file')} that cannot be read: {listed}", markup=False)
-    missing = sorted(set(range(len(folders))) - set(numbers)) if skip_bad else []
-    if missing and folders[missing[0]].files:
-        raise InvalidArgument(f"none of the images of class {folders[missing[0]].name!r} can be read")
-    return np.stack(images), np.array(numbers, np.int64)
+    loader: DataLoader[Any] = DataLoader(
+        images, _AT_ONCE, num_workers=available_processors(), errors="skip" if skip_bad else "raise"
+    )
+    pixels, numbers = [], []
+    try:
+        with StageProgress() as progress:
+            for some, targets in loader:
+                pixels.append(some.numpy())
+                numbers.append(targets.numpy())
+                progress("read", min(_AT_ONCE * len(pixels), len(images)), len(images))
+    except InvalidData as problem:
+        if skip_bad:
+            raise
+        raise InvalidData(f"{problem} (--skip-bad goes on without such files)") from None
+    if loader.skipped:
+        listed = ", ".join(each.name or "" for each in loader.skipped[:3])
+        more = ", …" if len(loader.skipped) > 3 else ""
+        out.print(
+            f"skipped {counted(len(loader.skipped), 'file')} that cannot be read: {listed}{more}",
+            markup=False,
+        )
+    found = np.concatenate(numbers)
+    number = images.target_transform or int
+    unread = [name for name, at in images.class_to_idx.items() if number(at) not in found]
+    if unread:
+        raise InvalidData(f"none of the images of class {unread[0]!r} can be read")
+    return np.concatenate(pixels), found
 
 
 class ImageModel(nn.Module):

@@ -21,8 +21,8 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 
 
 @dataclass
-class _Rows:
-    """Fields of a file, and the lines that they are on."""
+class TextRows:
+    """Fields of a file by row, without spaces round them; the columns' names; the lines that rows end on."""
 
     names: list[str]
     fields: list[list[str]]
@@ -80,7 +80,7 @@ def read_csv(
             raise InvalidData(f"{place}, line {line}: {said}")
         skipped.append(Skipped(0, at, f"{place}, line {line}", said))
 
-    rows = _rows(place, header, names, delimiter, quotechar, encoding, refuse)
+    rows = text_rows(place, header, names, delimiter, quotechar, encoding, refuse)
     wanted = rows.names if columns is None else list(columns)
     for name in (*wanted, *(dtypes or {}), *(categories or {})):
         if name not in rows.names:
@@ -101,7 +101,7 @@ def read_csv(
     return made
 
 
-def _rows(
+def text_rows(
     path: Path,
     header: bool,
     names: Sequence[str] | None,
@@ -109,10 +109,26 @@ def _rows(
     quotechar: str,
     encoding: str,
     refuse: Callable[[int, int, str], None],
-) -> _Rows:
+) -> TextRows:
+    """The fields of a text file, as texts.
+
+    Args:
+        path: of the file.
+        header: whether the first line has the columns' names.
+        names: of the columns, otherwise.
+        delimiter: between fields.
+        quotechar: round fields that hold delimiters or line ends.
+        encoding: of the text.
+        refuse: is called with a row's number, its line and what is wrong, of rows of too few fields or too
+            many, which are left out unless it raises.
+
+    Raises:
+        NoSuchFile: there is no such file.
+        InvalidData: it is no such text, or there are two columns of one name.
+    """
     if not path.is_file():
         raise NoSuchFile(f"there is no file {str(path)!r}")
-    found = _Rows([] if names is None else list(names), [], [])
+    found = TextRows([] if names is None else list(names), [], [])
     line = 0
     try:
         with open(path, newline="", encoding=encoding) as file:
@@ -148,7 +164,7 @@ class _Column:
     def __init__(
         self,
         name: str,
-        rows: _Rows,
+        rows: TextRows,
         dtypes: Mapping[str, Any],
         missing: Any,
         missing_values: Sequence[str],

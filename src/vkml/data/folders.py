@@ -13,10 +13,9 @@ import numpy as np
 from vkml.data.dataset import Dataset
 from vkml.data.streams import permutation
 from vkml.errors import InvalidData, NoSuchFile
-from vkml.pictures import pillow, rgb
+from vkml.pictures import ENDINGS, pillow, rgb
 
 Array = np.ndarray[Any, Any]
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 
 
 class ImageFolder(Dataset[Any]):
@@ -28,7 +27,7 @@ class ImageFolder(Dataset[Any]):
     something else of it.
 
     Args:
-        root: the folder.
+        root: the folder; what is hidden in it, behind a name that begins with a dot, is no class.
         transform: is called with the picture, as Pillow has it.
         target_transform: is called with the class's number.
         extensions: of the files that are pictures; those behind other names are not looked at.
@@ -62,7 +61,7 @@ class ImageFolder(Dataset[Any]):
         root: str | os.PathLike[str],
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
-        extensions: Sequence[str] = EXTENSIONS,
+        extensions: Sequence[str] = ENDINGS,
         *,
         files: Iterable[Any] | str | os.PathLike[str] | None = None,
         preread: bool = False,
@@ -98,7 +97,11 @@ class ImageFolder(Dataset[Any]):
         self._bytes = [self._read(path) for path, _ in self.samples] if preread else None
 
     def _found(self, allow_empty: bool) -> list[tuple[str, str]]:
-        self.classes = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+        self.classes = sorted(
+            entry.name
+            for entry in os.scandir(self.root)
+            if entry.is_dir() and not entry.name.startswith(".")  # .ipynb_checkpoints, .git and their like
+        )
         if not self.classes:
             raise NoSuchFile(f"Couldn't find any class folder in {self.root}.")
         pairs = []

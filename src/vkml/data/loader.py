@@ -18,6 +18,7 @@ from vkml.data.pool import pool
 from vkml.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler, restore, state_of
 from vkml.data.streams import derived, drawn_seed
 from vkml.data.worker_info import WorkerInfo
+from vkml.errors import InvalidData
 
 _log = logging.getLogger("vkml")
 T_co = TypeVar("T_co", covariant=True)
@@ -369,7 +370,7 @@ class _LoaderIterator:
         if self._left_out and not self._given:
             first = self._loader.skipped[-self._left_out]
             count, self._left_out = self._left_out, 0
-            raise RuntimeError(
+            raise InvalidData(
                 f"none of {count} items could be loaded; the first, {first.name or first.index}: "
                 f"{first.error}"
             )
