@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["arrays.md", "export.md"])
-def test_programs_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which they stand, as one program."""
+@pytest.mark.parametrize(
+    ("page", "section"), [("docs/arrays.md", ""), ("docs/export.md", ""), ("README.md", "### Training\n")]
+)
+def test_programs_of_a_page(page: str, section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they stand, as one program; those of a section, where one is named."""
     monkeypatch.chdir(tmp_path)
-    text = (DOCS / page).read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if section:
+        text = text.partition(section)[2].partition("\n### ")[0]
     programs = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(programs) >= 2
     scope: dict[str, Any] = {"__name__": page}
