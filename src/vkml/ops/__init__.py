@@ -33,6 +33,8 @@ FAMILIES = (
     "conv_gradients",
     "conv",
     "quantized_products",
+    "quantized_extensions",
+    "block_quantization",
     "conv_transpose",
     "pool_gradients",
     "pool",

@@ -1,0 +1,184 @@
+"""Weights of few bits with a scale for each block: MatMulNBits and GatherBlockQuantized of com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
+from vkml.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT32, INT64, UINT4, UINT8
+from vkml.ir.graph import Node
+from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
+from vkml.ir.types import Known, TensorType
+from vkml.ops.checks import normalise_axis, optional, present, require_dtype, require_same_dtype, required
+from vkml.ops.limits import check_size
+from vkml.ops.pointwise import widened
+
+_REAL = (FLOAT32, FLOAT16, BFLOAT16)
+
+
+def unpacked(packed: Array, bits: int, count: int) -> Array:
+    """The first `count` numbers of `bits` bits along the last axis of bytes, lowest bits first."""
+    places = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (packed[..., None] >> places) & np.uint8((1 << bits) - 1)
+    return codes.reshape(*packed.shape[:-1], -1)[..., :count]
+
+
+@operator()
+class MatMulNBits(Operator):
+    """Product with a matrix of N columns of K numbers, in blocks of `bits` bits with a scale each.
+
+    B is [N, blocks, block_size * bits / 8]; scales are [N, blocks] or flat, zero points flat: packed like B's
+    numbers, each column's in bytes of its own, or floats. Without, they are half of what the bits count to.
+    """
+
+    domain = "com.microsoft"
+    inputs = (3, 6)
+    attributes = {"K": REQUIRED, "N": REQUIRED, "accuracy_level": 0, "bits": 4, "block_size": REQUIRED}
+    attribute_types = {"K": INT, "N": INT, "block_size": INT}
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        a, b, scales = (required(node, inputs, at) for at in range(3))
+        require_dtype(node, a, _REAL, "A")
+        require_dtype(node, b, (UINT8,), "B")
+        require_same_dtype(node, a, scales, "the scales")
+        inner, columns, bits, block = (node.attributes[key] for key in ("K", "N", "bits", "block_size"))
+        if bits not in (2, 4, 8) or inner < 1 or columns < 1 or block < 1 or block * bits % 8:
+            raise InvalidGraph(
+                f"{node.label}: bits={bits}, block_size={block}, K={inner}, N={columns}; bits are 2, 4 or 8, "
+                "blocks whole bytes"
+            )
+        if not a.rank or a.dims[-1] != inner:
+            raise ShapeError(f"{node.label}: A has the shape {list(a.dims)}, its last axis must be K={inner}")
+        blocks = -(-inner // block)
+        counts = {1: columns * blocks * block * bits // 8, 2: columns * blocks}
+        zeros: Known | None = optional(inputs, 3)
+        if zeros is not None:
+            require_dtype(node, zeros, (UINT8, a.dtype), "the zero points")
+            is_packed = zeros.dtype == UINT8
+            counts[3] = columns * (-(-blocks * bits // 8) if is_packed else blocks)
+        groups: Known | None = optional(inputs, 4)
+        if groups is not None:
+            require_dtype(node, groups, (INT32,), "g_idx")
+            counts[4] = groups.dims[0] if groups.dims in ((inner,), (blocks * block,)) else inner
+        bias: Known | None = optional(inputs, 5)
+        if bias is not None:
+            require_same_dtype(node, a, bias, "the bias")
+            counts[5] = columns
+        for at, count in counts.items():
+            found = required(node, inputs, at)
+            if found.type.elements != count:
+                raise ShapeError(
+                    f"{node.label}: input {at} has {found.type.elements} elements; {count} are needed for "
+                    f"K={inner}, N={columns}, bits={bits}, block_size={block}"
+                )
+        return [check_size(node, a.dtype, (*a.dims[:-1], columns))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        a, bias = present(inputs, 0), optional(inputs, 5)
+        product = np.asarray(np.matmul(widened(a), _matrix(node, inputs).T))
+        if bias is not None:
+            product = product + widened(bias).reshape(-1)
+        return [product.astype(a.dtype, copy=False)]
+
+
+def _matrix(node: Node, inputs: Sequence[Array | None]) -> Array:
+    """The weights [N, K] as float32."""
+    inner, columns, bits, block = (node.attributes[key] for key in ("K", "N", "bits", "block_size"))
+    blocks = -(-inner // block)
+    codes = unpacked(present(inputs, 1).reshape(columns, -1), bits, inner).astype(np.float32)
+    scales = present(inputs, 2).reshape(columns, blocks).astype(np.float32)
+    given, groups = optional(inputs, 3), optional(inputs, 4)
+    if given is None:
+        zeros = np.full((columns, blocks), 1 << (bits - 1), np.float32)
+    elif given.dtype == np.uint8:
+        zeros = unpacked(given.reshape(columns, -1), bits, blocks).astype(np.float32)
+    else:
+        zeros = given.reshape(columns, blocks).astype(np.float32)
+    of_block = np.arange(inner) // block if groups is None else groups[:inner]
+    if of_block.min() < 0 or of_block.max() >= blocks:
+        raise IndexOutOfRange(f"{node.label}: g_idx names a group outside of 0 … {blocks - 1}")
+    return (codes - zeros[:, of_block]) * scales[:, of_block]
+
+
+@operator()
+class GatherBlockQuantized(Operator):
+    """Gathers from quantised data, and dequantises what was gathered.
+
+    Bytes hold 8 / `bits` numbers of the last axis; scales and zero points have data's shape, but for one
+    number a block along `quantize_axis`.
+    """
+
+    domain = "com.microsoft"
+    inputs = (3, 4)
+    attributes = {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1}
+
+    def _dims(self, node: Node, data: Sequence[int], is_packed: bool) -> tuple[int, ...]:
+        """The shape of data in numbers."""
+        return (*data[:-1], data[-1] * (8 // node.attributes["bits"])) if is_packed else tuple(data)
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        data, indices, scales = (required(node, inputs, at) for at in range(3))
+        require_dtype(node, data, (INT4, UINT4, UINT8), "the data")
+        require_dtype(node, indices, (INT32, INT64), "the indices")
+        require_dtype(node, scales, _REAL, "the scales")
+        bits, block = node.attributes["bits"], node.attributes["block_size"]
+        is_packed = data.dtype == UINT8
+        if bits not in ((2, 4, 8) if is_packed else (4,)) or block < 1 or not data.rank:
+            raise InvalidGraph(f"{node.label}: {data.dtype.name} in blocks of {block} with bits={bits}")
+        dims = self._dims(node, data.dims, is_packed)
+        gathered = normalise_axis(node, node.attributes["gather_axis"], data.rank)
+        axis = normalise_axis(node, node.attributes["quantize_axis"], data.rank)
+        if gathered == axis or (is_packed and axis != data.rank - 1):
+            raise InvalidGraph(
+                f"{node.label}: quantize_axis is {axis}, gather_axis {gathered}: they must differ, and the "
+                "first be the last axis of packed data"
+            )
+        wanted = tuple(-(-size // block) if at == axis else size for at, size in enumerate(dims))
+        zeros: Known | None = optional(inputs, 3)
+        if scales.dims != wanted:
+            raise ShapeError(f"{node.label}: the scales are {list(scales.dims)}; {list(wanted)} is needed")
+        if zeros is not None:
+            require_same_dtype(node, data, zeros, "the zero points")
+            lanes = 8 // bits if is_packed else 1
+            packed = tuple(-(-size // lanes) if at == axis else size for at, size in enumerate(wanted))
+            if zeros.dims != packed:
+                raise ShapeError(
+                    f"{node.label}: the zero points are {list(zeros.dims)}; {list(packed)} is needed"
+                )
+        return [check_size(node, scales.dtype, (*dims[:gathered], *indices.dims, *dims[gathered + 1 :]))]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        data, indices, scales = (present(inputs, at) for at in range(3))
+        zeros, bits, block = optional(inputs, 3), node.attributes["bits"], node.attributes["block_size"]
+        gathered = normalise_axis(node, node.attributes["gather_axis"], data.ndim)
+        axis = normalise_axis(node, node.attributes["quantize_axis"], data.ndim)
+        count = data.shape[gathered]
+        if indices.size and (indices.min() < -count or indices.max() >= count):
+            raise IndexOutOfRange(f"{node.label}: an index is outside of {-count} … {count - 1}")
+        is_packed = data.dtype == np.uint8
+        size = self._dims(node, data.shape, is_packed)[axis]
+
+        def taken(array: Array, numbers: int) -> Array:
+            """What is gathered of an array, as float32, repeated to `numbers` along the quantised axis."""
+            part = np.take(np.moveaxis(array, axis, -1), indices, gathered - (gathered > axis))
+            if is_packed and array.dtype == np.uint8:
+                part = unpacked(part, bits, numbers)
+            return (
+                part.astype(np.int8).astype(np.float32) if array.dtype in _SMALL else part.astype(np.float32)
+            )
+
+        blocks = scales.shape[axis]
+        of_block = np.arange(size) // block
+        steps = taken(data, size)
+        if zeros is not None:
+            steps = steps - taken(zeros, blocks)[..., of_block]
+        elif is_packed:
+            steps = steps - np.float32(1 << (bits - 1))
+        result = steps * taken(scales, blocks)[..., of_block]
+        behind = axis + (indices.ndim - 1 if axis > gathered else 0)
+        return [np.moveaxis(result, -1, behind).astype(scales.dtype)]
+
+
+_SMALL = (INT4.storage, UINT4.storage)
