@@ -68,12 +68,14 @@ def test_dir_lists_what_there_is() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in _public(onnxruntime) if inspect.isclass(getattr(onnxruntime, name, None))],
+    [
+        name
+        for name in _public(onnxruntime)
+        if inspect.isclass(getattr(onnxruntime, name)) and name not in ABSENT
+    ],
 )
 def test_members(name: str) -> None:
     """Methods, fields of instances, and of enumerations the numbers."""
-    if name in ABSENT:
-        pytest.skip(ABSENT[name])
     theirs, ours = getattr(onnxruntime, name), getattr(vkml, name)
     numbers = getattr(theirs, "__members__", None)
     if numbers is not None:

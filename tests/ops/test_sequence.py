@@ -10,7 +10,7 @@ import pytest
 import vkml
 from tests.control_models import assert_same, check, evaluated, model
 from vkml import errors
-from vkml.engine.session import NodeArg
+from vkml.engine.node_arg import NodeArg
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vkml.engine.array_likes import as_array
 from vkml.engine.device_array import DeviceArray
-from vkml.errors import InvalidArgument
+from vkml.errors import Error, InvalidArgument
 from vkml.ir import OptionalType, SequenceType, TensorType, Value, dtypes
 from vkml.ir.dtypes import DType
 
@@ -39,12 +39,15 @@ def check_feed(inputs: Sequence[Value], feed: Mapping[str, Any]) -> list[Any]:
     known = set(names)
     extra = [name for name in feed if name not in known]
     if missing or extra:
-        parts = []
-        if missing:
-            parts.append(f"missing {missing}")
-        if extra:
-            parts.append(f"unknown {extra}")
-        raise InvalidArgument(f"the feed does not fit: {', '.join(parts)}; the inputs are {names}")
+        # The first words of these messages are onnxruntime's, which programs look for.
+        what = (
+            f"Required inputs ({missing}) are missing from input feed ({list(feed)})"
+            if missing
+            else f"Invalid input name: {extra[0]}"
+        )
+        parts = [f"missing {missing}"] if missing else []
+        parts += [f"unknown {extra}"] if extra else []
+        raise InvalidArgument(f"{what}: the feed does not fit: {', '.join(parts)}; the inputs are {names}")
     feeds = [check_input(value, feed[value.name]) for value in inputs]
     sizes: dict[str, tuple[int, str]] = {}
     for value, array in zip(inputs, feeds, strict=True):
@@ -98,7 +101,8 @@ def _check_device_array(value: Value, given: DeviceArray) -> Any:
     wanted = value.tensor
     if not wanted.is_unknown and given.dtype != wanted.dtype:
         raise InvalidArgument(
-            f"input '{value.name}' takes {wanted.dtype.numpy_name}, got a value of {given.dtype.numpy_name}"
+            f"{_mistyped(value, given.dtype.name)}: input '{value.name}' takes {wanted.dtype.numpy_name}, "
+            f"got a value of {given.dtype.numpy_name}"
         )
     _check_shape(value, given.shape)
     return given
@@ -112,7 +116,25 @@ def _check_shape(value: Value, shape: tuple[int, ...]) -> None:
         )
         if not fits:
             shown = [dim if dim is not None else "?" for dim in stated]
-            raise InvalidArgument(f"input '{value.name}' takes the shape {shown}, got {list(shape)}")
+            what = "Got invalid dimensions" if len(stated) == len(shape) else "Invalid rank"
+            raise InvalidArgument(
+                f"{what} for input: {value.name}: input '{value.name}' takes the shape {shown}, got "
+                f"{list(shape)}"
+            )
+
+
+def _mistyped(value: Value, found: str) -> str:
+    """What is wrong in onnxruntime's words, which programs look for."""
+    expected = value.tensor.dtype.name
+    return f"Unexpected input data type. Actual: (tensor({found})) , expected: (tensor({expected}))"
+
+
+def _found(array: Array) -> str:
+    """The element type of an array as onnxruntime writes it."""
+    try:
+        return dtypes.from_numpy(array.dtype).name
+    except Error:
+        return str(array.dtype)
 
 
 def _whole(given: Any, array: Array) -> Array:
@@ -138,10 +160,13 @@ def _converted(value: Value, array: Array, given: Any) -> Array:
     if not is_array:
         if wanted.is_native and _may_become(array, wanted):
             return array.astype(wanted.storage)
+        if isinstance(given, list) and wanted.is_native and array.dtype.kind == "b" and wanted.kind in "fiu":
+            return array.astype(wanted.storage)
         if not wanted.is_native and array.dtype.kind in "fiu":
             return _exactly(value, array)
     raise InvalidArgument(
-        f"input '{value.name}' takes {wanted.numpy_name}, got {array.dtype}; {_advice(array, wanted)}"
+        f"{_mistyped(value, _found(array))}: input '{value.name}' takes {wanted.numpy_name}, got "
+        f"{array.dtype}; {_advice(array, wanted)}"
     )
 
 
@@ -186,6 +211,8 @@ def _may_become(array: Array, wanted: DType) -> bool:
     kind = array.dtype.kind
     if array.size == 0 and kind == "f":  # what NumPy makes of an empty list
         return wanted.kind in "fiub"
+    if wanted.kind == "b":
+        return kind in "iu" and bool(((array == 0) | (array == 1)).all())
     if wanted.kind not in "fiu" or kind not in ("fiu" if wanted.is_float else "iu"):
         return False
     return dtypes.can_hold(wanted, array)
@@ -201,11 +228,19 @@ def _advice(array: Array, wanted: DType) -> str:
 
 
 def _texts(value: Value, array: Array) -> Array:
-    if array.dtype.kind in "US":
+    if array.dtype.kind == "U" or (array.size == 0 and array.dtype != object):
         return array.astype(object)
+    if array.dtype.kind in "SV" and array.dtype.names is None:
+        made = np.empty(array.shape, object)
+        try:
+            made.reshape(-1)[:] = [bytes(item).rstrip(b"\0").decode() for item in array.reshape(-1)]
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"input '{value.name}': the bytes are no text in UTF-8: {error}") from None
+        return made
     if array.dtype != object or not all(isinstance(item, str | bytes) for item in array.reshape(-1)):
         raise InvalidArgument(
-            f"input '{value.name}' takes strings, got {array.dtype}; pass an array of Python strings"
+            f"{_mistyped(value, _found(array))}: input '{value.name}' takes strings, got {array.dtype}; pass "
+            "an array of Python strings"
         )
     return array
 

@@ -355,7 +355,8 @@ class InferenceSession(SessionInterface):
         for name in wanted:
             if not isinstance(name, str) or name not in known:
                 raise InvalidArgument(
-                    f"the model has no output '{name}'; its outputs are {list(self._output_names)}"
+                    f"Invalid output name: {name}: the model has no output '{name}'; its outputs are "
+                    f"{list(self._output_names)}"
                 )
         return wanted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vkml.errors import InvalidArgument, InvalidProtobuf, NoModel, NoSuchFile
+from vkml.errors import InvalidArgument, InvalidProtobuf, NoModel, NoSuchFile, WrongType
 from vkml.onnx.external import ExternalFiles, map_file
 from vkml.onnx.model import Model
 
@@ -56,7 +56,7 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
             raise NoModel(f"no model: {error}") from None
         folders = [Path(label).absolute().parent, Path(os.path.realpath(label)).parent]
     else:
-        raise InvalidArgument(f"a model is a path or bytes, not {type(source).__name__}")
+        raise WrongType(f"a model is a path or bytes, not {type(source).__name__}")
     if len(view) == 0:
         raise NoModel(f"{label} is empty")
     if bytes(view[: len(_LFS_POINTER)]) == _LFS_POINTER:
@@ -96,5 +96,6 @@ _FORMATS = (
     (0, b"\x89HDF", "an HDF5 file (Keras saves so)"),
     (0, b"\x93NUMPY", "an array of NumPy's"),
     (4, b"TFL3", "a TensorFlow Lite model"),
+    (4, b"ORTM", "a model in onnxruntime's own format"),
 )
 """Offset, bytes there, and what a file is that has them."""
