@@ -52,6 +52,8 @@ def test_a_bar(monkeypatch: pytest.MonkeyPatch, has_colour: bool) -> None:
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
     assert (re.search(r"\x1b\[[39]\d", drawn.getvalue()) is not None) is has_colour
     assert max(len(line) for line in re.split(r"[\r\n]", text)) <= 80
+    bars = [line for line in re.split(r"[\r\n]", text) if "━" in line]
+    assert bars and max(len(line) for line in bars) <= 77  # a terminal puts ^C behind it
     assert re.search(r"epoch 2/3.*3/6", text) and "validation" in text
     assert "accuracy" in text and "iB" in text and re.search(r"\d:\d\d", text)
     for epoch in (1, 2, 3):

@@ -161,9 +161,16 @@ class Bar(Display):
 
 
 def _bar(console: Console) -> Progress:
+    from rich.constrain import Constrain
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    return Progress(
+    class Narrow(Progress):
+        """Leaves room for the ``^C`` of a terminal, behind which a full line could not be wiped."""
+
+        def get_renderable(self) -> Constrain:
+            return Constrain(super().get_renderable(), max(1, console.width - 3))
+
+    return Narrow(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
