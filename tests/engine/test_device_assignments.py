@@ -22,7 +22,7 @@ from vkml.vulkan import find_device, live_objects
 
 SEEDS = 5
 """Random assignments of each model."""
-THREADS, RUNS = 8, 200
+THREADS, RUNS = 8, 80
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from vkml.engine.recorded import BINDINGS_KEPT
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph
 
-SIZES = 14
+SIZES = 8
 """Sets of sizes that each model runs with."""
 
 

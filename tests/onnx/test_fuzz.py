@@ -74,7 +74,7 @@ def test_corpus_is_sound(kind, folder):
     assert graph.nodes
 
 
-@settings(max_examples=1500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=damaged())
 def test_damaged_models(data, folder):
     tracemalloc.start()

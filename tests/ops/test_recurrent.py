@@ -178,7 +178,7 @@ def test_batches_first_on_devices(op: str, device_name: str) -> None:
 @pytest.mark.parametrize("op", OPERATORS)
 def test_random_layers_on_devices(op: str, device_name: str) -> None:
     rng = np.random.default_rng([9, len(op)])
-    made = [random_case(rng, op) for _ in range(16)]
+    made = [random_case(rng, op) for _ in range(8)]
     made = [RecurrentCase(c.op, c.inputs, c.attributes, ("Y", "Y_h", "Y_c")[: len(c.outputs)]) for c in made]
     _cases(device_name, made).check(device_name)
 
