@@ -242,9 +242,13 @@ def test_plans_are_bounded() -> None:
     before = calls.CALLS_KEPT
     calls.CALLS_KEPT = 8
     try:
-        for size in range(1, 20):
+        vkml.ops.neg(normal(1), device="cpu")
+        [often] = calls._calls.values()
+        for size in range(2, 20):
             vkml.ops.neg(normal(size), device="cpu")
+            vkml.ops.neg(normal(1), device="cpu")
             assert len(calls._calls) <= 8
+            assert often in calls._calls.values(), "a plan that is in use is let go of"
     finally:
         calls.CALLS_KEPT = before
 

@@ -89,6 +89,11 @@ def run(
         given = _native(function, given)
         call = _Call(function, given, settings, place)
         _keep(key, call)
+    else:
+        try:
+            _calls.move_to_end(key)
+        except KeyError:  # another thread has let go of it
+            _keep(key, call)
     return call.run(given, out)
 
 
