@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,15 @@ def test_it_is_computed_once_inside_of_cached() -> None:
             assert layer.weight is first
         assert layer.weight is first and Counting.calls == 1
     assert layer.weight is not first and Counting.calls == 2
+
+
+def test_what_is_kept_is_the_threads_own() -> None:
+    layer = parametrizations.weight_norm(nn.Linear(2, 2))
+    with parametrize.cached(), ThreadPoolExecutor(1) as pool:
+        kept = layer.weight
+        assert layer.weight is kept
+        first, second = (pool.submit(lambda: layer.weight).result() for _ in range(2))
+    assert first is not kept and second is not first
 
 
 def test_what_does_not_fit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,9 +18,17 @@ __all__ = [
     "type_before_parametrizations",
 ]  # fmt: skip
 
-_depth = 0
-"""How many blocks of `cached` there are around what runs."""
-_kept: dict[tuple[int, str], Tensor] = {}
+
+class _Cache(threading.local):
+    """Each thread's: another one's training must not go on with what this one has kept."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        """How many blocks of `cached` there are around what runs."""
+        self.kept: dict[tuple[Module, str], Tensor] = {}
+
+
+_cache = _Cache()
 
 
 @contextmanager
@@ -29,14 +38,13 @@ def cached() -> Iterator[None]:
     For what reads a tensor several times, such as a recurrent cell in a loop. What is changed in between is
     not seen.
     """
-    global _depth
-    _depth += 1
+    _cache.depth += 1
     try:
         yield
     finally:
-        _depth -= 1
-        if not _depth:
-            _kept.clear()
+        _cache.depth -= 1
+        if not _cache.depth:
+            _cache.kept.clear()
 
 
 class ParametrizationList(ModuleList):
@@ -194,12 +202,12 @@ def _property(name: str) -> property:
     def get(module: Module) -> Tensor:
         parametrizations = module._modules["parametrizations"]
         assert isinstance(parametrizations, ModuleDict)
-        if not _depth:
+        if not _cache.depth:
             return parametrizations[name]()  # type: ignore[no-any-return]
-        key = id(module), name
-        if key not in _kept:
-            _kept[key] = parametrizations[name]()
-        return _kept[key]
+        key = module, name
+        if key not in _cache.kept:
+            _cache.kept[key] = parametrizations[name]()
+        return _cache.kept[key]
 
     def write(module: Module, value: Tensor) -> None:
         parametrizations = module._modules["parametrizations"]
