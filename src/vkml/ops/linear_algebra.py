@@ -50,11 +50,15 @@ def _adjoint(build: Emitter[T], x: T) -> T:
     return conjugate(build, _swapped(build, x))
 
 
-def _require_real(build: Emitter[T], node: Node, x: T) -> None:
-    if build.type_of(x).dtype.is_complex:
-        raise NotDifferentiable(
-            f"{node.op} has no gradient by complex matrices: use it on real ones, or detach()"
-        )
+def _alike(build: Emitter[T], x: T, like: T) -> T:
+    """Real numbers as complex ones, where others are."""
+    return converted(build, x, build.type_of(like).dtype)
+
+
+def _with_real_diagonal(build: Emitter[T], x: T, is_diagonal: Array) -> T:
+    if not build.type_of(x).dtype.is_complex:
+        return x
+    return _choose(build, is_diagonal, _alike(build, build.apply("Real", x, domain="vkml"), x), x)
 
 
 def _product(build: Emitter[T], x: T, y: T) -> T:
@@ -174,13 +178,17 @@ class SlogDet(Operator):
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
         x = present(inputs, 0)
-        if cotangents[0] is not None:
-            _require_real(build, node, x)
-        if cotangents[1] is None:
+        weight = None if cotangents[1] is None else _alike(build, cotangents[1], x)
+        if cotangents[0] is not None and build.type_of(x).dtype.is_complex:
+            # The sign turns by the imaginary part of what the logarithm changes by.
+            turned = build.apply("Mul", conjugate(build, cotangents[0]), outputs[0])
+            turn = _alike(build, build.apply("Imag", turned, domain="vkml"), x)
+            turn = build.apply("Mul", turn, build.constant(-1j, build.type_of(x).dtype))
+            weight = turn if weight is None else build.apply("Add", weight, turn)
+        if weight is None:
             return [None]
-        weight = _column(build, _column(build, cotangents[1], -1), -1)
+        weight = _column(build, _column(build, weight, -1), -1)
         inverse = build.apply("Inverse", x, domain="vkml")
-        weight = converted(build, weight, build.type_of(x).dtype)
         return [build.apply("Mul", weight, _adjoint(build, inverse))]
 
 
@@ -236,15 +244,14 @@ class Cholesky(Operator):
     ) -> Sequence[T | None]:
         """I. Murray, "Differentiation of the Cholesky decomposition", 2016."""
         factor = outputs[0]
-        _require_real(build, node, factor)
-        inner = _product(build, _swapped(build, factor), present(cotangents, 0))
+        across = _adjoint(build, factor)
+        inner = _product(build, across, present(cotangents, 0))
         size = build.type_of(factor).dims[-1]
         lower = _choose(build, np.tri(size, dtype=np.bool_), inner, _zero(build, inner))
         halved = _choose(build, np.eye(size, dtype=np.bool_), _half(build, lower), lower)
-        across = _swapped(build, factor)
-        found = _swapped(build, _solved(build, across, halved))
+        found = _adjoint(build, _solved(build, across, halved))
         found = _solved(build, across, found)
-        return [_half(build, build.apply("Add", found, _swapped(build, found)))]
+        return [_half(build, build.apply("Add", found, _adjoint(build, found)))]
 
 
 @operator("QR")
@@ -278,7 +285,6 @@ class QR(Operator):
     ) -> Sequence[T | None]:
         """S. Walter, "Structured higher-order algorithmic differentiation …", 2012."""
         q, r = outputs
-        _require_real(build, node, q)
         rows, columns = build.type_of(present(inputs, 0)).dims[-2:]
         if rows < columns or (node.attributes["complete"] and rows != columns):
             raise NotDifferentiable("of matrices of fewer rows than columns, or with all columns of Q")
@@ -286,15 +292,16 @@ class QR(Operator):
         size = build.type_of(r).dims[-1]
         parts = []
         if by_r is not None:
-            parts.append(_product(build, r, _swapped(build, by_r)))
+            parts.append(_product(build, r, _adjoint(build, by_r)))
         if by_q is not None:
-            parts.append(build.apply("Neg", _product(build, _swapped(build, by_q), q)))
+            parts.append(build.apply("Neg", _product(build, _adjoint(build, by_q), q)))
         inner = parts[0] if len(parts) == 1 else build.apply("Add", *parts)
-        lower = _choose(build, np.tri(size, dtype=np.bool_), inner, _swapped(build, inner))
+        lower = _choose(build, np.tri(size, dtype=np.bool_), inner, _adjoint(build, inner))
+        lower = _with_real_diagonal(build, lower, np.eye(size, dtype=np.bool_))
         outer = _product(build, q, lower)
         if by_q is not None:
             outer = build.apply("Add", outer, by_q)
-        return [_swapped(build, _solved(build, r, _swapped(build, outer)))]
+        return [_adjoint(build, _solved(build, r, _adjoint(build, outer)))]
 
 
 @operator("EigH")
@@ -325,20 +332,21 @@ class EigH(Operator):
     ) -> Sequence[T | None]:
         """M. Giles, "Collected matrix derivative results for forward and reverse mode", 2008, section 3.1."""
         values, vectors = outputs
-        _require_real(build, node, vectors)
         by_values, by_vectors = cotangents
         dims = build.type_of(vectors).dims
         is_diagonal = np.eye(dims[-1], dtype=np.bool_)
+        across = _adjoint(build, vectors)
         inner = expanded(build, _zero(build, vectors), dims)
         if by_vectors is not None:
             apart = build.apply("Sub", _column(build, values, -2), _column(build, values, -1))
             one = build.constant(1, build.type_of(values).dtype)
-            apart = _choose(build, is_diagonal, one, apart)
-            inner = build.apply("Div", _product(build, _swapped(build, vectors), by_vectors), apart)
-        diagonal = _zero(build, vectors) if by_values is None else _column(build, by_values, -1)
+            apart = _alike(build, _choose(build, is_diagonal, one, apart), vectors)
+            inner = build.apply("Div", _product(build, across, by_vectors), apart)
+        zero = _zero(build, vectors)
+        diagonal = zero if by_values is None else _alike(build, _column(build, by_values, -1), vectors)
         inner = _choose(build, is_diagonal, diagonal, inner)
-        found = _product(build, _product(build, vectors, inner), _swapped(build, vectors))
-        return [_half(build, build.apply("Add", found, _swapped(build, found)))]
+        found = _product(build, _product(build, vectors, inner), across)
+        return [_half(build, build.apply("Add", found, _adjoint(build, found)))]
 
 
 @operator("Eig")
@@ -431,9 +439,13 @@ class SVD(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
-        """J. Townsend, "Differentiating the singular value decomposition", 2016."""
+        """J. Townsend, "Differentiating the singular value decomposition", 2016.
+
+        Of complex matrices with the term for the phases of the vectors, which the results that are
+        differentiated must not hang on (Z. Wan and S. Zhang, "Automatic differentiation for complex valued
+        SVD", 2019).
+        """
         u, s, vh = outputs
-        _require_real(build, node, u)
         by_u, by_s, by_vh = cotangents
         rows, columns = build.type_of(present(inputs, 0)).dims[-2:]
         if node.attributes["full"] and rows != columns and (by_u is not None or by_vh is not None):
@@ -442,30 +454,37 @@ class SVD(Operator):
             u, s, vh = build.apply_all("SVD", [present(inputs, 0)], 3, domain="vkml", full=0)
         size = build.type_of(s).dims[-1]
         is_diagonal = np.eye(size, dtype=np.bool_)
+        is_complex = build.type_of(u).dtype.is_complex
+        s = _alike(build, s, u)
         dtype: DType = build.type_of(s).dtype
         right, across = _column(build, s, -2), _column(build, s, -1)
         squares = build.apply("Mul", build.apply("Sub", right, across), build.apply("Add", right, across))
         apart = _choose(build, is_diagonal, build.constant(1, dtype), squares)
-        diagonal = _zero(build, s) if by_s is None else _column(build, by_s, -1)
+        diagonal = _zero(build, s) if by_s is None else _alike(build, _column(build, by_s, -1), s)
         dims = build.type_of(apart).dims
         inner = _choose(build, is_diagonal, diagonal, expanded(build, _zero(build, s), dims))
-        v = _swapped(build, vh)
+        v = _adjoint(build, vh)
         if by_u is not None:
-            turned = _product(build, _swapped(build, u), by_u)
-            skew = build.apply("Div", build.apply("Sub", turned, _swapped(build, turned)), apart)
+            turned = _product(build, _adjoint(build, u), by_u)
+            skew = build.apply("Div", build.apply("Sub", turned, _adjoint(build, turned)), apart)
             inner = build.apply("Add", inner, build.apply("Mul", skew, right))
-        by_v = None if by_vh is None else _swapped(build, by_vh)
+            if is_complex:
+                phases = _choose(
+                    build, is_diagonal, _half(build, build.apply("Div", skew, right)), _zero(build, s)
+                )
+                inner = build.apply("Add", inner, phases)
+        by_v = None if by_vh is None else _adjoint(build, by_vh)
         if by_v is not None:
             turned = _product(build, vh, by_v)
-            skew = build.apply("Div", build.apply("Sub", turned, _swapped(build, turned)), apart)
+            skew = build.apply("Div", build.apply("Sub", turned, _adjoint(build, turned)), apart)
             inner = build.apply("Add", inner, build.apply("Mul", across, skew))
         found = _product(build, _product(build, u, inner), vh)
         if by_u is not None and rows > size:
             scaled = build.apply("Div", by_u, right)
-            rest = build.apply("Sub", scaled, _product(build, u, _product(build, _swapped(build, u), scaled)))
+            rest = build.apply("Sub", scaled, _product(build, u, _product(build, _adjoint(build, u), scaled)))
             found = build.apply("Add", found, _product(build, rest, vh))
         if by_v is not None and columns > size:
             scaled = build.apply("Div", by_v, right)
             rest = build.apply("Sub", scaled, _product(build, v, _product(build, vh, scaled)))
-            found = build.apply("Add", found, _product(build, u, _swapped(build, rest)))
+            found = build.apply("Add", found, _product(build, u, _adjoint(build, rest)))
         return [found]
