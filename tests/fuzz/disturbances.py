@@ -22,11 +22,10 @@ from vkml.ir.dtypes import DType
 EXACT = frozenset(
     """
     Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil
-    BlackmanWindow CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal
+    BitCast CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Equal
     Expand EyeLike Flatten Floor Gather GatherElements GatherND GlobalMaxPool Greater GreaterOrEqual
-    HammingWindow HannWindow Hardmax Identity MelWeightMatrix
-    IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool Min Mod Mul Neg NonMaxSuppression NonZero Not
-    OneHot Or Pad
+    Hardmax Identity IsInf IsNaN LeakyRelu Less LessOrEqual Max MaxPool MaxUnpool MaxRoiPool Min Mod Mul
+    Neg NonMaxSuppression NonZero Not OneHot Or Pad
     PRelu ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scatter Shape Shrink Sign Size Slice
     SpaceToDepth Split Squeeze Sub TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze
     Where Xor
@@ -75,7 +74,8 @@ CHOICES = frozenset(
 
 JITTERED = frozenset(
     """
-    BatchNormalization CumProd DFT GlobalLpPool GridSample GroupNormalization GRU InstanceNormalization
+    BatchNormalization CumProd DeformConv Det DFT GlobalLpPool GridSample GroupNormalization GRU
+    InstanceNormalization
     LayerNormalization LogSoftmax LpNormalization LpPool LRN LSTM MeanVarianceNormalization AffineGrid
     ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RNN RoiAlign STFT ScatterElements
     ScatterND Softmax

@@ -56,6 +56,8 @@ FAMILIES = (
     "unscaled_norm",
     "image",
     "sampling",
+    "deform_conv",
+    "roi_pool",
     "roi_gradient",
     "unpool",
     "sequence",

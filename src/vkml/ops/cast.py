@@ -1,4 +1,4 @@
-"""Conversion between element types: Cast, CastLike."""
+"""Conversion between element types: Cast, CastLike, BitCast."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkml.errors import InvalidArgument, InvalidGraph
+from vkml.errors import InvalidArgument, InvalidGraph, ModelError
 from vkml.ir import dtypes, gradients, scalar
 from vkml.ir.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
 from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
+from vkml.ir.packing import from_bytes, to_bytes
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, required
@@ -188,3 +189,41 @@ class CastLike(_Conversion):
                 label="cast",
             )
         ]
+
+
+@operator()
+class BitCast(Operator):
+    """The bits of each element as a number of another type that has as many."""
+
+    attributes = {"to": REQUIRED}
+    attribute_types = {"to": INT}
+
+    def _target(self, node: Node) -> DType:
+        try:
+            return dtypes.from_code(int(node.attributes["to"]))
+        except ModelError as error:
+            raise type(error)(f"{node.label}: {error}") from None
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, target = required(node, inputs, 0), self._target(node)
+        if STRING in (x.dtype, target) or x.dtype.bits != target.bits:
+            raise InvalidGraph(
+                f"{node.label}: {target.name} of {target.bits} bits cannot be made of the bits of "
+                f"{x.dtype.name}, which has {x.dtype.bits}"
+            )
+        return [TensorType(target, x.type.shape)]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x, target = present(inputs, 0), self._target(node)
+        return [from_bytes(to_bytes(x, dtypes.from_numpy(x.dtype)), target, x.shape)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        return [None]  # bits are no numbers that change by a little

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from vkml.errors import NotDifferentiable, ShapeError
 from vkml.ir import scalar
 from vkml.ir.dtypes import BOOL, FLOAT8S, FLOAT32, FLOATS, DType
-from vkml.ir.gradients import Emitter, T, arguments, expression, reshaped
+from vkml.ir.gradients import Emitter, T, arguments, converted, expression, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, INTS, OPTIONAL, Array, Operator, operator
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.broadcasting import require_types
 from vkml.ops.checks import optional, present, require_dtype, required
+from vkml.ops.random import random_uniform
+from vkml.ops.random_numbers import wide_type
+from vkml.ops.stepwise import evaluate_steps
 from vkml.ops.upgrading import NEWEST, fresh_name, renew
+
+_DRAWN = frozenset(dtype.storage.type for dtype in FLOATS)
 
 
 @operator()
@@ -74,12 +80,36 @@ class Dropout(Operator):
         if training is None or not training.reshape(-1)[0] or rate == 0:
             return [data, np.ones(data.shape, np.bool_)]
         seed = node.attributes["seed"]
+        if seed is None and data.dtype.type in _DRAWN:
+            return evaluate_steps(replace(node, outputs=("y", "mask")), inputs)
         # The generator that ONNX's own reference uses, so that a seed means the same draws.
         generator = np.random.RandomState(None if seed is None else abs(int(seed)) % 2**32)
         mask = np.asarray(generator.uniform(0, 1, data.shape) >= rate)
         with np.errstate(all="ignore"):
             kept = data.astype(np.float64) * mask / (1 - rate) if rate < 1 else np.zeros(data.shape)
             return [np.asarray(kept).astype(data.dtype), mask]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, ratio, training = present(inputs, 0), optional(inputs, 1), optional(inputs, 2)
+        type_ = build.type_of(x)
+        if type_.is_open or type_.dtype not in FLOATS:
+            return None
+        rate = None if ratio is None else build.elements_of(ratio)
+        whole = [build.apply("Identity", x), build.constant(np.ones(type_.dims), BOOL)][: len(node.outputs)]
+        if training is None or (ratio is not None and rate is not None and not rate.reshape(-1)[0]):
+            return whole
+        if node.attributes["seed"] is not None:
+            return None  # the draws of ONNX's reference, which `evaluate` makes
+        wide, drawn = wide_type(type_.dtype), random_uniform(build, node, type_.dims, type_.dtype)
+        rated = (
+            build.constant(0.5, wide) if ratio is None else converted(build, reshaped(build, ratio, ()), wide)
+        )
+        is_on = reshaped(build, training, ())
+        mask = build.apply("Or", build.apply("GreaterOrEqual", drawn, rated), build.apply("Not", is_on))
+        one, zero = build.constant(1, wide), build.constant(0, wide)
+        kept = build.apply("Where", is_on, build.apply("Sub", one, rated), one)
+        value = build.apply("Where", mask, build.apply("Div", converted(build, x, wide), kept), zero)
+        return [converted(build, value, type_.dtype), mask][: len(node.outputs)]
 
     def vjp(
         self,

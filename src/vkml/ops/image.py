@@ -327,14 +327,20 @@ def _table(geometry: ResizeGeometry, axis: ResizeAxis) -> Table | None:
     return places, np.ones(places.shape, np.float32)
 
 
+def _insides(geometry: ResizeGeometry) -> list[Array | None]:
+    """Along each axis that is resampled, which places read inside of the input."""
+    found: list[Array | None] = []
+    for axis in geometry.axes:
+        source = source_coordinates(geometry, axis)
+        is_read = geometry.resamples(axis)
+        found.append((source >= 0) & (source <= axis.input - 1) if is_read else None)
+    return found
+
+
 def _resized_back(build: Emitter[T], cotangent: T, geometry: ResizeGeometry) -> T:
     """What the elements of a resized tensor get of its cotangent."""
     if geometry.extrapolation is not None:
-        insides: list[Array | None] = []
-        for axis in geometry.axes:
-            source = source_coordinates(geometry, axis)
-            insides.append((source >= 0) & (source <= axis.input - 1))
-        mask = box_mask(build, insides)
+        mask = box_mask(build, _insides(geometry))
         if mask is not None:
             zero = build.constant(0, build.type_of(cotangent).dtype)
             cotangent = build.apply("Where", mask, cotangent, zero)
@@ -405,6 +411,22 @@ class Resize(Operator):
         if geometry.extrapolation is not None or (geometry.mode != "nearest" and not x.dtype.is_float):
             return None
         return build.resize(x, [_table(geometry, axis) for axis in geometry.axes])
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = present(inputs, 0)
+        type_ = build.type_of(x)
+        stated = [None if value is None else build.elements_of(value) for value in inputs[1:]]
+        if type_.is_open or not type_.dtype.is_float:
+            return None
+        geometry = resize_geometry(node, type_.dims, *[*stated, None, None, None][:3])
+        if geometry.extrapolation is None or not type_.elements:
+            return None
+        made = resampled(build, x, [_table(geometry, axis) for axis in geometry.axes])
+        mask = box_mask(build, _insides(geometry))
+        if mask is not None:
+            other = build.constant(geometry.extrapolation, type_.dtype)
+            made = build.apply("Where", mask, made, other)
+        return [made]
 
     def vjp(
         self,

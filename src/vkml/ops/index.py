@@ -31,6 +31,7 @@ from vkml.ops.index_gradients import (
     element_places,
     gather_gradient,
     gather_tuples_gradient,
+    not_negative,
     one_of_each,
     scatter_gradient,
     tuple_places,
@@ -467,6 +468,20 @@ class TensorScatter(Operator):
             update, axis, 1
         )
         return [result]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        cache, update = present(inputs, 0), present(inputs, 1)
+        types = build.type_of(cache), build.type_of(update)
+        if any(type_.is_open for type_ in types):
+            return None
+        if not types[1].elements:
+            return [build.apply("Identity", cache)]
+        axis = normalise_axis(node, node.attributes["axis"], types[0].rank)
+        is_circular = node.attributes["mode"] == "circular"
+        rows = cache_rows(build, *types, optional(inputs, 2), axis, is_circular)
+        if not is_circular:
+            rows = not_negative(build, rows, types[0].dims[axis])
+        return [build.apply("ScatterElements", cache, rows, update, axis=axis)]
 
     def vjp(
         self,

@@ -54,6 +54,13 @@ def one_of_each(build: Emitter[T], indices: T, updates: T, axis: int, size: int)
     return found
 
 
+def not_negative(build: Emitter[T], indices: T, size: int) -> T:
+    """Indices that do not count from the end: negative ones become `size`, which is outside, and reported."""
+    dtype = build.type_of(indices).dtype
+    is_negative = build.apply("Less", indices, build.constant(0, dtype))
+    return build.apply("Where", is_negative, build.constant(size, dtype), indices)
+
+
 def tuple_places(build: Emitter[T], indices: T) -> Places[T]:
     """Those of ScatterND."""
     return Places(

@@ -8,17 +8,25 @@ from typing import Any, Literal
 import numpy as np
 
 from vkml.errors import LinAlgError, NotDifferentiable, ShapeError
-from vkml.ir.dtypes import BOOL, COMPLEXES, FLOAT32, FLOAT64, DType, complex_of, real_of
+from vkml.ir.dtypes import BOOL, COMPLEXES, FLOAT32, FLOAT64, FLOATS, DType, complex_of, real_of
 from vkml.ir.gradients import Emitter, T, conjugate, converted, expanded, reshaped, sum_to, transposed
+from vkml.ir.gradients import widened as widened_value
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import present, require_dtype, require_rank, required
+from vkml.ops.pointwise import widened
 
 
-def _matrix(node: Node, inputs: Sequence[Known | None], *, is_square: bool) -> Known:
+def _matrix(
+    node: Node,
+    inputs: Sequence[Known | None],
+    *,
+    is_square: bool,
+    allowed: Sequence[DType] = (FLOAT32, FLOAT64, *COMPLEXES),
+) -> Known:
     x = required(node, inputs, 0)
-    require_dtype(node, x, (FLOAT32, FLOAT64, *COMPLEXES), "the matrix")
+    require_dtype(node, x, allowed, "the matrix")
     require_rank(node, x, 2)
     if is_square and x.dims[-1] != x.dims[-2]:
         raise ShapeError(f"{node.label}: a square matrix is needed, the shape is {list(x.dims)}")
@@ -219,6 +227,35 @@ class Determinant(Operator):
         inverse = build.apply("Inverse", present(inputs, 0), domain="vkml")
         weight = _column(build, _column(build, scale, -1), -1)
         return [build.apply("Mul", weight, _adjoint(build, inverse))]
+
+
+@operator("Det")
+class Det(Determinant):
+    """The determinants of matrices [..., n, n] of floats, by LU with pivoting."""
+
+    domain = ""
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x = _matrix(node, inputs, is_square=True, allowed=FLOATS)
+        return [static(x.dtype, x.dims[:-2])]
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        x = present(inputs, 0)
+        return [np.asarray(_computed(node, np.linalg.det, widened(x))).astype(x.dtype)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        x = present(inputs, 0)
+        values = [widened_value(build, found) for found in (x, outputs[0], present(cotangents, 0))]
+        made = super().vjp(build, node, values[:1], values[1:2], values[2:], needed)
+        return [converted(build, present(made, 0), build.type_of(x).dtype)]
 
 
 @operator("Cholesky")

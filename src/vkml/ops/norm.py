@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
-from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, DType
-from vkml.ir.gradients import Emitter, T
+from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT64, DType
+from vkml.ir.gradients import Emitter, T, converted
+from vkml.ir.gradients import widened as widened_value
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, all_given, given
 from vkml.ir.operator import INT, INTS, REQUIRED, Array, Operator, operator
@@ -409,6 +410,29 @@ class LayerNormalization(Operator):
         if len([name for name in node.outputs if name]) > 1:
             return None
         return _lower_rows(build, node, inputs, is_centred=True)
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, scale, bias = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        type_ = build.type_of(x)
+        axes = build.constant(range(row_geometry(node, type_.dims).axis, type_.rank), INT64)
+        wide = widened_value(build, x)
+        dtype = build.type_of(wide).dtype
+        mean = build.apply("ReduceMean", wide, axes)
+        centred = build.apply("Sub", wide, mean)
+        square = build.apply("ReduceMean", build.apply("Mul", centred, centred), axes)
+        epsilon = build.constant(node.attributes["epsilon"], dtype)
+        deviation = build.apply("Sqrt", build.apply("Add", square, epsilon))
+        inverse = build.apply("Reciprocal", deviation)
+        made = build.apply("Mul", build.apply("Mul", centred, inverse), widened_value(build, scale))
+        if bias is not None:
+            made = build.apply("Add", made, widened_value(build, bias))
+        stash = _stash_dtype(node)
+        results = [
+            converted(build, made, type_.dtype),
+            converted(build, mean, stash),
+            converted(build, inverse, stash),
+        ]
+        return results[: len(node.outputs)]
 
     def vjp(
         self,

@@ -101,6 +101,11 @@ def _uniform(build: Emitter[T], node: Node, dims: Sequence[int], dtype: DType, l
     return reshaped(build, expression(build, uniform_form(dtype) * (high - low) + low, words, dtype), dims)
 
 
+def random_uniform(build: Emitter[T], node: Node, dims: Sequence[int], dtype: DType) -> T:
+    """Numbers of [0, 1) for a node with a `seed`, in the type in which elements of `dtype` are drawn."""
+    return _uniform(build, node, dims, wide_type(dtype), 0, 1)
+
+
 def _normal(build: Emitter[T], node: Node, dims: Sequence[int], dtype: DType, mean: float, scale: float) -> T:
     """Numbers of a normal distribution."""
     count = math.prod(dims)
@@ -185,7 +190,7 @@ class Bernoulli(_Random):
         if _open(type_.dims):
             return None
         wide = wide_type(type_.dtype)
-        drawn = _uniform(build, node, type_.dims, wide, 0, 1)
+        drawn = random_uniform(build, node, type_.dims, type_.dtype)
         is_one = build.apply("Less", drawn, converted(build, x, wide))
         return [converted(build, is_one, self._type(node, type_.dtype))]
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT32, INT64
-from vkml.ir.gradients import Emitter, T
+from vkml.ir.gradients import Emitter, T, expanded, reshaped
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
+from vkml.ir.size import Size
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     contiguous,
@@ -21,6 +22,7 @@ from vkml.ops.checks import (
     require_rank,
     required,
 )
+from vkml.ops.index_gradients import not_negative
 from vkml.ops.limits import check_size
 
 
@@ -184,6 +186,17 @@ class Trilu(Operator):
         ]
         return [build.compute(write, [x, *tables], build.output(build.result()), label="trilu")]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, k = present(inputs, 0), optional(inputs, 1)
+        dims = build.type_of(x).dims
+        if any(isinstance(size, Size) for size in dims[-2:]):
+            return None
+        distance = np.arange(dims[-1])[None, :] - np.arange(dims[-2])[:, None]
+        comparison = "GreaterOrEqual" if node.attributes["upper"] else "LessOrEqual"
+        diagonal = build.constant(0, INT64) if k is None else reshaped(build, k, ())
+        keep = build.apply(comparison, build.constant(distance, INT64), diagonal)
+        return [build.apply("Where", keep, x, build.constant(0, build.type_of(x).dtype))]
+
     def vjp(
         self,
         build: Emitter[T],
@@ -236,6 +249,24 @@ class ReverseSequence(Operator):
         if batch_first:
             return [x[rows, source]]
         return [x[source.T, rows.T]]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, lengths = present(inputs, 0), present(inputs, 1)
+        type_ = build.type_of(x)
+        if type_.is_open:
+            return None
+        if not type_.elements:
+            return [build.apply("Identity", x)]
+        time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
+        steps, ones = type_.dims[time], [1] * (type_.rank - 2)
+        along, count = [1, 1, *ones], [1, 1, *ones]
+        along[time], count[batch] = steps, type_.dims[batch]
+        place = build.constant(np.arange(steps).reshape(along), INT64)
+        length = reshaped(build, not_negative(build, lengths, steps + 1), count)
+        last = build.apply("Sub", build.apply("Sub", length, build.constant(1, INT64)), place)
+        # What is longer than there are steps begins outside, which is reported.
+        source = build.apply("Where", build.apply("Less", place, length), last, place)
+        return [build.apply("GatherElements", x, expanded(build, source, type_.dims), axis=time)]
 
     def vjp(
         self,

@@ -125,6 +125,16 @@ class Reduction(Operator):
             return [_lower_log_sum_exp(build, data, axes)]
         return build.reduce(self.name.removeprefix("Reduce"), data, axes)
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        data, axes = present(inputs, 0), optional(inputs, 1)
+        type_ = build.type_of(data)
+        stated = None if axes is None else build.elements_of(axes)
+        if type_.is_open or type_.elements or (axes is not None and stated is None):
+            return None
+        # Of nothing, which is known without a run.
+        [made] = self.evaluate(node, [np.zeros(type_.dims, type_.dtype.storage), stated])
+        return [build.constant(made, type_.dtype)]
+
     def vjp(
         self,
         build: Emitter[T],

@@ -29,7 +29,7 @@ from vkml.ops.checks import (
 )
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
-from vkml.ops.sampling_gradients import grid_sample_gradient
+from vkml.ops.sampling_gradients import grid_sample_gradient, grid_sampled
 from vkml.ops.upgrading import renew
 
 _OLD_MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -101,6 +101,14 @@ class GridSample(Operator):
             found = np.where(inside[:, None], np.take_along_axis(source, flat[:, None], axis=2), 0)
             total += found * weight[:, None]
         return [total.astype(x.dtype).reshape(output)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, grid = present(inputs, 0), present(inputs, 1)
+        types = build.type_of(x), build.type_of(grid)
+        if any(type_.is_open or 0 in type_.dims for type_ in types) or not types[0].dtype.is_float:
+            return None
+        mode, padding, aligned = (node.attributes[key] for key in ("mode", "padding_mode", "align_corners"))
+        return [grid_sampled(build, x, grid, mode, padding, bool(aligned))]
 
     def vjp(
         self,
@@ -213,6 +221,18 @@ class AffineGrid(Operator):
         points = _homogeneous_points(spatial, bool(node.attributes["align_corners"]), wide.dtype)
         result = points @ wide.transpose(0, 2, 1)
         return [result.reshape(wanted[0], *spatial, len(spatial)).astype(theta.dtype, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        theta, stated = present(inputs, 0), build.elements_of(present(inputs, 1))
+        if stated is None or stated.dtype == object:
+            return None
+        batch, _, *spatial = integers(stated)
+        wide = widened_value(build, theta)
+        dtype = build.type_of(wide).dtype
+        points = _homogeneous_points(spatial, bool(node.attributes["align_corners"]), dtype.storage)
+        found = build.apply("MatMul", build.constant(points, dtype), transposed(build, wide, [0, 2, 1]))
+        found = reshaped(build, found, [batch, *spatial, len(spatial)])
+        return [converted(build, found, build.type_of(theta).dtype)]
 
     def vjp(
         self,

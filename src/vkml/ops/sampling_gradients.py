@@ -1,4 +1,4 @@
-"""The gradient of GridSample: places and weights of what is read are scalar forms, which have derivatives."""
+"""GridSample in other operators, and its gradient: places and weights of what is read are scalar forms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vkml.ir import scalar
-from vkml.ir.dtypes import INT32, DType
+from vkml.ir.dtypes import BOOL, INT32, DType
 from vkml.ir.gradients import (
     Emitter,
     T,
@@ -49,6 +49,11 @@ def axis_taps(g: Scalar, size: int, mode: str, padding: str, aligned: bool) -> l
         aligned: whether -1 and 1 are the centres of the corner elements, not their outer edges.
     """
     place = (g + 1) / 2 * (size - 1) if aligned else ((g + 1) * size - 1) / 2
+    return taps_at(place, size, mode, padding, aligned)
+
+
+def taps_at(place: Scalar, size: int, mode: str, padding: str, aligned: bool) -> list[AxisTap]:
+    """The taps along an axis round a place of it; see `axis_taps`."""
     place = _limited(scalar.where(scalar.test("isnan", place), -1e6, place), -1e6, 1e6 + size)
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if mode == "nearest":
@@ -59,7 +64,7 @@ def axis_taps(g: Scalar, size: int, mode: str, padding: str, aligned: bool) -> l
         place = _reflected(place, low, high)
     base = scalar.unary("floor", place)
     fraction = place - base
-    one = scalar.constant(1, g.dtype)
+    one = scalar.constant(1, place.dtype)
     weights: list[tuple[int, Scalar]]
     if mode == "nearest":
         weights = [(0, one)]
@@ -134,19 +139,18 @@ def grid_sample_gradient(
         reshaped(build, sliced(build, grid, 2, axis, axis + 1), [batch, count])
         for axis in reversed(range(len(spatial)))
     ]
-    corners = _corners(spatial, wide, mode, padding, aligned)
+    corners = corners_of(
+        [
+            axis_taps(scalar.argument(axis, wide), size, mode, padding, aligned)
+            for axis, size in enumerate(spatial)
+        ],
+        spatial,
+        wide,
+    )
     rows = len(corners) * count
 
     def beside(forms: Sequence[Scalar], dtype: DType) -> T:
-        """[N, corners, P] of a form of each corner."""
-        parts = []
-        for form in forms:
-            if form.is_constant:
-                made = expanded(build, build.constant(form.value, dtype), [batch, count])
-            else:
-                made = expression(build, form, lanes, dtype)
-            parts.append(reshaped(build, made, [batch, 1, count]))
-        return build.apply("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+        return _beside(build, forms, lanes, dtype)
 
     places = expanded(
         build,
@@ -182,26 +186,97 @@ def grid_sample_gradient(
 
 
 @dataclass(frozen=True)
-class _Corner:
+class Corner:
+    """One element that is read: a tap of each axis."""
+
     place: Scalar
     """In the flattened image, int32."""
     weight: Scalar
     """0 where nothing is there."""
+    inside: Scalar | None
+    """Whether anything is there; None where that is always so."""
 
 
-def _corners(spatial: Sequence[int], dtype: DType, mode: str, padding: str, aligned: bool) -> list[_Corner]:
-    """One tap of each axis; argument n of the forms is the grid's element for axis n."""
-    taps = [
-        axis_taps(scalar.argument(axis, dtype), size, mode, padding, aligned)
-        for axis, size in enumerate(spatial)
-    ]
+def corners_of(taps: Sequence[Sequence[AxisTap]], spatial: Sequence[int], dtype: DType) -> list[Corner]:
+    """One tap of each axis, in all ways.
+
+    Args:
+        taps: of each axis.
+        spatial: the sizes of the axes.
+        dtype: of weights.
+    """
     made = []
     for corner in itertools.product(*taps):
         place, weight = scalar.constant(0, INT32), scalar.constant(1, dtype)
         for tap, size in zip(corner, spatial, strict=True):
             place = place * size + scalar.convert(tap.place, INT32)
             weight = tap.weight if weight.is_constant else weight * tap.weight
+        inside = None
         for tap in corner:
-            weight = weight if tap.inside is None else scalar.where(tap.inside, weight, 0)
-        made.append(_Corner(place, weight))
+            if tap.inside is not None:
+                weight = scalar.where(tap.inside, weight, 0)
+                inside = tap.inside if inside is None else inside & tap.inside
+        made.append(Corner(place, weight, inside))
     return made
+
+
+def _beside(build: Emitter[T], forms: Sequence[Scalar], lanes: Sequence[T], dtype: DType) -> T:
+    """[N, forms, P] of forms of the elements of lanes [N, P]."""
+    batch, count = build.type_of(lanes[0]).dims
+    parts = []
+    for form in forms:
+        if form.is_constant:
+            made = expanded(build, build.constant(form.value, dtype), [batch, count])
+        else:
+            made = expanded(build, expression(build, form, lanes, dtype), [batch, count])
+        parts.append(reshaped(build, made, [batch, 1, count]))
+    return build.apply("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+def read_corners(build: Emitter[T], x: T, lanes: Sequence[T], corners: Sequence[Corner]) -> T:
+    """Weighted sums of the corners round each of P places: [N, C, P], in the type in which `x` is computed.
+
+    Args:
+        build: the emitter.
+        x: images [N, C, elements].
+        lanes: [N, P], what the corners' forms are of.
+        corners: of an image.
+    """
+    batch, channels, _ = build.type_of(x).dims
+    count, rows = build.type_of(lanes[0]).dims[1], len(corners)
+    wide = widened(build, x)
+    dtype = build.type_of(wide).dtype
+    places = reshaped(
+        build, _beside(build, [c.place for c in corners], lanes, INT32), [batch, 1, rows * count]
+    )
+    places = expanded(build, places, [batch, channels, rows * count])
+    read = build.apply("GatherElements", wide, places, axis=2)
+    read = reshaped(build, read, [batch, channels, rows, count])
+    weights = _beside(build, [c.weight for c in corners], lanes, dtype)
+    product = build.apply("Mul", read, reshaped(build, weights, [batch, 1, rows, count]))
+    insides = [c.inside for c in corners if c.inside is not None]
+    if insides:
+        # Not a weight of 0 alone, by which an infinity at the edge would become NaN.
+        mask = reshaped(build, _beside(build, insides, lanes, BOOL), [batch, 1, rows, count])
+        product = build.apply("Where", mask, product, build.constant(0, dtype))
+    return summed(build, product, [2])
+
+
+def grid_sampled(build: Emitter[T], x: T, grid: T, mode: str, padding: str, aligned: bool) -> T:
+    """GridSample of an image with elements; see `grid_sample_gradient`."""
+    type_, of_grid = build.type_of(x), build.type_of(grid)
+    batch, channels, *spatial = type_.dims
+    outer = of_grid.dims[1:-1]
+    grid = widened(build, reshaped(build, grid, [batch, math.prod(outer), len(spatial)]))
+    wide = build.type_of(grid).dtype
+    lanes = [
+        reshaped(build, sliced(build, grid, 2, axis, axis + 1), [batch, math.prod(outer)])
+        for axis in reversed(range(len(spatial)))
+    ]
+    taps = [
+        axis_taps(scalar.argument(axis, wide), size, mode, padding, aligned)
+        for axis, size in enumerate(spatial)
+    ]
+    flat = reshaped(build, x, [batch, channels, math.prod(spatial)])
+    found = read_corners(build, flat, lanes, corners_of(taps, spatial, wide))
+    return converted(build, reshaped(build, found, [batch, channels, *outer]), type_.dtype)

@@ -11,8 +11,9 @@ import numpy as np
 
 from vkml.errors import IndexOutOfRange, ShapeError
 from vkml.ir.dtypes import FLOATS, INT64
-from vkml.ir.gradients import Emitter, T, padded, reshaped
+from vkml.ir.gradients import Emitter, T, padded, reshaped, transposed
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Table
 from vkml.ir.operator import REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
@@ -27,7 +28,9 @@ from vkml.ops.checks import (
     required,
     unknown_shape,
 )
+from vkml.ops.index_gradients import not_negative
 from vkml.ops.limits import check_size
+from vkml.ops.resample import resampled, transposed_table, window_table
 from vkml.ops.windows import WINDOW_ATTRIBUTES, explicit_pads, spatial_attribute
 
 
@@ -124,6 +127,37 @@ class Col2Im(Operator):
             *(slice(b, b + size) for b, size in zip(geometry.pads_begin, geometry.image, strict=True)),
         )
         return [np.ascontiguousarray(whole[kept]).astype(x.dtype, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = present(inputs, 0)
+        type_ = build.type_of(x)
+        image, block = (build.elements_of(present(inputs, at)) for at in (1, 2))
+        if type_.is_open or image is None or block is None or object in (image.dtype, block.dtype):
+            return None
+        geometry = col2im_geometry(node, type_.dims, integers(image), integers(block))
+        if not type_.elements:
+            return [
+                build.constant(np.zeros((type_.dims[0], geometry.channels, *geometry.image)), type_.dtype)
+            ]
+        rank = len(geometry.image)
+        apart = reshaped(build, x, [type_.dims[0], geometry.channels, *geometry.block, *geometry.counts])
+        # Beside each other: the blocks along an axis, and the taps of each.
+        order = [axis for at in range(rank) for axis in (2 + rank + at, 2 + at)]
+        lines = transposed(build, apart, [0, 1, *order])
+        sizes = [count * k for count, k in zip(geometry.counts, geometry.block, strict=True)]
+        columns = reshaped(build, lines, [type_.dims[0], geometry.channels, *sizes])
+        tables: list[Table | None] = [None, None]
+        for axis, size in enumerate(geometry.image):
+            places, weights = window_table(
+                size,
+                geometry.block[axis],
+                geometry.strides[axis],
+                geometry.dilations[axis],
+                geometry.pads_begin[axis],
+                geometry.counts[axis],
+            )
+            tables.append(transposed_table(places.reshape(-1, 1), weights.reshape(-1, 1), size))
+        return [resampled(build, columns, tables)]
 
     def vjp(
         self,
@@ -225,6 +259,23 @@ class MaxUnpool(Operator):
         wanted = tuple(int(size) for size in stated)
         self._check_stated(node, shape, wanted)
         return [np.pad(result, [(0, large - small) for small, large in zip(shape, wanted, strict=True)])]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, indices, stated = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        type_ = build.type_of(x)
+        wanted = None if stated is None else build.elements_of(stated)
+        if type_.is_open or (wanted is not None and wanted.dtype == object):
+            return None
+        shape = unpooled_shape(node, type_.dims)
+        size, count = math.prod(shape), type_.elements
+        places = not_negative(build, reshaped(build, indices, [count]), size)
+        nothing = build.constant(np.zeros(size), type_.dtype)
+        flat = build.apply("ScatterElements", nothing, places, reshaped(build, x, [count]), axis=0)
+        whole = reshaped(build, flat, shape)
+        if wanted is None:
+            return [whole]
+        ends = [large - small for small, large in zip(shape, integers(wanted), strict=True)]
+        return [padded(build, whole, [0] * len(ends), ends)]
 
     def vjp(
         self,

@@ -137,3 +137,40 @@ def roi_align(build: GraphBuilder, op: str) -> None:
         "coordinate_transformation_mode": build.pick(None, "half_pixel", "output_half_pixel"),
     }  # fmt: skip
     build.node(op, [data, rois, build.new(INT64, (count,), indices(0, data.dims[0]))], attributes)
+
+
+@recipe("DeformConv")
+def deform_conv(build: GraphBuilder, op: str) -> None:
+    data = image(build, op)
+    if data.code not in FLOATS or data.rank != 4:
+        raise Skip("onnx's evaluator knows images of two axes only")
+    batch, channels, *spatial = data.dims
+    kernel = [min(build.integer(1, 3), size) for size in spatial]
+    strides, pads = [build.pick(1, 2) for _ in spatial], [build.integer(0, 1) for _ in (*spatial, *spatial)]
+    output = [
+        (size + pads[axis] + pads[2 + axis] - k) // stride + 1
+        for axis, (size, k, stride) in enumerate(zip(spatial, kernel, strides, strict=True))
+    ]
+    groups = build.pick(1, 1, channels)
+    filters = groups * build.integer(1, 3)
+    taps = math.prod(kernel) * groups
+    fill = Fill("ordinary")
+    weight = build.new(data.code, (filters, channels // groups, *kernel), fill, constant=0.8)
+    offset = build.new(data.code, (batch, 2 * taps, *output), Fill("unit"))
+    bias = build.new(data.code, (filters,), fill) if build.chance(0.5) else None
+    mask = build.new(data.code, (batch, taps, *output), Fill("unit")) if build.chance(0.5) else None
+    attributes = {"strides": strides, "pads": pads, "group": groups, "offset_group": groups}
+    build.node(op, [data, weight, offset, bias, mask], attributes)
+
+
+@recipe("MaxRoiPool")
+def max_roi_pool(build: GraphBuilder, op: str) -> None:
+    data = image(build, op)
+    if data.rank != 4 or data.code not in FLOATS:
+        raise Skip("images of two axes only")
+    count = build.integer(1, 3)
+    corners = build.rng.integers(0, 8, (count, 4))
+    images = build.rng.integers(0, data.dims[0], (count, 1))
+    rois = build.decided(np.concatenate([images, corners], 1), data.code)
+    attributes = {"pooled_shape": [build.integer(1, 3), build.integer(1, 3)]}
+    build.node(op, [data, rois], {**attributes, "spatial_scale": build.pick(None, 0.5)})

@@ -1,8 +1,9 @@
-"""Transforms of signals, windows, random numbers."""
+"""Transforms of signals, windows, random numbers, determinants, bits."""
 
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from tests.fuzz.graphs import GraphBuilder, Skip, codes_of
 from tests.fuzz.recipes.registry import recipe
@@ -82,3 +83,17 @@ def multinomial(build: GraphBuilder, op: str) -> None:
     data = build.new(build.code([FLOAT, DOUBLE, FLOAT16]), shape, Fill("ordinary"))
     attributes = {"seed": float(build.integer(0, 9)), "dtype": build.pick(None, INT32, INT64)}
     build.node(op, [data], {**attributes, "sample_size": build.pick(None, 4)})
+
+
+@recipe("Det")
+def determinant(build: GraphBuilder, op: str) -> None:
+    size = build.integer(1, 4)
+    shape = (*build.shape(0, 2), size, size)
+    build.node(op, [build.new(build.code(codes_of(op, build.opset, 0)), shape, Fill("ordinary"))])
+
+
+@recipe("BitCast")
+def bit_cast(build: GraphBuilder, op: str) -> None:
+    pairs = ((FLOAT, INT32), (INT32, FLOAT), (DOUBLE, INT64), (FLOAT16, TensorProto.INT16))
+    source, target = build.pick(*pairs)
+    build.node(op, [build.take([source], 0, 4)], {"to": int(target)})
