@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import vkml.ops  # noqa: F401  fills the registry of operators
@@ -16,6 +17,9 @@ from vkml.passes.unroll import UnrollBudget, unroll_loops
 
 _ROUNDS = 8
 """How often branches are put in their places and folded: a condition may follow from a branch before it."""
+
+_DEQUANTIZING = ("DequantizeLinear",)
+"""What makes floats of weights, before it is known who wants them as floats."""
 
 
 def prepare(graph: Graph, *, optimise: bool = True, multiplies_bytes: bool = False) -> Graph:
@@ -38,7 +42,7 @@ def prepare_normalised(graph: Graph, optimise: bool = True, multiplies_bytes: bo
 
 def _prepared(graph: Graph, optimise: bool, multiplies_bytes: bool, budget: UnrollBudget) -> Graph:
     if multiplies_bytes:  # before weights are folded to floats
-        graph = remove_dead(use_integer_products(graph))
+        graph = remove_dead(use_integer_products(fold_constants(graph, _DEQUANTIZING)))
     graph = fold_constants(graph)
     for _ in range(_ROUNDS if optimise else 0):
         inlined = inline_branches(graph)
@@ -68,8 +72,12 @@ def _prepared(graph: Graph, optimise: bool, multiplies_bytes: bool, budget: Unro
     return graph if unrolled is graph else _prepared(unrolled, optimise, multiplies_bytes, budget)
 
 
-def fold_constants(graph: Graph) -> Graph:
+def fold_constants(graph: Graph, left: Collection[str] = ()) -> Graph:
     """Evaluates nodes all of whose inputs are constants, as far as memory allows.
+
+    Args:
+        graph: normalised.
+        left: operators whose nodes stay.
 
     Returns:
         The graph with its `fold_allowance`; itself where that is stated and there is nothing to evaluate.
@@ -77,7 +85,7 @@ def fold_constants(graph: Graph) -> Graph:
     folding = Folding(graph, graph.constants)
     nodes: list[Node] = []
     for node in graph.nodes:
-        folded = _evaluate(node, folding)
+        folded = None if node.op in left else _evaluate(node, folding)
         if folded is None:
             nodes.append(node)
         else:

@@ -281,7 +281,13 @@ class _Rewriter:
     def conv(self, node: Node) -> bool:
         left, weight = self._left(node.inputs[0]), self._weight(node.inputs[1], 0)
         is_known, bias = self._bias(node)
-        if left is None or weight is None or not is_known or not _has_kernel(node, weight.bytes):
+        if left is None or weight is None or not is_known:
+            return False
+        return self._convolve(node, left, weight, bias, node.outputs[0])
+
+    def _convolve(self, node: Node, left: _Left, weight: _Weight, bias: Array | None, made: str) -> bool:
+        """Adds a convolution of bytes and what makes numbers of its sums; False where it has no kernel."""
+        if not _has_kernel(node, weight.bytes):
             return False
         assert isinstance(left.zero, np.ndarray)
         trailing = (1,) * (weight.bytes.ndim - 2)
@@ -289,7 +295,62 @@ class _Rewriter:
         sums = self._apply("ConvInteger", inputs, **{**node.attributes, "fill": int(left.zero)})
         columns = _sums(weight.bytes, tuple(range(1, weight.bytes.ndim))).reshape(-1, *trailing)
         bias = None if bias is None else bias.reshape(-1, *trailing)
-        self._scale(sums, left, columns, weight.scale.reshape(-1, *trailing), bias, node.outputs[0])
+        self._scale(sums, left, columns, weight.scale.reshape(-1, *trailing), bias, made)
+        return True
+
+    def _quantized_operand(self, node: Node) -> _Left | None:
+        """The first operand of QLinearMatMul or QLinearConv, which is to be uint8 with one scale."""
+        scale, zero = _number(self._graph, node.inputs[1]), _number(self._graph, node.inputs[2])
+        if scale is None or zero is None or scale.dtype != np.float32 or zero.dtype != np.uint8:
+            return None
+        return _Left(node.inputs[0], zero, scale)
+
+    def _quantized_weight(self, node: Node, axis: int) -> _Weight | None:
+        """The constant operand of QLinearMatMul or QLinearConv."""
+        values, scale, zero = (self._graph.constants.get(name) for name in node.inputs[3:6])
+        if values is None or scale is None or zero is None or scale.dtype != FLOAT32:
+            return None
+        rank, lanes = len(values.shape), scale.array.size
+        if rank <= axis or len(scale.shape) > 1 or lanes not in (1, values.shape[axis]):
+            return None
+        steps = _steps(values, zero.array, axis)
+        return None if steps is None else _Weight(steps, scale.array.reshape(-1))
+
+    def _quantize(self, node: Node, numbers: str) -> None:
+        """Adds the node that makes the result of QLinearMatMul or QLinearConv of numbers."""
+        self._apply("QuantizeLinear", [numbers, *node.inputs[6:8]], node.outputs[0])
+
+    def quantized_matmul(self, node: Node) -> bool:
+        left, weight = self._quantized_operand(node), self._quantized_weight(node, 1)
+        scale = self._graph.constants.get(node.inputs[6])
+        if (
+            left is None
+            or weight is None
+            or weight.bytes.ndim != 2
+            or scale is None
+            or scale.dtype != FLOAT32
+        ):
+            return False
+        sums = self._apply("MatMulInteger", [left.name, self._constant(weight.bytes, INT8, "bytes")])
+        numbers = self._name("numbers")
+        self._scale(sums, left, _sums(weight.bytes, 0), weight.scale, None, numbers)
+        self._quantize(node, numbers)
+        return True
+
+    def quantized_conv(self, node: Node) -> bool:
+        left, weight = self._quantized_operand(node), self._quantized_weight(node, 0)
+        bias, numbers = None, self._name("numbers")
+        if left is None or weight is None:
+            return False
+        if len(node.inputs) > 8:
+            steps = self._graph.constants.get(node.inputs[8])
+            if steps is None:
+                return False
+            assert left.scale is not None
+            bias = dequantized(steps.array, left.scale * weight.scale, None, FLOAT32)
+        if not self._convolve(node, left, weight, bias, numbers):
+            return False
+        self._quantize(node, numbers)
         return True
 
     def matmul_integer(self, node: Node) -> bool:
@@ -346,4 +407,6 @@ _FORMS: Mapping[str, Callable[[_Rewriter, Node], bool]] = {
     "Gemm": _Rewriter.gemm,
     "Conv": _Rewriter.conv,
     "MatMulInteger": _Rewriter.matmul_integer,
+    "QLinearConv": _Rewriter.quantized_conv,
+    "QLinearMatMul": _Rewriter.quantized_matmul,
 }
