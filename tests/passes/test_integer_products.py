@@ -27,7 +27,7 @@ def product(
     op: str,
     weight: Array,
     *,
-    shape: tuple[int, ...] = (3, 8),
+    shape: tuple[int | None, ...] = (3, 8),
     zero: Any = ZERO,
     scale: Any = SCALE,
     weight_scale: Any = SCALE,
@@ -109,3 +109,20 @@ def test_numbers_stay(name: str) -> None:
     assert has_bytes(graph) == (name in FOUND)
     for plain, fast in zip(run(graph, 0), run(graph, 99), strict=True):
         np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-5 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Conv"])
+def test_sizes_may_be_open(op: str) -> None:
+    shape = (None, 8) if op == "MatMul" else (None, 4, 5, 6)
+    weight = bytes_of(np.int8, 8, 5) if op == "MatMul" else bytes_of(np.int8, 6, 4, 3, 3)
+    data = save_graph(product(op, weight, shape=shape, **({} if op == "MatMul" else {"pads": [1, 1, 1, 1]})))
+    options = vkml.SessionOptions()
+    options.graph_optimization_level = 0
+    plain, fast = (
+        vkml.InferenceSession(data, options, devices="cpu"),
+        vkml.InferenceSession(data, devices="cpu"),
+    )
+    for rows in (3, 1, 4, 7, 3):
+        x = RANDOM.standard_normal((rows, *shape[1:])).astype(np.float32)
+        expected, found = (session.run(None, {"x": x})[0] for session in (plain, fast))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
