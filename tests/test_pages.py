@@ -12,7 +12,13 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    ("page", "section"), [("docs/arrays.md", ""), ("docs/export.md", ""), ("README.md", "### Training\n")]
+    ("page", "section"),
+    [
+        ("docs/arrays.md", ""),
+        ("docs/export.md", ""),
+        ("docs/onnxruntime.md", ""),
+        ("README.md", "### Training\n"),
+    ],
 )
 def test_programs_of_a_page(page: str, section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order in which they stand, as one program; those of a section, where one is named."""

@@ -15,15 +15,83 @@ from vkml.errors import *  # noqa: F403
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vkml import amp, autograd, data, fft, func, linalg, nn, onnx, ops, optim, training, utils, xp
+    from vkml import (
+        amp,
+        autograd,
+        backend,
+        capi,
+        data,
+        fft,
+        func,
+        linalg,
+        nn,
+        onnx,
+        ops,
+        optim,
+        training,
+        utils,
+        xp,
+    )
     from vkml.amp import GradScaler
+    from vkml.engine.adapters import AdapterFormat, LoraAdapter
     from vkml.engine.devices import close_devices, devices
-    from vkml.engine.io_binding import IOBinding
+    from vkml.engine.environment import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
+        get_build_info,
+        get_device,
+        get_version_string,
+        has_collective_ops,
+        preload_dlls,
+        print_debug_info,
+        register_execution_provider_library,
+        set_seed,
+        unregister_execution_provider_library,
+    )
+    from vkml.engine.ep_devices import (
+        OrtEpDevice,
+        OrtHardwareDevice,
+        OrtHardwareDeviceType,
+        OrtSyncStream,
+        get_ep_devices,
+    )
+    from vkml.engine.io_binding import IOBinding, SessionIOBinding
+    from vkml.engine.memory_infos import (
+        OrtAllocatorType,
+        OrtArenaCfg,
+        OrtDevice,
+        OrtDeviceMemoryType,
+        OrtDeviceVendorId,
+        OrtMemoryInfo,
+        OrtMemoryInfoDeviceType,
+        OrtMemType,
+        create_and_register_allocator,
+        create_and_register_allocator_v2,
+    )
+    from vkml.engine.model_compiler import ModelCompiler, OrtCompileApiFlags, OrtExternalInitializerInfo
     from vkml.engine.node_arg import NodeArg
-    from vkml.engine.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
-    from vkml.engine.ort_value import OrtValue
+    from vkml.engine.options import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        OrtExecutionProviderDevicePolicy,
+        RunOptions,
+        SessionOptions,
+    )
+    from vkml.engine.ort_value import OrtValue, copy_tensors
+    from vkml.engine.process_defaults import (
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
+    )
     from vkml.engine.report import PlanReport, StepReport
     from vkml.engine.session import InferenceSession
+    from vkml.engine.session_interface import OrtEpAssignedNode, OrtEpAssignedSubgraph
+    from vkml.engine.sparse_tensor import OrtSparseFormat, SparseTensor
+    from vkml.installation import install_as_onnxruntime
+    from vkml.onnx.model import ModelMetadata
     from vkml.saving import load, save
     from vkml.tensors import Size, Tensor
     from vkml.tensors.autocast import autocast
@@ -157,15 +225,26 @@ _LAZY = {
 }
 
 __all__ = [  # noqa: F405
-    "AnomalyFound", "CaptureError", "CompileError", "DeviceError", "DeviceLost", "EngineError", "Error",
-    "ExecutionMode", "Fail", "GradScaler", "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange",
-    "InferenceSession", "InvalidArgument", "InvalidCheckpoint", "InvalidData", "InvalidGraph",
-    "InvalidProtobuf", "MissingPackage",
-    "ModelChanged", "ModelError", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
-    "NotImplemented", "OperandError", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions",
-    "RuntimeException", "SessionOptions", "ShapeError", "Size", "StepReport", "Tensor", "UnknownOption",
-    "UnsupportedOperator", "amp", "autocast", "autograd", "close_devices", "data", "devices", "fft", "fit",
-    "func", "jit", "linalg", "load", "nn", "onnx", "ops", "optim", "save", "training", "utils", "xp",
+    "AdapterFormat", "AnomalyFound", "CaptureError", "CompileError", "DeviceError", "DeviceLost",
+    "EngineError", "Error", "ExecutionMode", "ExecutionOrder", "Fail", "GradScaler",
+    "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
+    "InvalidCheckpoint", "InvalidData", "InvalidGraph", "InvalidProtobuf", "InvalidSetting",
+    "LoraAdapter", "MissingPackage", "ModelChanged", "ModelCompiler", "ModelError", "ModelLoadCanceled",
+    "ModelMetadata", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
+    "NotImplemented", "OperandError", "OrtAllocatorType", "OrtArenaCfg", "OrtCompileApiFlags",
+    "OrtDevice", "OrtDeviceMemoryType", "OrtDeviceVendorId", "OrtEpAssignedNode", "OrtEpAssignedSubgraph",
+    "OrtEpDevice", "OrtExecutionProviderDevicePolicy", "OrtExternalInitializerInfo", "OrtHardwareDevice",
+    "OrtHardwareDeviceType", "OrtMemType", "OrtMemoryInfo", "OrtMemoryInfoDeviceType", "OrtSparseFormat",
+    "OrtSyncStream", "OrtValue", "OutOfMemory", "PlanReport", "RunOptions", "RuntimeException",
+    "SessionIOBinding", "SessionOptions", "ShapeError", "Size", "SparseTensor", "StepReport", "Tensor",
+    "UnknownOption", "UnsupportedOperator", "WrongType", "amp", "autocast", "autograd", "backend", "capi",
+    "close_devices", "copy_tensors", "create_and_register_allocator", "create_and_register_allocator_v2",
+    "data", "devices", "disable_telemetry_events", "enable_telemetry_events", "fft", "fit", "func",
+    "get_all_providers", "get_available_providers", "get_build_info", "get_device", "get_ep_devices",
+    "get_version_string", "has_collective_ops", "install_as_onnxruntime", "jit", "linalg", "load", "nn",
+    "onnx", "ops", "optim", "preload_dlls", "print_debug_info", "register_execution_provider_library",
+    "save", "set_default_logger_severity", "set_default_logger_verbosity", "set_global_thread_pool_sizes",
+    "set_seed", "training", "unregister_execution_provider_library", "utils", "xp",
 ]  # fmt: skip
 
 

@@ -162,3 +162,9 @@ def passing() -> bytes:
     node = helper.make_node("Add", ["input_0", "ten"], ["plus_10"])
     given = info("input_0", shape=shape)
     return model([node], [given], [info("plus_10", shape=shape), given], [tensor("ten", np.float32(10))])
+
+
+def noise() -> bytes:
+    """Random numbers without a seed."""
+    node = helper.make_node("RandomNormal", [], ["Y"], shape=[8])
+    return model([node], [], [info("Y", shape=(8,))])

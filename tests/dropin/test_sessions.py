@@ -61,6 +61,15 @@ def test_default_logger(ort: Any) -> None:
     ort.set_default_logger_verbosity(0)
 
 
+def test_seed(ort: Any) -> None:
+    """Operators that state no seed draw the same numbers behind the same one."""
+    drawn = []
+    for seed in (7, 7, 8):
+        ort.set_seed(seed)
+        drawn.append(session(ort, models.noise()).run(None, {})[0].tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 # -- models -------------------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,9 @@ def set_seed(seed: int) -> None:
     Args:
         seed: a whole number.
     """
+    from vkml.ops import random_state
     from vkml.tensors.generator import manual_seed
 
-    manual_seed(as_integer(seed, "a seed"))
+    number = as_integer(seed, "a seed")
+    random_state.set_seed(number)
+    manual_seed(number)
