@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from tests.dropin import models
 from tests.dropin.models import BOOL, INT64, STRING, X
@@ -290,6 +291,20 @@ def test_run_model_symbolic_input(ort: Any) -> None:
     made = session(ort, models.matrix_product("None"))
     assert made.get_inputs()[0].shape == ["None", 2] and made.get_outputs()[0].shape == ["None", 1]
     np.testing.assert_array_equal(made.run(None, {"X": X[:2]})[0], [[5], [11]])
+
+
+@pytest.mark.parametrize("placeholder", ["?", "None"])
+def test_one_placeholder_for_several_sizes(ort: Any, placeholder: str) -> None:
+    """As Paddle's and Keras' exporters write them: sizes of the same name differ."""
+    shape = (placeholder, 3, placeholder)
+    nodes = [
+        helper.make_node("Transpose", ["X"], ["t"], perm=[2, 1, 0]),
+        helper.make_node("Neg", ["t"], ["Y"]),
+    ]
+    made = session(ort, models.model(nodes, [models.info("X", shape=shape)], [models.info("Y", shape=shape)]))
+    for sizes in ((2, 3, 4), (5, 3, 1), (2, 3, 2)):
+        array = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
+        np.testing.assert_array_equal(made.run(None, {"X": array})[0], -array.T)
 
 
 def test_boolean_inputs(ort: Any) -> None:
