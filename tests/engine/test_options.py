@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import fields
 from pathlib import Path
@@ -179,6 +180,18 @@ def test_options_of_providers_are_refused(
 ) -> None:
     with pytest.raises(vkml.InvalidArgument, match=said):
         vkml.InferenceSession(fallback_model, None, providers, options)
+
+
+def test_copies_of_options_are_told_things_of_their_own() -> None:
+    options = vkml.SessionOptions(intra_op_num_threads=3)
+    options.add_session_config_entry("a", "1")
+    options.add_free_dimension_override_by_name("n", 2)
+    other = copy.copy(options)
+    other.add_session_config_entry("b", "2")
+    other.add_free_dimension_override_by_name("m", 3)
+    assert options.entries == {"a": "1"} and other.entries == {"a": "1", "b": "2"}
+    assert options.alterations().sizes == {"n": 2} and other.alterations().sizes == {"n": 2, "m": 3}
+    assert other.intra_op_num_threads == 3
 
 
 def test_run_options_are_run_options() -> None:

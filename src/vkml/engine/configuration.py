@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from vkml.errors import InvalidSetting, WrongType
 
 
@@ -13,6 +15,11 @@ class Configured:
         """All entries, by key."""
         found: dict[str, str] = self.__dict__.setdefault("_entries", {})
         return found
+
+    def __copy__(self) -> Self:
+        made = type(self).__new__(type(self))
+        made.__dict__.update({name: _copied(value) for name, value in self.__dict__.items()})
+        return made
 
     def _add_entry(self, key: str, value: str) -> None:
         if not isinstance(key, str) or not isinstance(value, str):
@@ -27,3 +34,10 @@ class Configured:
                 f"{sorted(self.entries) or 'none'}"
             )
         return found
+
+
+def _copied(value: Any) -> Any:
+    """What was told, apart from the original: dicts and lists of it, not what these hold."""
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return list(value) if isinstance(value, list) else value
