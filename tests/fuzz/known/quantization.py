@@ -14,7 +14,12 @@ from vkml.ir import Node
 def _is_beyond_int32(node: Node, inputs: list[Array | None], result: Array) -> Any:
     assert inputs[0] is not None and inputs[1] is not None
     with np.errstate(all="ignore"):
-        return bool((np.abs(inputs[0].astype(np.float64)) > 2**31 * inputs[1].astype(np.float64).min()).any())
+        return bool(
+            (
+                np.abs(inputs[0].astype(np.float64))
+                > 2**31 * inputs[1].astype(np.float64).min(initial=np.inf)
+            ).any()
+        )
 
 
 def _has_no_range(node: Node, inputs: list[Array | None], result: Array) -> Any:
