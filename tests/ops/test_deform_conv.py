@@ -62,7 +62,7 @@ def test_max_roi_pool(scale: float) -> None:
 
 
 def test_max_roi_pool_refuses_images_that_are_not_there() -> None:
-    with pytest.raises(IndexOutOfRange, match="image 2.0 of region 0"):
+    with pytest.raises(IndexOutOfRange, match=r"image 2\.0 of region 0"):
         run_operator(
             "MaxRoiPool",
             [normal(2, 1, 3, 3), np.array([[2, 0, 0, 1, 1]], np.float32)],

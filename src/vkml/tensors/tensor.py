@@ -621,7 +621,9 @@ class Tensor(Operations, RandomInPlace):
         """Has `hook` called with the whole gradient by it; what it returns, alike, flows on instead."""
         if not self.value.tracks:
             raise NotDifferentiable("a hook is called with the gradient by a tensor that requires grad")
-        return RemovableHandle(self, "_hooks", Hook(hook))
+        handle = RemovableHandle(self, "_hooks", Hook(hook))
+        self._own()
+        return handle
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Has `hook` called with it when `backward` has left its gradient in `grad`; it has to be a leaf."""
@@ -629,7 +631,6 @@ class Tensor(Operations, RandomInPlace):
             raise NotDifferentiable("gradients are left in leaves that require grad, this is none")
         self.__dict__.setdefault("_accumulated", {})
         return RemovableHandle(self, "_accumulated", Hook(hook))
-        self._own()
 
     def backward(
         self, gradient: Tensor | None = None, retain_graph: Flag | None = None, create_graph: Flag = False
