@@ -15,7 +15,7 @@ from tests.onnx.models import value
 from vkml import errors
 from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, OptionalType, SequenceType, TensorType, dtypes
-from vkml.ir.types import UNKNOWN
+from vkml.ir.types import UNKNOWN, MapType
 from vkml.onnx import messages, wire
 from vkml.onnx.value_types import write_value
 
@@ -343,12 +343,19 @@ def test_sequences_and_optionals(name):
 
 def test_inputs_that_are_maps():
     made = models.plain()
-    map_type = onnx.TypeProto()
-    map_type.map_type.key_type = TensorProto.INT64
-    for proto, word in ((map_type, "a map"), (_of(map_type, "sequence"), "a sequence")):
-        made.graph.input[0].type.CopyFrom(proto)
-        with pytest.raises(errors.NotImplemented, match=f"input 'x' is {word}"):
+    proto = onnx.TypeProto()
+    proto.map_type.key_type = TensorProto.INT64
+    for wrong in (proto, _of(proto, "sequence")):
+        made.graph.input[0].type.CopyFrom(wrong)
+        with pytest.raises(InvalidGraph, match="a map must be of keys to elements, both of types"):
             load(made)
+    proto.map_type.value_type.tensor_type.elem_type = TensorProto.STRING
+    type_ = MapType(dtypes.INT64, dtypes.STRING)
+    for right, wanted in ((proto, type_), (_of(proto, "sequence"), SequenceType(type_))):
+        made.graph.input[0].type.CopyFrom(right)
+        written = vkml.onnx.save_graph(load(made))
+        assert vkml.onnx.load_graph(written).inputs[0].type == wanted
+        assert onnx.load_from_string(written).graph.input[0].type == right
 
 
 def test_sequences_of_sequences_without_end():

@@ -12,6 +12,7 @@ from vkml.engine.device_array import DeviceArray
 from vkml.errors import Error, InvalidArgument
 from vkml.ir import OptionalType, SequenceType, TensorType, Value, dtypes
 from vkml.ir.dtypes import DType
+from vkml.ir.types import MapType, MapValue
 
 Array = np.ndarray[Any, Any]
 
@@ -78,7 +79,26 @@ def check_input(value: Value, given: Any) -> Any:
         return [
             check_input(Value(f"{value.name}[{at}]", type_.element), item) for at, item in enumerate(given)
         ]
+    if isinstance(type_, MapType):
+        return _check_map(value, type_, given)
     return _check_tensor(value, given)
+
+
+def _check_map(value: Value, type_: MapType, given: Any) -> MapValue:
+    """A dictionary with keys and values of its input's type."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"input '{value.name}' is a map and takes a dictionary, not {_article(type(given).__name__)}"
+        )
+    columns = []
+    for dtype, what, items in (
+        (type_.key, "keys", list(given)),
+        (type_.element, "values", list(given.values())),
+    ):
+        column = Value(f"{value.name}: {what}", TensorType(dtype, None))
+        plain = [item.item() if isinstance(item, np.generic) else item for item in items]
+        columns.append(_check_tensor(column, plain).tolist() if items else [])
+    return MapValue(type_, zip(*columns, strict=True))
 
 
 def _check_tensor(value: Value, given: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vkml.ir import OptionalType, SequenceType, TensorType, Value, ValueType
+from vkml.ir import MapType, OptionalType, SequenceType, TensorType, Value, ValueType
 
 
 @dataclass(frozen=True)
@@ -32,4 +32,6 @@ def type_name(type_: ValueType) -> str:
         return f"seq({type_name(type_.element)})"
     if isinstance(type_, OptionalType):
         return f"optional({type_name(type_.element)})"
+    if isinstance(type_, MapType):
+        return f"map({type_.key.name},tensor({type_.element.name}))"
     return f"tensor({type_.tensor.dtype.name})"

@@ -5,7 +5,7 @@ from vkml.ir.graph import Constant, Graph, Node, Value, every_node, with_bodies
 from vkml.ir.index import GraphIndex
 from vkml.ir.names import unused, value_names
 from vkml.ir.operator import MANY, OPTIONAL, REQUIRED, Operator, find, operator, register
-from vkml.ir.types import Dim, Known, OptionalType, SequenceType, TensorType, ValueType, static
+from vkml.ir.types import Dim, Known, MapType, OptionalType, SequenceType, TensorType, ValueType, static
 
 __all__ = [
     "MANY",
@@ -17,6 +17,7 @@ __all__ = [
     "Graph",
     "GraphIndex",
     "Known",
+    "MapType",
     "Node",
     "Operator",
     "OptionalType",

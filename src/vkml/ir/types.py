@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ an integer may be a `Size`, an expression of sizes that stay open; for the type 
 
 
 class ValueType:
-    """What a value is: a `TensorType`, a `SequenceType` or an `OptionalType`."""
+    """What a value is: a `TensorType`, a `SequenceType`, an `OptionalType` or a `MapType`."""
 
     @property
     def tensor(self) -> TensorType:
@@ -34,7 +34,7 @@ class ValueType:
 
     @property
     def is_container(self) -> bool:
-        """Whether values are no tensors: sequences are lists of values, optionals None or a value."""
+        """Whether values are no tensors: sequences are lists, optionals None or a value, maps dicts."""
         return True
 
     @property
@@ -61,6 +61,25 @@ class OptionalType(ValueType):
 
     def __str__(self) -> str:
         return f"optional({self.element})"
+
+
+@dataclass(frozen=True)
+class MapType(ValueType):
+    """A dictionary from integers or strings to numbers or strings: a `MapValue`."""
+
+    key: DType
+    element: DType
+
+    def __str__(self) -> str:
+        return f"map({self.key.name}, {self.element.name})"
+
+
+class MapValue(dict[Any, Any]):
+    """A dictionary that knows the types of its keys and values, also where it has none."""
+
+    def __init__(self, type_: MapType, items: Iterable[tuple[Any, Any]]) -> None:
+        super().__init__(items)
+        self.type = type_
 
 
 @dataclass(frozen=True)

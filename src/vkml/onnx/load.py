@@ -64,7 +64,7 @@ def load_graph(
         InvalidProtobuf: The bytes are not a well-formed ONNX file.
         InvalidGraph: The graph in it is not well formed: names that nothing provides or two things provide,
             cycles, missing types, tensors whose data do not fit their shape. Says what and where.
-        NotImplemented: Inputs that are sparse tensors or maps; functions that inline to an absurd size.
+        NotImplemented: Inputs that are sparse tensors; functions that inline to an absurd size.
         NoSuchFile: The model, or a file its tensors lie in, does not exist.
 
     Example:
@@ -251,7 +251,7 @@ class _Loader:
                 article = "an" if kind[0] in "aeiou" else "a"
                 raise errors.NotImplemented(
                     f"{where} is {article} {kind} of which vkml knows nothing; it takes tensors, sequences "
-                    "and optionals of them"
+                    "and optionals of them, and maps"
                 )
             found[name] = Value(name, self._alterations.type(type_ or UNKNOWN, item))
         return tuple(found.values())

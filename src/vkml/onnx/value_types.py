@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from vkml.errors import InvalidGraph, ModelError
 from vkml.ir import dtypes
-from vkml.ir.types import UNKNOWN, Dim, OptionalType, SequenceType, TensorType, ValueType
+from vkml.ir.types import UNKNOWN, Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
 from vkml.onnx.messages import (
     Dimension,
+    Map,
     Optional,
     Sequence,
     Tensor,
@@ -31,6 +32,8 @@ def read_type(proto: TypeProto | None, where: str, depth: int = 0) -> ValueType 
             if element is None and kind_of(container.elem_type) not in ("nothing", "tensor"):
                 return None
             return make(element or UNKNOWN)
+    if proto.map_type is not None:
+        return _read_map(proto.map_type, where)
     if proto.tensor_type is None or proto.tensor_type.elem_type == 0:
         return None
     try:
@@ -41,6 +44,16 @@ def read_type(proto: TypeProto | None, where: str, depth: int = 0) -> ValueType 
     if shape is None:
         return TensorType(dtype, None)
     return TensorType(dtype, tuple(_read_dimension(dimension, where) for dimension in shape.dim))
+
+
+def _read_map(proto: Map, where: str) -> MapType:
+    held = proto.value_type.tensor_type if proto.value_type is not None else None
+    if held is None or proto.key_type == 0 or held.elem_type == 0:
+        raise InvalidGraph(f"{where}: a map must be of keys to elements, both of types that are stated")
+    try:
+        return MapType(dtypes.from_code(proto.key_type), dtypes.from_code(held.elem_type))
+    except ModelError as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def kind_of(proto: TypeProto | None) -> str:
@@ -57,6 +70,9 @@ def write_type(type_: ValueType) -> TypeProto | None:
         return TypeProto(sequence_type=Sequence(write_type(type_.element)))
     if isinstance(type_, OptionalType):
         return TypeProto(optional_type=Optional(write_type(type_.element)))
+    if isinstance(type_, MapType):
+        held = TypeProto(tensor_type=Tensor(type_.element.code, None))
+        return TypeProto(map_type=Map(type_.key.code, held))
     stated = type_.tensor
     if stated.is_unknown:
         return None

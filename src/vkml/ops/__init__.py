@@ -69,6 +69,10 @@ FAMILIES = (
     "labels",
     "strings",
     "ngrams",
+    "linear_models",
+    "maps",
+    "optimizers",
+    "image_files",
     "fused",
 )
 

@@ -10,7 +10,7 @@ import numpy as np
 from vkml.errors import Error, InvalidGraph
 from vkml.ir.graph import Graph, Node
 from vkml.ir.operator import find
-from vkml.ir.types import UNKNOWN, Known, OptionalType, SequenceType, TensorType, ValueType
+from vkml.ir.types import UNKNOWN, Known, MapType, OptionalType, SequenceType, TensorType, ValueType
 
 
 def infer_body(body: Graph, inputs: Sequence[ValueType], outer: Mapping[str, ValueType]) -> list[ValueType]:
@@ -87,6 +87,8 @@ def of_any_shape(type_: ValueType) -> ValueType:
     """The type without its sizes."""
     if isinstance(type_, SequenceType | OptionalType):
         return type(type_)(of_any_shape(type_.element))
+    if isinstance(type_, MapType):
+        return type_
     return TensorType(type_.tensor.dtype, None)
 
 
