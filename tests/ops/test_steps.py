@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import vkml
@@ -97,3 +98,11 @@ def test_bad_indices_are_reported_by_devices(
         pytest.raises(vkml.Error, match=wrong),
     ):
         session.run(None, {f"x{at}": array for at, array in enumerate(inputs)})
+
+
+def test_what_steps_do_not_read_is_not_computed(vulkan_device_name: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        empty (float[2, 0] x) => (float[1, 1] y) { e = Exp (x) s = ReduceSum (e) y = Log (s) }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with vkml.InferenceSession(model, devices=vulkan_device_name, strict=True) as session:
+        assert session.run(None, {"x": np.zeros((2, 0), np.float32)})[0] == -np.inf

@@ -531,7 +531,9 @@ def _make_plan(
         placement = replace(placement, sites=())
     graph = expand_attention(graph, lambda found: _with_kernels(found, graph, placement))
     if placement.sites:  # the CPU has `evaluate`
-        graph = expand_steps(graph, lambda graph, found: _with_kernels(found, graph, placement))
+        stepwise = expand_steps(graph, lambda graph, found: _with_kernels(found, graph, placement))
+        # What a step does not read, as of a tensor without elements, nobody may.
+        graph = graph if stepwise is graph else remove_dead(stepwise)
     places = place(graph, placement)
     device_of, fallbacks = places.device_of, tuple(places.fallbacks)
     misplaced = places.displaced if placement.takes_cpu else fallbacks
