@@ -109,6 +109,6 @@ def test_bits_of_another_number_are_refused() -> None:
 def test_deform_conv_on_a_device(vulkan_device_name: str) -> None:
     inputs = [normal(1, 2, 4, 5), normal(3, 2, 2, 2), normal(1, 8, 3, 4)]
     model = build_model("DeformConv", inputs, {}, opset=19).SerializeToString()
-    with vkml.InferenceSession(model, devices=vulkan_device_name, strict=True) as session:
+    with vkml.InferenceSession(model, devices=vulkan_device_name) as session:
         [found] = session.run(None, {f"x{at}": array for at, array in enumerate(inputs)})
     np.testing.assert_allclose(found, run_operator("DeformConv", inputs, opset=19)[0], rtol=1e-4, atol=1e-4)
