@@ -70,7 +70,8 @@ def test_batch_normalization_of_each_activation(name: str) -> None:
     )[0]
     [found] = run_operator("BatchNormalization", inputs, {"spatial": 0}, opset=7)
     assert found.dtype == name
-    np.testing.assert_allclose(found, expected, rtol=1e-2 if name == "float16" else 1e-4, atol=1e-2)
+    tolerance = 2e-3 if name == "float16" else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_batch_normalization_of_mixed_types() -> None:

@@ -70,6 +70,9 @@ def test_edges_are_pytorchs() -> None:
         with pytest.raises(RuntimeError):
             refused()
     assert vkml.arange(3, 3).shape == (0,)
+    for labels, classes in (([-1], -1), ([0], 0), ([0], -2), ([], -1)):
+        with pytest.raises(RuntimeError, match="one_hot"):
+            vkml.nn.functional.one_hot(vkml.tensor(labels, dtype=vkml.int64), classes)
     nothing = pair[:0]
     assert [len(vkml.split(nothing, 0)), len(vkml.split(nothing, 2)), len(nothing.chunk(3))] == [1, 1, 3]
     assert [part.tolist() for part in pair.chunk(5)] == [[1], [2]]

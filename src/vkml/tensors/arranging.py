@@ -456,18 +456,26 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     return cat(powers if increasing else powers[::-1], -1)
 
 
-def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """1 at the place of each integer along a new last axis, 0 elsewhere.
 
     Args:
-        x: int64.
+        tensor: classes, int64, of any shape.
         num_classes: the axis's size; one more than the greatest element, which is looked at, where it is -1.
+
+    Raises:
+        RuntimeError: the elements are no int64, the size is none, or one that is looked at is below 0.
     """
-    if x.dtype != INT64:
-        raise RuntimeError(f"one_hot takes int64, not {x.dtype.numpy_name}")
+    if tensor.dtype != INT64:
+        raise RuntimeError(f"one_hot takes int64, not {tensor.dtype.numpy_name}")
     count = num_classes
     if count == -1:
-        if not x.numel():
+        if not tensor.numel():
             raise RuntimeError("one_hot of no elements needs num_classes")
-        count = int(x._elements().max()) + 1
-    return eq(unsqueeze(x, -1), _numbers(np.arange(count))).to(INT64)
+        elements = tensor._elements()
+        if elements.min() < 0:
+            raise RuntimeError("one_hot: classes are not negative")
+        count = int(elements.max()) + 1
+    if count < 1:
+        raise RuntimeError(f"one_hot: {count} classes, there is one at least")
+    return eq(unsqueeze(tensor, -1), _numbers(np.arange(count))).to(INT64)

@@ -11,7 +11,7 @@ from vkml.tensors.autograd import no_grad
 from vkml.tensors.creation import arange
 from vkml.tracing import EMITTER, apply, number
 
-linear = op.linear
+linear, one_hot = op.linear, op.one_hot
 
 
 def embedding(
@@ -171,27 +171,6 @@ def _of_bags(rows: Tensor, counts: Tensor | None, bags: Tensor, many: int, mode:
     offered = rows if counts is None else op.where(op.unsqueeze(counts, 1), rows, 0.0)
     total = Tensor(apply("ScatterND", nothing, numbers, offered.value, reduction="add"))
     return total if mode == "sum" else op.div(total, op.clamp(amounts, min=1.0))
-
-
-def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """1 at the number of a class along a new last axis, 0 elsewhere, in int64.
-
-    Args:
-        tensor: classes, of any shape.
-        num_classes: how many there are; one more than the greatest where it is -1, which is looked at then.
-
-    Raises:
-        RuntimeError: classes are not of int64, or there is none to tell their number by.
-    """
-    if tensor.dtype != INT64:
-        raise RuntimeError(
-            f"one_hot is only applicable to index tensor of type LongTensor, not {tensor.dtype.numpy_name}"
-        )
-    if num_classes == -1:
-        if not tensor.numel():
-            raise RuntimeError("Can not infer total number of classes from empty tensor.")
-        num_classes = int(op.amax(tensor).item()) + 1
-    return op.eq(op.unsqueeze(tensor, -1), arange(num_classes, device=tensor.device)).to(INT64)
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
