@@ -69,16 +69,6 @@ def vulkan_device_names() -> tuple[str, ...]:
     return tuple(name for name, _ in vulkan_devices())
 
 
-@pytest.fixture(params=["cpu", "gpu"])
-def one_of_each_kind(request: pytest.FixtureRequest, vulkan_device_names: tuple[str, ...]) -> str:
-    """The CPU, and the first of the GPUs: for long tests that show nothing else on another GPU."""
-    if request.param == "cpu":
-        return "cpu"
-    if not vulkan_device_names:
-        pytest.skip("no Vulkan device to test on")
-    return vulkan_device_names[0]
-
-
 @pytest.fixture(autouse=True)
 def lowerings_of_its_own() -> None:
     """A test lowers what it plans itself: some change what lowering goes by."""

@@ -36,24 +36,24 @@ def test_they_are_short() -> None:
 
 
 @pytest.mark.parametrize(("name", "epochs", "least"), [("mlp", 5, 90), ("cnn", 2, 90)])
-def test_digits(name: str, epochs: int, least: float, one_of_each_kind: str) -> None:
-    printed = _printed(name, one_of_each_kind, "--epochs", str(epochs), "--seed", "1")
+def test_digits(name: str, epochs: int, least: float, device_name: str) -> None:
+    printed = _printed(name, device_name, "--epochs", str(epochs), "--seed", "1")
     assert _numbers(r"([\d.]+) % of the test set right", printed)[-1] >= least
 
 
-def test_transformer(one_of_each_kind: str) -> None:
-    printed = _printed("transformer", one_of_each_kind, "--steps", "12")
+def test_transformer(device_name: str) -> None:
+    printed = _printed("transformer", device_name, "--steps", "12")
     assert _numbers(r"step 12: loss ([\d.]+)", printed)[0] < 4.2
     assert printed.splitlines()[-1].startswith(("'", '"')) and len(printed.splitlines()[-1]) >= 100
 
 
-def test_lora(one_of_each_kind: str) -> None:
-    printed = _printed("lora", one_of_each_kind, "--steps", "200")
+def test_lora(device_name: str) -> None:
+    printed = _printed("lora", device_name, "--steps", "200")
     first, before, after, without = _numbers(r": ([\d.]+) %", printed)
     assert first > 85 and after > before + 35 and without == first, printed
 
 
-def test_an_imported_model(one_of_each_kind: str) -> None:
-    printed = _printed("finetune_onnx", one_of_each_kind, "--epochs", "3")
+def test_an_imported_model(device_name: str) -> None:
+    printed = _printed("finetune_onnx", device_name, "--epochs", "3")
     before, *_, after = _numbers(r"([\d.]+) % (?:of the test set )?right", printed)
     assert before < 20 and after > 50, printed
