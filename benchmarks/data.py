@@ -149,6 +149,8 @@ def step_seconds(rows: int, width: int, device: str, least: int, seconds: float 
                 now = time.perf_counter()
                 times.append(now - start)
                 start = now
+                if now >= end and len(times) >= 8:
+                    break
     finally:
         placing.DIRECT_BYTES = before
     return statistics.median(times[len(times) // 4 :])

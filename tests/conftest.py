@@ -69,6 +69,16 @@ def vulkan_device_names() -> tuple[str, ...]:
     return tuple(name for name, _ in vulkan_devices())
 
 
+@pytest.fixture(params=["cpu", "vulkan"])
+def either_device_name(request: pytest.FixtureRequest, vulkan_device_names: tuple[str, ...]) -> str:
+    """The CPU, and one Vulkan device: for long trainings, whose kernels have tests of their own on all."""
+    if request.param == "cpu":
+        return "cpu"
+    if not vulkan_device_names:
+        pytest.skip("no Vulkan device to test on")
+    return vulkan_device_names[0]
+
+
 @pytest.fixture(autouse=True)
 def lowerings_of_its_own() -> None:
     """A test lowers what it plans itself: some change what lowering goes by."""

@@ -20,10 +20,10 @@ SETTLED = 3
 
 
 @pytest.mark.parametrize(("way", "steps"), [("jit", 2000), ("eager", 1500)])
-def test_an_endless_loop_leaves_nothing_behind(device_name: str, way: str, steps: int) -> None:
+def test_an_endless_loop_leaves_nothing_behind(either_device_name: str, way: str, steps: int) -> None:
     # The validation layer remembers what it has seen; glibc takes fresh arenas at random.
     environment = {"VKML_VALIDATE": "", "MALLOC_ARENA_MAX": "1"}
-    code = TRAINING.format(device=device_name, way=way, steps=steps)
+    code = TRAINING.format(device=either_device_name, way=way, steps=steps)
     # Not quiet on every device: what it has no types for runs on the CPU, of which a warning tells.
     done = run_python(code, **environment)
     assert done.returncode == 0, done.stderr

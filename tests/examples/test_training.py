@@ -16,16 +16,6 @@ LONGEST = 80
 """Lines of an example."""
 
 
-@pytest.fixture(params=["cpu", "vulkan"])
-def example_device(request: pytest.FixtureRequest, vulkan_device_names: tuple[str, ...]) -> str:
-    """The CPU, and one other: the same trainings run on each in `tests/whole_models`."""
-    if request.param == "cpu":
-        return "cpu"
-    if not vulkan_device_names:
-        pytest.skip("no Vulkan device to test on")
-    return vulkan_device_names[0]
-
-
 def _printed(name: str, device: str, *words: str) -> str:
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--device", device, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(180), check=False)
@@ -46,24 +36,24 @@ def test_they_are_short() -> None:
 
 
 @pytest.mark.parametrize(("name", "epochs", "least"), [("mlp", 5, 90), ("cnn", 2, 90)])
-def test_digits(name: str, epochs: int, least: float, example_device: str) -> None:
-    printed = _printed(name, example_device, "--epochs", str(epochs), "--seed", "1")
+def test_digits(name: str, epochs: int, least: float, either_device_name: str) -> None:
+    printed = _printed(name, either_device_name, "--epochs", str(epochs), "--seed", "1")
     assert _numbers(r"([\d.]+) % of the test set right", printed)[-1] >= least
 
 
-def test_transformer(example_device: str) -> None:
-    printed = _printed("transformer", example_device, "--steps", "12")
+def test_transformer(either_device_name: str) -> None:
+    printed = _printed("transformer", either_device_name, "--steps", "12")
     assert _numbers(r"step 12: loss ([\d.]+)", printed)[0] < 4.2
     assert printed.splitlines()[-1].startswith(("'", '"')) and len(printed.splitlines()[-1]) >= 100
 
 
-def test_lora(example_device: str) -> None:
-    printed = _printed("lora", example_device, "--steps", "200")
+def test_lora(either_device_name: str) -> None:
+    printed = _printed("lora", either_device_name, "--steps", "200")
     first, before, after, without = _numbers(r": ([\d.]+) %", printed)
     assert first > 85 and after > before + 35 and without == first, printed
 
 
-def test_an_imported_model(example_device: str) -> None:
-    printed = _printed("finetune_onnx", example_device, "--epochs", "3")
+def test_an_imported_model(either_device_name: str) -> None:
+    printed = _printed("finetune_onnx", either_device_name, "--epochs", "3")
     before, *_, after = _numbers(r"([\d.]+) % (?:of the test set )?right", printed)
     assert before < 20 and after > 50, printed

@@ -12,8 +12,8 @@ from tests.patience import patience
 ROOT = Path(__file__).parents[2]
 
 
-def test_spirals_are_told_apart(device_name: str) -> None:
-    words = [sys.executable, "examples/training/spirals.py", "--device", device_name, "--steps", "500"]
+def test_spirals_are_told_apart(either_device_name: str) -> None:
+    words = [sys.executable, "examples/training/spirals.py", "--device", either_device_name, "--steps", "500"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=patience(120), check=False)
     # What it prints as errors may be that a device without 64-bit integers leaves some to the CPU.
     assert done.returncode == 0, done.stderr

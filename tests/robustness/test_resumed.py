@@ -106,14 +106,14 @@ def _train(device: str, folder: Path, how: str, kill_after: int | None) -> list[
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent to processes")
 @pytest.mark.parametrize("how", ["eager", "captured"])
-def test_killed_and_resumed(device_name: str, how: str, tmp_path: Path) -> None:
+def test_killed_and_resumed(either_device_name: str, how: str, tmp_path: Path) -> None:
     import vkml
 
-    whole = _train(device_name, tmp_path / "whole", how, None)
+    whole = _train(either_device_name, tmp_path / "whole", how, None)
     assert whole == ["from 0", *map(str, range(1, STEPS + 1))]
-    _train(device_name, tmp_path / "killed", how, 7)
-    second = _train(device_name, tmp_path / "killed", how, 23)
-    third = _train(device_name, tmp_path / "killed", how, None)
+    _train(either_device_name, tmp_path / "killed", how, 7)
+    second = _train(either_device_name, tmp_path / "killed", how, 23)
+    third = _train(either_device_name, tmp_path / "killed", how, None)
     assert int(second[0].split()[1]) >= 7 and int(third[0].split()[1]) >= 23
     found, wanted = (vkml.load(tmp_path / name / "checkpoint.safetensors") for name in ("killed", "whole"))
     assert found["done"] == wanted["done"] == STEPS
