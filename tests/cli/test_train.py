@@ -67,15 +67,17 @@ def table_of(path: Path, rows: int = 160, seed: int = 0) -> Path:
     return path
 
 
-def test_images_become_a_model_that_runs(command: Command, tmp_path: Path, device_name: str) -> None:
+def test_images_become_a_model_that_runs(command: Command, tmp_path: Path, either_device_name: str) -> None:
     folder, model = folder_of_images(tmp_path / "images"), tmp_path / "stripes.onnx"
-    done = command("train", folder, "-o", model, "--epochs", 4, "--size", 8, "--batch", 8, "-d", device_name)
+    done = command(
+        "train", folder, "-o", model, "--epochs", 4, "--size", 8, "--batch", 8, "-d", either_device_name
+    )
     assert done.code == 0, done.err
     assert "2 classes, images of 8×8 in grey; 38 to train, 10 to judge by" in done.out
     assert "100.0 %" in done.out and f"vkml run {model}" in done.out
     assert len([line for line in done.err.splitlines() if line.startswith("epoch ")]) == 4
     picture(1, 500).save(tmp_path / "new.png")
-    ran = command("run", model, "-i", tmp_path / "new.png", "-d", device_name)
+    ran = command("run", model, "-i", tmp_path / "new.png", "-d", either_device_name)
     assert ran.code == 0 and "standing" in ran.out and "lying" in ran.out
     ranked = command("run", model, "-i", tmp_path / "new.png", "--top", 1, "--json").json["top"]["rows"][0]
     assert ranked[0]["class"] == "standing"
@@ -114,16 +116,18 @@ def test_folders_for_training_and_judging(command: Command, tmp_path: Path) -> N
     assert done.code == 0 and "16 to train, 6 to judge by" in done.out
 
 
-def test_tables_become_models_that_take_tables(command: Command, tmp_path: Path, device_name: str) -> None:
+def test_tables_become_models_that_take_tables(
+    command: Command, tmp_path: Path, either_device_name: str
+) -> None:
     table, model = table_of(tmp_path / "table.csv"), tmp_path / "kind.onnx"
-    words = ["train", table, "-o", model, "--target", "kind", "-d", device_name, "--epochs", 20]
+    words = ["train", table, "-o", model, "--target", "kind", "-d", either_device_name, "--epochs", 20]
     done = command(*words)
     assert done.code == 0, done.err
     assert "left out: note: 160 different texts in 160 rows" in done.out
     assert "left out: same: all of its cells hold the same" in done.out
     assert "kind: 2 classes, from 4 columns; 128 rows to train, 32 to judge by" in done.out
     others = table_of(tmp_path / "others.csv", 40, seed=5)
-    ran = command("run", model, "-i", others, "--top", 1, "--json", "-d", device_name).json
+    ran = command("run", model, "-i", others, "--top", 1, "--json", "-d", either_device_name).json
     wanted = [row["kind"] for row in csv.DictReader(others.open())]
     found = [row[0]["class"] for row in ran["top"]["rows"]]
     assert np.mean([one == other for one, other in zip(found, wanted, strict=True)]) > 0.8
