@@ -34,12 +34,12 @@ def test_digits(network: str, epochs: int, least: float, either_device_name: str
     assert tasks.digits_accuracy(either_device_name, epochs, network) >= least
 
 
-def test_an_lstm_adds(device_name: str) -> None:
+def test_an_lstm_adds(either_device_name: str) -> None:
     def build(layers: Any) -> Any:
         return adding(layers, 16)
 
     losses, _ = tasks.train(
-        vkml, build, tasks.weights_of(build), tasks.sums(32, 8, 300), device_name,
+        vkml, build, tasks.weights_of(build), tasks.sums(32, 8, 300), either_device_name,
         optimizer="Adam", loss="MSELoss", lr=1e-2,
     )  # fmt: skip
     # Who says 1, the mean of sums, is wrong by their variance, 1 / 6; who finds one of the two, by 1 / 12.
@@ -63,40 +63,40 @@ def _compare(
     return found, wanted
 
 
-def test_a_character_transformer(device_name: str) -> None:
+def test_a_character_transformer(either_device_name: str) -> None:
     written, vocabulary = tasks.text()
 
     def build(layers: Any) -> Any:
         return character_transformer(layers, vocabulary, width=32, depth=2, heads=2, length=32)
 
-    found, _ = _compare(build, tasks.lines_of_text(8, 32, 100), device_name, 0.01, lr=1e-2)
+    found, _ = _compare(build, tasks.lines_of_text(8, 32, 100), either_device_name, 0.01, lr=1e-2)
     shares = np.bincount(written) / len(written)
     # Who knows how frequent characters are, and nothing of those before, has their entropy.
     assert np.mean(found[-20:]) < -(shares * np.log(shares)).sum() - 0.2
 
 
-def test_a_perceptron(device_name: str) -> None:
+def test_a_perceptron(either_device_name: str) -> None:
     batches = tasks.perceptron_batches(40)
-    found, _ = _compare(perceptron, batches, device_name, 0.01, optimizer="SGD", lr=0.05, momentum=0.9)
+    found, _ = _compare(perceptron, batches, either_device_name, 0.01, optimizer="SGD", lr=0.05, momentum=0.9)
     assert np.mean(found[-4:]) < 0.2 * np.mean(found[:4])
 
 
-def test_an_lstm(device_name: str) -> None:
+def test_an_lstm(either_device_name: str) -> None:
     def build(layers: Any) -> Any:
         return adding(layers, 16)
 
     _compare(
-        build, tasks.sums(32, 8, 40), device_name, 0.01, optimizer="Adam", loss="MSELoss", lr=1e-2
+        build, tasks.sums(32, 8, 40), either_device_name, 0.01, optimizer="Adam", loss="MSELoss", lr=1e-2
     )  # fmt: skip
 
 
-def test_a_residual_network(device_name: str) -> None:
+def test_a_residual_network(either_device_name: str) -> None:
     batches = tasks.images(4, 48, 5)
-    found, _ = _compare(resnet18, batches, device_name, 0.01, optimizer="SGD", lr=0.005, momentum=0.9)
+    found, _ = _compare(resnet18, batches, either_device_name, 0.01, optimizer="SGD", lr=0.005, momentum=0.9)
     assert found[-1] < 0.5 * found[0]
 
 
-def test_adapters_of_a_language_model(device_name: str) -> None:
+def test_adapters_of_a_language_model(either_device_name: str) -> None:
     """Llama's layers, adapters of all projections: first gradients, and losses of later steps."""
     torch = _torch()
 
@@ -111,10 +111,10 @@ def test_adapters_of_a_language_model(device_name: str) -> None:
     [(x, y), *_] = batches = tasks.tokens(SMALL_LLAMA, 2, 12)
     ours, theirs = build(nn), build(torch.nn)
     ours.load_state_dict(state)
-    ours.to(device_name)
+    ours.to(either_device_name)
     theirs.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
     nn.functional.cross_entropy(
-        ours(vkml.tensor(x, device=device_name)), vkml.tensor(y, device=device_name)
+        ours(vkml.tensor(x, device=either_device_name)), vkml.tensor(y, device=either_device_name)
     ).backward()
     torch.nn.functional.cross_entropy(theirs(torch.from_numpy(x)), torch.from_numpy(y)).backward()
     parameters = dict(theirs.named_parameters())
@@ -130,7 +130,7 @@ def test_adapters_of_a_language_model(device_name: str) -> None:
             )
     found = []
     for package in (vkml, torch):
-        losses, model = tasks.train(package, build, state, batches, device_name, lr=1e-2)
+        losses, model = tasks.train(package, build, state, batches, either_device_name, lr=1e-2)
         found.append(losses)
         frozen = {name: x.detach() for name, x in model.state_dict().items() if "lora" not in name}
         for name, value in frozen.items():
@@ -139,7 +139,7 @@ def test_adapters_of_a_language_model(device_name: str) -> None:
     assert found[0][-1] < found[0][0] - 0.3
 
 
-def test_captured_and_eager_steps_train_alike(device_name: str) -> None:
+def test_captured_and_eager_steps_train_alike(either_device_name: str) -> None:
     """A transformer, and a network with batch statistics."""
     _, vocabulary = tasks.text()
 
@@ -158,7 +158,7 @@ def test_captured_and_eager_steps_train_alike(device_name: str) -> None:
     ):
         state = tasks.weights_of(build)
         captured, eager = (
-            tasks.train(vkml, build, state, batches, device_name, captured=how, lr=1e-2)
+            tasks.train(vkml, build, state, batches, either_device_name, captured=how, lr=1e-2)
             for how in (True, False)
         )
         np.testing.assert_allclose(captured[0], eager[0], rtol=1e-5)
