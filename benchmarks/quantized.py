@@ -57,9 +57,9 @@ def main() -> None:
         options.intra_op_num_threads = chosen.threads
         there = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         here = vkml.InferenceSession(data, devices="cpu")
-        shape = here.get_inputs()[0].shape
+        shape = [int(size or 1) for size in here.get_inputs()[0].shape]
         feed = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-        runs = [partial(session.run, None, feed) for session in (here, there)]
+        runs: list[Run] = [partial(session.run, None, feed) for session in (here, there)]
         mine, theirs = (run()[0] for run in runs)
         own, other = best_in_turns(runs)
         difference = float(np.abs(mine - theirs).max() / np.abs(theirs).max())

@@ -31,9 +31,9 @@ class Network:
         self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
         return name
 
-    def weight(self, array: Array) -> str:
+    def weight(self, array: Array | np.floating[Any]) -> str:
         name = f"w_{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(array, name))
+        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
         return name
 
     def normal(self, *shape: int, scale: float = 1.0) -> str:

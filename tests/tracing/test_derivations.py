@@ -130,6 +130,18 @@ def test_gradients_are_added_and_retained_graphs_differentiated_again() -> None:
             loss.backward()
 
 
+def test_outputs_that_nobody_reads_are_counted() -> None:
+    """The gradient of Concat is a Split; nobody asks for the parts that are no variables."""
+    for _ in range(3):
+        x = vkml.arange(6.0).reshape(3, 2).requires_grad_()
+        y = x
+        for _ in range(4):
+            y = vkml.cat([vkml.ones(1, 2), vkml.ones(2, 2), y * 2, vkml.ones(1, 2)])
+        (y * vkml.arange(float(y.numel())).reshape(y.shape)).sum().backward()
+        assert x.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), 16 * np.arange(24.0, 30).reshape(3, 2))
+
+
 def test_old_derivations_go(derived: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(derivations, "KEPT", 4)
     for size in range(1, 12):

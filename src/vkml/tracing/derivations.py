@@ -177,6 +177,8 @@ def _derivation(structure: _Structure, results: Sequence[Traced | None], start: 
         places.setdefault(id(value.device), at)
     numbers.update({key: at for at, key in enumerate(constants, len(numbers))})
     steps = []
+    made_here: list[Traced] = []  # alive, so that no two have the same identity
+    first = len(numbers)
     for serial in sorted(applications):
         made = applications[serial]
         steps.append(
@@ -190,7 +192,8 @@ def _derivation(structure: _Structure, results: Sequence[Traced | None], start: 
             )
         )
         for at in range(len(made.types)):
-            numbers[id(made.output(at))] = len(numbers)
+            made_here.append(made.output(at))
+            numbers[id(made_here[-1])] = first + len(made_here) - 1
     return _Derivation(
         [*constants.values()], steps, [None if value is None else numbers[id(value)] for value in results]
     )
