@@ -29,16 +29,4 @@ FUNCTIONS = {
 """ONNX gives bodies in other operators, by which they are to run."""
 QUANTISED = {"DequantizeLinear", "QLinearConv", "QLinearMatMul", "QuantizeLinear"}
 """Not yet."""
-ON_THE_HOST = {
-    "ImageDecoder", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
-    "ai.onnx.ml.ArrayFeatureExtractor", "ai.onnx.ml.Binarizer", "ai.onnx.ml.CastMap",
-    "ai.onnx.ml.CategoryMapper", "ai.onnx.ml.DictVectorizer", "ai.onnx.ml.FeatureVectorizer",
-    "ai.onnx.ml.Imputer", "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.LinearClassifier",
-    "ai.onnx.ml.LinearRegressor", "ai.onnx.ml.Normalizer", "ai.onnx.ml.OneHotEncoder",
-    "ai.onnx.ml.SVMClassifier", "ai.onnx.ml.SVMRegressor", "ai.onnx.ml.Scaler", "ai.onnx.ml.TreeEnsemble",
-    "ai.onnx.ml.TreeEnsembleClassifier", "ai.onnx.ml.TreeEnsembleRegressor", "ai.onnx.ml.ZipMap",
-}  # fmt: skip
-"""Of texts, files, tables: not yet."""
-OPTIMIZERS = {f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")}
-"""Not yet."""
-MISSING = FUNCTIONS | QUANTISED | ON_THE_HOST | OPTIMIZERS
+MISSING = FUNCTIONS | QUANTISED

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.disturbances import EXACT, JITTERED, LINEAR
-from tests.fuzz.known import images, indices, norms, pointwise, products, quantization, reductions, windows
+from tests.fuzz.known import (
+    images,
+    indices,
+    norms,
+    pointwise,
+    products,
+    quantization,
+    reductions,
+    strings,
+    windows,
+)
 from tests.fuzz.known.conditions import ONNX, ORT, Freedom, is_double, is_half, is_whole, overflows_half
 from tests.fuzz.tensors import Array
 from vkml.ir import Node, dtypes
@@ -52,6 +62,7 @@ FREEDOMS: tuple[Freedom, ...] = (
     *pointwise.FREEDOMS,
     *norms.FREEDOMS,
     *reductions.FREEDOMS,
+    *strings.FREEDOMS,
     *indices.FREEDOMS,
     *products.FREEDOMS,
     *quantization.FREEDOMS,

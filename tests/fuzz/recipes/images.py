@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import numpy as np
+from PIL import Image
 
 from tests.fuzz.graphs import GraphBuilder, Skip, Value, codes_of
 from tests.fuzz.recipes.registry import data_input, recipe
@@ -174,3 +176,12 @@ def max_roi_pool(build: GraphBuilder, op: str) -> None:
     rois = build.decided(np.concatenate([images, corners], 1), data.code)
     attributes = {"pooled_shape": [build.integer(1, 3), build.integer(1, 3)]}
     build.node(op, [data, rois], {**attributes, "spatial_scale": build.pick(None, 0.5)})
+
+
+@recipe("ImageDecoder")
+def decoder(build: GraphBuilder, op: str) -> None:
+    pixels = build.rng.integers(0, 256, (build.integer(1, 4), build.integer(1, 5), 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, build.pick("PNG", "BMP", "PPM"))
+    data = build.constant(np.frombuffer(file.getvalue(), np.uint8))
+    build.node(op, [data], {"pixel_format": build.pick("RGB", "BGR", "Grayscale")})
