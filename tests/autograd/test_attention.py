@@ -67,3 +67,20 @@ def test_causal(is_added: int, device_name: str) -> None:
 
 def test_half_floats(device_name: str) -> None:
     check_attention(inputs(), device_name, dtype=np.float16, second_order=False)
+
+
+def test_shared_heads_capped_scores_and_rows_that_see_nothing(device_name: str) -> None:
+    generator = np.random.default_rng(9)
+    given = [normal(generator, 2, 4, 3, 3), normal(generator, 2, 2, 4, 3), normal(generator, 2, 2, 4, 2)]
+    mask = generator.random((3, 4)) < 0.7
+    mask[1] = False
+    attributes = {"group": 2, "softcap": 1.5, "is_empty_zero": 1}
+    check_attention([*given, mask], device_name, attributes=attributes, second_order=False)
+
+
+def test_onnx_attention_through_its_steps() -> None:
+    generator = np.random.default_rng(10)
+    given: list[Any] = [normal(generator, 1, 3, 8), *(normal(generator, 1, 2, 4) for _ in range(2))]
+    given += [None, *(normal(generator, 1, 1, 2, 4) for _ in range(2))]
+    attributes = {"q_num_heads": 2, "kv_num_heads": 1, "is_causal": 1}
+    check("Attention", given, attributes, outputs=3, second_order=False)

@@ -74,11 +74,11 @@ CHOICES = frozenset(
 
 JITTERED = frozenset(
     """
-    BatchNormalization CumProd DeformConv Det DFT GlobalLpPool GridSample GroupNormalization GRU
-    InstanceNormalization
-    LayerNormalization LogSoftmax LpNormalization LpPool LRN LSTM MeanVarianceNormalization AffineGrid
-    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd RMSNormalization RNN RoiAlign STFT ScatterElements
-    ScatterND Softmax
+    AffineGrid Attention BatchNormalization CausalConvWithState CumProd DeformConv Det DFT GlobalLpPool
+    GridSample GroupNormalization GRU InstanceNormalization LayerNormalization LogSoftmax LpNormalization
+    LpPool LRN LSTM MeanVarianceNormalization NegativeLogLikelihoodLoss ReduceL2 ReduceLogSum
+    ReduceLogSumExp ReduceProd RMSNormalization RNN RoiAlign RotaryEmbedding ScatterElements ScatterND
+    Softmax STFT
     """.split()  # noqa: SIM905
 )
 """Formulas of many steps: their inputs are disturbed."""

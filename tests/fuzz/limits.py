@@ -182,6 +182,11 @@ LIMITS = (
         r"(LpPool|GlobalLpPool) node .*: p is -?\d+; it must be positive", "no norm; onnxruntime computes on"
     ),
     Limit(r"Scatter(Elements|ND) node .*: reduction .* is not one of", "onnxruntime takes any text for none"),
+    Limit(r"NegativeLogLikelihoodLoss node .*: reduction is", "onnxruntime takes any text for a sum"),
+    Limit(
+        r"NegativeLogLikelihoodLoss node .*: (labels must be|there must be a weight)",
+        "onnxruntime reads what broadcasts or is there, of shapes that ONNX does not allow",
+    ),
     Limit(
         r"Erf node .*: element type u?int\d+ is not", "of opset 9 only: no word on how results are rounded"
     ),

@@ -79,3 +79,18 @@ def test_a_label_that_is_no_class(device_name: str, label: int) -> None:
     )
     with pytest.raises(IndexOutOfRange):
         loss.numpy()
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_a_loss_of_logarithms_knows_no_other_class(label: int) -> None:
+    from vkml.ir import Node
+    from vkml.ir.operator import REGISTRY
+
+    operator = REGISTRY["", "NegativeLogLikelihoodLoss"]
+    attributes = {"reduction": "sum", "ignore_index": 2**40}
+    node = Node("NegativeLogLikelihoodLoss", ("x", "t"), ("y",), attributes, "loss")
+    logs = np.arange(8, dtype=np.float32).reshape(2, 4)
+    [found] = operator.evaluate(node, [logs, np.array([3, 1], np.int32)])
+    assert found == -(3 + 5)
+    with pytest.raises(IndexOutOfRange):
+        operator.evaluate(node, [logs, np.array([label, 1], np.int32)])

@@ -16,7 +16,7 @@ from vkml.engine.sketch import Sketch
 from vkml.ir import Graph, Known, Node, TensorType, Value, dtypes, find
 from vkml.ir.operator import REGISTRY
 from vkml.onnx import save_graph
-from vkml.passes import expand_attention, fuse_attention, remove_dead, simplify, specialise
+from vkml.passes import expand_steps, fuse_attention, remove_dead, simplify, specialise
 from vkml.passes.attention import Candidate
 
 Array = npt.NDArray[Any]
@@ -382,13 +382,17 @@ def test_the_cpu_computes_it_as_ever() -> None:
         {"is_key_transposed": 1, "is_mask_hiding": 1, "fill": -3.0},
         {"causal_offset": 2},
         {"causal_offset": 0, "fill": -7.0, "is_fill_added": 1},
+        {"group": 3, "softcap": 2.0, "is_empty_zero": 1},
+        {"group": 3, "causal_offset": -2, "is_empty_zero": 1},
     ],
 )
 def test_attention_that_no_kernel_takes_is_written_as_its_steps(attributes: dict[str, Any]) -> None:
     feed = {"q": normal(1, 2, 3, 5, 4), "k": normal(2, 2, 3, 6, 4), "v": normal(3, 2, 3, 6, 2)}
     if attributes.get("is_key_transposed"):
         feed["k"] = feed["k"].swapaxes(-1, -2)
-    if "causal_offset" not in attributes:
+    if attributes.get("group"):
+        feed["k"], feed["v"] = feed["k"][:, :1], feed["v"][:, :1]
+    if "causal_offset" not in attributes or attributes.get("group"):
         feed["mask"] = np.random.default_rng(4).random((5, 6)) < 0.7
     feed["bias"] = normal(5, 3, 1, 6).astype(np.float16)
     names = [name if name in feed else "" for name in ("q", "k", "v", "mask", "bias")]
@@ -398,8 +402,8 @@ def test_attention_that_no_kernel_takes_is_written_as_its_steps(attributes: dict
     types["y"] = TensorType(dtypes.FLOAT32, (2, 3, 5, 2))
     inputs = tuple(Value(name, types[name]) for name in feed)
     graph = Graph(inputs, (Value("y", types["y"]),), (node,), {}, types)
-    assert expand_attention(graph, lambda nodes: {node.key for node in nodes}).nodes == (node,)
-    steps = expand_attention(graph, lambda nodes: ())
+    assert expand_steps(graph, lambda graph, nodes: {node.key for node in nodes}).nodes == (node,)
+    steps = expand_steps(graph, lambda graph, nodes: ())
     assert "Attention" not in {node.op for node in steps.nodes}
     [found], [expected] = evaluate(steps, feed), evaluate(graph, feed)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -33,7 +33,6 @@ from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.donation import donations
 from vkml.lowering.vulkan import Piece, lower, refusals
 from vkml.passes import (
-    expand_attention,
     expand_steps,
     fuse,
     fuse_attention,
@@ -529,11 +528,9 @@ def _make_plan(
         graph = graph if simplified is graph else remove_dead(simplified)
     if sizes is None and _stays_on_host(graph, placement):
         placement = replace(placement, sites=())
-    graph = expand_attention(graph, lambda found: _with_kernels(found, graph, placement))
-    if placement.sites:  # the CPU has `evaluate`
-        stepwise = expand_steps(graph, lambda graph, found: _with_kernels(found, graph, placement))
-        # What a step does not read, as of a tensor without elements, nobody may.
-        graph = graph if stepwise is graph else remove_dead(stepwise)
+    graph = expand_steps(
+        graph, lambda graph, found: _with_kernels(found, graph, placement), on_host=not placement.sites
+    )
     places = place(graph, placement)
     device_of, fallbacks = places.device_of, tuple(places.fallbacks)
     misplaced = places.displaced if placement.takes_cpu else fallbacks

@@ -17,7 +17,7 @@ from vkml.exporting.arguments import Argument, filled, named_arguments, named_re
 from vkml.exporting.graphs import graph_of
 from vkml.exporting.opsets import OLDEST
 from vkml.exporting.recording import record
-from vkml.exporting.shapes import described, triangle, with_stated_sizes
+from vkml.exporting.shapes import described, with_stated_sizes
 from vkml.exporting.sizes import ClosedSizes, Dim, OpenSizes, stated_sizes
 from vkml.exporting.standard import written_in_standard
 from vkml.exporting.tidying import tidied
@@ -27,7 +27,7 @@ from vkml.nn.module import Module
 from vkml.nn.onnx import BUFFERS
 from vkml.onnx import save_graph
 from vkml.ops.upgrading import NEWEST
-from vkml.passes.attention_steps import expand_attention
+from vkml.passes import expand_steps
 from vkml.tensors.backward import compute
 from vkml.tracing import Traced
 from vkml.tracing.value import tensor_type
@@ -207,7 +207,7 @@ def _graph(
             )
     label = type(owner).__name__ if owner is not None else getattr(module, "__name__", "graph")
     graph, stated = graph_of(inputs, outputs, seen.states, seen.scopes, label)
-    graph = expand_attention(graph, lambda nodes: (), triangle)
+    graph = expand_steps(graph, lambda graph, nodes: (), on_host=True)
     graph, needed = written_in_standard(graph, opset)
     graph = tidied(with_stated_sizes(graph), needed, stated)
     learned = set() if owner is None else {name for name, _ in owner.named_parameters()}

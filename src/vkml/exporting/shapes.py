@@ -10,25 +10,8 @@ import numpy as np
 
 from vkml.exporting.sizes import OpenSizes
 from vkml.ir import Graph, Node, TensorType, Value, dtypes
-from vkml.ir.size import Atom, Size, Symbol, Terms, array_of, is_same, least_value
-from vkml.passes.attention_steps import constant_triangle
+from vkml.ir.size import Atom, Size, Symbol, Terms, is_same, least_value
 from vkml.passes.rewriting import Rewriting
-
-
-def triangle(to: Rewriting, scores: str, offset: int) -> str:
-    """Which scores of each row a causal attention keeps, where there may be any number of them."""
-    if not any(isinstance(size, Size) for size in to.types[scores].dims[-2:]):
-        return constant_triangle(to, scores, offset)
-    places = [_positions(to, size) for size in to.types[scores].dims[-2:]]
-    last = to.apply("Add", [places[0], to.constant(offset, dtypes.INT64)])
-    rows = to.apply("Unsqueeze", [last, to.constant([1], dtypes.INT64)])
-    return to.apply("LessOrEqual", [places[1], rows])
-
-
-def _positions(to: Rewriting, size: int | Size) -> str:
-    """0, 1, 2, … below a size."""
-    ends = [0, size, 1]
-    return to.apply("Range", [to.constant(array_of([end], ()), dtypes.INT64) for end in ends])
 
 
 def with_stated_sizes(graph: Graph) -> Graph:

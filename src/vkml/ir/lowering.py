@@ -189,6 +189,8 @@ class Lowering(Protocol[V]):
         fill: float,
         bias: V | None,
         causal: tuple[int, float, bool] | None,
+        softcap: float = 0.0,
+        is_empty_zero: bool = False,
     ) -> list[V]:
         """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns).
 
@@ -203,6 +205,8 @@ class Lowering(Protocol[V]):
             bias: floats that are added then.
             causal: the offset of the last key that the first row sees; what the scores of other keys are, or
                 are added; and whether they are added.
+            softcap: what tanh brings scaled scores below; 0 for none.
+            is_empty_zero: whether a row that sees nothing is zero, not NaN.
         """
         ...
 

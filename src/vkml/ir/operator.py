@@ -107,6 +107,8 @@ class Operator:
     neutral_elements: Mapping[int, float] = {}
     """For operators of two inputs: which of them may be a number that leaves the other as it is → that
     number, its sign included: -0 is neutral for Add, 0 is not, for it makes 0 of -0."""
+    is_stepwise: ClassVar[bool] = False
+    """Whether its `steps` stand for it on the CPU, too, where no kernel takes it as a whole."""
     internal_attributes: ClassVar[frozenset[str]] = frozenset()
     """Attributes that only rewrites give to nodes; no model may, they say what vkml has found out."""
     retyped_attributes: ClassVar[frozenset[str]] = frozenset()
@@ -206,7 +208,7 @@ class Operator:
         """
         return None
 
-    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
         """The outputs, written in other operators: how a node runs on devices that have no kernel for it.
 
         Its gradient is that of these operators where it states none. Each result is made by an operator that
@@ -218,7 +220,7 @@ class Operator:
             inputs: of the node; `elements_of` knows those of `value_inputs`.
 
         Returns:
-            The outputs; None where a node has no such form.
+            The outputs, None in the place of one that is not wanted; None where a node has no such form.
         """
         return None
 
@@ -284,7 +286,7 @@ class Operator:
         """
         if type(self).steps is not Operator.steps:
 
-            def stepwise() -> Sequence[T]:
+            def stepwise() -> Sequence[T | None]:
                 made = self.steps(build, node, inputs)
                 if made is None:
                     raise NotDifferentiable("it has no form in other operators for what it is given here")

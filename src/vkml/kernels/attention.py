@@ -60,7 +60,9 @@ class Attention:
     bias: View | None = None
     """Floats that are added then, likewise."""
     causal: Causal | None = None
-    """Instead of mask and bias."""
+    """Beside mask and bias only where it hides by -infinity."""
+    softcap: float = 0.0
+    """What tanh brings scaled scores below, before mask and bias; 0 for none."""
     is_empty_zero: bool = False
     """Whether a row that sees nothing becomes zeros, not NaN."""
     logs: View | None = None
@@ -72,7 +74,8 @@ class Attention:
 
     @property
     def has_mask(self) -> bool:
-        return self.mask is not None or self.bias is not None
+        """Whether scores become others in a way of their own."""
+        return self.mask is not None or self.bias is not None or self.softcap != 0
 
     @property
     def group(self) -> int:
@@ -112,10 +115,13 @@ def refusal(target: Target, given: Attention) -> str:
         return f"heads of {head_size} columns"
     if not given.has_floats and head_size % 8:
         return f"float16 heads of {head_size} columns"
-    if given.causal is not None and (
-        given.has_mask or not (given.has_floats or given.causal.fill == -math.inf)
-    ):
-        return "a causal mask beside others"
+    if given.causal is not None and given.causal.fill != -math.inf:
+        if given.has_mask:
+            return "a causal mask of finite numbers beside others"
+        if not given.has_floats:
+            return "a causal mask of finite numbers"
+    if not (given.softcap >= 0 and math.isfinite(given.softcap)):
+        return f"scores below {given.softcap}"
     if not (given.scale > 0 and math.isfinite(given.scale)):
         return f"a scale of {given.scale}"
     if given.k.shape[2] == 0:
@@ -326,6 +332,10 @@ def _adjusted(writer: KernelWriter, given: Attention) -> str:
         "    row = min(row, QUERY_ROWS - 1);",
         "    key = min(key, KEY_ROWS - 1);",
     ]
+    if given.softcap:
+        lines.append(
+            f"    score = hyperbolic_tangent(score / {_float(given.softcap)}) * {_float(given.softcap)};"
+        )
     for view, form in ((given.mask, "mask"), (given.bias, "bias")):
         if view is None:
             continue

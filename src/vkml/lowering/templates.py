@@ -50,6 +50,8 @@ class Templates:
         fill: float,
         bias: View | None,
         causal: tuple[int, float, bool] | None,
+        softcap: float = 0.0,
+        is_empty_zero: bool = False,
     ) -> list[View]:
         """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns)."""
         raise self._lacks("attention in one step")

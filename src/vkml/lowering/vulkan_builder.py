@@ -188,9 +188,13 @@ class VulkanBuilder(Builder[Dispatch]):
         fill: float,
         bias: View | None,
         causal: tuple[int, float, bool] | None,
+        softcap: float = 0.0,
+        is_empty_zero: bool = False,
     ) -> list[View]:
         known = None if causal is None else attention.Causal(*causal)
-        given = attention.Attention(q, k, v, scale, mask, keeps, fill, bias, known)
+        given = attention.Attention(
+            q, k, v, scale, mask, keeps, fill, bias, known, softcap=softcap, is_empty_zero=is_empty_zero
+        )
         return attention.launch(self, given, self.result())
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:

@@ -13,7 +13,8 @@ from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
-from vkml.ops.attention_gradients import AttentionScores, attention_gradients
+from vkml.ops.attention_gradients import attention_gradients
+from vkml.ops.attention_steps import AttentionScores, attention_steps
 from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
 from vkml.ops.matmul import MatMulGeometry, matmul_geometry
 from vkml.ops.pointwise import widened
@@ -33,6 +34,16 @@ def attention_geometry(
             f"and {list(v)}"
         )
     transposed = k if node.attributes["is_key_transposed"] else (*k[:-2], k[-1], k[-2])
+    group = node.attributes["group"]
+    if group != 1:
+        if min(len(q), len(k), len(v)) < 3:
+            raise ShapeError(f"{node.label}: heads that are shared are an axis of queries, keys and values")
+        transposed, v = ((*dims[:-3], dims[-3] * group, *dims[-2:]) for dims in (transposed, v))
+        if not q[-3] == transposed[-3] == v[-3]:
+            raise ShapeError(
+                f"{node.label}: {q[-3]} heads of queries, {group} of which share one of keys and values, do "
+                f"not fit the shapes {list(k)} and {list(v)}"
+            )
     scores = matmul_geometry(node, q, transposed)
     return scores, matmul_geometry(node, scores.output, v)
 
@@ -43,22 +54,29 @@ class Attention(Operator):
 
     Inputs: queries [..., m, d], keys [..., n, d] ([..., d, n] where `is_key_transposed`), values [..., n, e],
     batches broadcasting; optionally a mask of truth values and a bias, which broadcast to the scores
-    [..., m, n]. A score is scaled, becomes `fill` where the mask is false (true, where `is_mask_hiding`), and
-    has the bias added. Where there is a `causal_offset`, row r keeps the scores of the keys up to r +
-    `causal_offset` only: others become `fill`, or with `is_fill_added` have it added.
+    [..., m, n]. `group` heads of queries, the third axis from the end, share one of keys and values.
+
+    A score is scaled, brought between ±`softcap` by tanh where that is not 0, becomes `fill` where the mask
+    is false (true, where `is_mask_hiding`), or with `is_fill_added` has it added, and has the bias added.
+    Where there is a `causal_offset`, row r keeps the scores of the keys up to r + `causal_offset` only. A row
+    all of whose scores are -infinity is zero where `is_empty_zero`, else NaN.
     """
 
     domain = "vkml"
     inputs = (3, 5)
     attributes = {
         "scale": 1.0,
+        "softcap": 0.0,
+        "group": 1,
         "is_key_transposed": 0,
         "is_mask_hiding": 0,
         "is_fill_added": 0,
+        "is_empty_zero": 0,
         "fill": float("-inf"),
         "causal_offset": OPTIONAL,
     }
     is_anchor = True
+    is_stepwise = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         q, k, v = (required(node, inputs, index) for index in range(3))
@@ -85,20 +103,38 @@ class Attention(Operator):
         attributes = node.attributes
         if not attributes["is_key_transposed"]:
             k = k.swapaxes(-1, -2)
+        if attributes["group"] != 1:
+            k, v = (np.repeat(x, attributes["group"], axis=-3) for x in (k, v))
         with np.errstate(all="ignore"):
             scores = np.matmul(q, k) * q.dtype.type(attributes["scale"])
+            if attributes["softcap"]:
+                cap = scores.dtype.type(attributes["softcap"])
+                scores = np.tanh(scores / cap) * cap
             fill = scores.dtype.type(attributes["fill"])
+            keeps: Array | None = mask
+            if mask is not None and attributes["is_mask_hiding"]:
+                keeps = ~mask
             if attributes["causal_offset"] is not None:
-                mask = np.tri(scores.shape[-2], scores.shape[-1], attributes["causal_offset"], dtype=np.bool_)
-            if mask is not None:
-                keeps = ~mask if attributes["is_mask_hiding"] else mask
+                rows, columns = scores.shape[-2:]
+                triangle = np.tri(rows, columns, attributes["causal_offset"], dtype=np.bool_)
+                keeps = triangle if keeps is None else keeps & triangle
+            if keeps is not None:
                 scores = np.where(keeps, scores, scores + fill if attributes["is_fill_added"] else fill)
             if bias is not None:
                 scores = scores + bias.astype(scores.dtype)
-            scores = scores - scores.max(axis=-1, keepdims=True)
-            weights = np.exp(scores)
+            largest = scores.max(axis=-1, keepdims=True)
+            weights = np.exp(scores - largest)
             weights /= weights.sum(axis=-1, keepdims=True)
+            if attributes["is_empty_zero"]:
+                weights = np.where(largest == -np.inf, weights.dtype.type(0), weights)
             return [np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
+        q, k, v = (present(inputs, index) for index in range(3))
+        made = attention_steps(
+            build, AttentionScores.of(node.attributes), q, k, v, optional(inputs, 3), optional(inputs, 4)
+        )
+        return [made.results]
 
     def vjp(
         self,
@@ -109,17 +145,13 @@ class Attention(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
+        how = AttentionScores.of(node.attributes)
+        if how.softcap or how.group != 1 or how.is_empty_zero:
+            return super().vjp(build, node, inputs, outputs, cotangents, needed)
         q, k, v = (present(inputs, index) for index in range(3))
         return attention_gradients(
             build,
-            AttentionScores(
-                scale=node.attributes["scale"],
-                is_key_transposed=bool(node.attributes["is_key_transposed"]),
-                is_mask_hiding=bool(node.attributes["is_mask_hiding"]),
-                is_fill_added=bool(node.attributes["is_fill_added"]),
-                fill=node.attributes["fill"],
-                causal_offset=node.attributes["causal_offset"],
-            ),
+            how,
             (q, k, v, optional(inputs, 3), optional(inputs, 4)),
             outputs[0],
             present(cotangents, 0),
@@ -138,9 +170,11 @@ class Attention(Operator):
             raise CannotLower(f"attention over {len(results.batch)} axes of batches")
         batch = (1,) * (2 - len(results.batch)) + tuple(results.batch)
 
-        def heads(view: V, rows: int, columns: int) -> V:
+        group = attributes["group"]
+
+        def heads(view: V, rows: int, columns: int, sharing: int = 1) -> V:
             """A view as (batch, heads, rows, columns), broadcast."""
-            return view.expand((*batch, rows, columns))
+            return view.expand((batch[0], batch[1] // sharing, rows, columns))
 
         offset, fill = attributes["causal_offset"], attributes["fill"]
         is_added = bool(attributes["is_fill_added"])
@@ -148,12 +182,14 @@ class Attention(Operator):
             raise CannotLower("attention with numbers added where a mask says so")
         return build.attention(
             heads(q, scores.m, scores.k),
-            heads(k, scores.n, scores.k),
-            heads(v, scores.n, results.n),
+            heads(k, scores.n, scores.k, group),
+            heads(v, scores.n, results.n, group),
             scale=attributes["scale"],
             mask=None if mask is None else heads(mask, scores.m, scores.n),
             keeps=not attributes["is_mask_hiding"],
             fill=fill,
             bias=None if bias is None else heads(bias, scores.m, scores.n),
             causal=None if offset is None else (offset, fill, is_added),
+            softcap=attributes["softcap"],
+            is_empty_zero=bool(attributes["is_empty_zero"]),
         )

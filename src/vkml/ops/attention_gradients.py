@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from vkml.ir import scalar
 from vkml.ir.dtypes import BOOL
@@ -21,18 +18,7 @@ from vkml.ir.gradients import (
     widened,
 )
 from vkml.ir.scalar import arithmetic_type
-
-
-@dataclass(frozen=True)
-class AttentionScores:
-    """What becomes of the products of queries and keys; see `vkml.ops.attention.Attention`."""
-
-    scale: float
-    is_key_transposed: bool
-    is_mask_hiding: bool
-    is_fill_added: bool
-    fill: float
-    causal_offset: int | None
+from vkml.ops.attention_steps import AttentionScores, kept
 
 
 def attention_gradients(
@@ -64,7 +50,7 @@ def attention_gradients(
     if how.is_key_transposed:
         key = _flipped(build, key)
     scores = build.apply("MatMul", query, _flipped(build, key))
-    keeps = _kept(build, how, scores, mask)
+    keeps = kept(build, how, scores, mask)
     weights = build.apply("Softmax", _masked(build, how, scores, keeps, bias), axis=-1)
     found: list[T | None] = [None] * 5
     if needed[2]:
@@ -96,14 +82,6 @@ def _fitted(build: Emitter[T], x: T, original: T) -> T:
     """A cotangent of the shape and type of what it is of."""
     type_ = build.type_of(original)
     return converted(build, sum_to(build, x, type_.dims), type_.dtype)
-
-
-def _kept(build: Emitter[T], how: AttentionScores, scores: T, mask: T | None) -> T | None:
-    """Which scores stay what they are; None for all."""
-    if how.causal_offset is not None:
-        rows, columns = build.type_of(scores).dims[-2:]
-        return build.constant(np.tri(rows, columns, how.causal_offset, dtype=np.bool_), BOOL)
-    return build.apply("Not", mask) if mask is not None and how.is_mask_hiding else mask
 
 
 def _masked(build: Emitter[T], how: AttentionScores, scores: T, keeps: T | None, bias: T | None) -> T:

@@ -1,4 +1,4 @@
-"""SoftmaxCrossEntropyLoss: how little probability a softmax gives to the right classes."""
+"""Losses of classes: how little probability the right ones have been given."""
 
 from __future__ import annotations
 
@@ -27,21 +27,16 @@ from vkml.ir.types import Known, TensorType, static
 from vkml.ops import pointwise as elements
 from vkml.ops.checks import optional, present, require_dtype, required
 from vkml.ops.softmax import log_softmax
+from vkml.ops.stepwise import evaluate_steps
 
 _EXACT_CLASSES = 1 << 24
 """Up to here float32 has every class as a number."""
 
 
-@operator()
-class SoftmaxCrossEntropyLoss(Operator):
-    """-log softmax(scores)[label], weighted by class; none, the sum or the weighted mean of them.
-
-    Scores are [batch, classes, ...], labels [batch, ...]; those that equal `ignore_index` do not count. The
-    second output is log softmax(scores) along the classes.
-    """
+class _ClassLoss(Operator):
+    """What losses of classes have in common: scores are [batch, classes, ...], labels [batch, ...]."""
 
     inputs = (2, 3)
-    outputs = (1, 2)
     attributes = {"reduction": "mean", "ignore_index": None}
     attribute_types = {"ignore_index": INT}
 
@@ -63,6 +58,58 @@ class SoftmaxCrossEntropyLoss(Operator):
             raise ShapeError(f"{node.label}: there must be a weight of the scores' type for each class")
         loss = static(scores.dtype, wanted if node.attributes["reduction"] == "none" else ())
         return [loss, scores.type][: len(node.outputs)]
+
+
+@operator()
+class NegativeLogLikelihoodLoss(_ClassLoss):
+    """-logs[label], weighted by class; none, the sum or the weighted mean of them.
+
+    Labels that equal `ignore_index` do not count.
+    """
+
+    is_stepwise = True
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        return evaluate_steps(node, inputs)
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
+        logs, labels, weights = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        type_, row = build.type_of(logs), build.type_of(labels).dims
+        wide, code = arithmetic_type(type_.dtype), build.type_of(labels).dtype
+        ignored = _ignored(node)
+        if ignored is not None and not -(2 ** (code.bits - 1)) <= ignored < 2 ** (code.bits - 1):
+            ignored = None  # no label can be it
+        there, is_out = labels, None
+        if ignored is not None:
+            is_out = build.apply("Equal", labels, build.constant(ignored, code))
+            there = build.apply("Where", is_out, build.constant(0, code), labels)
+        # Counted from the end, a label would be a class: it is none.
+        is_negative = build.apply("Less", there, build.constant(0, code))
+        place = build.apply("Where", is_negative, build.constant(type_.dims[1], code), there)
+        place = reshaped(build, place, (row[0], 1, *row[1:]))
+        losses = reshaped(build, build.apply("GatherElements", logs, place, axis=1), row)
+        losses = build.apply("Neg", widened(build, losses))
+        factor = _factor(build, labels, weights, ignored, wide)
+        if weights is not None:
+            weight = build.apply("Gather", widened(build, weights), there, axis=0)
+            losses = build.apply("Mul", losses, weight)
+        if is_out is not None:
+            losses = build.apply("Where", is_out, build.constant(0, wide), losses)
+        if node.attributes["reduction"] != "none":
+            losses = summed(build, losses, range(len(row)))
+        if node.attributes["reduction"] == "mean":
+            losses = build.apply("Div", losses, _total(build, factor, wide, row))
+        return [converted(build, losses, type_.dtype)]
+
+
+@operator()
+class SoftmaxCrossEntropyLoss(_ClassLoss):
+    """-log softmax(scores)[label], weighted by class; none, the sum or the weighted mean of them.
+
+    Labels that equal `ignore_index` do not count. The second output is log softmax(scores) along the classes.
+    """
+
+    outputs = (1, 2)
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         scores, labels, weights = present(inputs, 0), present(inputs, 1), optional(inputs, 2)

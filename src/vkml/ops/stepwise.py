@@ -20,7 +20,7 @@ def evaluate_steps(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
     """The outputs of a node, by NumPy."""
     made = find(node).steps(_EMITTER, node, inputs)
     assert made is not None, "there are steps for known sizes"
-    return [*made]
+    return [value for value in made[: len(node.outputs)] if value is not None]
 
 
 class _Evaluating(Emitter[Array]):

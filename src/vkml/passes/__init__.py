@@ -1,7 +1,6 @@
 """Graph → graph: each pass is a function that returns a new graph."""
 
 from vkml.passes.attention import fuse_attention
-from vkml.passes.attention_steps import expand_attention
 from vkml.passes.dead import remove_dead
 from vkml.passes.fuse import fuse
 from vkml.passes.normalise import normalise
@@ -10,7 +9,6 @@ from vkml.passes.simplify import simplify
 from vkml.passes.specialise import specialise
 
 __all__ = [
-    "expand_attention",
     "expand_steps",
     "fuse",
     "fuse_attention",

@@ -92,6 +92,9 @@ class _Finder:
         inputs = [scores.q, scores.k, v, scores.mask, scores.bias]
         attributes: dict[str, Any] = {
             "scale": scores.scale,
+            "softcap": 0.0,
+            "group": 1,
+            "is_empty_zero": 0,
             "is_key_transposed": 1,
             "is_mask_hiding": int(scores.is_mask_hiding),
             "is_fill_added": 0,

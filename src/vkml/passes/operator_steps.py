@@ -12,52 +12,61 @@ from vkml.ir import Constant, DType, Graph, Node, TensorType, find
 from vkml.ir.gradients import Emitter
 from vkml.ir.operator import Operator
 from vkml.ir.size import TooOpen
+from vkml.passes.dead import remove_dead
 from vkml.passes.rewriting import Rewriting
 
 _DEPTH = 8
 """Steps are written in steps of their own; more often than this nothing sensible is."""
 
 
-def expand_steps(graph: Graph, accepted: Callable[[Graph, Sequence[Node]], Collection[str]]) -> Graph:
+def expand_steps(
+    graph: Graph, accepted: Callable[[Graph, Sequence[Node]], Collection[str]], *, on_host: bool = False
+) -> Graph:
     """The graph without the nodes that no back end takes as they are, as far as their operators state steps.
 
     Args:
         graph: specialised, not fused.
         accepted: says of nodes of a graph which are taken as they are, by the names of their results.
+        on_host: whether only the CPU runs the graph, which computes others in one go by their `evaluate`.
     """
+
+    def has_steps(node: Node) -> bool:
+        return find(node).is_stepwise or (not on_host and type(find(node)).steps is not Operator.steps)
+
     kept: set[str] = set()
     for _ in range(_DEPTH):
-        found = [node for node in graph.nodes if node.key not in kept and _has_steps(node)]
+        found = [node for node in graph.nodes if node.key not in kept and has_steps(node)]
         if not found:
-            return graph
+            break
         kept.update(accepted(graph, found))
         steps = _Steps(graph)
         for node in graph.nodes:
-            if node.key in kept or not _has_steps(node) or not steps.expand(node):
+            if node.key in kept or not has_steps(node) or not steps.expand(node):
                 kept.add(node.key)
                 steps.nodes.append(node)
-        graph = steps.finish()
+        # Steps may make what nobody wants of this node.
+        graph = remove_dead(steps.finish())
     return graph
-
-
-def _has_steps(node: Node) -> bool:
-    return type(find(node)).steps is not Operator.steps
 
 
 class _Steps(Rewriting):
     def expand(self, node: Node) -> bool:
         """Adds the nodes that compute a node; False, having added none, where there are no such."""
         self.stem = node.name or node.key
+        self.within = node.within or node.label
         before = len(self.nodes)
         try:
             made = find(node).steps(_Emitter(self), node, [name or None for name in node.inputs])
         except TooOpen:
             made = None
+        finally:
+            self.within = ""
         if made is None:
             del self.nodes[before:]
             return False
         for name, wanted in zip(made, node.outputs, strict=False):
             if wanted:
+                assert name is not None, "a result that is wanted is made"
                 self._call(name, wanted, before)
         return True
 

@@ -27,6 +27,8 @@ class Rewriting:
         self.types.update((name, constant.type) for name, constant in graph.constants.items())
         self.stem = ""
         """What names of values and nodes that are made begin with."""
+        self.within = ""
+        """The label of the node in whose place those that are made stand."""
         self._graph = graph
         self._taken = value_names(graph)
 
@@ -56,7 +58,10 @@ class Rewriting:
     ) -> list[str]:
         """The outputs of an operator, which are called as `made` says."""
         version = 1 if domain else NEWEST
-        node = Node(op, tuple(inputs), tuple(made), attributes, made[0], domain, version)
+        given = tuple(inputs)
+        while given and not given[-1]:
+            given = given[:-1]
+        node = Node(op, given, tuple(made), attributes, made[0], domain, version, self.within)
         self.add(replace(node, attributes=normalise_attributes(node, find(node))))
         return [*made]
 

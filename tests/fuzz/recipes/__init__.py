@@ -19,6 +19,7 @@ for _family in (
     "recurrent",
     "quantization",
     "patterns",
+    "attention",
     "strings",
 ):
     importlib.import_module(f"tests.fuzz.recipes.{_family}")

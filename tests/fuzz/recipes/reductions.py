@@ -36,7 +36,7 @@ def rows(build: GraphBuilder, op: str) -> None:
     build.node(op, [data], {"axis": axis_of(build, data.rank) if build.chance(0.8) else None})
 
 
-@recipe("SoftmaxCrossEntropyLoss")
+@recipe("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 def cross_entropy(build: GraphBuilder, op: str) -> None:
     scores = data_input(build, op, 2)
     rows = (scores.dims[0], *scores.dims[2:])
@@ -46,7 +46,8 @@ def cross_entropy(build: GraphBuilder, op: str) -> None:
     weights = build.new(scores.code, scores.dims[1:2]) if build.chance(0.4) else None
     ignored = build.integer(-1, scores.dims[1]) if build.chance(0.5) else None
     attributes = {"reduction": build.pick(None, "none", "sum", "mean"), "ignore_index": ignored}
-    build.node(op, [scores, labels, weights], attributes, outputs=2 if build.chance(0.3) else 1)
+    has_logs = op == "SoftmaxCrossEntropyLoss" and build.chance(0.3)
+    build.node(op, [scores, labels, weights], attributes, outputs=2 if has_logs else 1)
 
 
 @recipe("LpNormalization")

@@ -51,8 +51,7 @@ def scaled_dot_product_attention(
         raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
     if not 0 <= dropout_p <= 1:
         raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
-    if enable_gqa:
-        key, value = (_shared(x, query) for x in (key, value))
+    group = _group(query, key, value) if enable_gqa else 1
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     seen = None
     if attn_mask is not None and attn_mask.dtype == dtypes.BOOL:
@@ -64,33 +63,32 @@ def scaled_dot_product_attention(
             raise RuntimeError(f"attn_mask is of bools or floats, not of {attn_mask.dtype.numpy_name}")
         attn_mask = attn_mask.to(query.dtype)
     if dropout_p > 0:
-        found = op.matmul(
-            dropout(attention_weights(query, key, attn_mask, is_causal, factor), dropout_p), value
-        )
+        key, value = (op.repeat_interleave(x, group, -3) if group > 1 else x for x in (key, value))
+        weights = attention_weights(query, key, attn_mask, is_causal, factor)
+        found = op.matmul(dropout(weights, dropout_p), value)
     else:
-        found = _fused(query, key, value, attn_mask, is_causal, factor)
+        found = _fused(query, key, value, attn_mask, is_causal, factor, group)
     return found if seen is None else op.where(seen, found, 0.0)
 
 
-def _shared(x: Tensor, query: Tensor) -> Tensor:
-    """Heads repeated for as many of queries as share one."""
-    if x.ndim < 3 or query.ndim < 3 or query.shape[-3] % x.shape[-3]:
+def _group(query: Tensor, *shared: Tensor) -> int:
+    """How many heads of queries share one of keys and values."""
+    heads = {x.shape[-3] if x.ndim > 2 else 0 for x in shared}
+    [count] = heads if len(heads) == 1 else [0]
+    if query.ndim < 3 or not count or query.shape[-3] % count:
+        shapes = " and ".join(str(list(x.shape)) for x in shared)
         raise RuntimeError(
-            f"enable_gqa: {list(query.shape)} queries do not share the heads of {list(x.shape)} evenly"
+            f"enable_gqa: {list(query.shape)} queries do not share the heads of {shapes} evenly"
         )
-    times = query.shape[-3] // x.shape[-3]
-    if times == 1:
-        return x
-    wide = op.expand(op.unsqueeze(x, -3), *x.shape[:-2], times, *x.shape[-2:])
-    return op.reshape(wide, *x.shape[:-3], query.shape[-3], *x.shape[-2:])
+    return int(query.shape[-3] // count)
 
 
 def _fused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float, group: int
 ) -> Tensor:
     given = [x.value for x in (query, key, value)]
     more = None if mask is None else mask.value
-    attributes = {"scale": scale, **({"causal_offset": 0} if is_causal else {})}
+    attributes = {"scale": scale, "group": group, **({"causal_offset": 0} if is_causal else {})}
     if mask is not None and mask.dtype == dtypes.BOOL:
         return Tensor(apply("Attention", *given, more, domain="vkml", **attributes))
     return Tensor(apply("Attention", *given, None, more, domain="vkml", **attributes))
