@@ -64,7 +64,7 @@ class Emitter(Protocol[T]):
 
     def pulled_back(
         self,
-        write: Callable[[], Sequence[T]],
+        write: Callable[[], Sequence[T | None]],
         inputs: Sequence[T | None],
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
@@ -72,7 +72,7 @@ class Emitter(Protocol[T]):
         """Cotangents of inputs by the operators that `write` applies to them.
 
         Args:
-            write: applies operators; its results are what the cotangents are of.
+            write: applies operators; its results are what the cotangents are of, None where there is none.
             inputs: what it reads.
             cotangents: of its results, None where one has none.
             needed: of each input, whether its cotangent is wanted.

@@ -194,7 +194,7 @@ class _Tracing(Emitter[Traced]):
 
     def pulled_back(
         self,
-        write: Callable[[], Sequence[Traced]],
+        write: Callable[[], Sequence[Traced | None]],
         inputs: Sequence[Traced | None],
         cotangents: Sequence[Traced | None],
         needed: Sequence[bool],
@@ -203,7 +203,8 @@ class _Tracing(Emitter[Traced]):
 
         with tracking(True):
             made = write()
-        known = [(x, incoming) for x, incoming in zip(made, cotangents, strict=False) if incoming is not None]
+        pairs = zip(made, cotangents, strict=False)
+        known = [(x, incoming) for x, incoming in pairs if x is not None and incoming is not None]
         wrt = [x for x, wanted in zip(inputs, needed, strict=True) if x is not None and wanted]
         ends = [x for x in inputs if x is not None]
         found = iter(gradients([x for x, _ in known], [incoming for _, incoming in known], wrt, ends=ends))
