@@ -19,8 +19,8 @@ TYPES = {
     dtypes.BFLOAT16: "tensor(bfloat16)", dtypes.FLOAT16: "tensor(float16)", dtypes.FLOAT64: "tensor(double)",
     dtypes.BOOL: "tensor(bool)", dtypes.INT32: "tensor(int32)",
 }  # fmt: skip
-SEMANTICS = {"GridSample", "GroupNormalization"}
-"""Operators that have been others before: modes by other names, factors of groups."""
+SEMANTICS = {"DFT", "GridSample", "GroupNormalization"}
+"""Operators that have been others before: an axis as an attribute, modes by other names, factors of groups."""
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ STRINGS = {
     "padding_mode": ["zeros", "border", "reflection"],
     "reduction": ["none", "add", "max"],
 }
-SELDOM_RIGHT = {"ConvTranspose", "Compress", "AffineGrid", "RoiAlign", "Col2Im", "MaxUnpool"}
+SELDOM_RIGHT = {"ConvTranspose", "Compress", "AffineGrid", "RoiAlign", "Col2Im", "ConvInteger", "MaxUnpool"}
 """Whose shapes fit together by chance too seldom; their own tests show right cases."""
 TYPES = [np.float32] * 6 + [np.int64] * 6 + [np.float16, np.int32, np.uint8, np.int8, np.bool_]
 

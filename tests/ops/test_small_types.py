@@ -31,6 +31,8 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
+ELSEWHERE = {"BitCast", "Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Shape", "Size"}
+"""What makes elements of another type of them."""
 MOVEMENTS: dict[str, tuple[list[tuple[int, ...] | Array], dict[str, Any]]] = {
     "CenterCropPad": ([(3, 4), ints(5, 2)], {}),
     "Compress": ([(3, 4), np.array([True, False, True])], {"axis": 0}),
@@ -80,7 +82,7 @@ def test_elements_are_moved_whatever_they_are(op: str, dtype: DType) -> None:
 
 def test_every_operator_that_may_move_small_types_is_tested() -> None:
     for (domain, op), spec in REGISTRY.items():
-        if domain or op in ("Cast", "CastLike", "Shape", "Size") or not defs.has(op) or spec.stands_alone:
+        if domain or op in ELSEWHERE or not defs.has(op) or spec.stands_alone:
             continue  # what stands alone hands whole values on
         schema = defs.get_schema(op)
         if not schema.inputs:
@@ -146,6 +148,11 @@ COMPUTATIONS: dict[str, tuple[list[tuple[int, ...] | Array | None], dict[str, An
     "ConvTranspose": ([IMAGE, KERNEL, VECTOR], {}),
     "CumProd": ([(3, 4), np.array(0)], {}),
     "CumSum": ([(3, 4), np.array(0)], {}),
+    "Attention": ([(1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8)], {}),
+    "CausalConvWithState": ([(1, 3, 6), (3, 1, 4)], {}),
+    "DFT": ([(1, 8, 1), None, ints(1)[0]], {}),
+    "DeformConv": ([IMAGE, (4, 4, 3, 3), (2, 18, 4, 3)], {}),
+    "Det": ([(2, 3, 3)], {}),
     "Einsum": ([(3, 4), (4, 2)], {"equation": "ij,jk->ik"}),
     "GRU": ([(3, 2, 4), (1, 15, 4), (1, 15, 5)], {"hidden_size": 5}),
     "Gemm": ([(3, 4), (4, 2), (2,)], {"alpha": 0.5}),
@@ -158,14 +165,17 @@ COMPUTATIONS: dict[str, tuple[list[tuple[int, ...] | Array | None], dict[str, An
     "LpPool": ([IMAGE], {"kernel_shape": (2, 2)}),
     "MatMul": ([(2, 3, 4), (4, 5)], {}),
     "MaxPool": ([IMAGE], {"kernel_shape": (2, 2)}),
+    "MaxRoiPool": ([IMAGE, np.array([[0, 0, 0, 3, 3]], BFLOAT16)], {"pooled_shape": (2, 2)}),
     "MaxUnpool": ([(1, 1, 1, 2), np.array([[[[1, 5]]]])], {"kernel_shape": (2, 2)}),
     "MeanVarianceNormalization": ([IMAGE], {}),
     "Mod": ([(3, 4), (3, 4)], {"fmod": 1}),
+    "NegativeLogLikelihoodLoss": ([(3, 4), ints(1, 0, 3)], {}),
     "RNN": ([(3, 2, 4), (1, 5, 4), (1, 5, 5)], {"hidden_size": 5}),
     "RMSNormalization": ([(3, 4), VECTOR], {}),
     "Range": ([np.array(1, BFLOAT16), np.array(9, BFLOAT16), np.array(0.75, BFLOAT16)], {}),
     "Resize": ([IMAGE, None, np.array([1, 1, 2, 0.5], np.float32)], {"mode": "linear"}),
     "RoiAlign": ([IMAGE, np.array([[0, 0, 3, 3]], BFLOAT16), ints(1)], {}),
+    "STFT": ([(1, 16, 1), ints(4)[0], (8,)], {}),
     "ScatterElements": ([(3, 4), np.array([[0, 0, 1, 1]]), (1, 4)], {"reduction": "add", "axis": 1}),
     "ScatterND": ([(3, 4), np.array([[0], [0]]), (2, 4)], {"reduction": "mul"}),
     "TopK": ([(3, 40), ints(4)], {}),
@@ -181,7 +191,10 @@ def takes_bfloat16(op: str) -> bool:
     return any("tensor(bfloat16)" in types for types in allowed)
 
 
-ALIKE = {*MOVEMENTS, "Cast", "CastLike", "Dropout", "EyeLike", "Shape", "Size"}
+DRAWN = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
+ROUNDED_STEPS = {"RotaryEmbedding"}
+"""Each step of ONNX's own body is rounded."""
+ALIKE = {*MOVEMENTS, *ELSEWHERE, *DRAWN, *ROUNDED_STEPS, "EyeLike"}
 """What moves elements, or is tested elsewhere."""
 COMPUTING = [
     op

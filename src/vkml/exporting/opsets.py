@@ -11,8 +11,10 @@ OLDEST = 18
 """The oldest opset that is written: from it on reductions take their axes as an input, as the newest do."""
 
 _OPERATORS = {
-    "AffineGrid": 20, "CumProd": 26, "Gelu": 20, "GridSample": 20, "GroupNormalization": 21,
-    "RMSNormalization": 23, "Swish": 24, "TensorScatter": 24,
+    "AffineGrid": 20, "Attention": 23, "BitCast": 26, "CausalConvWithState": 27, "CumProd": 26, "DFT": 20,
+    "DeformConv": 19, "Gelu": 20, "GridSample": 20, "GroupNormalization": 21, "ImageDecoder": 20,
+    "RMSNormalization": 23, "RegexFullMatch": 20, "RotaryEmbedding": 23, "StringConcat": 20,
+    "StringSplit": 20, "Swish": 24, "TensorScatter": 24,
 }  # fmt: skip
 """Operators that are younger, or have been others before."""
 
@@ -20,7 +22,9 @@ _ATTRIBUTES: Mapping[str, Mapping[str, int]] = {
     "AveragePool": {"dilations": 19},
     "Cast": {"saturate": 19, "round_mode": 24},
     "CastLike": {"saturate": 19, "round_mode": 24},
+    "DequantizeLinear": {"block_size": 21, "output_dtype": 23},
     "GroupNormalization": {"stash_type": 21},
+    "QuantizeLinear": {"saturate": 19, "block_size": 21, "output_dtype": 21, "precision": 23},
     "Range": {"stash_type": 27},
     "SpaceToDepth": {"mode": 28},
 }
@@ -33,20 +37,21 @@ _VALUES: Mapping[str, tuple[str, str, int]] = {
 _BFLOAT16 = {
     **dict.fromkeys(
         (
-            "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "Conv", "ConvTranspose", "Cos",
-            "Cosh", "Elu", "EyeLike", "GRU", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
+            "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "Bernoulli", "Conv",
+            "ConvTranspose", "Cos", "Cosh", "Det", "Elu", "EyeLike", "GRU", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
             "GridSample", "HardSigmoid", "HardSwish", "InstanceNormalization", "LSTM", "LpNormalization",
-            "LpPool", "MaxPool", "MaxUnpool", "Mish", "RNN", "RoiAlign", "Round", "Selu", "Sin", "Sinh",
+            "LpPool", "MaxPool", "MaxRoiPool", "MaxUnpool", "Mish", "Multinomial", "NegativeLogLikelihoodLoss",
+            "RNN", "RandomNormalLike", "RandomUniformLike", "RoiAlign", "Round", "Selu", "Sin", "Sinh",
             "Softplus", "Softsign", "Tan", "ThresholdedRelu",
         ),
         22,
     ),
-    "ConstantOfShape": 20, "IsInf": 20, "SplitToSequence": 24, "TopK": 24, "Range": 27, "Celu": 28,
+    "ConstantOfShape": 20, "IsInf": 20, "QuantizeLinear": 19, "SplitToSequence": 24, "TopK": 24, "Range": 27, "Celu": 28,
     "Compress": 28, "Einsum": 28, "OneHot": 28, "ReverseSequence": 28, "Unique": 28,
 }  # fmt: skip
 _TYPES: Mapping[DType, Mapping[str, int]] = {
     dtypes.BFLOAT16: _BFLOAT16,
-    dtypes.FLOAT16: {"IsInf": 20, "Range": 27, "Celu": 28},
+    dtypes.FLOAT16: {"IsInf": 20, "QuantizeLinear": 19, "Range": 27, "Celu": 28},
     dtypes.FLOAT64: {"Celu": 28},
     dtypes.BOOL: {"ReduceMax": 20, "ReduceMin": 20},
     **{dtype: {"BitShift": 28} for dtype in (dtypes.INT8, dtypes.INT16, dtypes.INT32, dtypes.INT64)},
