@@ -20,7 +20,7 @@ TYPES = {
     dtypes.BOOL: "tensor(bool)", dtypes.INT32: "tensor(int32)",
 }  # fmt: skip
 SEMANTICS = {"DFT", "GridSample", "GroupNormalization"}
-"""Operators that have been others before: an axis as an attribute, modes by other names, factors of groups."""
+"""Operators that have been others before: axes as attributes, modes by other names, factors of groups."""
 
 
 @pytest.fixture(scope="module")

@@ -38,16 +38,17 @@ _BFLOAT16 = {
     **dict.fromkeys(
         (
             "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "Bernoulli", "Conv",
-            "ConvTranspose", "Cos", "Cosh", "Det", "Elu", "EyeLike", "GRU", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
-            "GridSample", "HardSigmoid", "HardSwish", "InstanceNormalization", "LSTM", "LpNormalization",
-            "LpPool", "MaxPool", "MaxRoiPool", "MaxUnpool", "Mish", "Multinomial", "NegativeLogLikelihoodLoss",
-            "RNN", "RandomNormalLike", "RandomUniformLike", "RoiAlign", "Round", "Selu", "Sin", "Sinh",
-            "Softplus", "Softsign", "Tan", "ThresholdedRelu",
+            "ConvTranspose", "Cos", "Cosh", "Det", "Elu", "EyeLike", "GRU", "GlobalAveragePool",
+            "GlobalLpPool", "GlobalMaxPool", "GridSample", "HardSigmoid", "HardSwish",
+            "InstanceNormalization", "LSTM", "LpNormalization", "LpPool", "MaxPool", "MaxRoiPool",
+            "MaxUnpool", "Mish", "Multinomial", "NegativeLogLikelihoodLoss", "RNN", "RandomNormalLike",
+            "RandomUniformLike", "RoiAlign", "Round", "Selu", "Sin", "Sinh", "Softplus", "Softsign", "Tan",
+            "ThresholdedRelu",
         ),
         22,
     ),
-    "ConstantOfShape": 20, "IsInf": 20, "QuantizeLinear": 19, "SplitToSequence": 24, "TopK": 24, "Range": 27, "Celu": 28,
-    "Compress": 28, "Einsum": 28, "OneHot": 28, "ReverseSequence": 28, "Unique": 28,
+    "ConstantOfShape": 20, "IsInf": 20, "QuantizeLinear": 19, "SplitToSequence": 24, "TopK": 24, "Range": 27,
+    "Celu": 28, "Compress": 28, "Einsum": 28, "OneHot": 28, "ReverseSequence": 28, "Unique": 28,
 }  # fmt: skip
 _TYPES: Mapping[DType, Mapping[str, int]] = {
     dtypes.BFLOAT16: _BFLOAT16,
