@@ -18,14 +18,14 @@ from vkml.tensors import operations as op
 from vkml.tensors.backward import compute, run_backward
 from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
+from vkml.tensors.in_place import InPlace
 from vkml.tensors.indexing import read, write
 from vkml.tensors.methods import Operations
 from vkml.tensors.moving import joined_to
-from vkml.tensors.operands import filled, value_as
 from vkml.tensors.printing import text_of
-from vkml.tensors.promotion import category, checked, default_complex, get_default_dtype
+from vkml.tensors.promotion import checked, default_complex, get_default_dtype
 from vkml.tensors.random_in_place import RandomInPlace
-from vkml.tensors.views import View
+from vkml.tensors.views import Untracked, View, untracked
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
 from vkml.tracing.meta import META, absent, is_meta
 from vkml.tracing.moves import moved, name_of
@@ -52,7 +52,7 @@ class Size(tuple[int, ...]):
         return f"vkml.Size({list(self)})"
 
 
-class Tensor(Operations, RandomInPlace):
+class Tensor(Operations, InPlace, RandomInPlace):
     """A tensor; made by `vkml.tensor`, `vkml.zeros`, … and by operations on others.
 
     Operations are recorded; they run, fused, when an element is looked at: by `numpy`, `item`, `print`, or by
@@ -120,6 +120,12 @@ class Tensor(Operations, RandomInPlace):
 
     def _write(self, value: Traced) -> Tensor:
         """Gives it other elements, of its type and shape; what it is a view of has them, too."""
+        root = self._root.value
+        if mode.tracks and root.tracks and self._is_untracked:
+            if not root.is_leaf:
+                raise NotDifferentiable("data of a tensor that was made of others is read only")
+            with tracking(False):
+                return self._write(value)
         if self._is_leaf_that_tracks and mode.tracks:
             raise NotDifferentiable(
                 "a leaf that requires grad is changed in place: do so under vkml.no_grad(), or on a clone()"
@@ -137,7 +143,7 @@ class Tensor(Operations, RandomInPlace):
         latest = captures.latest
         if latest is not None and id(self) not in latest.made:
             latest.written.setdefault(id(self), (self, self._traced))
-        self._replace(_alone(value) if self._traced.is_leaf else value)
+        self._replace(untracked(value) if self._traced.is_leaf else value)
 
     def _replace(self, value: Traced) -> None:
         """Gives it another value, and the part in gradients that it had."""
@@ -157,6 +163,11 @@ class Tensor(Operations, RandomInPlace):
     def _is_leaf_that_tracks(self) -> bool:
         value = self._root.value
         return value.is_leaf and value.tracks
+
+    @property
+    def _is_untracked(self) -> Flag:
+        """Whether it shows `data`, or a part of that."""
+        return self._base is not None and (isinstance(self._view, Untracked) or self._base._is_untracked)
 
     def _shown(self, view: View) -> Tensor:
         """A view of it."""
@@ -413,7 +424,9 @@ class Tensor(Operations, RandomInPlace):
 
     def clone(self) -> Tensor:
         """A tensor of its own with the same elements, through which gradients flow."""
-        return Tensor(_alone(self.value)) if not self.value.tracks else Tensor(apply("Identity", self.value))
+        return (
+            Tensor(untracked(self.value)) if not self.value.tracks else Tensor(apply("Identity", self.value))
+        )
 
     def contiguous(self) -> Tensor:
         """Itself: elements lie in the order of the axes as far as anybody sees."""
@@ -499,55 +512,6 @@ class Tensor(Operations, RandomInPlace):
         """Repeated to the shape of another."""
         return op.expand(self, *other.shape)
 
-    # -- in place -------------------------------------------------------------------------------------------
-
-    def _become(self, made: Tensor) -> Tensor:
-        """Takes the elements of another, which must fit."""
-        if made.shape != self.shape:
-            raise RuntimeError(f"the result has the shape {list(made.shape)}, the tensor {list(self.shape)}")
-        if category(made.dtype) > category(self.dtype):
-            raise RuntimeError(f"a result of {made.dtype.numpy_name} does not fit {self.dtype.numpy_name}")
-        return self._write(converted(EMITTER, made.value, self.dtype))
-
-    def add_(self, other: Any, *, alpha: Real = 1) -> Tensor:
-        """Adds to it."""
-        return self._become(op.add(self, other, alpha=alpha))
-
-    def sub_(self, other: Any, *, alpha: Real = 1) -> Tensor:
-        """Subtracts from it."""
-        return self._become(op.sub(self, other, alpha=alpha))
-
-    def mul_(self, other: Any) -> Tensor:
-        """Multiplies it."""
-        return self._become(op.mul(self, other))
-
-    def div_(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-        """Divides it."""
-        return self._become(op.div(self, other, rounding_mode=rounding_mode))
-
-    def lerp_(self, end: Tensor, weight: Any) -> Tensor:
-        """Moves it towards another."""
-        return self._become(op.lerp(self, end, weight))
-
-    def clamp_(self, min: Any = None, max: Any = None) -> Tensor:
-        """Limits it."""
-        return self._become(op.clamp(self, min, max))
-
-    def zero_(self) -> Tensor:
-        """Fills it with zeros."""
-        return self.fill_(0)
-
-    def fill_(self, value: Any) -> Tensor:
-        """Fills it with a number."""
-        return self._write(filled(value_as(value, self.dtype), self.shape))
-
-    def copy_(self, source: Any) -> Tensor:
-        """Takes the elements of another tensor, broadcast and converted."""
-        value = converted(EMITTER, value_as(source, self.dtype), self.dtype)
-        return self._write(filled(value, self.shape))
-
-    __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
-
     # -- gradients ------------------------------------------------------------------------------------------
 
     @property
@@ -569,11 +533,11 @@ class Tensor(Operations, RandomInPlace):
         if not is_on and not self.is_leaf:
             raise NotDifferentiable("only a leaf can stop to require grad; use detach()")
         if is_on and not value.tracks:
-            self._hold(_alone(value))
+            self._hold(untracked(value))
             self._traced.tracks = self._traced.is_leaf = True
             self._own()
         elif not is_on:
-            self._hold(_alone(value))
+            self._hold(untracked(value))
         return self
 
     @property
@@ -596,7 +560,7 @@ class Tensor(Operations, RandomInPlace):
         if not self.is_leaf:
             raise NotDifferentiable("only leaves can be copied deeply: use clone() or detach()")
         made = memo[id(self)] = type(self).__new__(type(self))
-        Tensor.__init__(made, _alone(self.value))
+        Tensor.__init__(made, untracked(self.value))
         if self.requires_grad:
             made.requires_grad_()
         made._grad = deepcopy(self._grad, memo)
@@ -605,11 +569,11 @@ class Tensor(Operations, RandomInPlace):
 
     def detach(self) -> Tensor:
         """The same elements, through which no gradient flows."""
-        return Tensor(_alone(self.value))
+        return Tensor(untracked(self.value))
 
     def detach_(self) -> Tensor:
         """Cuts it from what it was made of; returns it."""
-        self._hold(_alone(self.value))
+        self._hold(untracked(self.value))
         return self
 
     def retain_grad(self) -> None:
@@ -660,14 +624,6 @@ class Tensor(Operations, RandomInPlace):
             self._grad = found if before is None else Tensor(apply("Add", before.value, found.value))
         for hook in list(self.__dict__.get("_accumulated", {}).values()):
             hook.act(self)
-
-
-def _alone(value: Traced) -> Traced:
-    """The same elements without a history for gradients; in a capture still made of what is captured."""
-    if value.data is not None and not is_capturing():
-        return Traced(value.type, value.device, value.data)
-    with tracking(False):
-        return apply("Identity", value)
 
 
 def _there(value: Traced, device: Any) -> Traced:

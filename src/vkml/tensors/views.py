@@ -13,7 +13,7 @@ from vkml.ir.dtypes import INT64
 from vkml.ir.gradients import expanded, reshaped, transposed
 from vkml.tensors.capture import is_capturing
 from vkml.tracing import EMITTER, Traced, apply, constant, value_of
-from vkml.tracing.value import Kind, mode
+from vkml.tracing.value import Kind, mode, tracking
 
 MOST_AT_HAND = 1 << 14
 """Bytes of elements on the host of which parts are copied at once: planning an index takes a millisecond."""
@@ -49,6 +49,25 @@ class Reshaped:
         if elements is not None and base.dims != part.dims:
             return value_of(elements.reshape(base.dims).copy())
         return reshaped(EMITTER, part, base.dims)
+
+
+@dataclass(frozen=True)
+class Untracked:
+    """All elements, without what they were made of."""
+
+    def read(self, base: Traced) -> Traced:
+        return untracked(base)
+
+    def write(self, base: Traced, part: Traced) -> Traced:
+        return part
+
+
+def untracked(value: Traced) -> Traced:
+    """The same elements without a history for gradients; in a capture still made of what is captured."""
+    if value.data is not None and not is_capturing():
+        return Traced(value.type, value.device, value.data)
+    with tracking(False):
+        return apply("Identity", value)
 
 
 @dataclass(frozen=True)
