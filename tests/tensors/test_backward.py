@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,24 @@ def test_a_loss_comes_to_the_host_with_the_run(
         x.tolist()
     monkeypatch.undo()
     assert (x.detach() + loss.detach()).tolist() == [5.0, 5.0]
+
+
+def test_what_one_thread_cannot_compute_undoes_nothing_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vkml.tensors import backward
+
+    layer = vkml.nn.BatchNorm1d(2)
+    layer(vkml.tensor([[1.0, 2.0], [3.0, 6.0]]))  # its statistics are computed with what comes next
+
+    def fail(*given: object) -> None:
+        raise vkml.errors.OutOfMemory("there is none")
+
+    def elsewhere() -> None:
+        with monkeypatch.context() as patched, pytest.raises(vkml.errors.OutOfMemory):
+            patched.setattr(backward, "evaluate", fail)
+            (vkml.ones(2) + 1).tolist()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert layer.running_mean is not None
+    np.testing.assert_allclose(layer.running_mean.numpy(), [0.2, 0.4], rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -22,9 +23,18 @@ if TYPE_CHECKING:
 _ROOTS_LOOKED_THROUGH = 256
 Before = tuple["weakref.ref[Tensor]", Traced]
 """A tensor that has been written, and its value of before."""
-_roots: list[tuple[weakref.ref[Traced], bool, Before | None]] = []
-"""What is computed with whatever comes next, if it is held then; whether the host will look at it; and the
-tensor that was given it."""
+
+
+class _Later(threading.local):
+    """What a thread computes with whatever comes next there."""
+
+    def __init__(self) -> None:
+        self.roots: list[tuple[weakref.ref[Traced], bool, Before | None]] = []
+        """Values, computed if they are held then; whether the host will look at each; and the tensor that was
+        given it."""
+
+
+_later = _Later()
 
 
 def compute_later(value: Traced, is_looked_at: bool = False, before: Before | None = None) -> None:
@@ -40,9 +50,9 @@ def compute_later(value: Traced, is_looked_at: bool = False, before: Before | No
             computed: a batch that is too large leaves no traces.
     """
     if value.data is None and not is_capturing():
-        if len(_roots) >= _ROOTS_LOOKED_THROUGH:
-            _roots[:] = [root for root in _roots if root[0]() is not None]
-        _roots.append((weakref.ref(value), is_looked_at, before))
+        if len(_later.roots) >= _ROOTS_LOOKED_THROUGH:
+            _later.roots = [root for root in _later.roots if root[0]() is not None]
+        _later.roots.append((weakref.ref(value), is_looked_at, before))
 
 
 def run_backward(
@@ -138,8 +148,8 @@ def _compute(targets: list[Traced], looked_at: Traced | None = None) -> None:
         return
     wanted = [] if looked_at is None else [looked_at]
     written: list[Before] = []
-    while _roots:
-        reference, is_looked_at, before = _roots.pop()
+    while _later.roots:
+        reference, is_looked_at, before = _later.roots.pop()
         if before is not None:
             written.append(before)
         root = reference()
