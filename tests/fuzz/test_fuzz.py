@@ -11,7 +11,7 @@ from tests.fuzz.mutate import official, official_case
 from vkml.cpu.native.executable import instruction_set
 
 SEED = 20261121
-CASES = {"cpu": 120, "lavapipe": 15, "swiftshader": 8}
+CASES = {"cpu": 120, "lavapipe": 15, "swiftshader": 12}
 """Cases of each part; a device that is compiled for takes a second a case, the CPU a twentieth."""
 PARTS: list[dict[str, str]] = [{}, {"VKML_NATIVE": "avx2"}]
 """Environments: the processor's own instructions, and those that most processors have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -622,7 +623,8 @@ def test_what_is_for_matrix_units() -> None:
         "rows only": (GPU, given(queries=4)),
         "no variant": (replace(GPU, shared_bytes=4096), given()),
         "scale": (GPU, replace(given(), scale=-1.0)),
-        "beside others": (GPU, replace(given(), bias=given().q, causal=Causal(0))),
+        "beside others": (GPU, replace(given(), bias=given().q, causal=Causal(0, fill=-1e9))),
+        "below": (GPU, replace(given(), softcap=math.inf)),
         "differ": (GPU, replace(given(), v=given(head=64).v)),
     }
     for reason, (target, asked) in refused.items():

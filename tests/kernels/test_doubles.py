@@ -180,6 +180,8 @@ GROUPS = {
     "recurrent": add_recurrent,
 }
 TAKE_NO_DOUBLES = {
+    "ConvInteger",
+    "MatMulInteger",
     "And",
     "Or",
     "Xor",

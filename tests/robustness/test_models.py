@@ -200,14 +200,12 @@ def test_inputs_that_are_no_tensors() -> None:
     tensor = helper.make_tensor_type_proto(FLOAT, (2,))
     map_type = helper.make_map_type_proto(INT64, tensor)
     for kind, word in (
-        (map_type, "is a map"),
-        (helper.make_sequence_type_proto(map_type), "is a sequence"),
-        (helper.make_optional_type_proto(map_type), "is an optional"),
+        (map_type, "computes to map(int64, float)"),
+        (helper.make_sequence_type_proto(map_type), "computes to sequence(map(int64, float))"),
+        (helper.make_optional_type_proto(map_type), "computes to optional(map(int64, float))"),
     ):
         wrong = model([node("Identity", ["x"], ["y"])], [helper.make_value_info("x", kind)], Y)
-        refusal(
-            vkml.NotImplemented, wrong, "input 'x'", word, "takes tensors, sequences and optionals of them"
-        )
+        refusal(vkml.InvalidGraph, wrong, "the output 'y'", word)
     for kind, word in (
         (helper.make_sequence_type_proto(tensor), "sequence(float[2])"),
         (helper.make_optional_type_proto(tensor), "optional(float[2])"),
