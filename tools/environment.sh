@@ -49,10 +49,12 @@ if ls /dev/dri/renderD* /dev/nvidia0 >/dev/null 2>&1 && ! ldconfig -p 2>/dev/nul
 fi
 
 stamp=.venv/installed-${extras:-plain}
-wanted=$(cksum pyproject.toml)
+case ",$extras," in *,test,* | *,bench,*) constraints=tools/constraints.txt ;; *) constraints= ;; esac
+wanted=$(cksum pyproject.toml $constraints)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   say "installing vkml${extras:+[$extras]} into .venv"
   # Where a machine has no wheel of slangpy, vkml works with what it compiled before and says so when it needs more.
-  "$python" -m pip install --quiet --disable-pip-version-check -e ".${extras:+[$extras]}" </dev/null
+  "$python" -m pip install --quiet --disable-pip-version-check -e ".${extras:+[$extras]}" \
+    ${constraints:+-c "$constraints"} </dev/null
   printf '%s' "$wanted" >"$stamp"
 fi

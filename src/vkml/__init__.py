@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         get_ep_devices,
     )
     from vkml.engine.io_binding import IOBinding, SessionIOBinding
+    from vkml.engine.logger_callback import set_default_logger_callback
     from vkml.engine.memory_infos import (
         OrtAllocatorType,
         OrtArenaCfg,
@@ -185,6 +186,7 @@ _LAZY = {
     **dict.fromkeys(_EP_DEVICES, "vkml.engine.ep_devices"),
     **dict.fromkeys(_ENVIRONMENT, "vkml.engine.environment"),
     **dict.fromkeys(_PROCESS, "vkml.engine.process_defaults"),
+    "set_default_logger_callback": "vkml.engine.logger_callback",
     "AdapterFormat": "vkml.engine.adapters",
     "LoraAdapter": "vkml.engine.adapters",
     "ModelCompiler": "vkml.engine.model_compiler",
@@ -243,8 +245,9 @@ __all__ = [  # noqa: F405
     "get_all_providers", "get_available_providers", "get_build_info", "get_device", "get_ep_devices",
     "get_version_string", "has_collective_ops", "install_as_onnxruntime", "jit", "linalg", "load", "nn",
     "onnx", "ops", "optim", "preload_dlls", "print_debug_info", "register_execution_provider_library",
-    "save", "set_default_logger_severity", "set_default_logger_verbosity", "set_global_thread_pool_sizes",
-    "set_seed", "training", "unregister_execution_provider_library", "utils", "xp",
+    "save", "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes", "set_seed", "training", "unregister_execution_provider_library",
+    "utils", "xp",
 ]  # fmt: skip
 
 

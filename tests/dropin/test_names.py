@@ -11,10 +11,12 @@ import pytest
 
 import vkml
 import vkml.capi.onnxruntime_pybind11_state as our_state
+from vkml.engine.environment import API_VERSION
 
 _COMPILED = "views of the data of compiled nodes, which no model for vkml has"
 _PACKS = "packs weights for one of onnxruntime's kernels, as its quantizer does"
 _SCHEMAS = "lists kernels and schemas that onnxruntime was built with, for its documentation"
+_PACKAGES = "reads and writes folders with variants of a model for several providers, of which one is chosen"
 _PLUGINS = "asks libraries of providers, which are not loaded"
 ABSENT = {
     "OrtEpContextData": _COMPILED,
@@ -23,6 +25,11 @@ ABSENT = {
     "get_compatibility_info_from_model": _COMPILED,
     "get_compatibility_info_from_model_bytes": _COMPILED,
     "get_model_compatibility_for_ep_devices": _COMPILED,
+    "ModelPackage": _PACKAGES,
+    "ModelPackageComponentContext": _PACKAGES,
+    "ModelPackageContext": _PACKAGES,
+    "ModelPackageOptions": _PACKAGES,
+    "ModelPackageWriteMode": _PACKAGES,
     "OrtDeviceEpIncompatibilityReason": _PLUGINS,
     "get_hardware_device_ep_incompatibility_details": _PLUGINS,
     "get_hardware_devices": _PLUGINS,
@@ -49,6 +56,11 @@ def _public(module: types.ModuleType) -> list[str]:
     """Names that are no modules: those are there once something in the process has imported them."""
     found = [name for name in dir(module) if not name.startswith("_")]
     return [name for name in found if not isinstance(getattr(module, name), types.ModuleType)]
+
+
+def test_the_release_is_the_one_that_is_told() -> None:
+    """The other tests compare with the release that `tools/constraints.txt` has installed."""
+    assert onnxruntime.__version__ == API_VERSION
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(onnxruntime, vkml), (their_state, our_state)])

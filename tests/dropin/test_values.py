@@ -52,15 +52,14 @@ def test_ort_value_from_shape_and_type(ort: Any) -> None:
 
 def test_ort_value_dlpack(ort: Any, state: Any) -> None:
     value = ort.OrtValue.ortvalue_from_numpy(X)
-    assert not state.is_dlpack_uint8_tensor(value._ortvalue.to_dlpack())
-    other = state.OrtValue.from_dlpack(value._ortvalue.to_dlpack(), False)
+    other = state.OrtValue.from_dlpack(value._ortvalue.to_dlpack())
     assert other.data_ptr() == value.data_ptr()
     np.testing.assert_array_equal(other.numpy(), X)
 
 
 def test_ort_value_dlpack_zero_size(state: Any) -> None:
     for shape in [(1, 8, 0, 4), (0,), (0, 4), (4, 0)]:
-        found = state.OrtValue.from_dlpack(np.zeros(shape, np.float32).__dlpack__(), False)
+        found = state.OrtValue.from_dlpack(np.zeros(shape, np.float32).__dlpack__())
         assert list(found.shape()) == list(shape)
 
 
@@ -315,6 +314,15 @@ def test_run_with_ortvaluevector(ort: Any, state: Any) -> None:
 
 
 # -- compiling ----------------------------------------------------------------------------------------------
+
+
+def test_ep_context_binary_information(ort: Any, state: Any) -> None:
+    compiler = ort.ModelCompiler(ort.SessionOptions(), models.perceptron())
+    compiler.set_ep_context_binary_information("files/", "model")
+    compiler.set_ep_context_binary_information("files.onnx", "model")
+    for wrong in (("", ""), ("files", "model"), ("files/", "")):
+        with pytest.raises(state.InvalidArgument):
+            compiler.set_ep_context_binary_information(*wrong)
 
 
 def test_compile_to_bytes_file_and_stream(ort: Any, state: Any, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from vkml.engine.adapters import AdapterFormat, LoraAdapter
 from vkml.engine.environment import (
     disable_telemetry_events,
@@ -26,6 +24,7 @@ from vkml.engine.ep_devices import (
     get_ep_devices,
 )
 from vkml.engine.io_binding import SessionIOBinding
+from vkml.engine.logger_callback import set_default_logger_callback
 from vkml.engine.memory_infos import (
     ArenaExtendStrategy,
     OrtAllocatorType,
@@ -98,15 +97,6 @@ def get_default_session_options() -> SessionOptions:
     return SessionOptions()
 
 
-def is_dlpack_uint8_tensor(capsule: Any) -> bool:
-    """Whether what ``__dlpack__`` has returned holds bytes; it is used up.
-
-    Args:
-        capsule: that.
-    """
-    return OrtValue.from_dlpack(capsule).data_type() == "tensor(uint8)"
-
-
 __all__ = [
     "AdapterFormat", "ArenaExtendStrategy", "DeviceReset", "EPFail", "EngineError", "ExecutionMode",
     "ExecutionOrder", "Fail", "GraphOptimizationLevel", "InferenceSession", "InvalidArgument", "InvalidGraph",
@@ -120,7 +110,7 @@ __all__ = [
     "SparseTensor", "copy_tensors", "create_and_register_allocator", "create_and_register_allocator_v2",
     "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers",
     "get_build_info", "get_default_session_options", "get_device", "get_ep_devices", "get_version_string",
-    "has_collective_ops", "is_dlpack_uint8_tensor", "kNextPowerOfTwo", "kSameAsRequested",
-    "register_execution_provider_library", "set_default_logger_severity", "set_default_logger_verbosity",
+    "has_collective_ops", "kNextPowerOfTwo", "kSameAsRequested", "register_execution_provider_library",
+    "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity",
     "set_global_thread_pool_sizes", "set_seed", "unregister_execution_provider_library",
 ]  # fmt: skip

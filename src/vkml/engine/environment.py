@@ -9,7 +9,7 @@ from vkml.engine.devices import cpu_info, devices, vulkan_devices
 from vkml.engine.providers import ALL_PROVIDERS, CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import Fail
 
-API_VERSION = "1.31.1"
+API_VERSION = "1.32.0"
 """The release of onnxruntime whose Python interface this is."""
 
 

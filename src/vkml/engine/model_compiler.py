@@ -128,6 +128,23 @@ class ModelCompiler:
     def clear_ep_context_data_write_func(self) -> None:
         """Accepted."""
 
+    def set_ep_context_binary_information(self, output_directory: str, model_name: str) -> None:
+        """Accepted: there are no compiled nodes whose files could lie there.
+
+        Args:
+            output_directory: where such files would go: what ends with a separator or has an extension.
+            model_name: what they would be named after.
+
+        Raises:
+            InvalidArgument: one of them is empty, or the first is no such path.
+        """
+        if not output_directory or not model_name:
+            raise InvalidArgument("the directory or the name of the model is empty")
+        if not os.path.splitext(output_directory)[1] and not output_directory.endswith((os.sep, "/")):
+            raise InvalidArgument(
+                f"{output_directory!r} is not a directory: it does not end with a separator"
+            )
+
     def _graph(self) -> Any:
         if OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED in self._flags:
             raise Fail("no node is compiled: vkml makes machine code as sessions are made, and caches it")
