@@ -1,6 +1,7 @@
 """``python -m benchmarks.training``: training steps beside PyTorch's, data from the host, losses read.
 
 Both begin with the same weights and see the same batches, in turns; the losses at the end are compared.
+vkml's captured steps freeze what is not trained (`vkml.jit(freeze=True)`): something in LoRA's alone.
 """
 
 from __future__ import annotations

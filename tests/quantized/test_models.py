@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
 import vkml
@@ -51,3 +52,35 @@ def test_agrees_within_a_step(name: str) -> None:
         assert len(steps) >= count
         by_numpy = [each.operators for each in session.report().steps if each.variant == "numpy"]
         assert all(operators[0] == "MaxPool" for operators in by_numpy)  # of bytes
+
+
+def test_a_model_that_is_fed_a_sequence_has_products_of_bytes_too() -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-100, 100, (16, 8), np.int8)
+    tensor = helper.make_tensor_type_proto(TensorProto.UINT8, [4, 16])
+    graph = helper.make_graph(
+        [
+            helper.make_node("SequenceAt", ["list", "at"], ["x"]),
+            helper.make_node("DequantizeLinear", ["x", "scale", "x_zero"], ["a"]),
+            helper.make_node("DequantizeLinear", ["weight", "scale", "zero"], ["b"]),
+            helper.make_node("MatMul", ["a", "b"], ["y"]),
+        ],
+        "sequence",
+        [helper.make_value_info("list", helper.make_sequence_type_proto(tensor))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        [
+            numpy_helper.from_array(array, name)
+            for name, array in {
+                "at": np.array(1),
+                "scale": np.float32(0.5),
+                "x_zero": np.uint8(7),
+                "zero": np.int8(0),
+                "weight": weight,
+            }.items()
+        ],
+    )
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    x = [rng.integers(0, 256, (4, 16), np.uint8) for _ in range(2)]
+    [found] = vkml.InferenceSession(model.SerializeToString(), devices="cpu").run(None, {"list": x})
+    expected = (x[1].astype(np.int64) - 7) @ weight.astype(np.int64) / 4
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -84,3 +84,22 @@ def test_what_requires_grad_is_never_frozen(device_name: str) -> None:
     for _ in range(3):
         total(x)
     assert _constants(31 * 43 * 4) == before
+
+
+def test_numbers_are_read_in_every_run(device_name: str) -> None:
+    """A rate that a schedule sets, or a vector, is no reason for another capture."""
+    calls = 0
+    rate, row = vkml.tensor(1.0, device=device_name), vkml.ones(4, device=device_name)
+
+    @vkml.jit(freeze=True)
+    def scaled(x: vkml.Tensor) -> vkml.Tensor:
+        nonlocal calls
+        calls += 1
+        return (x * row).sum() * rate
+
+    x = vkml.ones(2, 4, device=device_name)
+    for number in range(5):
+        rate.fill_(number)
+        row.fill_(number + 1)
+        assert scaled(x).item() == 8 * number * (number + 1)
+    assert calls == 2

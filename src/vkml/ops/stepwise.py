@@ -17,10 +17,14 @@ from vkml.ops.upgrading import NEWEST
 
 
 def evaluate_steps(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-    """The outputs of a node, by NumPy."""
+    """The outputs of a node, by NumPy; something empty for one that nobody wants and the steps leave out."""
     made = find(node).steps(_EMITTER, node, inputs)
     assert made is not None, "there are steps for known sizes"
-    return [value for value in made[: len(node.outputs)] if value is not None]
+    found = []
+    for name, value in zip(node.outputs, made, strict=False):
+        assert value is not None or not name, "a result that is wanted is made"
+        found.append(np.zeros(0) if value is None else value)
+    return found
 
 
 class _Evaluating(Emitter[Array]):

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, GraphIndex, Node, find, scalar, unused, value_names
-from vkml.ir.dtypes import FLOAT32, INT8, INT32, UINT8, DType
-from vkml.ir.operator import normalise_attributes
+from vkml.ir import Constant, Graph, GraphIndex, Node, scalar, unused, value_names
+from vkml.ir.dtypes import FLOAT32, INT8, INT32, UINT8
 from vkml.ops.quantization import dequantized
-from vkml.ops.upgrading import NEWEST
+from vkml.passes.rewriting import Rewriting
 
 Array = np.ndarray[Any, Any]
 
@@ -121,49 +120,26 @@ class _Weight:
     """A vector of one element, or one for each column or filter."""
 
 
-class _Rewriter:
+class _Rewriter(Rewriting):
     """Writes the nodes of a graph anew."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        super().__init__(graph)
         self._index = GraphIndex.of(graph)
-        self._taken = value_names(graph)
-        self._constants, self._types = dict(graph.constants), dict(graph.types)
-        self._nodes: list[Node] = []
-        self._stem = ""
 
     def write(self) -> None:
         """Adds all nodes, or what stands in their places."""
         for node in self._graph.nodes:
             form = None if node.domain else _FORMS.get(node.op)
-            self._stem = node.outputs[0]
+            self.stem = node.outputs[0]
             if form is None or not form(self, node):
-                self._nodes.append(node)
+                self.nodes.append(node)
 
-    def finish(self) -> Graph:
-        """The graph with the nodes that have been added."""
-        return replace(self._graph, nodes=tuple(self._nodes), constants=self._constants, types=self._types)
+    def add(self, node: Node) -> None:
+        """Adds a node whose types are inferred when all are."""
+        self.nodes.append(node)
 
     # -- what is written ------------------------------------------------------------------------------------
-
-    def _name(self, what: str) -> str:
-        name = unused(f"{self._stem}/{what}", self._taken)
-        self._taken.add(name)
-        return name
-
-    def _constant(self, array: Array, dtype: DType, what: str) -> str:
-        name = self._name(what)
-        stored = np.asarray(array, dtype.storage)
-        self._constants[name] = constant = Constant(dtype, stored.shape, stored)
-        self._types[name] = constant.type
-        return name
-
-    def _apply(self, op: str, inputs: list[str], made: str = "", domain: str = "", **attributes: Any) -> str:
-        label = self._name(op)
-        made = made or label
-        node = Node(op, tuple(inputs), (made,), attributes, label, domain, NEWEST)
-        self._nodes.append(replace(node, attributes=normalise_attributes(node, find(node))))
-        return made
 
     def _corrected(self, sums: str, left: _Left, columns: Array) -> tuple[scalar.Scalar, list[str]]:
         """Sums of products without what the zero point adds to them: a form, and its arguments.
@@ -176,9 +152,9 @@ class _Rewriter:
         first, second = scalar.argument(0, INT32), scalar.argument(1, INT32)
         if isinstance(left.zero, str):
             zero = scalar.convert(scalar.argument(2, UINT8), INT32)
-            return first - second * zero, [sums, self._constant(columns, INT32, "column sums"), left.zero]
+            return first - second * zero, [sums, self.constant(columns, INT32, "column sums"), left.zero]
         product = (columns.astype(np.int64) * int(left.zero)).astype(np.int32)  # wraps as the sums do
-        return first - second, [sums, self._constant(product, INT32, "column sums")]
+        return first - second, [sums, self.constant(product, INT32, "column sums")]
 
     def _scale(
         self, sums: str, left: _Left, columns: Array, weight: Array, bias: Array | None, made: str
@@ -193,12 +169,12 @@ class _Rewriter:
         """
         assert left.scale is not None
         form, inputs = self._corrected(sums, left, columns)
-        inputs.append(self._constant(left.scale * weight, FLOAT32, "scale"))
+        inputs.append(self.constant(left.scale * weight, FLOAT32, "scale"))
         form = scalar.convert(form, FLOAT32) * scalar.argument(len(inputs) - 1, FLOAT32)
         if bias is not None:
-            inputs.append(self._constant(bias, FLOAT32, "bias"))
+            inputs.append(self.constant(bias, FLOAT32, "bias"))
             form = form + scalar.argument(len(inputs) - 1, FLOAT32)
-        self._apply("Expression", inputs, made, "vkml", form=form, to=FLOAT32.code)
+        self.apply("Expression", inputs, made=made, domain="vkml", form=form, to=FLOAT32.code)
 
     # -- what is looked for ---------------------------------------------------------------------------------
 
@@ -261,7 +237,7 @@ class _Rewriter:
         left, weight = self._left(node.inputs[0]), self._weight(node.inputs[1], 1)
         if left is None or weight is None or weight.bytes.ndim != 2:
             return False
-        sums = self._apply("MatMulInteger", [left.name, self._constant(weight.bytes, INT8, "bytes")])
+        sums = self.apply("MatMulInteger", [left.name, self.constant(weight.bytes, INT8, "bytes")])
         self._scale(sums, left, _sums(weight.bytes, 0), weight.scale, None, node.outputs[0])
         return True
 
@@ -274,7 +250,7 @@ class _Rewriter:
         if left is None or weight is None or weight.bytes.ndim != 2 or not is_known:
             return False
         matrix = np.ascontiguousarray(weight.bytes.T) if stated["transB"] else weight.bytes
-        sums = self._apply("MatMulInteger", [left.name, self._constant(matrix, INT8, "bytes")])
+        sums = self.apply("MatMulInteger", [left.name, self.constant(matrix, INT8, "bytes")])
         self._scale(sums, left, _sums(matrix, 0), weight.scale, bias, node.outputs[0])
         return True
 
@@ -291,8 +267,8 @@ class _Rewriter:
             return False
         assert isinstance(left.zero, np.ndarray)
         trailing = (1,) * (weight.bytes.ndim - 2)
-        inputs = [left.name, self._constant(weight.bytes, INT8, "bytes")]
-        sums = self._apply("ConvInteger", inputs, **{**node.attributes, "fill": int(left.zero)})
+        inputs = [left.name, self.constant(weight.bytes, INT8, "bytes")]
+        sums = self.apply("ConvInteger", inputs, **{**node.attributes, "fill": int(left.zero)})
         columns = _sums(weight.bytes, tuple(range(1, weight.bytes.ndim))).reshape(-1, *trailing)
         bias = None if bias is None else bias.reshape(-1, *trailing)
         self._scale(sums, left, columns, weight.scale.reshape(-1, *trailing), bias, made)
@@ -318,7 +294,7 @@ class _Rewriter:
 
     def _quantize(self, node: Node, numbers: str) -> None:
         """Adds the node that makes the result of QLinearMatMul or QLinearConv of numbers."""
-        self._apply("QuantizeLinear", [numbers, *node.inputs[6:8]], node.outputs[0])
+        self.apply("QuantizeLinear", [numbers, *node.inputs[6:8]], made=node.outputs[0])
 
     def quantized_matmul(self, node: Node) -> bool:
         left, weight = self._quantized_operand(node), self._quantized_weight(node, 1)
@@ -331,15 +307,15 @@ class _Rewriter:
             or scale.dtype != FLOAT32
         ):
             return False
-        sums = self._apply("MatMulInteger", [left.name, self._constant(weight.bytes, INT8, "bytes")])
-        numbers = self._name("numbers")
+        sums = self.apply("MatMulInteger", [left.name, self.constant(weight.bytes, INT8, "bytes")])
+        numbers = self.name("numbers")
         self._scale(sums, left, _sums(weight.bytes, 0), weight.scale, None, numbers)
         self._quantize(node, numbers)
         return True
 
     def quantized_conv(self, node: Node) -> bool:
         left, weight = self._quantized_operand(node), self._quantized_weight(node, 0)
-        bias, numbers = None, self._name("numbers")
+        bias, numbers = None, self.name("numbers")
         if left is None or weight is None:
             return False
         if len(node.inputs) > 8:
@@ -371,9 +347,9 @@ class _Rewriter:
         steps = _steps(values, None if zero is None else zero.array, 1)
         if steps is None:
             return False
-        sums = self._apply("MatMulInteger", [node.inputs[0], self._constant(steps, INT8, "bytes")])
+        sums = self.apply("MatMulInteger", [node.inputs[0], self.constant(steps, INT8, "bytes")])
         form, inputs = self._corrected(sums, _Left(node.inputs[0], a_zero), _sums(steps, 0))
-        self._apply("Expression", inputs, node.outputs[0], "vkml", form=form, to=INT32.code)
+        self.apply("Expression", inputs, made=node.outputs[0], domain="vkml", form=form, to=INT32.code)
         return True
 
 

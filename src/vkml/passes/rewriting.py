@@ -17,13 +17,15 @@ class Rewriting:
     """The nodes of a graph that is being written anew.
 
     Args:
-        graph: the one before, whose constants and types are kept; all of its values have types.
+        graph: the one before, whose constants and types are kept; all of its tensors have types, where `add`
+            is to know those of others.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.nodes: list[Node] = []
         self.constants, self.types = dict(graph.constants), dict(graph.types)
-        self.types.update((value.name, value.tensor) for value in graph.inputs)
+        tensors = [value for value in graph.inputs if not value.type.is_container]
+        self.types.update((value.name, value.tensor) for value in tensors)
         self.types.update((name, constant.type) for name, constant in graph.constants.items())
         self.stem = ""
         """What names of values and nodes that are made begin with."""

@@ -45,10 +45,11 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freez
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
             the same for the same capture. Left out, `jit` is a decorator with a device.
         device: where arrays come to it; the CPU where left out. They are brought there by the run itself.
-        freeze: whether tensors that the function reads without writing them, and that do not require grad
-            (the weights of a model that adapters are trained on), are constants of what is captured: prepared
-            for its products once, which takes as much memory again, or twice as much. When one of them is
-            written, the function is captured anew. What somebody writes into an array that shares its memory
+        freeze: whether tensors of two axes and more that the function reads without writing them, and that do
+            not require grad (the weights of a model that adapters are trained on), are constants of what is
+            captured: prepared for its products once, which takes as much memory again, or twice as much. When
+            one of them is written, the function is captured anew; a learning rate in a tensor of its own is
+            read in every run, as without `freeze`. What somebody writes into an array that shares its memory
             with such a tensor goes unnoticed.
 
     Returns:
@@ -343,7 +344,9 @@ class _Capture:
 
 
 class _Frozen:
-    """Tensors whose elements are part of a capture.
+    """Matrices, and what has more axes, whose elements are part of a capture.
+
+    Numbers and vectors take no preparing, and some of them (a learning rate, a mask) change with each step.
 
     Args:
         seen: what the function did.
@@ -355,6 +358,7 @@ class _Frozen:
             (tensor, value, tensor._version)
             for tensor, value in seen.read
             if id(value) not in arguments and id(tensor) not in seen.written and not value.tracks
+            if value.type.rank > 1
         ]
         self.values = frozenset([id(value) for _, value, _ in self._tensors])
         """Their identities."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from vkml.cpu.native.assembler import R10, R11, RCX, Mem
 from vkml.cpu.native.vectors import VectorCode
@@ -52,7 +53,7 @@ def add_outer_products(
         code.add_immediate(R11, rest * panel_step)
 
 
-def float_products(
+def _products(
     code: VectorCode,
     sums: Sequence[Sequence[int]],
     count: int,
@@ -60,8 +61,11 @@ def float_products(
     k_step: int,
     panel_step: int,
     last_bits: int,
+    *,
+    instruction: str,
+    commutes: bool,
 ) -> None:
-    """Products of floats, rounded once with their sum; as many more registers as a row has, and one."""
+    """Products by one instruction for each vector; where it commutes, its last operand may be in memory."""
     vectors = len(sums[0])
     used = len(sums) * vectors
     panel, single = range(used, used + vectors), used + vectors
@@ -71,37 +75,20 @@ def float_products(
             code.unary("movups", panel[v], Mem(R11, k * panel_step + v * code.bytes), bits=bits[v])
         for row, registers in enumerate(sums):
             place = Mem(R10, row * row_step + k * k_step)
-            if vectors == 1 and code.has_avx512:
+            if vectors == 1 and commutes and code.has_avx512:
                 source = Mem(place.base, place.displacement, is_broadcast=True)
-                code.vector("fmadd231ps", registers[0], panel[0], source, bits=last_bits)
+                code.vector(instruction, registers[0], panel[0], source, bits=last_bits)
                 continue
             code.broadcast(single, place)
             for v, register in enumerate(registers):
-                code.vector("fmadd231ps", register, single, panel[v], bits=bits[v])
+                code.vector(instruction, register, single, panel[v], bits=bits[v])
 
 
-def byte_dots(
-    code: VectorCode,
-    sums: Sequence[Sequence[int]],
-    count: int,
-    row_step: int,
-    k_step: int,
-    panel_step: int,
-    last_bits: int,
-) -> None:
-    """Four unsigned bytes times four signed ones, added to int32; as many registers as for floats."""
-    vectors = len(sums[0])
-    used = len(sums) * vectors
-    panel, single = range(used, used + vectors), used + vectors
-    bits = [0] * (vectors - 1) + [last_bits]
-    for k in range(count):
-        for v in range(vectors):
-            code.unary("movups", panel[v], Mem(R11, k * panel_step + v * code.bytes), bits=bits[v])
-        for row, registers in enumerate(sums):
-            code.broadcast(single, Mem(R10, row * row_step + k * k_step))
-            for v, register in enumerate(registers):
-                code.vector("pdpbusd", register, single, panel[v], bits=bits[v])
+float_products: Add = partial(_products, instruction="fmadd231ps", commutes=True)
+"""Products of floats, rounded once with their sum; as many more registers as a row has, and one."""
 
+byte_dots: Add = partial(_products, instruction="pdpbusd", commutes=False)
+"""Four unsigned bytes times four signed ones, added to int32; as many registers as for floats."""
 
 PAIR_REGISTERS = 5
 """That `byte_pairs` uses behind the sums."""
