@@ -27,7 +27,7 @@ from vkml.lowering import native_bytes, native_images, native_products, native_r
 from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
 from vkml.lowering.kept import Placed, Step
-from vkml.lowering.native_body import expression_of
+from vkml.lowering.native_body import ELEMENTS, expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
 from vkml.lowering.native_layout import (
     Argument,
@@ -342,6 +342,8 @@ class NativeBuilder(Builder[NativeDispatch]):
         arrange: Callable[[View], View | None],
         is_direct: Callable[[View], bool],
         is_readable: Callable[[View], bool] | None = None,
+        *,
+        has_narrow: bool = False,
     ) -> Ending:
         """The epilogue of a template's last launch and where its results go.
 
@@ -351,6 +353,7 @@ class NativeBuilder(Builder[NativeDispatch]):
             is_direct: whether the kernel can write to an arranged view.
             is_readable: whether it can read a leaf so; None: what it can write, and what is repeated along
                 the last axis.
+            has_narrow: whether it reads and writes elements of 1 and 2 bytes.
         """
         is_readable = is_readable or (lambda view: is_direct(view) or view.strides[-1] == 0)
         taken, outputs = self.take_epilogue(type_)
@@ -363,14 +366,18 @@ class NativeBuilder(Builder[NativeDispatch]):
             if taken is None
             else [taken.leaves[v.name] for v in taken.body.inputs if v.name != taken.result]
         ):
-            view = self._in_lanes(leaf).expand(type_.dims)
+            view = leaf if has_narrow and _is_narrow(leaf) else self._in_lanes(leaf)
+            view = view.expand(type_.dims)
             seen = arrange(view)
             if seen is None or not is_readable(seen):
                 seen = arrange(self._like_results(view))
             leaves.append(seen)
         targets, copies = [], []
         for view in outputs:
-            seen = arrange(_lanes_of(view)) if view.itemsize == 4 else None
+            if has_narrow and _is_narrow(view):
+                seen = arrange(view)
+            else:
+                seen = arrange(_lanes_of(view)) if view.itemsize == 4 else None
             if seen is None or not is_direct(seen):
                 made = self.activation(TensorType(_lane_type(view.dtype), view.shape))
                 copies.append((made, view))
@@ -548,6 +555,11 @@ def _lane_type(dtype: DType) -> DType:
     if dtype.is_float:
         return dtypes.FLOAT32
     return dtypes.UINT32 if dtype == dtypes.BOOL else dtypes.INT32
+
+
+def _is_narrow(view: View) -> bool:
+    """Whether machine code reads and writes elements as lanes of 32 bits; not one that is for all lanes."""
+    return view.itemsize < 4 and view.dtype in ELEMENTS and any(view.strides)
 
 
 def _lanes_of(view: View) -> View:

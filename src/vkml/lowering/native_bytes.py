@@ -15,6 +15,7 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels.views import View
+from vkml.lowering.deferred import is_open
 from vkml.lowering.native_epilogue import grouped, with_rows
 from vkml.lowering.native_images import (
     ending_channels_last,
@@ -53,7 +54,10 @@ def byte_matmul(build: NativeBuilder, a: View, b: View) -> list[View]:
     terms = _terms(build)
     result = build.result()
     ending = build.ending(
-        result, lambda view: view.reshape((batch, m, n)), lambda view: n == 1 or view.strides[2] == 1
+        result,
+        lambda view: view.reshape((batch, m, n)),
+        lambda view: n == 1 or view.strides[2] == 1,
+        has_narrow=not is_open((words.shape, words.strides, result.dims)),
     )
     width = product.panel_width(
         build.instructions,
@@ -101,7 +105,9 @@ def byte_conv(
     planar = over.over(2)
     image = _image_of_words(build, plane(x), Border.reached_by(planar, fill))
     terms, walks = _terms(build), steps_of(image, planar)
-    ending = ending_channels_last(build, result, filters)
+    ending = ending_channels_last(
+        build, result, filters, has_narrow=not is_open((image.shape, image.strides, result.dims))
+    )
     taps = taps_of(image, planar)
     width = product.panel_width(
         build.instructions,

@@ -19,6 +19,7 @@ from vkml.ir.lowering import CannotLower
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels.views import View
+from vkml.lowering.deferred import is_open
 from vkml.lowering.native_epilogue import Ending, after, grouped, scaled
 from vkml.lowering.native_layout import Border, access_of, places, plane, require_floats
 from vkml.ops.pool import window_counts
@@ -260,7 +261,9 @@ def pool(
     planar = over.over(2)
     image = _with_border(build, plane(x), Border.reached_by(planar, -np.inf if how == "max" else 0.0))
     start = first_place(image, planar)
-    ending = ending_channels_last(build, result, channels)
+    ending = ending_channels_last(
+        build, result, channels, has_narrow=not is_open((image.shape, image.strides, result.dims))
+    )
     epilogue, others = ending.epilogue, list[View]()
     if how == "average":
         counts = window_counts(planar, include_padding=counts_padding)
@@ -320,10 +323,14 @@ def with_own_border(build: NativeBuilder, image: View, need: Border) -> View | N
     return None
 
 
-def ending_channels_last(build: NativeBuilder, result: TensorType, channels: int) -> Ending:
+def ending_channels_last(
+    build: NativeBuilder, result: TensorType, channels: int, *, has_narrow: bool = False
+) -> Ending:
     build.makes_channels_last = True
     try:
-        return build.ending(result, places, lambda view: channels == 1 or view.strides[3] == 1)
+        return build.ending(
+            result, places, lambda view: channels == 1 or view.strides[3] == 1, has_narrow=has_narrow
+        )
     finally:
         build.makes_channels_last = False
 

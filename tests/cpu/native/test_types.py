@@ -12,7 +12,7 @@ import pytest
 from tests.cpu.native.harness import Guarded, guarded, instruction_sets, require, run
 from vkml.cpu.native.element import computed_in
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import IDENTITY, Access, Expression, Step
+from vkml.cpu.native.expression import IDENTITY, Access, Expression, Step, simplified
 from vkml.cpu.native.operations import OPERATIONS
 from vkml.cpu.native.pointwise import pointwise
 
@@ -146,6 +146,8 @@ REFERENCES: dict[str, Callable[..., Array]] = {
     "power": power,
     "left_shift": lambda a, b: shifted("left_shift", a, b),
     "right_shift": lambda a, b: shifted("right_shift", a, b),
+    "greater_of": lambda a, b: np.where(a > b, a, b),
+    "less_of": lambda a, b: np.where(a < b, a, b),
     "limit_above": np.minimum,
     "limit_below": np.maximum,
     "relu": lambda x: np.maximum(x, 0),
@@ -400,3 +402,56 @@ def test_in_place(instructions: InstructionSet, dtype: str) -> None:
     )
     run(launch, [x, x], serial=False)
     np.testing.assert_array_equal(x, expected)
+
+
+@instruction_sets
+@pytest.mark.parametrize(
+    ("low", "high", "dtype", "is_short"),
+    [
+        (0.0, 255.0, "uint8", True),
+        (-128.0, 127.0, "int8", True),
+        (0.0, 256.0, "uint8", False),
+        (-3e9, 3e9, "int16", False),
+    ],
+)
+def test_bounded_numbers_become_bytes(
+    instructions: InstructionSet, low: float, high: float, dtype: str, is_short: bool
+) -> None:
+    """Between comparisons that leave no NaN, a conversion has no edges to look after, and nothing wraps."""
+    require(instructions)
+    steps = (
+        Step("constant", number=low),
+        Step("constant", number=high),
+        Step("greater", (0, 1)),
+        Step("where", (3, 0, 1)),
+        Step("less", (4, 2)),
+        Step("where", (5, 4, 2)),
+        Step("to_int32", (6,)),
+        Step(f"wrap_{dtype}", (7,), dtype="int32"),
+    )
+    expression = Expression(1, steps, (8,))
+    names = {step.operation for step in simplified(expression).steps}
+    assert ("truncate" in names and f"wrap_{dtype}" not in names) == is_short
+    edges = [np.nan, np.inf, -np.inf, -0.0, 127.5, 128, 254.9, 255, 255.5, 256, -129, 3e9, -4e9, 70000]
+    x = np.array(edges * 3, np.float32)
+    (found,) = evaluate(instructions, expression, [(x, "float32")], [dtype])
+    clamped = np.where(x > np.float32(low), x, np.float32(low))
+    clamped = np.where(clamped < np.float32(high), clamped, np.float32(high))
+    np.testing.assert_array_equal(found, clamped.astype(np.int64).astype(dtype))
+
+
+@instruction_sets
+def test_a_comparison_the_other_way_round_lets_nan_through(instructions: InstructionSet) -> None:
+    require(instructions)
+    steps = (
+        Step("constant", number=0.0),
+        Step("less", (0, 1)),
+        Step("where", (2, 1, 0)),  # NaN stays
+        Step("constant", number=9.0),
+        Step("less", (4, 3)),
+        Step("where", (5, 4, 3)),
+        Step("to_int32", (6,)),
+    )
+    x = np.array([np.nan, 5, -5, 3e9] * 4, np.float32)
+    (found,) = evaluate(instructions, Expression(1, steps, (7,)), [(x, "float32")], ["int32"])
+    assert found.tolist() == [0, 5, 0, 9] * 4

@@ -262,5 +262,6 @@ def _operations() -> dict[tuple[str, str], Operation]:
     return found
 
 
-OPERATIONS = _operations()
-"""By name and the type converted from. Integers of one size have the same bits and need none."""
+OPERATIONS = {**_operations(), ("truncate", "float32"): plain_unary("cvttps2dq")}
+"""By name and the type converted from. Integers of one size have the same bits and need none; truncate is a
+conversion of numbers that int32 has."""

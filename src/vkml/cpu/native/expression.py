@@ -44,12 +44,25 @@ class Step:
         """The arithmetic type of its value."""
         if self.operation.startswith("to_"):
             return self.operation[3:]
+        if self.operation == "truncate":
+            return "int32"
         return "bool" if self.operation in _TESTS else self.dtype
 
 
 _TESTS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "isnan"))
 _LIMITS = {"minimum": "limit_above", "maximum": "limit_below"}
 """What an extreme of a float and a number is, which needs no test for NaN."""
+_CHOICES = {"greater": "greater_of", "less": "less_of"}
+"""What the choice of one of two that are compared is, by the comparison."""
+_WRAPS = {
+    "wrap_uint8": (0, 255),
+    "wrap_int8": (-128, 127),
+    "wrap_uint16": (0, 65535),
+    "wrap_int16": (-32768, 32767),
+}
+"""Numbers that are left as they are where integers are brought into the range of a narrow type."""
+_EXACT = 1 << 24
+"""Up to which whole numbers are floats."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +182,7 @@ def _number(code: VectorCode, step: Step) -> Mem:
 
 def numbers_of(expression: Expression) -> tuple[str, ...]:
     """The float32 constants that the code of an expression loads, each by its `float.hex`."""
-    simple = _simplified(expression)
+    simple = simplified(expression)
     needed = _needed(simple)
     steps = [simple.steps[value - simple.operands] for value in needed]
     return tuple(dict.fromkeys(step.spelling for step in steps if _is_single(step)))
@@ -228,7 +241,7 @@ def _plan(
     kept: tuple[tuple[int, int], ...] = (),
     constants: tuple[tuple[str, int], ...] = (),
 ) -> _Plan:
-    simple = _simplified(expression)
+    simple = simplified(expression)
     failure = ""  # not the error itself, whose traceback would keep this frame and all its callers'
     for order in (_needed(simple), _depth_first(simple)):
         try:
@@ -240,7 +253,7 @@ def _plan(
 
 
 @functools.lru_cache(maxsize=4096)
-def _simplified(expression: Expression) -> Expression:
+def simplified(expression: Expression) -> Expression:
     """Equal steps once; a comparison and the choice it decides as one operation, and the like.
 
     A product and a sum stay two, which round twice.
@@ -250,6 +263,7 @@ def _simplified(expression: Expression) -> Expression:
     steps: list[Step] = []
     known: dict[Step, int] = {}
     place = list(range(base))
+    bounds = _Bounds(base, steps)
 
     def add(step: Step) -> int:
         if step not in known:
@@ -277,13 +291,67 @@ def _simplified(expression: Expression) -> Expression:
             and lane_bytes(condition.dtype) == lane_bytes(dtype)
         ):
             # The choice is one of bits: only the size of lanes matters.
+            of_both = _CHOICES.get(condition.operation), condition.dtype
+            if of_both in OPERATIONS and condition.inputs == tuple(inputs[1:]):
+                place.append(add(Step(str(of_both[0]), condition.inputs, dtype=condition.dtype)))
+                continue
             fused = f"where_{condition.operation}"
             place.append(add(Step(fused, (*condition.inputs, *inputs[1:]), dtype=condition.dtype)))
+        elif name == "to_int32" and dtype == "float32" and bounds.are_within(inputs[0], -(2**31), 2**31 - 1):
+            place.append(add(Step("truncate", (inputs[0],), dtype=dtype)))
+        elif name in _WRAPS and bounds.are_within(inputs[0], *_WRAPS[name]):
+            place.append(inputs[0])
+        elif name == "to_float32" and dtype == "int32" and (number := bounds.number(inputs[0])) is not None:
+            place.append(add(Step("constant", number=float(number))))
         elif name == "divide" and ("reciprocal", dtype) in OPERATIONS and _is_one(step.inputs[0], expression):
             place.append(add(Step("reciprocal", (inputs[1],), dtype=dtype)))
         else:
             place.append(add(replace(step, inputs=tuple(inputs))))
     return Expression(base, tuple(steps), tuple(place[value] for value in expression.outputs))
+
+
+class _Bounds:
+    """What is known of the values of steps.
+
+    Args:
+        base: the number of the first step's value.
+        steps: may grow.
+    """
+
+    def __init__(self, base: int, steps: Sequence[Step]) -> None:
+        self._base, self._steps = base, steps
+
+    def number(self, value: int) -> float | None:
+        """A whole number that a float32 has; None where the value is something else, or not known."""
+        step = self._steps[value - self._base] if value >= self._base else None
+        if step is None or step.operation != "constant" or not abs(step.number) <= _EXACT:
+            return None
+        return step.number if step.number == int(step.number) else None
+
+    def are_within(self, value: int, least: float, most: float) -> bool:
+        """Whether a value is a number between two, and not NaN."""
+        low, high = self._of(value)
+        return low is not None and high is not None and least <= low and high <= most
+
+    def _of(self, value: int) -> tuple[float | None, float | None]:
+        """A number that the value is at least, and one that it is at most; a lower one says it is not NaN."""
+        step = self._steps[value - self._base] if value >= self._base else None
+        if step is None:
+            return None, None
+        if step.operation in ("greater_of", "less_of"):
+            # Where the first is NaN, it is the second.
+            other = self.number(step.inputs[1])
+            low, high = self._of(step.inputs[0])
+            if other is None:
+                return None, None
+            if step.operation == "greater_of":
+                return other if low is None else max(low, other), None if high is None else max(high, other)
+            return None if low is None else min(low, other), other if high is None else min(high, other)
+        if step.operation in ("truncate", "rint", "floor", "ceil", "trunc"):
+            low, high = self._of(step.inputs[0])
+            return None if low is None else math.floor(low), None if high is None else math.ceil(high)
+        number = self.number(value)
+        return number, number
 
 
 def _is_number(value: int, expression: Expression) -> bool:

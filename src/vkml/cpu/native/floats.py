@@ -193,6 +193,8 @@ def _of(kind: _Type) -> dict[tuple[str, str], Operation]:
         "maximum": _extreme(kind, "max"),
         "limit_above": _limit(kind, "min"),
         "limit_below": _limit(kind, "max"),
+        "greater_of": plain(f"max{kind.suffix}"),
+        "less_of": plain(f"min{kind.suffix}"),
         "negative": with_bits(f"xor{kind.suffix}", kind.sign, kind.lane),
         "absolute": with_bits(f"and{kind.suffix}", ~kind.sign, kind.lane),
         "sqrt": plain_unary(f"sqrt{kind.suffix}", cost=6),
@@ -235,7 +237,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 """By name and type.
 
 minimum, maximum and relu give NaN where an input is NaN; limit_above and limit_below are minimum and maximum
-whose second input is not NaN. rint goes to even; round_to_half to a number that float16 has. Comparisons with
-NaN are false, except not_equal. where takes condition, value if true, value if false; where_less and the like
-take what is compared for the condition. fma is a b + c with one rounding, fmod exact.
+whose second input is not NaN. greater_of is the first input where it is the greater, else the second; less_of
+the first where it is the less. rint goes to even; round_to_half to a number that float16 has. Comparisons
+with NaN are false, except not_equal. where takes condition, value if true, value if false; where_less and the
+like take what is compared for the condition. fma is a b + c with one rounding, fmod exact.
 """

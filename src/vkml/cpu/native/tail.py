@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from vkml.cpu.native import transfer
 from vkml.cpu.native.assembler import Mem
 from vkml.cpu.native.expression import Epilogue, emit, registers_needed
 from vkml.cpu.native.vectors import VectorCode
@@ -18,7 +19,13 @@ def is_plain(epilogue: Epilogue) -> bool:
 
 def fits_in(code: VectorCode, epilogue: Epilogue, free: int) -> bool:
     """Whether the epilogue of one vector needs no more than that many registers besides the vector's own."""
-    return registers_needed(epilogue.expression, 1, has_avx512=code.has_avx512) <= free
+    needed = registers_needed(epilogue.expression, 1, has_avx512=code.has_avx512)
+    return needed + _spare(epilogue) <= free
+
+
+def _spare(epilogue: Epilogue) -> int:
+    """Registers that results of fewer than 4 bytes an element need."""
+    return transfer.SPARE if any(access.itemsize < 4 for access in epilogue.results) else 0
 
 
 def finish_vector(
@@ -28,6 +35,7 @@ def finish_vector(
     free: Sequence[int],
     place: Callable[[int], Mem],
     mask: int | None,
+    lanes: int | None = None,
 ) -> None:
     """Applies the epilogue to a register and stores the results.
 
@@ -39,16 +47,28 @@ def finish_vector(
         place: operand number (leaves from 0, then results) → where its vector (or single float) lies; may
             emit code that loads an address.
         mask: lanes that exist, as for `VectorCode.load`; None: all.
+        lanes: how many they are, where an operand or result has elements of fewer than 4 bytes.
     """
+    is_few = mask is not None and not code.has_avx512
 
     def load(operand: int, target: int) -> None:
         access = epilogue.leaves[operand - 1]
         source = place(operand - 1)
         if access.strides[-1] == 0:
-            code.broadcast(target, source)
+            transfer.broadcast_element(code, target, source, access.dtype)
+        elif is_few and access.itemsize < 4:
+            assert lanes is not None, "how many elements there are"
+            transfer.load_few(code, target, source, access.dtype, lanes)
         else:
-            code.load(target, source, mask)
+            transfer.load_elements(code, target, source, access.dtype, mask)
 
-    made = emit(code, epilogue.expression, bound={0: value}, load=load, free=free)
-    for number, register in enumerate(made):
-        code.store(place(len(epilogue.leaves) + number), register, mask)
+    kept = len(free) - _spare(epilogue)
+    spare = free[kept:]
+    made = emit(code, epilogue.expression, bound={0: value}, load=load, free=free[:kept])
+    for number, (register, access) in enumerate(zip(made, epilogue.results, strict=True)):
+        target = place(len(epilogue.leaves) + number)
+        if is_few and access.itemsize < 4:
+            assert lanes is not None, "how many elements there are"
+            transfer.store_few(code, target, register, access.dtype, spare, lanes)
+        else:
+            transfer.store_elements(code, target, register, access.dtype, spare, mask)

@@ -92,9 +92,14 @@ def tile_shape(
         last % lanes,
         panels > 1 or not is_narrow,
         tuple(4 * tap for tap in taps),
-        tuple((4 * y, 4 * x) for y, x in operands),
+        tuple((size * y, size * x) for size, (y, x) in zip(_sizes(epilogue), operands, strict=True)),
         replace(epilogue, leaves=_last_strides(epilogue.leaves), results=_last_strides(epilogue.results)),
     )
+
+
+def _sizes(epilogue: Epilogue) -> list[int]:
+    """Bytes of an element of A, of each leaf and result."""
+    return [4, *(access.itemsize for access in (*epilogue.leaves, *epilogue.results))]
 
 
 def _last_strides(accesses: Sequence[Access]) -> tuple[Access, ...]:
@@ -157,14 +162,15 @@ def chunk_table(
         grid = [np.moveaxis(axis, rank, -1) for axis in grid]
     *batches, p, y, x = (axis.reshape(-1) for axis in grid)
 
-    def offsets(strides: Sequence[int]) -> Array:
+    def offsets(size: int, strides: Sequence[int]) -> Array:
         found = starts_y[y] * strides[rank] + starts_x[x] * strides[rank + 1] + p * panel * strides[rank + 2]
         return np.asarray(
-            4 * sum((at * step for at, step in zip(batches, strides, strict=False)), start=found)
+            size * sum((at * step for at, step in zip(batches, strides, strict=False)), start=found)
         )
 
     packed = sum((at * step for at, step in zip(batches, b, strict=True)), start=p * panel_floats)
-    made = [offsets(operands[0]), 4 * packed, *(offsets(strides) for strides in operands[1:])]
+    first, *others = map(offsets, _sizes(shape.epilogue), operands)
+    made = [first, 4 * packed, *others]
     made += [counts_y[y], counts_x[x] // shape.rows, counts_x[x] % shape.rows]
     made.append((p == panels - 1) & (shape.tail_vectors > 0))
     return np.ascontiguousarray(np.stack(made, 1), np.int64)
@@ -288,35 +294,30 @@ class TileCode:
         code, shape = self.code, self.shape
         rows, vectors = len(sums), len(sums[0])
         used = rows * vectors
-        mask: int | None = None
-        reserved = 0
-        if lanes is not None:
-            mask = MASK if code.has_avx512 else code.registers - 1
-            reserved = 0 if code.has_avx512 else 1
-        is_direct = fits_in(code, shape.epilogue, code.registers - used - reserved)
-        if is_direct:
-            if lanes is not None and not code.has_avx512:
-                assert mask is not None
-                code.set_mask(mask, lanes)
-            free = list(range(used, code.registers - reserved))
+        top = code.registers
+        if lanes is not None and not code.has_avx512:
+            top -= 1
+        if fits_in(code, shape.epilogue, top - used):
+            if top < code.registers and lanes is not None:
+                code.set_mask(top, lanes)
+            free = list(range(used, top))
             for row in range(rows):
                 for v in range(vectors):
-                    self._vector(sums[row][v], free, row, v, mask if v == vectors - 1 else None, None)
+                    self._vector(sums[row][v], free, row, v, lanes if v == vectors - 1 else None)
             return
         for row in range(rows):
             for v in range(vectors):
                 code.store(Mem(RDX, self._spill + sums[row][v] * code.bytes), sums[row][v])
-        if lanes is not None and not code.has_avx512:
-            assert mask is not None
-            code.set_mask(mask, lanes)
+        if top < code.registers and lanes is not None:
+            code.set_mask(top, lanes)
         # Rows in a loop: R13 counts them, R14 walks the spilled tile, operands move on by their row's step.
         code.move_immediate(R13, rows)
         code.lea(R12, Mem(RDX, self._spill))
         again = code.here()
-        free = list(range(1, code.registers - reserved))
+        free = list(range(1, top))
         for v in range(vectors):
             code.load(0, Mem(R12, v * code.bytes))
-            self._vector(0, free, 0, v, mask if v == vectors - 1 else None, 1)
+            self._vector(0, free, 0, v, lanes if v == vectors - 1 else None)
         for operand, (_, step) in list(enumerate(shape.steps))[1:]:
             self._advance(self._place + 8 * operand, step)
         code.add_immediate(R12, vectors * code.bytes)
@@ -325,15 +326,15 @@ class TileCode:
         for operand, (_, step) in list(enumerate(shape.steps))[1:]:
             self._advance(self._place + 8 * operand, -rows * step)
 
-    def _vector(
-        self, value: int, free: list[int], row: int, v: int, mask: int | None, only: int | None
-    ) -> None:
+    def _vector(self, value: int, free: list[int], row: int, v: int, lanes: int | None) -> None:
+        """Ends a vector of so many lanes, None for all, for which there is a mask."""
         code, shape = self.code, self.shape
         accesses = (*shape.epilogue.leaves, *shape.epilogue.results)
+        mask = None if lanes is None else MASK if code.has_avx512 else code.registers - 1
 
         def place(operand: int) -> Mem:
             code.mov(R15, Mem(RDX, self._place + 8 * (operand + 1)))
-            step = shape.steps[operand + 1][1]
-            return Mem(R15, row * step + (v * code.bytes if accesses[operand].strides[-1] else 0))
+            step, access = shape.steps[operand + 1][1], accesses[operand]
+            return Mem(R15, row * step + (v * code.width * access.itemsize if access.strides[-1] else 0))
 
-        finish_vector(code, shape.epilogue, value, free, place, mask)
+        finish_vector(code, shape.epilogue, value, free, place, mask, lanes)

@@ -74,7 +74,11 @@ def store_few(
 ) -> None:
     """The first elements of 1 or 2 bytes; writes nothing more (AVX2)."""
     size = ITEM_BYTES[dtype]
-    packed = _packed(code, register, dtype, spare)
+    if dtype == "float16":
+        packed = spare[0]
+        code.to_half(packed, register, bits=0)
+    else:
+        packed = _packed(code, register, dtype, spare)
     for lane in range(count):
         code.store_low(target.plus(lane * size), packed, size, position=lane)
 
