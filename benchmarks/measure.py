@@ -155,12 +155,13 @@ def _take_turns(
 
 
 def _difference(have: Sequence[Array], want: Sequence[Array]) -> float:
-    """The largest difference, relative to the largest value; infinite where shapes differ."""
+    """The largest difference, relative to the largest value; infinite where shapes differ, or by NaN."""
     worst = 0.0
     for left, right in zip(have, want, strict=False):
         if left.size != right.size:
             return float("inf")
         scale = float(np.abs(right).max()) if right.size else 0.0
         gap = np.abs(left.reshape(right.shape).astype(np.float64) - right.astype(np.float64))
-        worst = max(worst, float(gap.max()) / (scale or 1.0) if gap.size else 0.0)
+        found = float(gap.max()) / (scale or 1.0) if gap.size else 0.0
+        worst = max(worst, found if found == found else float("inf"))
     return worst

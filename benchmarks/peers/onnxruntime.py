@@ -23,9 +23,10 @@ def _package(provider: str) -> Any:
     return onnxruntime
 
 
-def _session(package: Any, path: str, providers: list[Any]) -> Any:
+def _session(package: Any, path: str, providers: list[Any], threads: int = 0) -> Any:
     options = package.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = threads
     session = package.InferenceSession(path, options, providers=providers)
     wanted = providers[0][0] if isinstance(providers[0], tuple) else providers[0]
     if session.get_providers()[0] != wanted:
@@ -35,12 +36,14 @@ def _session(package: Any, path: str, providers: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class OnnxRuntimeCpu:
-    """The CPU provider with its default threads."""
+    """The CPU provider."""
 
     name: str = "ort-cpu"
+    threads: int = 0
+    """0: as many as it takes by itself."""
 
     def prepare(self, path: str) -> Prepared:
-        session = _session(_package("CPUExecutionProvider"), path, ["CPUExecutionProvider"])
+        session = _session(_package("CPUExecutionProvider"), path, ["CPUExecutionProvider"], self.threads)
         return Prepared(lambda feed: session.run(None, feed), lambda: None, "cpu")
 
 

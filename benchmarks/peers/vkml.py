@@ -15,10 +15,13 @@ class Vkml:
     name: str
     device: str
     precision: str
+    threads: int = 0
+    """Of the CPU; 0: as many as it takes by itself."""
 
     def prepare(self, path: str) -> Prepared:
+        options = vkml.SessionOptions(intra_op_num_threads=self.threads)
         try:
-            session = vkml.InferenceSession(path, devices=self.device, precision=self.precision)
+            session = vkml.InferenceSession(path, options, devices=self.device, precision=self.precision)
         except vkml.Error as problem:
             raise NotAvailable(str(problem)) from None
 

@@ -51,6 +51,11 @@ def test_peers_take_turns_and_are_compared() -> None:
     assert all(peer.closed == [True] for peer in peers)
 
 
+def test_what_is_not_a_number_differs() -> None:
+    peers = [MadeUpPeer("a", []), MadeUpPeer("b", [], factor=float("nan"))]
+    assert measure("", FEED, peers, 0.01)[1].difference == float("inf")
+
+
 def test_failures_become_reasons() -> None:
     log: list[str] = []
     peers = [

@@ -1,0 +1,1 @@
+"""Networks of many kinds as torch.onnx exports them, with random weights."""

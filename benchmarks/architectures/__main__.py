@@ -1,0 +1,118 @@
+"""``python -m benchmarks.architectures``: networks that torch.onnx exports, beside onnxruntime.
+
+Each is run by both in turns, from arrays to arrays. Networks of open sizes are given one size again and
+again, the growing decoder another one at each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.architectures.catalogue import ARCHITECTURES, Feed, files_of
+from benchmarks.measure import TOLERANCE, Measured, Peer, Prepared, measure
+from benchmarks.peers.onnxruntime import OnnxRuntimeCpu
+from benchmarks.peers.vkml import Vkml
+from benchmarks.report import as_json, machine
+from vkml.cli.output import console, duration, show_table, table
+
+QUANTIZED_TOLERANCE = 0.1
+"""Rounding differs, and by a step of the greatest value somewhere: of random weights errors add up."""
+
+
+@dataclass(frozen=True)
+class Cycled:
+    """A peer that is given one feed after another."""
+
+    inner: Peer
+    feeds: Sequence[Feed]
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def prepare(self, path: str) -> Prepared:
+        ready = self.inner.prepare(path)
+        # The first run is compared with others', and begins the second time round, too.
+        feeds = itertools.chain([self.feeds[0]] * 2, itertools.cycle(self.feeds))
+        return replace(ready, run=lambda _: ready.run(next(feeds)))
+
+
+def least_ratio(here: Measured, there: Measured) -> float:
+    """The other's time over vkml's, of their shortest runs: what else the machine does only adds."""
+    return min(there.runs) / min(here.runs)
+
+
+def main() -> None:
+    """Prints a table; a ratio above 1 says that vkml is faster."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.architectures", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="by default all: " + ", ".join(ARCHITECTURES)
+    )
+    parser.add_argument("--device", default="cpu", help="where vkml runs")
+    parser.add_argument("--threads", type=int, default=2, help="of each runtime")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each runtime and network")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    options = parser.parse_args()
+    if unknown := set(options.names) - ARCHITECTURES.keys():
+        parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(ARCHITECTURES)}")
+    columns = ("vkml", "onnxruntime", "ratio", "of medians", "difference", "by NumPy")
+    rows, ratios, figures = table("network", *columns, right=columns), [], []
+    out = console()
+    for name in options.names or ARCHITECTURES:
+        path, feeds = files_of(name)
+        peers: list[Peer] = [
+            Vkml("vkml", options.device, "high", options.threads),
+            OnnxRuntimeCpu("onnxruntime", options.threads),
+        ]
+        if len(feeds) > 1:
+            peers = [Cycled(peer, feeds) for peer in peers]
+        here, there = measure(str(path), feeds[0], peers, options.seconds)
+        for each in (here, there):
+            if each.reason:
+                out.print(f"{name}: {each.peer}: {each.reason}", markup=False)
+        if here.reason or there.reason:
+            continue
+        figures.append(as_json(name, (here, there), {}))
+        ratios.append(least_ratio(here, there))
+        rows.add_row(
+            name,
+            duration(min(here.runs)),
+            duration(min(there.runs)),
+            f"{ratios[-1]:.2f}",
+            f"{there.median / here.median:.2f}",
+            _difference(there, is_quantized=ARCHITECTURES[name].is_quantized),
+            str(len(by_numpy(path, feeds[0], options.device))),
+        )
+    show_table(out, rows, "shortest runs")
+    if ratios:
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        out.print(f"geometric mean {mean:.2f}, least {min(ratios):.2f}")
+    if options.json:
+        options.json.write_text(json.dumps({"machine": machine(), "architectures": figures}, indent=1) + "\n")
+
+
+def by_numpy(path: Path, feed: Mapping[str, Any], device: str) -> list[str]:
+    """Operators of the nodes for which vkml's device has no kernel, one a node."""
+    import vkml
+
+    with vkml.InferenceSession(path, devices=device) as session:
+        session.run(None, dict(feed))
+        return [op for step in session.report().steps if step.variant == "numpy" for op in step.operators]
+
+
+def _difference(entry: Measured, *, is_quantized: bool) -> str:
+    limit = QUANTIZED_TOLERANCE if is_quantized else TOLERANCE
+    assert entry.difference is not None
+    return f"{entry.difference:.1e}{'' if entry.difference <= limit else ' (!)'}"
+
+
+if __name__ == "__main__":
+    main()
