@@ -89,6 +89,19 @@ def broadcast() -> Graph:
     return sketch.finish(z, sketch.node("Softmax", w), sketch.node("ReduceMean", w, axes=(1,), keepdims=0))
 
 
+def expanded() -> Graph:
+    """What exporters write for x.expand(-1, 4, length), where a size of -1 is the one that is there."""
+    sketch = Sketch("expanded", OPSET)
+    x, y = sketch.input("x", ("batch", 1, 1)), sketch.input("y", ("batch", "length"))
+    axis = sketch.constant(np.int64(1))
+    length = sketch.node("Gather", sketch.node("Shape", y), axis, axis=0)
+    zeros, wanted = sketch.constant(np.zeros(1, np.int64)), sketch.constant(np.array([-1, 4], np.int64))
+    target = sketch.node("Concat", wanted, sketch.node("Unsqueeze", length, zeros), axis=0)
+    ones = sketch.constant(np.ones(3, np.int64))
+    is_kept = sketch.node("Equal", target, sketch.node("Mul", ones, sketch.constant(np.int64(-1))))
+    return sketch.finish(sketch.node("Expand", x, sketch.node("Where", is_kept, ones, target)))
+
+
 MODELS: dict[str, Callable[[], Graph]] = {
     "gpt_with_past": gpt_with_past,
     "flattened": flattened,
@@ -96,8 +109,9 @@ MODELS: dict[str, Callable[[], Graph]] = {
     "cut_and_joined": cut_and_joined,
     "computed_shapes": computed_shapes,
     "broadcast": broadcast,
+    "expanded": expanded,
 }
-FREE = {"gpt_with_past", "flattened", "broadcast"}
+FREE = {"gpt_with_past", "flattened", "broadcast", "expanded"}
 """Models whose one plan holds for all sizes from 2 on."""
 
 

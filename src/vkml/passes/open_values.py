@@ -105,7 +105,8 @@ def _element(order: Sequence[Scalar], result: Scalar, operands: Sequence[Any]) -
     for step in order:
         if step.operation == "argument":
             operand = operands[int(step.value)]
-            known[step] = operand if isinstance(operand, Size) else operand.item()
+            # Beside sizes, numbers may be Python's own.
+            known[step] = operand.item() if isinstance(operand, np.generic) else operand
         elif step.operation == "constant":
             known[step] = step.value
         elif step.operation == "convert":
