@@ -57,10 +57,20 @@ def test_global(device_name: str, is_strided: bool) -> None:
     cases.check(device_name, is_strided=is_strided)
 
 
-def test_indices_and_four_axes_fall_back_rightly(device_name: str) -> None:
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_maxima_with_places(device_name: str, is_strided: bool) -> None:
+    cases = Cases(46)
+    for rank, name in ((1, "float32"), (2, "float16"), (2, "int8"), (3, "float32")):
+        x = cases.array(name, (2, 3, *cases.shape(rank, 6, 9)), special=True)
+        for order in (0, 1):
+            cases.add("MaxPool", x, outputs=2, storage_order=order, **geometry(cases, rank))
+    nothing = np.full((1, 1, 4, 4), -np.inf, np.float32)
+    cases.add("MaxPool", nothing, outputs=2, kernel_shape=(2, 2), strides=(2, 2))
+    cases.check(device_name, is_strided=is_strided)
+
+
+def test_four_axes_fall_back_rightly(device_name: str) -> None:
     cases = Cases(45)
-    x = cases.array("float32", (1, 2, 6, 7))
-    cases.add("MaxPool", x, kernel_shape=(2, 2), outputs=2, may_fall_back=True)
     cases.add("MaxPool", np.zeros((1, 1, 3, 3, 3, 3), np.float32), kernel_shape=(2,) * 4, may_fall_back=True)
     cases.add("MaxPool", np.zeros((0, 2, 6, 7), np.float32), kernel_shape=(2, 2))
     cases.check(device_name)

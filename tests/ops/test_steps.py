@@ -41,6 +41,22 @@ CASES: list[tuple[str, list[Any], dict[str, Any], int]] = [
     ),
     ("GridSample", [np.full((1, 1, 2, 2), np.inf, np.float32), np.full((1, 1, 1, 2), 9, np.float32)], {}, 1),
     ("AffineGrid", [normal(2, 2, 3), np.array([2, 3, 4, 5])], {"align_corners": 1}, 1),
+    *(
+        ("Einsum", [normal(*shape) for shape in shapes], {"equation": equation}, 1)
+        for equation, shapes in {
+            "iiji->ji": [(3, 3, 4, 3)],
+            "ij,ij->i": [(2, 1), (2, 3)],
+            "bij,bjk->kbi": [(2, 3, 4), (2, 4, 5)],
+            "a,b->ba": [(2,), (3,)],
+            "...ij,...jk": [(5, 1, 2, 3), (6, 3, 4)],
+            "ab,bc,cd->d": [(2, 3), (3, 4), (4, 5)],
+            "ij,jk->ik": [(2, 0), (0, 3)],
+            "i,i": [(4,), (4,)],
+            "xy,z->yz": [(2, 3), (1,)],
+        }.items()
+    ),
+    ("Einsum", [np.array([[200, 100], [3, 90]], np.uint8)] * 2, {"equation": "ij,jk->ik"}, 1),
+    ("Einsum", [normal(2, 3).astype(np.float16)] * 3, {"equation": "ij,ij,ik->jk"}, 1),
     ("Trilu", [IMAGE, np.array(-1)], {"upper": 0}, 1),
     ("Trilu", [IMAGE, np.array(2**62)], {}, 1),
     ("ReverseSequence", [IMAGE[0], np.array([2, 0, 3, 1])], {}, 1),

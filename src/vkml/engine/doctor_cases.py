@@ -183,6 +183,7 @@ def _all() -> Iterator[Case]:
     yield case("reduce", "sum of all", _simple("ReduceSum", (5, 1033), keepdims=0))
     yield case("reduce", "int32 sum", _simple("ReduceSum", (5, 33), dtype=np.int32, keepdims=0))
     yield case("reduce", "ArgMax", _simple("ArgMax", (7, 100), axis=1, keepdims=0))
+    yield case("sort", "TopK", _simple("TopK", (3, 2500), constants=[np.array([40])]))
     yield case("softmax", "last axis", _simple("Softmax", (5, 1000), axis=-1))
     yield case("softmax", "middle axis", _simple("Softmax", (3, 7, 5), axis=1))
     yield case("softmax", "fp16", _simple("Softmax", (3, 65), axis=-1, **f16), FLOAT16_TOLERANCE)

@@ -232,6 +232,12 @@ class Lowering(Protocol[V]):
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
         ...
 
+    def max_pool_places(
+        self, x: V, windows: Windows, values: V | None, places: V, *, is_column_major: bool
+    ) -> None:
+        """The first greatest element of each window, and its place in `x`, counted row by row."""
+        ...
+
     def reduce(self, name: str, x: V, axes: Sequence[int]) -> list[V]:
         """A reduction, by the name of its operator without ``Reduce``."""
         ...
@@ -242,6 +248,10 @@ class Lowering(Protocol[V]):
 
     def arg_reduce(self, x: V, axis: int, *, is_max: bool, takes_last: bool) -> list[V]:
         """Where along an axis the greatest or smallest element lies."""
+        ...
+
+    def top_k(self, x: V, axis: int, k: int, *, is_largest: bool, values: V | None, places: V | None) -> None:
+        """The `k` first elements along an axis, sorted, and their places, where they are wanted."""
         ...
 
     def scan(self, x: V, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool) -> list[V]:

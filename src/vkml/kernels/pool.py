@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.windows import Windows
-from vkml.kernels.pointwise import emit_store
+from vkml.kernels.pointwise import emit_store, on_space
 from vkml.kernels.reduce import extreme
 from vkml.kernels.reduce import norm as reduce_norm
 from vkml.kernels.views import View
-from vkml.kernels.writer import compute_type, load_expression, template
+from vkml.kernels.writer import KernelWriter, compute_type, load_expression, store_expression, template
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
@@ -63,26 +63,7 @@ def pool(
     writer = build.writer()
     writer.text(f"typealias Accumulator = {type_};")
     writer.text(f"static const bool COUNT_PAD = {'true' if counts_padding else 'false'};")
-    for prefix, triple in (
-        ("S", windows.strides),
-        ("D", windows.dilations),
-        ("PAD", windows.pads_begin),
-        ("PAD_END_", windows.pads_end),
-        ("K", windows.kernel),
-        ("X", windows.spatial),
-        ("O", windows.output),
-    ):
-        for axis, number in zip("DHW", triple, strict=True):
-            writer.constant(number, f"{prefix}{axis}")
-    writer.constant(pixels, "PIXELS")
-    writer.constant(channels, "CHANNELS")
-    writer.constant(total, "TOTAL")
-    pointer = writer.read(x)
-    plane = writer.offset(("image", "channel"), x.strides[:2])
-    place = writer.offset(("d", "h", "w"), x.strides[2:])
-    element = load_expression(pointer, f"start + {place}", x.dtype)
-    writer.text(f"int plane(int image, int channel) {{ return {plane}; }}")
-    writer.text(f"Accumulator load(int start, int d, int h, int w) {{ return {element}; }}")
+    _emit_planes(writer, x, windows)
     initial = extreme(accumulator, lowest=True) if how.starts_lowest else "Accumulator(0)"
     writer.text(
         f"Accumulator initial() {{ return {initial}; }}\n"
@@ -95,3 +76,75 @@ def pool(
     across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     build.emit(writer.finish(how.label, (across, high, 1), variant="direct"))
     return outputs
+
+
+def max_pool_places(
+    build: VulkanBuilder,
+    x: View,
+    windows: Windows,
+    values: View | None,
+    places: View,
+    *,
+    is_column_major: bool,
+) -> None:
+    """The first of the greatest elements of each window, and where it lies in `x` laid out row by row.
+
+    Args:
+        build: where the launch goes.
+        x: (batch, channels, depth, height, width).
+        windows: over its last three axes.
+        values: where the elements go; None where they are not wanted.
+        places: where the places go, int64: -1 for a window that holds nothing.
+        is_column_major: whether places count the last axis slowest instead, within a plane.
+    """
+    batch, channels = x.shape[:2]
+    total = batch * channels * math.prod(windows.output)
+    writer = build.writer()
+    writer.math()
+    writer.text(f"typealias Accumulator = {compute_type(x.dtype)};")
+    _emit_planes(writer, x, windows)
+    writer.text(f"Accumulator initial() {{ return {extreme(x.dtype, lowest=True)}; }}")
+    depth, height, width = windows.spatial
+    weights = (1, depth, depth * height) if is_column_major else (height * width, width, 1)
+    at = writer.offset(("d", "h", "w"), weights)
+    size = writer.constant(depth * height * width)
+    writer.text(
+        f"int64_t place(int plane, int d, int h, int w) {{ return int64_t(plane) * {size} + ({at}); }}"
+    )
+    coordinates = ("image", "channel", "pixel")
+    lines = []
+    for view, value in ((values, "best"), (places, "at")):
+        if view is None:
+            continue
+        flat = on_space(view, (batch, channels, math.prod(windows.output)))
+        stored = store_expression(value, view.dtype)
+        lines.append(f"    {writer.write(flat)}[{writer.offset(coordinates, flat.strides)}] = {stored};")
+    arguments = "int image, int channel, int pixel, Accumulator best, int64_t at"
+    writer.text("\n".join([f"void store({arguments})", "{", *lines, "}"]))
+    writer.text(template("pool_places"))
+    across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
+    build.emit(writer.finish("max_pool_places", (across, high, 1)))
+
+
+def _emit_planes(writer: KernelWriter, x: View, windows: Windows) -> None:
+    """Adds the windows' geometry, ``plane(image, channel)`` and ``load(plane offset, d, h, w)``."""
+    for prefix, triple in (
+        ("S", windows.strides),
+        ("D", windows.dilations),
+        ("PAD", windows.pads_begin),
+        ("PAD_END_", windows.pads_end),
+        ("K", windows.kernel),
+        ("X", windows.spatial),
+        ("O", windows.output),
+    ):
+        for axis, number in zip("DHW", triple, strict=True):
+            writer.constant(number, f"{prefix}{axis}")
+    pixels = math.prod(windows.output)
+    writer.constant(pixels, "PIXELS")
+    writer.constant(x.shape[1], "CHANNELS")
+    writer.constant(x.shape[0] * x.shape[1] * pixels, "TOTAL")
+    plane = writer.offset(("image", "channel"), x.strides[:2])
+    place = writer.offset(("d", "h", "w"), x.strides[2:])
+    element = load_expression(writer.read(x), f"start + {place}", x.dtype)
+    writer.text(f"int plane(int image, int channel) {{ return {plane}; }}")
+    writer.text(f"Accumulator load(int start, int d, int h, int w) {{ return {element}; }}")

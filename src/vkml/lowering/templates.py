@@ -80,6 +80,12 @@ class Templates:
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
         raise self._lacks("pooling")
 
+    def max_pool_places(
+        self, x: View, windows: Windows, values: View | None, places: View, *, is_column_major: bool
+    ) -> None:
+        """The first greatest element of each window, and its place in `x`, counted row by row."""
+        raise self._lacks("pooling with places")
+
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         """A reduction, by the name of its operator without ``Reduce``."""
         raise self._lacks("a reduction")
@@ -91,6 +97,12 @@ class Templates:
     def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
         """Where along an axis the extreme lies."""
         raise self._lacks("an index of an extreme")
+
+    def top_k(
+        self, x: View, axis: int, k: int, *, is_largest: bool, values: View | None, places: View | None
+    ) -> None:
+        """The `k` first elements along an axis, sorted, and their places."""
+        raise self._lacks("sorting")
 
     def scan(
         self, x: View, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool

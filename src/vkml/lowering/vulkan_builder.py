@@ -29,6 +29,7 @@ from vkml.kernels import (
     scan,
     scatter,
     sliced,
+    top_k,
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
@@ -210,6 +211,11 @@ class VulkanBuilder(Builder[Dispatch]):
             function = pool.norm(how, x.dtype)
         return pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
 
+    def max_pool_places(
+        self, x: View, windows: Windows, values: View | None, places: View, *, is_column_major: bool
+    ) -> None:
+        pool.max_pool_places(self, x, windows, values, places, is_column_major=is_column_major)
+
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())
 
@@ -218,6 +224,11 @@ class VulkanBuilder(Builder[Dispatch]):
 
     def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
         return reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)
+
+    def top_k(
+        self, x: View, axis: int, k: int, *, is_largest: bool, values: View | None, places: View | None
+    ) -> None:
+        top_k.top_k(self, x, axis, k, is_largest=is_largest, values=values, places=places)
 
     def scan(
         self, x: View, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool

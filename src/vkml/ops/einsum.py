@@ -16,6 +16,7 @@ from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, require_dtype, require_same_dtype, required
+from vkml.ops.einsum_steps import contracted
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 
@@ -106,6 +107,14 @@ class Einsum(Operator):
         geometry = einsum_geometry(node, node.attributes["equation"], [operand.shape for operand in operands])
         result = np.einsum(geometry.equation, *map(widened, operands), optimize=len(operands) > 1)
         return [np.asarray(result).astype(operands[0].dtype, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        operands = [present(inputs, at) for at in range(len(inputs))]
+        types = [build.type_of(operand) for operand in operands]
+        if types[0].dtype.is_complex:
+            return None
+        geometry = einsum_geometry(node, node.attributes["equation"], [type_.dims for type_ in types])
+        return [contracted(build, geometry.terms, geometry.output, operands)]
 
     def vjp(
         self,

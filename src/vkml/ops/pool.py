@@ -165,9 +165,19 @@ class MaxPool(_Pool):
         return [best.astype(x.dtype, copy=False)]
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
-        if len(node.outputs) > 1 and node.outputs[1]:
+        x = given(inputs, 0)
+        if not any(node.outputs[1:]):
+            return _lower_pool(build, node, x, "max")
+        geometry = pool_geometry(node, x.shape)
+        if len(geometry.kernel) > 3:
             return None
-        return _lower_pool(build, node, given(inputs, 0), "max")
+        windows, shape = geometry.over(3), geometry.output_shape
+        values = build.output(TensorType(x.dtype, shape)) if node.outputs[0] else None
+        places = build.output(TensorType(INT64, shape), 1)
+        planes = build.reshape(x, (*x.shape[:2], *windows.spatial))
+        is_column_major = bool(node.attributes["storage_order"])
+        build.max_pool_places(planes, windows, values, places, is_column_major=is_column_major)
+        return [values, places]
 
     def vjp(
         self,

@@ -178,6 +178,21 @@ class TopK(Operator):
         places = contiguous(places.astype(np.int64, copy=False))
         return [np.take_along_axis(x, places, axis=axis), places][: len(node.outputs)]
 
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        x, counts = all_given(inputs)
+        axis = normalise_axis(node, node.attributes["axis"], len(x.shape))
+        k = integers(known(build, counts))[0]
+        shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+        values, places = (
+            build.output(TensorType(dtype, shape), at)
+            if at < len(node.outputs) and node.outputs[at]
+            else None
+            for at, dtype in enumerate((x.dtype, INT64))
+        )
+        largest = bool(node.attributes["largest"])
+        build.top_k(x, axis, k, is_largest=largest, values=values, places=places)
+        return [values, places][: len(node.outputs)]
+
     def vjp(
         self,
         build: Emitter[T],
