@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import vkml
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration
 
 Array = np.ndarray[Any, Any]
 ADDED = (1024, 1 << 15, 1 << 22)

@@ -17,7 +17,8 @@ from benchmarks.feeds import feed_of
 from benchmarks.measure import BURST_SECONDS, PAUSE_SECONDS
 from benchmarks.models import DEFAULT_MODELS, MODELS, model_file
 from benchmarks.report import machine
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration
 
 
 def compare(

@@ -16,8 +16,9 @@ import numpy as np
 import vkml
 from benchmarks.report import machine
 from vkml import nn, optim
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
 from vkml.data import DataLoader, Dataset, ImageFolder, TensorDataset, placing
+from vkml.ir.wording import duration
 
 TURNS = 3
 PICTURES, SIDE = 2000, 64

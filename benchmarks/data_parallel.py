@@ -21,7 +21,8 @@ import vkml
 from benchmarks.report import machine
 from benchmarks.training import CASES, WARM_UP, Case, Step, initial, set_precision
 from vkml import Tensor, nn, optim
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration
 
 TOLERANCE = 1e-3
 """Relative difference of losses that goes unmarked: sums are taken in another order."""

@@ -21,8 +21,9 @@ import vkml
 from benchmarks.growth import resident_bytes
 from benchmarks.report import machine
 from vkml import nn, optim
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
 from vkml.engine.devices import open_device
+from vkml.ir.wording import duration
 
 WAYS = ("jit", "eager")
 PARTS = 10

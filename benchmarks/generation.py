@@ -20,7 +20,8 @@ from benchmarks.measure import NotAvailable
 from benchmarks.models import model_file
 from benchmarks.peers import make_peers
 from benchmarks.report import machine
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]

@@ -25,10 +25,11 @@ import vkml.onnx
 from benchmarks.loading import loading
 from benchmarks.models import chain_add, model_file
 from benchmarks.report import machine
-from vkml.cli.output import console, duration, show_table, size, table
+from vkml.cli.output import console, show_table, table
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
 from vkml.ir.graph import Graph
+from vkml.ir.wording import duration, size
 
 ELEMENTWISE_SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 MATMUL_SIZE = 4096

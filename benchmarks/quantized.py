@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tests.quantized.models import quantized, residual, transformer
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration
 
 Run = Callable[[], Any]
 MODELS: dict[str, Callable[[], bytes]] = {

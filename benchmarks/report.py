@@ -11,7 +11,8 @@ from typing import Any
 import vkml
 from benchmarks.measure import TOLERANCE, Measured
 from benchmarks.memory import PeakMemory
-from vkml.cli.output import console, duration, show_table, size, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration, size
 
 
 def show_model(name: str, found: Sequence[Measured], memory: dict[str, PeakMemory]) -> None:

@@ -25,7 +25,8 @@ from benchmarks.measure import NotAvailable
 from benchmarks.report import machine
 from benchmarks.training_models import digits, perceptron, resnet18, transformer
 from vkml import nn, optim
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[Array, Array], float]

@@ -38,10 +38,11 @@ from benchmarks.matrix_units.ceilings import measure_ceilings
 from benchmarks.matrix_units.choose import processors_of
 from benchmarks.matrix_units.statistics import statistics
 from benchmarks.report import machine
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
 from vkml.engine.devices import fragments_of
 from vkml.errors import Error
 from vkml.ir.dtypes import FLOAT16
+from vkml.ir.wording import duration
 from vkml.kernels.attention_variants import Variant
 from vkml.kernels.compiler import compile_slang
 from vkml.vulkan import Device, find_device

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vkml.cli.images import AS_IS, read_image
+from vkml.cli.images import AS_IS, Preparation, read_image
+from vkml.cli.sources import source
 from vkml.errors import InvalidArgument
 from vkml.ir import dtypes
 
@@ -18,9 +19,13 @@ GREY = np.array([[0, 51, 102], [153, 204, 255]], np.uint8)
 
 
 def _read(
-    path: Path, channels: int = 3, dtype: dtypes.DType = dtypes.FLOAT32, size: Any = ("h", "w")
+    path: Path,
+    channels: int = 3,
+    dtype: dtypes.DType = dtypes.FLOAT32,
+    size: Any = ("h", "w"),
+    preparation: Preparation = AS_IS,
 ) -> Array:
-    return read_image(path, ("n", channels, *size), dtype, "input 'x'", AS_IS)
+    return read_image(source(str(path)), ("n", channels, *size), dtype, "input 'x'", preparation)
 
 
 def _saved(path: Path, picture: Image.Image, **options: Any) -> Path:
@@ -133,3 +138,48 @@ def test_values_of_no_known_range_are_refused(tmp_path: Path) -> None:
         path = (tmp_path / f"{name}.tiff").rename(tmp_path / f"{name}.png")
         with pytest.raises(InvalidArgument, match=f"{name}.png cannot be read as an image: its values"):
             _read(path)
+
+
+def test_tiff_and_webp_are_read(tmp_path: Path) -> None:
+    for name, options in (("a.tif", {}), ("a.webp", {"lossless": True})):
+        path = _saved(tmp_path / name, Image.fromarray(GREY).convert("RGB"), **options)
+        np.testing.assert_allclose(_read(path)[1], GREY / 255, rtol=1e-6)
+    deep = _saved(tmp_path / "deep.tiff", Image.fromarray(np.array([[0, 300], [40000, 65535]], np.uint16)))
+    np.testing.assert_allclose(_read(deep, 1)[0], np.array([[0, 300], [40000, 65535]]) / 65535, rtol=1e-6)
+
+
+@pytest.fixture
+def stripes(tmp_path: Path) -> Path:
+    """8 wide, 4 high: two columns of each of four shades."""
+    shades = np.repeat(np.array([[10, 80, 160, 240]], np.uint8), 2, axis=1).repeat(4, axis=0)
+    return _saved(tmp_path / "stripes.png", Image.fromarray(shades))
+
+
+def test_the_middle_is_cut_out_where_proportions_are_kept(stripes: Path) -> None:
+    found = _read(stripes, 1, dtypes.UINT8, (4, 4), Preparation("crop"))[0]
+    assert found.tolist() == [[80, 80, 160, 160]] * 4
+    tall = _read(stripes, 1, dtypes.UINT8, (4, 2), Preparation("crop"))[0]
+    assert tall.tolist() == [[80, 160]] * 4
+
+
+def test_a_picture_made_larger_first_shows_less_of_it(stripes: Path) -> None:
+    """torchvision's Resize and CenterCrop."""
+    found = _read(stripes, 1, dtypes.UINT8, (4, 4), Preparation("crop", edge=8))[0]
+    resized = Image.open(stripes).resize((16, 8), Image.Resampling.BILINEAR)
+    np.testing.assert_allclose(found, np.asarray(resized)[2:6, 6:10], atol=1)
+    whole = _read(stripes, 1, dtypes.UINT8, (4, 8), Preparation("crop", edge=8))[0]
+    assert set(whole[0]) != set(np.asarray(Image.open(stripes))[0])
+
+
+def test_black_is_put_round_what_is_kept_whole(stripes: Path) -> None:
+    found = _read(stripes, 1, dtypes.UINT8, (8, 8), Preparation("pad"))[0]
+    assert found[2:6].tolist() == np.asarray(Image.open(stripes)).tolist()
+    assert not found[:2].any() and not found[6:].any()
+
+
+def test_blue_first_and_values_to_255(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "red.png", Image.new("RGBA", (1, 1), (255, 128, 0, 51)))
+    preparation = Preparation(white=255.0, mean=(100.0, 20.0, 5.0), deviation=(2.0,), is_bgr=True)
+    opaque = _saved(tmp_path / "opaque.png", Image.new("RGB", (1, 1), (255, 128, 0)))
+    np.testing.assert_allclose(_read(opaque, 3, preparation=preparation).ravel(), [-50, 54, 125])
+    assert _read(path, 4, dtypes.UINT8, preparation=preparation).ravel().tolist() == [0, 128, 255, 51]

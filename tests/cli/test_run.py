@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,52 @@ def test_npz_fills_inputs_by_their_names(command: Command, sum_model: Path, tmp_
     np.savez(tmp_path / "both.npz", a=a, b=b)
     done = command("run", sum_model, "-i", tmp_path / "both.npz", "-d", "cpu", "--json")
     assert done.json["outputs"][0]["values"] == (a + b).tolist()
+
+
+def test_an_array_saved_without_a_name_is_the_only_input_s(
+    command: Command, scale_model: Path, tmp_path: Path, image: Array
+) -> None:
+    np.savez(tmp_path / "one.npz", image)
+    done = command("run", scale_model, tmp_path / "one.npz", "-d", "cpu", "--json")
+    assert np.array(done.json["outputs"][0]["values"]) == pytest.approx(scores_of(image), rel=1e-5)
+
+
+def test_files_may_follow_the_model(command: Command, scale_model: Path, tmp_path: Path) -> None:
+    for value in (0, 255):
+        Image.fromarray(np.full((4, 4), value, np.uint8)).save(tmp_path / f"{value}.png")
+    paths = [tmp_path / "0.png", tmp_path / "255.png"]
+    done = command("run", scale_model, *paths, "-d", "cpu", "--scale", "255", "--json")
+    assert [np.max(each) for each in done.json["outputs"][1]["values"]] == [0, 510]
+
+
+@pytest.mark.parametrize("kind", ["png", "npy", "npz", "pb"])
+def test_the_standard_input_is_told_by_its_first_bytes(
+    command: Command, scale_model: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    from onnx import numpy_helper
+
+    value, file = np.zeros((1, 1, 4, 4), np.float32), io.BytesIO()
+    if kind == "png":
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(file, "png")
+    elif kind == "npy":
+        np.save(file, value)
+    elif kind == "npz":
+        np.savez(file, image=value)
+    else:
+        file.write(numpy_helper.from_array(value).SerializeToString())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.getvalue())))
+    done = command("run", scale_model, "-", "-d", "cpu", "--json")
+    assert done.code == 0, done.err
+    assert done.json["outputs"][0]["values"] == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize(("data", "said"), [(b"", "is empty"), (b"words", "neither a picture nor")])
+def test_what_comes_on_the_standard_input_and_cannot_be_read(
+    command: Command, scale_model: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, said: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    done = command("run", scale_model, "-i", "image=-", "-d", "cpu")
+    assert done.code in (1, 2) and "the standard input" in done.err and said in done.err
 
 
 def test_tensor_files_are_read(command: Command, sum_model: Path, tmp_path: Path) -> None:
@@ -169,6 +216,14 @@ WRONG_COMMAND_LINES = {
     "negative seed": (["--random", "--seed", "-1"], 2, ["seed"]),
     "endless mean": (["--random", "--mean", "1e999"], 2, ["--mean", "finite"]),
     "no mean": (["--random", "--std", "nan"], 2, ["--std", "finite"]),
+    "nothing behind the name": (["-i", "image="], 2, ["-i image=", "missing"]),
+    "array of another name": (["-i", "named.npz"], 2, ["'picture'", "no input", "image"]),
+    "array too many": (["-i", "more.npz"], 2, ["'label'", "no input", "image"]),
+    "standard input twice": (["-", "-i", "image=-"], 2, ["standard input", "one input only"]),
+    "surplus labels": (["--random", "--top", "1", "--labels", "four.txt"], 2, ["4 labels", "3 classes"]),
+    "unknown fit": (["--random", "--fit", "squeeze"], 2, ["--fit squeeze", "stretch, crop, pad"]),
+    "edge without crop": (["--random", "--edge", "8"], 2, ["--edge", "--fit crop"]),
+    "no scale": (["--random", "--scale", "0"], 2, ["--scale 0"]),
     "labels in a folder": (["--random", "--top", "1", "--labels", "folder"], 2, ["folder is a directory"]),
     "no labels": (["--random", "--top", "1", "--labels", "none"], 2, ["no file none"]),
     "folder as input": (["-i", "folder.npy"], 2, ["folder.npy is a directory"]),
@@ -214,6 +269,9 @@ def test_wrong_command_lines_say_what_is_wrong(
     packed = Path("packed.npz").read_bytes()
     Path("packed.npz").write_bytes(packed[:60] + bytes(40) + packed[100:])
     np.savez("others.npz", a=np.zeros(1), b=np.zeros(1))
+    np.savez("named.npz", picture=np.zeros((1, 1, 4, 4), np.float32))
+    np.savez("more.npz", image=np.zeros((1, 1, 4, 4), np.float32), label=np.zeros(1))
+    Path("four.txt").write_text("a\nb\nc\nd\n\n")
     np.save("pickled.npy", np.array([{}], object))
     with Path("huge.npy").open("wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)}

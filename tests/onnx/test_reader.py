@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import io
 import mmap
 import os
 import subprocess
 import sys
 import weakref
+import zipfile
 
 import numpy as np
 import onnx
@@ -81,21 +83,37 @@ def test_bytes_that_cannot_change_are_not_copied(path):
         assert vkml.onnx.open(source)._bytes().obj is data
 
 
+def _zip_of(name: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, "x")
+    return file.getvalue()
+
+
 FOREIGN = {
-    "PyTorch": b"PK\x03\x04archive/data.pkl",
-    "pickle": b"\x80\x02}q\x00.",
-    "GGUF": b"GGUF\x03\0\0\0",
-    "safetensors": (2).to_bytes(8, "little") + b"{}",
-    "HDF5": b"\x89HDF\r\n\x1a\n",
-    "TensorFlow Lite": b"\x1c\0\0\0TFL3",
-    "NumPy": b"\x93NUMPY\x01\0",
+    "PyTorch": (_zip_of("archive/data.pkl"), "torch.onnx.export"),
+    "Keras": (_zip_of("metadata.json"), "tf2onnx"),
+    "NumPy's arrays": (_zip_of("weight.npy"), "give the .onnx file"),
+    "zip archive": (_zip_of("model.onnx"), "unpack it"),
+    "pickle": (b"\x80\x04}q\x00.", "torch.onnx.export"),
+    "GGUF": (b"GGUF\x03\0\0\0", "weights without the model's graph"),
+    "safetensors": ((2).to_bytes(8, "little") + b"{}", "weights without the model's graph"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n", "tf2onnx"),
+    "TensorFlow Lite": (b"\x1c\0\0\0TFL3", "tf2onnx"),
+    "NumPy": (b"\x93NUMPY\x01\0", "give the .onnx file"),
+    "PNG": (b"\x89PNG\r\n\x1a\n", "give the .onnx file"),
+    "JPEG": (b"\xff\xd8\xff\xe0", "give the .onnx file"),
+    "HTML": (b"\n<!DOCTYPE html><html><body>", "download the file itself"),
+    "gzip": (b"\x1f\x8b\x08\0", "unpack it"),
+    "text file": (b'{"error": "not found"}', "binary form"),
 }
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_files_of_other_packages_are_named(tmp_path, name):
-    (tmp_path / "model").write_bytes(FOREIGN[name] + bytes(64))
-    with pytest.raises(InvalidProtobuf, match=f"model is .*{name}.*, not an ONNX model; export"):
+def test_files_that_are_no_models_are_named(tmp_path, name):
+    data, advice = FOREIGN[name]
+    (tmp_path / "model").write_bytes(data + bytes(64 if data[0] > 127 else 0))
+    with pytest.raises(InvalidProtobuf, match=f"model is .*{name}.*, not an ONNX model; .*{advice}"):
         vkml.onnx.open(tmp_path / "model")
 
 

@@ -71,13 +71,18 @@ def devices(
 @guarded
 def run(
     model: ModelFile,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="Values of inputs, as for --input.", show_default=False),
+    ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
             "-i",
             metavar="[NAME=]FILE",
-            help="An input's value: .npy, .npz, .pb or an image; several images of one input make a batch.",
+            help="An input's value: .npy, .npz, .pb, an image, or - for the standard input; "
+            "several images of one input make a batch.",
             show_default=False,
         ),
     ] = None,
@@ -102,8 +107,26 @@ def run(
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times and time each.")] = 1,
     dimensions: Dimensions = None,
     seed: Seed = 0,
+    fit: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Of images of other proportions: stretch, crop (the middle is kept) or pad (with black).",
+        ),
+    ] = "stretch",
+    edge: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Shorter edge of images before --fit crop; 256 is usual for 224."
+        ),
+    ] = None,
+    bgr: Annotated[bool, typer.Option("--bgr", help="Images' channels are blue, green, red.")] = False,
+    scale: Annotated[
+        float, typer.Option(metavar="N", help="Images' values go from 0 to this: 1 or 255.")
+    ] = 1.0,
     mean: Annotated[
-        str | None, typer.Option(metavar="M[,M...]", help="Taken off images' values (0..1), per channel.")
+        str | None,
+        typer.Option(metavar="M[,M...]", help="Taken off images' values (0..--scale), per channel."),
     ] = None,
     std: Annotated[
         str | None, typer.Option(metavar="S[,S...]", help="Divides images' values after that, per channel.")
@@ -117,7 +140,7 @@ def run(
     return run_model(
         RunRequest(
             model=model,
-            inputs=tuple(inputs or ()),
+            inputs=(*(inputs or ()), *(files or ())),
             fill_randomly=random,
             output=output,
             top=top,
@@ -130,6 +153,10 @@ def run(
             seed=seed,
             mean=mean,
             std=std,
+            white=scale,
+            fit=fit,
+            edge=edge,
+            is_bgr=bgr,
             strict=strict,
             as_json=as_json,
         )

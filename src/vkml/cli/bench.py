@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cli.inputs import parse_dimensions, random_feed
-from vkml.cli.output import console, duration, print_json, show_table, table
+from vkml.cli.output import console, print_json, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
+from vkml.ir.wording import duration
 
 if TYPE_CHECKING:
     from vkml.engine.report import PlanReport

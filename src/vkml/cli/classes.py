@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from vkml.cli.inputs import check_file
 from vkml.cli.output import plain
+from vkml.cli.sources import check_file
 from vkml.errors import InvalidArgument
+from vkml.ir.wording import counted
 
 Array = np.ndarray[Any, Any]
 
@@ -48,10 +49,10 @@ class RankedClasses:
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Class names, one a line."""
+    """Class names, one a line; empty lines at the end are none."""
     check_file(path)
     try:
-        return tuple(path.read_text(encoding="utf-8").splitlines())
+        return tuple(path.read_text(encoding="utf-8").rstrip().splitlines())
     except UnicodeDecodeError:
         raise InvalidArgument(f"{path} is not a text file") from None
 
@@ -73,12 +74,18 @@ def rank_classes(
         labels: The classes' names; numbers where they are missing.
 
     Raises:
-        InvalidArgument: No output has floating-point scores.
+        InvalidArgument: No output has floating-point scores, or there are more labels than classes.
     """
     for name, value in zip(names, outputs, strict=True):
         array = plain(np.asarray(value))
         if array.dtype.kind == "f" and array.ndim >= 1 and array.shape[-1] > 1 and array.size:
             scores = array.reshape(-1, array.shape[-1]).astype(np.float64)
+            if len(labels) > scores.shape[-1]:
+                held = counted(scores.shape[-1], "class")
+                raise InvalidArgument(
+                    f"there are {len(labels)} labels, and output {name!r} has {held}: these are another "
+                    "model's labels, or a line too many"
+                )
             measure, note, scores = _probabilities(scores, softmax)
             return RankedClasses(name, measure, note, tuple(_best(row, count, labels) for row in scores))
     raise InvalidArgument("--top needs an output of floating-point scores, one a class; the model has none")

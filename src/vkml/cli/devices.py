@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkml.cli.output import console, print_json, show_table, size, table
+from vkml.cli.output import console, print_json, show_table, table
+from vkml.ir.wording import size
 
 NOTABLE = (
     "float16",

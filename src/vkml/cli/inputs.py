@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vkml.cli.guard import UsageError
-from vkml.cli.images import AS_IS, ImageScale, read_image
+from vkml.cli.images import AS_IS, Preparation, read_image
+from vkml.cli.sources import ARRAY_STARTS, STANDARD_INPUT, Source, source
 from vkml.cpu.memory import amount, free_memory
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
+from vkml.ir.wording import counted, shortened
 from vkml.pictures import ENDINGS
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 TABLE_ENDINGS = (".csv", ".tsv")
+_UNNAMED = "arr_0"
+"""What `numpy.savez` calls an array that it is given without a name."""
 
 
 class InputInfo(Protocol):
@@ -42,12 +46,13 @@ class FeedRequest:
     """What the command line says of the inputs."""
 
     given: tuple[str, ...] = ()
-    """``NAME=FILE`` or ``FILE``, in the order given."""
+    """``NAME=FILE`` or ``FILE``, in the order given; ``-`` for the standard input."""
     dimensions: tuple[str, ...] = ()
     """``NAME=N`` for symbolic dimensions."""
     fill_randomly: bool = False
     seed: int = 0
-    scale: ImageScale = AS_IS
+    preparation: Preparation = AS_IS
+    """Of pictures."""
 
 
 def element_type(info: InputInfo) -> DType:
@@ -57,11 +62,6 @@ def element_type(info: InputInfo) -> DType:
     if found is None:
         raise InvalidArgument(f"input {info.name!r} is a {info.type}; the command line gives tensors only")
     return found
-
-
-def shortened(text: str) -> str:
-    """A word of the command line for a message."""
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def parse_dimensions(words: Sequence[str]) -> dict[str, int]:
@@ -102,20 +102,20 @@ def make_feed(
     dimensions = parse_dimensions(request.dimensions)
     check_dimensions(infos, dimensions)
     feed: dict[str, Array] = {}
-    images: dict[str, list[Path]] = {}
-    for name, path in _assignments(request.given, by_name):
-        if path.suffix.lower() in ENDINGS:
-            images.setdefault(name, []).append(path)
+    images: dict[str, list[Source]] = {}
+    for name, given in _assignments(request.given, by_name):
+        if given.is_picture:
+            images.setdefault(name, []).append(given)
         elif name in feed or name in images:
             raise UsageError(
                 f"input {name!r} is given twice; only images of one input may be several (a batch)"
             )
         else:
-            feed[name] = _read_input(path, by_name[name], columns)
-    for name, paths in images.items():
+            feed[name] = _read_input(given, by_name[name], columns)
+    for name, pictures in images.items():
         if name in feed:
             raise UsageError(f"input {name!r} is given both as an array and as an image")
-        feed[name] = _image_batch(by_name[name], paths, dimensions, request.scale)
+        feed[name] = _image_batch(by_name[name], pictures, dimensions, request.preparation)
     missing = [info for info in infos if info.name not in feed]
     if missing and not request.fill_randomly:
         listed = ", ".join(f"{info.name} ({info.type}, {list(info.shape)})" for info in missing)
@@ -168,42 +168,55 @@ def check_dimensions(infos: Sequence[InputInfo], dimensions: Mapping[str, int]) 
             )
 
 
-def _assignments(given: Sequence[str], by_name: Mapping[str, InputInfo]) -> list[tuple[str, Path]]:
+def _assignments(given: Sequence[str], by_name: Mapping[str, InputInfo]) -> list[tuple[str, Source]]:
     """Splits NAME=FILE; the name may be absent where there is one input, and for an .npz of named arrays."""
-    found: list[tuple[str, Path]] = []
+    found: list[tuple[str, Source]] = []
+    if sum(word.rpartition("=")[2] == STANDARD_INPUT for word in given) > 1:
+        raise UsageError("the standard input (-) can be one input only")
     for word in given:
         name, equals, rest = word.partition("=")
         if equals and name in by_name:
-            found.append((name, Path(rest)))
-        elif Path(word).suffix == ".npz" and len(by_name) > 1:
-            with _opened_npz(Path(word)) as archive:
-                unknown = sorted(set(archive.files) - set(by_name))
-            if unknown:
-                raise UsageError(
-                    f"{word} holds {unknown[0]!r}, which is no input (inputs: {', '.join(by_name)})"
-                )
-            found += [(each, Path(word)) for each in archive.files]
+            found.append((name, source(rest, f"-i {word}")))
         elif equals and not Path(word).exists():
             raise UsageError(
                 f"-i {word}: the model has no input {name!r} (inputs: {', '.join(by_name) or 'none'})"
             )
-        elif len(by_name) == 1:
-            found.append((next(iter(by_name)), Path(word)))
         else:
-            raise UsageError(
-                f"-i {word}: say which input it is, as NAME={word} (inputs: {', '.join(by_name) or 'none'})"
-            )
+            value = source(word)
+            names = _names_inside(value, by_name)
+            if names is None:
+                listed = ", ".join(by_name) or "none"
+                raise UsageError(f"-i {word}: say which input it is, as NAME={word} (inputs: {listed})")
+            found += [(each, value) for each in names]
     return found
 
 
-def _opened_npz(path: Path) -> Any:
-    check_file(path)
-    with path.open("rb") as file:
+def _names_inside(value: Source, by_name: Mapping[str, InputInfo]) -> list[str] | None:
+    """The inputs that a file given without a name has values of; None where it does not say."""
+    only = next(iter(by_name)) if len(by_name) == 1 else None
+    if value.ending != ".npz":
+        return None if only is None else [only]
+    with _opened_npz(value) as archive:
+        files: list[str] = archive.files
+    if only is not None and files == [_UNNAMED]:
+        return [only]
+    unknown = sorted(set(files) - set(by_name))
+    if unknown:
+        raise UsageError(
+            f"{value} holds {shortened(', '.join(files))}, and {unknown[0]!r} is no input "
+            f"(inputs: {', '.join(by_name) or 'none'})"
+        )
+    return files
+
+
+def _opened_npz(value: Source) -> Any:
+    value.require()
+    with value.open() as file:
         start = file.read(6)
-    if not start.startswith((b"\x93NUMPY", b"PK")):
-        raise InvalidArgument(f"{path} is not an array file of NumPy's: it does not begin like one")
-    with _reading(f"{path} is not an array file of NumPy's"):
-        return np.load(path, allow_pickle=False)
+    if not start.startswith(tuple(ARRAY_STARTS)):
+        raise InvalidArgument(f"{value} is not an array file of NumPy's: it does not begin like one")
+    with _reading(f"{value} is not an array file of NumPy's"):
+        return np.load(value.path or value.open(), allow_pickle=False)
 
 
 @contextmanager
@@ -215,49 +228,40 @@ def _reading(problem: str) -> Iterator[None]:
         raise InvalidArgument(f"{problem}: {error or type(error).__name__}") from error
 
 
-def check_file(path: Path) -> None:
-    """`UsageError` where there is no file."""
-    if not path.exists():
-        raise UsageError(f"there is no file {path}")
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory; a file was expected")
-
-
-def _read_input(path: Path, info: InputInfo, columns: Sequence[Column] | None) -> Array:
-    if path.suffix.lower() not in TABLE_ENDINGS:
-        return _read_array(path, info.name, element_type(info))
+def _read_input(value: Source, info: InputInfo, columns: Sequence[Column] | None) -> Array:
+    if value.path is None or value.ending not in TABLE_ENDINGS:
+        return _read_array(value, info.name, element_type(info))
     from vkml.cli.tables import features, read_table
 
     if columns is None:
-        raise UsageError(f"{path}: the model does not say what the columns of a table are; give an .npy")
-    return features(read_table(path), columns).astype(element_type(info).storage)
+        raise UsageError(f"{value}: the model does not say what the columns of a table are; give an .npy")
+    return features(read_table(value.path), columns).astype(element_type(info).storage)
 
 
-def _read_array(path: Path, name: str, dtype: DType) -> Array:
+def _read_array(value: Source, name: str, dtype: DType) -> Array:
     """The array in a file, in the input's type where it can be converted without loss."""
-    check_file(path)
-    ending = path.suffix.lower()
-    if ending == ".pb":
-        value = _read_tensor(path)
-    elif ending in (".npy", ".npz"):
-        loaded = _opened_npz(path)
+    value.require()
+    if value.ending == ".pb":
+        array = _read_tensor(value)
+    elif value.ending in ARRAY_STARTS.values():
+        loaded = _opened_npz(value)
         if isinstance(loaded, np.ndarray):
-            value = loaded
+            array = loaded
         else:
             with loaded:
                 key = name if name in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
                 if key is None:
                     raise UsageError(
-                        f"{path} has no array {name!r} (it has {', '.join(loaded.files) or 'none'})"
+                        f"{value} has no array {name!r} (it has {', '.join(loaded.files) or 'none'})"
                     )
-                with _reading(f"{path}: the array {key!r} cannot be read"):
-                    value = loaded[key]
+                with _reading(f"{value}: the array {key!r} cannot be read"):
+                    array = loaded[key]
     else:
         raise UsageError(
-            f"{path}: cannot read {ending or 'a file without an ending'} "
+            f"{value}: cannot read {value.ending or 'a file without an ending'} "
             f"(.npy, .npz, .pb, {', '.join(TABLE_ENDINGS)}, {', '.join(ENDINGS)})"
         )
-    return _converted(value, dtype, f"{path} for input {name!r}")
+    return _converted(array, dtype, f"{value} for input {name!r}")
 
 
 def _converted(value: Array, dtype: DType, what: str) -> Array:
@@ -269,31 +273,33 @@ def _converted(value: Array, dtype: DType, what: str) -> Array:
     raise InvalidArgument(f"{what} holds {value.dtype} values; the model wants {dtype.numpy_name}")
 
 
-def _read_tensor(path: Path) -> Array:
+def _read_tensor(value: Source) -> Array:
     """The value of a file that holds one TensorProto, as the ONNX test suites do."""
     from vkml.onnx.external import ExternalFiles, map_file
     from vkml.onnx.messages import TENSOR
     from vkml.onnx.tensor import Tensor
     from vkml.onnx.wire import read_message
 
-    view = map_file(path)
+    view = memoryview(value.data) if value.path is None else map_file(value.path)
     try:
         proto = read_message(TENSOR, view, 0, len(view))
     except InvalidProtobuf as problem:
-        raise InvalidProtobuf(f"{path} is not a TensorProto: {problem}") from None
-    return Tensor(proto, ExternalFiles((path.parent,)), str(path)).array()
+        others = "" if value.path is not None else "neither a picture nor an array of NumPy's, and "
+        raise InvalidProtobuf(f"{value} is {others}not a TensorProto: {problem}") from None
+    folders = () if value.path is None else (value.path.parent,)
+    return Tensor(proto, ExternalFiles(folders), str(value)).array()
 
 
 def _image_batch(
-    info: InputInfo, paths: Sequence[Path], dimensions: Mapping[str, int], scale: ImageScale
+    info: InputInfo, pictures: Sequence[Source], dimensions: Mapping[str, int], preparation: Preparation
 ) -> Array:
     shape = tuple(dimensions.get(each, each) if isinstance(each, str) else each for each in info.shape)
     dtype = element_type(info)
-    for path in paths:
-        check_file(path)
-    values = [read_image(path, shape, dtype, f"input {info.name!r}", scale) for path in paths]
+    for picture in pictures:
+        picture.require()
+    values = [read_image(picture, shape, dtype, f"input {info.name!r}", preparation) for picture in pictures]
     if len({value.shape for value in values}) > 1:
-        sizes = ", ".join(f"{path} {value.shape}" for path, value in zip(paths, values, strict=True))
+        sizes = ", ".join(f"{each} {value.shape}" for each, value in zip(pictures, values, strict=True))
         raise InvalidArgument(f"the images of input {info.name!r} differ in shape: {sizes}")
     if len(shape) < 4:
         if len(values) > 1:
@@ -303,7 +309,7 @@ def _image_batch(
         return values[0]
     if isinstance(shape[0], int) and shape[0] != len(values):
         raise InvalidArgument(
-            f"input {info.name!r} takes a batch of {shape[0]} images, {len(values)} are given"
+            f"input {info.name!r} takes a batch of {shape[0]}, {counted(len(values), 'image')} given"
         )
     return np.stack(values)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vkml.cli.inputs import parse_dimensions
-from vkml.cli.output import console, counted, print_json, shape_text, show_table, size, table
+from vkml.cli.output import console, print_json, show_table, table
 from vkml.cli.sessions import opened_session
 from vkml.ir.graph import Graph, Value, every_node
 from vkml.ir.types import TensorType
+from vkml.ir.wording import counted, shape_text, size
 
 if TYPE_CHECKING:
     from rich.console import Console

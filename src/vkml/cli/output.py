@@ -62,11 +62,6 @@ def show_table(out: Console, rows: Table, title: str = "") -> None:
     out.print()
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 step``, ``3 steps``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def print_json(value: Any) -> None:
     """Prints one JSON document, the only thing on the standard output."""
     print(json.dumps(value, indent=2, default=_plain))
@@ -87,36 +82,3 @@ def plain(array: Array) -> Array:
     if dtype.is_native:
         return array
     return array.astype(np.float32 if dtype.is_float else np.int8 if dtype.kind == "i" else np.uint8)
-
-
-def duration(seconds: float) -> str:
-    """A time with a unit that fits it: ``12.3 µs``, ``4.56 ms``, ``1.23 s``."""
-    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
-        if seconds * factor < 1000:
-            return f"{_three_digits(seconds * factor)} {unit}"
-    return f"{_three_digits(seconds)} s"
-
-
-def size(count: float) -> str:
-    """Bytes with a binary unit that fits: ``117 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{_three_digits(count)} {unit}"
-        count /= 1024
-    return f"{_three_digits(count)} TiB"
-
-
-def number(value: float) -> str:
-    """A number a person reads: four significant digits."""
-    return f"{value:.4g}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def shape_text(shape: Sequence[int | str | None] | None) -> str:
-    """A shape as messages print it: ``1×3×batch``; ``scalar``; ``?``."""
-    if shape is None:
-        return "any rank"
-    return "×".join("?" if each is None else str(each) for each in shape) or "scalar"

@@ -14,11 +14,12 @@ import numpy as np
 
 from vkml.cli.classes import RankedClasses, classes_of, rank_classes, read_labels
 from vkml.cli.guard import UsageError
-from vkml.cli.images import parse_scale
+from vkml.cli.images import parse_preparation
 from vkml.cli.inputs import FeedRequest, make_feed
-from vkml.cli.output import console, duration, number, plain, print_json, shape_text, show_table, table
+from vkml.cli.output import console, plain, print_json, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
 from vkml.cli.tables import columns_of
+from vkml.ir.wording import duration, number, shape_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +50,10 @@ class RunRequest:
     seed: int
     mean: str | None
     std: str | None
+    white: float
+    fit: str
+    edge: int | None
+    is_bgr: bool
     strict: bool
     as_json: bool
 
@@ -72,7 +77,9 @@ def run_model(request: RunRequest) -> int:
         dimensions=request.dimensions,
         fill_randomly=request.fill_randomly,
         seed=request.seed,
-        scale=parse_scale(request.mean, request.std),
+        preparation=parse_preparation(
+            request.fit, request.edge, request.white, request.mean, request.std, request.is_bgr
+        ),
     )
     if request.labels and not request.top:
         raise UsageError("--labels names the classes that --top prints; give --top K too")

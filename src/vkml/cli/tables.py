@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from vkml.cli.guard import UsageError
-from vkml.cli.inputs import check_file, shortened
+from vkml.cli.sources import check_file
 from vkml.data.csv_files import MISSING, text_rows
 from vkml.errors import InvalidArgument, InvalidData
+from vkml.ir.wording import shortened
 
 Array = np.ndarray[Any, Any]
 COLUMNS_KEY = "vkml.columns"

@@ -11,7 +11,8 @@ import numpy as np
 
 from vkml.cli.classes import CLASSES_KEY, classes_text
 from vkml.cli.guard import UsageError
-from vkml.cli.output import console, counted, size
+from vkml.cli.output import console
+from vkml.ir.wording import counted, size
 
 if TYPE_CHECKING:
     from rich.console import Console

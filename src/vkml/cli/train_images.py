@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml import nn
 from vkml.cli.guard import UsageError
-from vkml.cli.output import console, counted, show_table, table
+from vkml.cli.output import console, show_table, table
 from vkml.cli.progress import StageProgress
 from vkml.cli.train import (
     Sets,
@@ -29,6 +29,7 @@ from vkml.cpu.pool import available_processors
 from vkml.data import DataLoader, ImageFolder
 from vkml.errors import InvalidArgument, InvalidData, NoSuchFile
 from vkml.ir.dtypes import UINT8
+from vkml.ir.wording import counted
 from vkml.pictures import GREY_MODES, pillow
 from vkml.tensors import Tensor
 from vkml.tensors.creation import tensor

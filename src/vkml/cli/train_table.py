@@ -10,7 +10,7 @@ import numpy as np
 
 from vkml import nn
 from vkml.cli.guard import UsageError
-from vkml.cli.output import console, counted, number, show_table, table
+from vkml.cli.output import console, show_table, table
 from vkml.cli.tables import (
     COLUMNS_KEY,
     Column,
@@ -35,6 +35,7 @@ from vkml.cli.train import (
 )
 from vkml.cli.train_images import show_classes
 from vkml.errors import InvalidArgument
+from vkml.ir.wording import counted, number
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.creation import tensor

@@ -73,29 +73,73 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
     try:
         return Model(view, label, files)
     except InvalidProtobuf:
-        format_ = _foreign_format(view)
-        if format_ is None:
+        found = _foreign_format(view)
+        if found is None:
             raise
-        raise InvalidProtobuf(f"{label} is {format_}, not an ONNX model; export the model to ONNX") from None
+        format_, advice = found
+        raise InvalidProtobuf(f"{label} is {format_}, not an ONNX model; {advice}") from None
 
 
-def _foreign_format(view: memoryview) -> str | None:
-    """The format of a file that is no ONNX model, by its first bytes, where other packages save models so."""
-    start = bytes(view[:16])
-    for at, mark, name in _FORMATS:
+_EXPORT = "export the model to ONNX"
+_FROM_TORCH = f"load it with PyTorch and {_EXPORT} (torch.onnx.export)"
+_FROM_TENSORFLOW = f"{_EXPORT} (tf2onnx)"
+_WEIGHTS = f"it holds weights without the model's graph; {_EXPORT} from the program that made it"
+_WRONG_FILE = "give the .onnx file"
+
+
+def _foreign_format(view: memoryview) -> tuple[str, str] | None:
+    """What a file is that is no ONNX model, by its first bytes, and what to do; None: they do not say."""
+    start = bytes(view[:512])
+    for at, mark, name, advice in _FORMATS:
         if start[at:].startswith(mark):
-            return name
+            return name, advice
+    if start.startswith(b"PK\x03\x04"):
+        return _zip_format(start)
     length = int.from_bytes(start[:8], "little")
-    return "a safetensors file" if start[8:9] == b"{" and 8 + length <= len(view) else None
+    if start[8:9] == b"{" and 8 + length <= len(view):
+        return "a safetensors file", _WEIGHTS
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if text.startswith((b"<!doctype html", b"<html")):
+        return "a web page (HTML)", "download the file itself, not the page that shows it"
+    if text.startswith((b"{", b"[", b"<?xml", b"ir_version:", b"<ir_version")) and start.isascii():
+        return "a text file", f"{_WRONG_FILE} in its binary form"
+    return None
+
+
+def _zip_format(start: bytes) -> tuple[str, str]:
+    """Which kind of archive it is, by the name of its first member."""
+    length = int.from_bytes(start[26:28], "little")
+    name = start[30 : 30 + length]
+    if name.endswith(b".npy"):
+        return "a zip archive of NumPy's arrays (.npz)", _WRONG_FILE
+    if name in (b"metadata.json", b"config.json"):
+        return "a zip archive as Keras saves models (.keras)", _FROM_TENSORFLOW
+    if name.endswith((b".pkl", b"/version", b"/.format_version", b"/byteorder", b"/.data/serialization_id")):
+        return "a zip archive (PyTorch saves .pt and .pth files so)", _FROM_TORCH
+    return "a zip archive", "unpack it, and give the .onnx file in it, or export the model to ONNX"
 
 
 _FORMATS = (
-    (0, b"PK\x03\x04", "a zip archive (PyTorch saves .pt and .pth files so)"),
-    (0, b"\x80\x02", "a pickle (old PyTorch versions save so)"),
-    (0, b"GGUF", "a GGUF file"),
-    (0, b"\x89HDF", "an HDF5 file (Keras saves so)"),
-    (0, b"\x93NUMPY", "an array of NumPy's"),
-    (4, b"TFL3", "a TensorFlow Lite model"),
-    (4, b"ORTM", "a model in onnxruntime's own format"),
+    (0, b"\x80\x02", "a pickle (old PyTorch versions save so)", _FROM_TORCH),
+    (0, b"\x80\x03", "a pickle", _FROM_TORCH),
+    (0, b"\x80\x04", "a pickle", _FROM_TORCH),
+    (0, b"\x80\x05", "a pickle", _FROM_TORCH),
+    (0, b"GGUF", "a GGUF file", _WEIGHTS),
+    (0, b"ggml", "a GGML file", _WEIGHTS),
+    (0, b"\x89HDF", "an HDF5 file (Keras saves .h5 files so)", _FROM_TENSORFLOW),
+    (0, b"\x93NUMPY", "an array of NumPy's", _WRONG_FILE),
+    (4, b"TFL3", "a TensorFlow Lite model", _FROM_TENSORFLOW),
+    (4, b"ORTM", "a model in onnxruntime's own format", "give the .onnx file that it was made from"),
+    (0, b"\x89PNG", "a PNG picture", _WRONG_FILE),
+    (0, b"\xff\xd8\xff", "a JPEG picture", _WRONG_FILE),
+    (0, b"GIF8", "a GIF picture", _WRONG_FILE),
+    (8, b"WEBP", "a WebP picture", _WRONG_FILE),
+    (0, b"%PDF", "a PDF document", _WRONG_FILE),
+    (0, b"\x1f\x8b", "compressed by gzip", "unpack it first (gunzip, tar)"),
+    (0, b"BZh", "compressed by bzip2", "unpack it first (bunzip2, tar)"),
+    (0, b"\xfd7zXZ", "compressed by xz", "unpack it first (unxz, tar)"),
+    (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it first (unzstd)"),
+    (0, b"7z\xbc\xaf", "a 7-Zip archive", "unpack it first"),
+    (0, b"\x7fELF", "a program or library", _WRONG_FILE),
 )
-"""Offset, bytes there, and what a file is that has them."""
+"""Offset, bytes there, what a file is that has them, and what to do."""

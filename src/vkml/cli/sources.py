@@ -1,0 +1,99 @@
+"""Where the command line gets an input's value from: a file, or the standard input."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from vkml.cli.guard import UsageError
+from vkml.errors import InvalidArgument
+from vkml.pictures import ENDINGS
+
+STANDARD_INPUT = "-"
+ARRAY_STARTS = {b"\x93NUMPY": ".npy", b"PK": ".npz"}
+"""First bytes of NumPy's files → the ending of their names."""
+_PICTURE_STARTS = (
+    (0, b"\x89PNG"), (0, b"\xff\xd8\xff"), (0, b"GIF8"), (0, b"BM"), (0, b"II*\0"), (0, b"MM\0*"),
+    (8, b"WEBP"), (0, b"P5"), (0, b"P6"),
+)  # fmt: skip
+"""Offset and bytes there, of files that hold pictures."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or what came on the standard input, which has no path.
+
+    Attributes:
+        name: what messages call it.
+        path: of the file; None for the standard input.
+        data: what came on the standard input.
+    """
+
+    name: str
+    path: Path | None = None
+    data: bytes = b""
+
+    @property
+    def ending(self) -> str:
+        """Of a file's name, in small letters; what came without a name is told by its first bytes."""
+        return self.path.suffix.lower() if self.path is not None else _ending(self.data)
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether its name, or what came without one, is a picture's."""
+        return self.ending in ENDINGS
+
+    def require(self) -> None:
+        """`UsageError` where there is no such file."""
+        if self.path is not None:
+            check_file(self.path)
+
+    def open(self) -> BinaryIO:
+        """Opens it, from its beginning."""
+        return io.BytesIO(self.data) if self.path is None else self.path.open("rb")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def source(word: str, option: str = "-i") -> Source:
+    """What a word of the command line names.
+
+    Args:
+        word: a path, or ``-`` for the standard input, which is read to its end.
+        option: what messages call the place of the word.
+
+    Raises:
+        UsageError: nothing is named.
+        InvalidArgument: nothing came.
+    """
+    if not word:
+        raise UsageError(f"{option}: the name of a file is missing")
+    if word != STANDARD_INPUT:
+        return Source(word, Path(word))
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError(f"{option} -: the standard input is a terminal; pipe or redirect a file into it")
+    data = sys.stdin.buffer.read()
+    if not data:
+        raise InvalidArgument("the standard input is empty")
+    return Source("the standard input", None, data)
+
+
+def _ending(data: bytes) -> str:
+    for start, ending in ARRAY_STARTS.items():
+        if data.startswith(start):
+            return ending
+    if any(data[at:].startswith(start) for at, start in _PICTURE_STARTS):
+        return ENDINGS[0]
+    return ".pb"
+
+
+def check_file(path: Path) -> None:
+    """`UsageError` where there is no file."""
+    if not path.exists():
+        raise UsageError(f"there is no file {path}")
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; a file was expected")
