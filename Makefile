@@ -6,12 +6,13 @@ DRIVERS := .vkml-drivers
 PROCESSES ?= 2
 TESTS ?=
 
-.PHONY: help demo test test-cpu lint format bench clean
+.PHONY: help demo test test-cpu lint format docs bench clean
 
 help:
 	@echo "make demo    install, and classify handwritten digits on the best device there is"
 	@echo "make test    install, bring software Vulkan drivers, run all tests under the validation layer"
 	@echo "make lint    ruff (lint, format) and mypy"
+	@echo "make docs    the documentation as a site, in site/; warnings are errors"
 	@echo "make bench   compare with the peers that are installed"
 	@echo "make clean   remove what the other targets made"
 
@@ -40,9 +41,15 @@ format:
 	@$(PYTHON_IN_VENV) -m ruff format .
 	@$(PYTHON_IN_VENV) -m ruff check --fix .
 
+# Every page is read again (-E): pages of the reference hang on docstrings, not on their own text alone.
+docs:
+	@tools/environment.sh docs
+	@$(PYTHON_IN_VENV) -m sphinx -q -E -W --keep-going -j $(PROCESSES) -d build/docs docs site
+	@echo "site/index.html"
+
 bench:
 	@tools/environment.sh bench
 	@$(PYTHON_IN_VENV) -m benchmarks
 
 clean:
-	rm -rf .venv $(DRIVERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv $(DRIVERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

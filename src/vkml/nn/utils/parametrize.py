@@ -117,7 +117,7 @@ class ParametrizationList(ModuleList):
         return value
 
     def right_inverse(self, value: Tensor) -> None:
-        """Has the tensor be of a value, by all `right_inverse`s, the last one's first.
+        """Has the tensor be of a value, by the `right_inverse` of each parametrization, the last first.
 
         Raises:
             RuntimeError: a parametrization has none.

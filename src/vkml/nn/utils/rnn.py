@@ -12,6 +12,11 @@ from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.creation import full, tensor
 
+__all__ = [
+    "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence",
+    "pad_sequence", "unpack_sequence", "unpad_sequence",
+]  # fmt: skip
+
 
 class _Fields(NamedTuple):
     data: Tensor

@@ -1,0 +1,62 @@
+"""How Sphinx makes the site of these pages (`make docs`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference
+
+import vkml
+
+project = "vkml"
+version = release = vkml.__version__
+copyright = "the authors of vkml"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+# Single backticks in docstrings stand for names; what is no public name is shown as it is written.
+default_role = "py:obj"
+autodoc_inherit_docstrings = False
+autodoc_member_order = "alphabetical"
+autodoc_typehints = (
+    "none"  # arguments say their types in words; in signatures of PyTorch's names they are noise
+)
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+python_display_short_literal_types = True
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"vkml {release}"
+html_copy_source = False
+html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# Nothing comes from other hosts: the site works from a folder, without a network.
+html_theme_options = {"navigation_with_keys": True}
+pygments_style = "friendly"
+
+
+def _with_reference(_application: Any, _page: str, text: list[str]) -> None:
+    """Puts the names in the place of a page's comments that ask for them."""
+    text[0] = reference.expanded(text[0])
+
+
+def _unmarked(
+    _application: Any, _kind: str, _name: str, _value: Any, _options: Any, lines: list[str]
+) -> None:
+    lines[:] = reference.unmarked(lines)
+
+
+def setup(application: Any) -> None:
+    """Called by Sphinx."""
+    application.connect("source-read", _with_reference)
+    application.connect(
+        "autodoc-process-docstring", _unmarked, priority=100
+    )  # before napoleon, which makes markup

@@ -1,0 +1,87 @@
+"""The reference of the site describes every public name; docstrings come to it as they were meant."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import vkml
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def load_reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = load_reference()
+
+
+def public_modules(module: ModuleType) -> list[ModuleType]:
+    """A module and those that it offers by name, these' among them."""
+    # What lies below `vkml.capi` are onnxruntime's own paths to names that are described elsewhere.
+    offered = set(vkml._PACKAGES) - {"capi"} if module is vkml else getattr(module, "__all__", ())
+    parts = [getattr(module, name) for name in offered]
+    below = [
+        each for each in parts if isinstance(each, ModuleType) and each.__name__.startswith(module.__name__)
+    ]
+    return [module, *(found for each in below for found in public_modules(each))]
+
+
+def described() -> set[str]:
+    names: list[str] = []
+    for page in sorted((DOCS / "api").glob("*.md")):
+        for module, sources in reference.requests(page.read_text(encoding="utf-8")):
+            names += (f"{module}.{each}" for each in reference.public_names(module, sources))
+    assert len(names) == len(set(names)), "a name is described twice"
+    return set(names)
+
+
+def test_every_public_name_is_described() -> None:
+    modules = [each.__name__ for each in public_modules(vkml)]
+    assert {"vkml.nn.functional", "vkml.optim.lr_scheduler", "vkml.data.transforms"} <= set(modules)
+    wanted = {f"{module}.{name}" for module in modules for name in reference.public_names(module)}
+    assert len(wanted) > 1000
+    assert not wanted - described()
+
+
+def test_names_of_a_module_are_its_own() -> None:
+    assert "Resize" in reference.public_names("vkml.data.transforms")
+    assert "Callable" not in reference.public_names("vkml.data.transforms")
+    assert reference.public_names("vkml", ["vkml.saving"]) == ["load", "save"]
+
+
+def test_directives_of_a_comment() -> None:
+    text = reference.expanded("# Files\n\n<!-- reference: vkml from vkml.saving -->\n")
+    assert text.startswith("# Files\n\n```{eval-rst}\n.. currentmodule:: vkml\n\n.. autofunction:: load\n")
+    assert ".. autoexception:: OutOfMemory" in reference.directives("vkml", ["vkml.errors"])
+    # A class that has a shorter name is described under that.
+    assert "`GradScaler` is `vkml.GradScaler`." in reference.directives("vkml.amp")
+    assert vkml.amp.GradScaler is vkml.GradScaler
+
+
+def test_docstrings_know_no_markup_but_names_and_examples() -> None:
+    given = [
+        "The norm |x| of [batch, *spatial]; see `x_` and ``*``, not x_.",
+        "",
+        "* an item * two",
+        "Example:",
+        "    >>> 2 * 3",
+        "    6",
+        "",
+        "As in::",
+        "    a * b",
+        "and a * b.",
+    ]
+    assert reference.unmarked(given) == [
+        "The norm \\|x\\| of [batch, \\*spatial]; see `x_` and ``*``, not x\\_.",
+        "",
+        "* an item \\* two",
+        *given[3:9],
+        "and a \\* b.",
+    ]
