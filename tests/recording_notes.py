@@ -250,9 +250,9 @@ class Notes:
         def size(buffer: Buffer) -> int:
             return program._bytes[buffer].of(numbers) if buffer in program._bytes else buffer.bytes
 
-        self._levels = [
-            [_ranges(dispatch, addresses, size) for dispatch in level] for level in program.program.levels
-        ]
+        is_single = "single" in more
+        levels = program.program.single_levels if is_single else program.program.levels
+        self._levels = [[_ranges(dispatch, addresses, size) for dispatch in level] for level in levels]
         record(program, recorder, numbers, memories, outside, *arguments, **more)
 
     def run_once(

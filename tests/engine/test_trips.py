@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from vkml import vulkan
 from vkml.engine.gated_trips import GatedTrips
 from vkml.engine.trips import Trips
 from vkml.errors import IndexOutOfRange
+from vkml.kernels.spec import Dispatch
+from vkml.lowering import horizontal
 from vkml.vulkan import CommandRecorder, Memory
 
 Array = np.ndarray[Any, Any]
@@ -134,6 +136,41 @@ COLLECTING = loop(
 def test_carried_and_collected(vulkan_device_name: str, together: list[int]) -> None:
     check(COLLECTING, feeds((1, 5, 300)), vulkan_device_name)
     assert together == [1, 5, 300]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_launches_that_are_one_elsewhere_are_each_by_itself(
+    vulkan_device_name: str, together: list[int], stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of tensors has the addresses of one run, and each trip has its own."""
+    joined: list[int] = []
+    join = horizontal.joined
+
+    def noting(members: Sequence[Dispatch], *limits: int) -> Dispatch:
+        joined.append(len(members))
+        return join(members, *limits)
+
+    monkeypatch.setattr(horizontal, "joined", noting)
+    names = [f"y{at}" for at in range(5)]
+    lines = [f"s{at} = Mul (before, {name})" for at, name in enumerate(names)]
+    source = loop(
+        "last, " + ", ".join(f"all{at}" for at in range(5)),
+        f"""body (int64 i, bool go_on, float[k, 4] before)
+            => (bool more, float[k, 4] after, {", ".join(f"float[k, 4] s{at}" for at in range(5))})
+        {{
+            most = Constant <value = int64 {{6}}> ()
+            more = {"Less (i, most)" if stops else "Identity (go_on)"}
+            after = Cos (before)
+            {" ".join(lines)}
+        }}""",
+        "float[k, 4] last, " + ", ".join(f"float[m, k, 4] all{at}" for at in range(5)),
+        ", ".join(f"float[k, 4] {name}" for name in names),
+    )
+    rng = np.random.default_rng(1)
+    more = {name: rng.standard_normal((8, 4)).astype(np.float32) for name in names}
+    check(source, feeds((3, 9), **more), vulkan_device_name)
+    assert together == ([] if stops else [3, 9])
+    assert joined == [5]
 
 
 def test_no_trip_at_all(vulkan_device_name: str, together: list[int]) -> None:

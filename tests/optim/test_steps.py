@@ -346,6 +346,20 @@ def test_names_and_sets() -> None:
         optim.Adam([one], differentiable=True)
 
 
+def test_shares_of_halves_keep_their_digits() -> None:
+    """Momentum is computed in float32 and rounded once: of 16 bits, 0.9 would be 0.8999."""
+    rng = np.random.default_rng(2)
+    first, second = (rng.standard_normal(500).astype(np.float16) for _ in range(2))
+    weight = vkml.zeros(500, dtype=vkml.float16, requires_grad=True)
+    optimizer = optim.SGD([weight], lr=0.1, momentum=0.9)
+    for gradient in (first, second):
+        weight.grad = vkml.tensor(gradient)
+        optimizer.step()
+    wanted = first.astype(np.float32) * np.float32(0.9) + second.astype(np.float32)
+    found = optimizer.state[weight]["momentum_buffer"].numpy()
+    np.testing.assert_array_equal(found, wanted.astype(np.float16))
+
+
 @pytest.mark.parametrize("dtype", [vkml.float16, vkml.bfloat16])
 def test_rates_are_not_rounded_to_parameters_of_16_bits(dtype: Any, device_name: str) -> None:
     before = vkml.tensor([300.0, -1.0, 0.5], dtype=dtype)

@@ -311,6 +311,19 @@ def test_a_node_joins_the_group_that_has_room_for_its_operands() -> None:
     assert len(after.nodes) == 2
 
 
+@pytest.mark.parametrize("is_read_elsewhere", [False, True])
+def test_both_sides_of_a_node_are_one_group_unless_something_else_reads_one(is_read_elsewhere: bool) -> None:
+    sketch = Sketch("sides")
+    feed = {name: np.full((2, 3), 0.1, np.float32) for name in "xy"}
+    x, y = (sketch.input(name, (2, 3)) for name in feed)
+    left, right = sketch.node("Sqrt", x), sketch.node("Exp", y)
+    results = [sketch.node("Sub", left, right)]
+    if is_read_elsewhere:
+        results += [sketch.node("Softmax", left), sketch.node("Softmax", right)]
+    after = fused(sketch.finish(*results), feed)
+    assert len(after.nodes) == (4 if is_read_elsewhere else 1)
+
+
 @pytest.mark.parametrize("anchor", ["", "Softmax"])
 def test_groups_have_no_more_nodes_than_a_kernel_takes(anchor: str) -> None:
     sketch = Sketch("nodes")

@@ -14,6 +14,7 @@ import numpy as np
 from vkml.engine.compilation import compile_kernels
 from vkml.engine.fetching import Fetch, Fetching
 from vkml.engine.host_memory import LARGE_BYTES
+from vkml.engine.launch_tables import LaunchTables
 from vkml.engine.launches import Launches
 from vkml.engine.weights import Lease, WeightStore
 from vkml.errors import DeviceError, OutOfMemory
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         Submission,
         TimestampPool,
     )
+    from vkml.vulkan.commands import DispatchTable
 
 Array = np.ndarray[Any, Any]
 GUARD_WORD = 0xDEADBEEF
@@ -60,7 +62,8 @@ class Memories:
     """Of each buffer of open size, the position of its size among the computed numbers, and its room."""
     addresses: dict[Buffer, int]
     words: list[int]
-    """Of all push constants, but for what hangs on open sizes."""
+    """Of all push constants, but for what hangs on open sizes; none where there are tables of tensors, which
+    each binding has elsewhere."""
     inputs: dict[Buffer, int]
     outputs: dict[Buffer, int]
     copied: dict[Buffer, int]
@@ -101,6 +104,8 @@ class Binding:
     """Outputs to fetch behind each run, from `copied_memory`."""
     sizes: list[tuple[Array, Array]]
     """Where numbers that kernels read are to be written, and these."""
+    tables: Memory | None = None
+    """What launches over several tensors read of them."""
     is_recorded: bool = True
     """Whether the commands are still those of this binding."""
 
@@ -108,6 +113,9 @@ class Binding:
         """Frees the commands, which must not be running."""
         self.is_recorded = False
         self.submission.free()
+        if self.tables is not None:
+            self.tables.free()
+            self.tables = None
         self.commands.free()
         self.input_views, self.output_views, self.sizes = [], [], []
 
@@ -186,6 +194,7 @@ class RecordedProgram:
         numbers = Numbers()
         self._launches = Launches(program.levels, pipelines, numbers)
         self._table = self.on.dispatch_table(self._launches.levels)
+        self._tables = LaunchTables(program.tables, self.on, self.memory_limit)
         self._bytes = {
             b: numbers.add(b.bytes)
             for b in (*program.buffers, program.status)
@@ -321,7 +330,7 @@ class RecordedProgram:
             needs,
             [(number.position, needs[b]) for b, number in self._bytes.items() if number.position >= 0],
             addresses,
-            self._launches.placed(addresses),
+            [] if self._tables else self._launches.placed(addresses),
             inputs[0],
             outputs[0],
             copied[0],
@@ -339,16 +348,21 @@ class RecordedProgram:
     ) -> Binding:
         """A binding, recorded into the commands of `oldest` where there is one."""
         outside = dict(key[1])
-        commands = submission = None
+        commands = submission = tables = None
         if oldest is not None:
             oldest.is_recorded = False
-            commands, submission = oldest.commands, oldest.submission
+            commands, submission, tables = oldest.commands, oldest.submission, oldest.tables
         try:
-            commands = self._record(numbers, memories, outside, commands)
+            if self._tables:
+                tables = tables or self._tables.allocate()
+                self._tables.fill(tables, {**memories.addresses, **outside})
+            commands = self._record(numbers, memories, outside, commands, tables=tables)
             submission = submission or self.on.submission(commands, time_limit=self.time_limit)
         except BaseException:
             if oldest is not None:
                 oldest.free()  # nothing it had is recorded any more
+            elif tables is not None:
+                tables.free()
             raise
         elsewhere = memories.fetched.union(outside)
         host = memories.staging or memories.input_memory
@@ -375,6 +389,7 @@ class RecordedProgram:
                 if buffer in memories.fetched and buffer not in outside
             ],
             sizes,
+            tables,
         )
 
     def _record(
@@ -384,6 +399,7 @@ class RecordedProgram:
         outside: Mapping[Buffer, int],
         again: CommandBuffer | None = None,
         pool: TimestampPool | None = None,
+        tables: Memory | None = None,
     ) -> CommandBuffer:
         recorder = self.on.recorder("plan", again=again, queue=self.queue)
         if pool is not None:
@@ -397,7 +413,8 @@ class RecordedProgram:
         self.record_inputs(recorder, memories)
         if pool is not None:
             recorder.timestamp(pool, 0)
-        self._record_levels(recorder, numbers, memories, outside, pool)
+        given = outside if tables is None else {**outside, **self._tables.addresses(tables)}
+        self._record_levels(recorder, numbers, memories, given, pool)
         elsewhere = memories.fetched.union(outside)
         copied = [(buffer, at) for buffer, at in memories.copied.items() if buffer not in elsewhere]
         if copied and memories.copied_memory is not None:
@@ -436,14 +453,26 @@ class RecordedProgram:
         assert memories is not None, "it is not bound"
         views = {**self.program.inputs, **self.program.outputs}
         outside = {view.buffer: places[name] for name, view in views.items()}
-        self._record_levels(recorder, self._compute(*values), memories, outside, counts=counts)
+        numbers = self._compute(*values)
+        self._record_levels(recorder, numbers, memories, outside, counts=counts, single=self._single)
 
     def grids(self, values: tuple[int, ...]) -> Array:
         """The numbers of workgroups of all launches, three each, for sizes that it is bound to."""
         memories = self._memories
         assert memories is not None, "it is not bound"
-        grids = self._launches.numbers(memories.words, self._compute(*values))[1]
+        launches = self._single[0]
+        grids = launches.numbers(launches.placed(memories.addresses), self._compute(*values))[1]
         return np.array(grids, np.uint32)
+
+    @functools.cached_property
+    def _single(self) -> tuple[Launches, DispatchTable]:
+        """The launches with one for each tensor: trips of a loop find their tensors in ever other places."""
+        if not self._tables:
+            return self._launches, self._table
+        levels = self.program.single_levels
+        kernels = list({id(launch.kernel): launch.kernel for level in levels for launch in level}.values())
+        found = Launches(levels, compile_kernels(self.on, kernels, self._pipelines), Numbers())
+        return found, self.on.dispatch_table(found.levels)
 
     def _record_levels(
         self,
@@ -453,12 +482,13 @@ class RecordedProgram:
         outside: Mapping[Buffer, int],
         pool: TimestampPool | None = None,
         counts: tuple[Memory, int] | None = None,
+        single: tuple[Launches, DispatchTable] | None = None,
     ) -> None:
-        words = memories.words
-        if outside:
-            words = self._launches.placed({**memories.addresses, **outside})
-        push, grids = self._launches.numbers(words, numbers)
-        recorder.dispatch_table(self._table, push, grids, pool, counts)
+        launches, table = single or (self._launches, self._table)
+        is_elsewhere = bool(outside or single)
+        words = launches.placed({**memories.addresses, **outside}) if is_elsewhere else memories.words
+        push, grids = launches.numbers(words, numbers)
+        recorder.dispatch_table(table, push, grids, pool, counts)
 
     def record(self, pool: TimestampPool | None = None) -> CommandBuffer:
         """The commands of the sizes that it ran last with, recorded once more.
@@ -468,7 +498,8 @@ class RecordedProgram:
         """
         binding, memories = next(reversed(self._bindings.values())), self._memories
         assert memories is not None
-        return self._record(binding.numbers, memories, dict(binding.key[1]), pool=pool)
+        outside = dict(binding.key[1])
+        return self._record(binding.numbers, memories, outside, pool=pool, tables=binding.tables)
 
     def fetch(self, binding: Binding) -> dict[int, Array]:
         """Has large outputs of a run that has been submitted copied to fresh arrays, by number."""

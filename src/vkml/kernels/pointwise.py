@@ -24,6 +24,10 @@ from vkml.kernels.writer import (
 )
 
 WORKGROUP = 256
+COUNT = "ITEMS"
+"""The constant that says how many items, of one or more elements each, a launch has."""
+ELEMENT = "void element(int item)"
+"""Of the function in a kernel's last part but one, which does all there is to one item."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def _generate(
         for (view, _), stride in zip(forwards[: len(leaves)], strides, strict=False)
     ]
     pointers += [writer.write(view, width=part) for view, _ in forwards[len(leaves) :]]
-    count = writer.constant(items, "ITEMS")
+    count = writer.constant(items, COUNT)
     lines = _decompose(writer, sizes, width)
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     in_vectors = (*coordinates[:-1], "vectors")
@@ -165,21 +169,23 @@ def _generate(
     across_name = writer.constant(across, "ACROSS") if rows > 1 else "0"
     if body.nodes:
         writer.math()
+    writer.text("\n".join([ELEMENT, "{", f"    if (item >= {count}) return;", *lines, "}"]))
     writer.text(
         "\n".join(
             [
                 f'[shader("compute")] [numthreads({WORKGROUP}, 1, 1)]',
                 "void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)",
                 "{",
-                f"    int item = int((group.x + group.y * {across_name}) * {WORKGROUP} + thread);",
-                f"    if (item >= {count}) return;",
-                *lines,
+                f"    element(int((group.x + group.y * {across_name}) * {WORKGROUP} + thread));",
                 "}",
             ]
         )
     )
     variant = f"{width} elements a thread, {len(sizes)}-D"
-    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated")
+    form = None
+    if not is_deciding():
+        form = scalar_results(body), tuple([view.dtype for view in operands])
+    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated", form=form)
 
 
 def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vkml.ir.described import described
 from vkml.ir.lazy import lazy
 from vkml.ir.size import Size
 from vkml.kernels.pointwise_math import math_used_by
 from vkml.kernels.views import Buffer, View
+
+if TYPE_CHECKING:
+    from vkml.kernels.horizontal import LaunchTable
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class KernelSpec:
     in_place: frozenset[int] = frozenset()
     """Which of a launch's reads may be written over by a result that lies as they do: of these an invocation
     reads the elements that it writes, and no others, before it writes them."""
+    form: Hashable | None = None
+    """Equal for elementwise kernels that do the same to each element: `kernels.horizontal` may join them."""
 
     @lazy
     def source(self) -> str:
@@ -93,3 +99,7 @@ class Dispatch:
     nodes: tuple[str, ...] = ()
     """Labels of the nodes it computes."""
     operators: tuple[str, ...] = ()
+    table: LaunchTable | None = None
+    """Of a launch over several tensors, what it reads of them."""
+    members: tuple[Dispatch, ...] = ()
+    """The launches in whose place it stands."""

@@ -25,6 +25,7 @@ class BufferKind(Enum):
     ACTIVATION = "activation"  # between dispatches of one run
     STATUS = "status"  # the error word
     SIZES = "sizes"  # numbers computed from open sizes, written by the host when these are bound
+    TABLE = "table"  # what a launch over several tensors reads of them, written by the host with its commands
     POSITIONS = "positions"  # 0, 1, 2, … as int32, written once by the host
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from importlib import resources
 
 from vkml.errors import NotImplemented
@@ -154,8 +155,8 @@ class KernelWriter:
             self._needs.update(NEEDS.get(view.dtype, ()))
         return self._pointer(view, reinterpreted_as or storage_type(view.dtype), width, "output")
 
-    def buffer(self, buffer: Buffer, pointer_type: str, name: str) -> str:
-        """A pointer that takes no part in hazard tracking (the status word)."""
+    def buffer(self, buffer: Buffer | View, pointer_type: str, name: str) -> str:
+        """A pointer that takes no part in hazard tracking (the status word, tables of tensors)."""
         self._pointers.append((pointer_type, name))
         self._addresses.append(buffer)
         return f"push.{name}"
@@ -252,6 +253,7 @@ class KernelWriter:
         variant: str = "",
         reason: str = "",
         subgroup_size: int | None = None,
+        form: Hashable | None = None,
     ) -> Dispatch:
         """The finished launch.
 
@@ -282,6 +284,7 @@ class KernelWriter:
             reason,
             subgroup_size,
             frozenset(self._in_place),
+            form,
         )
         return Dispatch(
             kernel,

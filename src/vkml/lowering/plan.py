@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vkml.ir.size import Sizes, Symbol
+from vkml.kernels.horizontal import LaunchTable
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
 
@@ -29,6 +30,16 @@ class VulkanProgram:
     """The sizes that are open: what a launch is given of them is bound before it runs."""
     sizes: Sizes | None = None
     """These, and what has been decided about them: the program is for values for which that holds."""
+
+    @property
+    def tables(self) -> list[LaunchTable]:
+        """Of launches over several tensors."""
+        return [dispatch.table for dispatch in self.dispatches if dispatch.table is not None]
+
+    @property
+    def single_levels(self) -> list[list[Dispatch]]:
+        """The levels with a launch for each tensor."""
+        return [[each for launch in level for each in launch.members or (launch,)] for level in self.levels]
 
     @property
     def dispatches(self) -> list[Dispatch]:

@@ -10,6 +10,7 @@ from vkml.ir.size import Sizes, is_deciding
 from vkml.kernels.views import BufferKind, View
 from vkml.kernels.writer import NEEDS, STORAGE
 from vkml.lowering.donation import written_last
+from vkml.lowering.horizontal import fused_horizontally
 from vkml.lowering.kept import FORMS_KEPT, certain_for
 from vkml.lowering.memory import plan_memory
 from vkml.lowering.nodes import place_concatenations, view_of
@@ -80,6 +81,8 @@ def lower(
             build.copy(made, target_view)
     over = {outputs[o].buffer: inputs[i].buffer for i, o in donated if i in inputs and o in outputs}
     levels = schedule(written_last(build.launches, over) if over else build.launches, over)
+    if sizes is None:
+        levels = fused_horizontally(levels, target, over)
     # With open sizes there is no telling yet how much memory is needed.
     offsets, arena = plan_memory(levels, guard_bytes) if sizes is None else ({}, 0)
     return VulkanProgram(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.adam import kept_mean
-from vkml.optim.optimizer import Optimizer, Settings, checked, counter, descend, directed, moment
+from vkml.optim.forms import descend, kept_square
+from vkml.optim.optimizer import Optimizer, Settings, checked, counter, directed, moment
 from vkml.tensors import Tensor
 
 
@@ -45,7 +45,7 @@ class Adadelta(Optimizer):
         rho, eps = group["rho"], group["eps"]
         grad = directed(param, grad, group)
         state["step"].add_(1)
-        square = kept_mean(state["square_avg"], grad * grad, rho)
+        square = kept_square(state["square_avg"], grad, rho)
         delta = (state["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
-        kept_mean(state["acc_delta"], delta * delta, rho)
+        kept_square(state["acc_delta"], delta, rho)
         descend(param, delta, group["lr"])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from vkml.optim.forms import adam_step, kept_mean, kept_square
 from vkml.optim.optimizer import Optimizer, Settings, checked, counter, directed, moment
 from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
@@ -48,15 +49,14 @@ class Adam(Optimizer):
 
     def update(self, param: Tensor, grad: Tensor, group: Settings, state: dict[str, Any]) -> None:
         lr, (one, two) = group["lr"], group["betas"]
-        grad, found = decayed(param, grad, group)
-        step, square = state["step"].add_(1), state["exp_avg_sq"]
+        grad, keep = decayed(param, grad, group)
+        step = state["step"].add_(1)
         mean = kept_mean(state["exp_avg"], grad, one)
-        kept_mean(square, grad * grad, two)
+        square = kept_square(state["exp_avg_sq"], grad, two)
         if group["amsgrad"]:
             most = state["max_exp_avg_sq"]
             square = most.copy_(op.maximum(most, square))
-        root = (square / correction(step, two)).sqrt() + group["eps"]
-        param.copy_(found - mean / correction(step, one) / root * lr)
+        adam_step(param, mean, square, correction(step, one), correction(step, two), group["eps"], lr, keep)
 
 
 class AdamW(Adam):
@@ -74,16 +74,14 @@ class AdamW(Adam):
         )  # fmt: skip
 
 
-def decayed(param: Tensor, grad: Tensor, group: Settings) -> tuple[Tensor, Tensor]:
-    """The gradient in the direction that is left, and the parameter: one of them with the weights' decay."""
+def decayed(param: Tensor, grad: Tensor, group: Settings) -> tuple[Tensor, Any]:
+    """The gradient in the direction that is left, and the share of the parameter that stays.
+
+    One of them has the weights' decay in it.
+    """
     if not group["decoupled_weight_decay"] or not is_on(group["weight_decay"]):
-        return directed(param, grad, group), param
-    return -grad if group["maximize"] else grad, param * (1 - group["lr"] * group["weight_decay"])
-
-
-def kept_mean(mean: Tensor, fresh: Tensor, beta: Any) -> Tensor:
-    """The running mean with one more in it, of which 1 - β counts."""
-    return mean.copy_(mean * beta + fresh * (1 - beta))
+        return directed(param, grad, group), 1.0
+    return -grad if group["maximize"] else grad, 1 - group["lr"] * group["weight_decay"]
 
 
 def logarithm(beta: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.adam import correction, kept_mean
+from vkml.optim.adam import correction
+from vkml.optim.forms import kept_mean
 from vkml.optim.optimizer import Optimizer, Settings, checked, counter, directed, moment
 from vkml.tensors import Tensor
 from vkml.tensors.operations import maximum

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.adam import kept_mean
+from vkml.optim.forms import kept_mean, mean_with
 from vkml.optim.optimizer import Optimizer, Settings, checked, moment
 from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
@@ -46,7 +46,7 @@ class Lion(Optimizer):
         mean = state["exp_avg"]
         if group["maximize"]:
             grad = -grad
-        along = (mean * one + grad * (1 - one)).sign()
+        along = mean_with(mean, grad, one).sign()
         found = param * (1 - lr * decay) if is_on(decay) else param
         kept_mean(mean, grad, two)
         param.copy_(found - along * lr)

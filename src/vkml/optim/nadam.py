@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.adam import correction, decayed, kept_mean
+from vkml.optim.adam import correction, decayed
+from vkml.optim.forms import kept_mean, kept_square
 from vkml.optim.optimizer import Optimizer, Settings, accumulating, checked, counter, moment
 from vkml.tensors import Tensor
 from vkml.tensors.creation import ones
@@ -52,7 +53,7 @@ class NAdam(Optimizer):
 
     def update(self, param: Tensor, grad: Tensor, group: Settings, state: dict[str, Any]) -> None:
         lr, (one, two) = group["lr"], group["betas"]
-        grad, found = decayed(param, grad, group)
+        grad, keep = decayed(param, grad, group)
         step = state["step"].add_(1)
 
         def momentum(step: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ class NAdam(Optimizer):
         now, following = momentum(step), momentum(step + 1)
         product = state["mu_product"].mul_(now)
         mean = kept_mean(state["exp_avg"], grad, one)
-        square = kept_mean(state["exp_avg_sq"], grad * grad, two)
+        square = kept_square(state["exp_avg_sq"], grad, two)
         root = (square / correction(step, two)).sqrt() + group["eps"]
         along = grad * ((1 - now) / (1 - product)) + mean * (following / (1 - product * following))
-        param.copy_(found - along / root * lr)
+        param.copy_(param * keep - along / root * lr)

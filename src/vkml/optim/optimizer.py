@@ -10,17 +10,14 @@ from weakref import ref
 from vkml.errors import NotImplemented as NotSupported
 from vkml.ir import DType
 from vkml.ir.dtypes import FLOAT32, FLOAT64
-from vkml.ir.gradients import pointwise_of_arguments
-from vkml.ir.scalar import Scalar, arithmetic_type
+from vkml.optim.forms import plus
 from vkml.optim.settings import SettingsRead, is_on
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import enable_grad, forget_gradients, no_grad
 from vkml.tensors.backward import Before, compute, undo
 from vkml.tensors.creation import as_tensor, zeros, zeros_like
 from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
-from vkml.tensors.operands import value_as
 from vkml.tensors.operations import maximum, where
-from vkml.tracing import EMITTER
 
 F = TypeVar("F", bound=Callable[..., Any])
 Settings = Mapping[str, Any]
@@ -297,18 +294,7 @@ def directed(param: Tensor, grad: Tensor, group: Settings) -> Tensor:
     if group["maximize"]:
         grad = -grad
     decay = group["weight_decay"]
-    return grad + param * decay if is_on(decay) else grad
-
-
-def descend(param: Tensor, step: Tensor, rate: Any) -> None:
-    """Takes a step times a rate from a parameter, in one operator."""
-    # In the type that the form is computed in: a rate of 16 bits would have three digits.
-    values = param.value, step.value, value_as(rate, arithmetic_type(param.dtype))
-    param._become(Tensor(pointwise_of_arguments(EMITTER, _less, *values)))
-
-
-def _less(x: Scalar, step: Scalar, rate: Scalar) -> Scalar:
-    return x - step * rate
+    return plus(grad, param, decay) if is_on(decay) else grad
 
 
 def checked(params: Iterable[Any], defaults: Mapping[str, Any]) -> tuple[Iterable[Any], dict[str, Any]]:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.adam import correction, decayed, kept_mean
+from vkml.optim.adam import correction, decayed
+from vkml.optim.forms import kept_mean, kept_square
 from vkml.optim.optimizer import Optimizer, Settings, checked, counter, moment
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
@@ -46,16 +47,16 @@ class RAdam(Optimizer):
 
     def update(self, param: Tensor, grad: Tensor, group: Settings, state: dict[str, Any]) -> None:
         one, two = group["betas"]
-        grad, found = decayed(param, grad, group)
+        grad, keep = decayed(param, grad, group)
         step = state["step"].add_(1)
         mean = kept_mean(state["exp_avg"], grad, one)
-        square = kept_mean(state["exp_avg_sq"], grad * grad, two)
+        square = kept_square(state["exp_avg_sq"], grad, two)
         length, most = _length(step, two), 2 / (1 - two) - 1
         share = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
         adaptive = correction(step, two) ** 0.5 / (square.sqrt() + group["eps"])
         # Below 5 the share may be negative, or divided by 0; its root is not used there.
         scaled = op.where(length > 5, op.where(length > 5, share, 1.0).sqrt() * adaptive, 1.0)
-        param.copy_(found - mean / correction(step, one) * scaled * group["lr"])
+        param.copy_(param * keep - mean / correction(step, one) * scaled * group["lr"])
 
 
 def _length(step: Tensor, beta: float) -> Tensor:

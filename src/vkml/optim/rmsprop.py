@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.adam import kept_mean
-from vkml.optim.optimizer import Optimizer, Settings, checked, counter, descend, directed, moment
+from vkml.optim.forms import descend, kept_mean, kept_momentum, kept_square
+from vkml.optim.optimizer import Optimizer, Settings, checked, counter, directed, moment
 from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
 
@@ -51,12 +51,12 @@ class RMSprop(Optimizer):
         alpha, momentum = group["alpha"], group["momentum"]
         grad = directed(param, grad, group)
         state["step"].add_(1)
-        square = kept_mean(state["square_avg"], grad * grad, alpha)
+        square = kept_square(state["square_avg"], grad, alpha)
         if group["centered"]:
             mean = kept_mean(state["grad_avg"], grad, alpha)
             square = square - mean * mean
         along = grad / (square.sqrt() + group["eps"])
         if is_on(momentum):
             kept = state["momentum_buffer"]
-            along = kept.copy_(kept * momentum + along)
+            along = kept_momentum(kept, along, momentum, 1)
         descend(param, along, group["lr"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vkml.optim.optimizer import Optimizer, Settings, checked, descend, directed, moment
+from vkml.optim.forms import descend, kept_momentum, plus
+from vkml.optim.optimizer import Optimizer, Settings, checked, directed, moment
 from vkml.optim.settings import is_on
 from vkml.tensors import Tensor
 
@@ -61,6 +62,6 @@ class SGD(Optimizer):
             if kept is None:
                 kept = state["momentum_buffer"] = grad.clone()
             else:
-                kept.copy_(kept * momentum + grad * (1 - group["dampening"]))
-            grad = grad + kept * momentum if group["nesterov"] else kept
+                kept_momentum(kept, grad, momentum, 1 - group["dampening"])
+            grad = plus(grad, kept, momentum) if group["nesterov"] else kept
         descend(param, grad, group["lr"])

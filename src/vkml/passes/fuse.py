@@ -37,6 +37,8 @@ class _Group:
     operations: int
     depth: int
     """Groups on the longest way to it."""
+    readers: set[int]
+    """Groups that read what it makes."""
 
 
 def fuse(
@@ -123,11 +125,49 @@ def _grow(
             is_open = is_pointwise or (operator.is_anchor and not any(node.outputs[1:]))
             reads = leaves if is_pointwise else set()
             depth = 1 + max([groups[at].depth for at in sources], default=0)
-            groups.append(_Group([i], shape, device, is_open, is_pointwise, reads, operations, depth))
+            groups.append(_Group([i], shape, device, is_open, is_pointwise, reads, operations, depth, set()))
         for name in node.outputs:
             if name:
                 group_of[name] = chosen
-    return [[nodes[i] for i in group.members] for group in groups]
+        for at in sources.keys() - {chosen}:
+            groups[at].readers.add(chosen)
+    _merge(groups, nodes)
+    return [[nodes[i] for i in group.members] for group in groups if group.members]
+
+
+def _merge(groups: list[_Group], nodes: Sequence[Node]) -> None:
+    """Has each pointwise group that one other group alone reads be part of that: no cycle comes of it.
+
+    An operand of what joins two groups went to the later one; where the other has no use but this, such as a
+    running mean's own product with a number, it would be a launch that only writes for the next one to read.
+    """
+    became = list(range(len(groups)))
+
+    def now(at: int) -> int:
+        while became[at] != at:
+            at = became[at]
+        return at
+
+    for at in range(len(groups) - 1, -1, -1):
+        taken = groups[at]
+        readers = {now(reader) for reader in taken.readers}
+        if not taken.is_pointwise or taken.shape is None or len(readers) != 1:
+            continue
+        into = readers.pop()
+        group = groups[into]
+        mine = {name for i in taken.members for name in nodes[i].outputs}
+        leaves = (group.leaves | taken.leaves) - mine
+        if (
+            group.is_pointwise
+            and (group.shape, group.device) == (taken.shape, taken.device)
+            and group.operations + taken.operations <= MAX_OPERATIONS
+            and len(leaves) <= MAX_LEAVES
+        ):
+            group.members = sorted((*group.members, *taken.members))
+            group.operations += taken.operations
+            group.leaves = leaves
+            taken.members = []
+            became[at] = into
 
 
 def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
