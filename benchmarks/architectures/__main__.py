@@ -21,7 +21,8 @@ from benchmarks.measure import TOLERANCE, Measured, Peer, Prepared, measure
 from benchmarks.peers.onnxruntime import OnnxRuntimeCpu
 from benchmarks.peers.vkml import Vkml
 from benchmarks.report import as_json, machine
-from vkml.cli.output import console, duration, show_table, table
+from vkml.cli.output import console, show_table, table
+from vkml.ir.wording import duration
 
 QUANTIZED_TOLERANCE = 0.1
 """Rounding differs, and by a step of the greatest value somewhere: of random weights errors add up."""
