@@ -49,7 +49,7 @@ if ls /dev/dri/renderD* /dev/nvidia0 >/dev/null 2>&1 && ! ldconfig -p 2>/dev/nul
 fi
 
 stamp=.venv/installed-${extras:-plain}
-case ",$extras," in *,test,* | *,bench,*) constraints=tools/constraints.txt ;; *) constraints= ;; esac
+case ",$extras," in *,test,* | *,bench,* | *,docs,*) constraints=tools/constraints.txt ;; *) constraints= ;; esac
 wanted=$(cksum pyproject.toml $constraints)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   say "installing vkml${extras:+[$extras]} into .venv"
