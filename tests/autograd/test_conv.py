@@ -30,6 +30,12 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "same upper": ((1, 2, 6, 5), (2, 2, 3, 4), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
     "same lower": ((1, 2, 6, 5), (2, 2, 4, 3), {"auto_pad": "SAME_LOWER"}),
     "valid": ((1, 2, 6, 5), (2, 2, 3, 2), {"auto_pad": "VALID", "strides": (1, 2)}),
+    "many filters": ((5, 5, 4, 5), (32, 5, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "many filters, strided": (
+        (3, 4, 7, 6),
+        (48, 4, 2, 3),
+        {"strides": (2, 1), "dilations": (2, 1), "pads": (1, 0, 2, 1)},
+    ),
     "line": ((2, 3, 11), (4, 3, 4), {"strides": (2,), "pads": (1, 2)}),
     "volume": ((1, 2, 4, 3, 5), (2, 2, 2, 2, 3), {"pads": (1, 0, 1, 0, 1, 1), "strides": (1, 1, 2)}),
 }

@@ -82,6 +82,17 @@ def test_long_rows(device_name: str, shape: tuple[int, ...]) -> None:
     cases.check(device_name)
 
 
+@pytest.mark.parametrize("shape", [(3000, 17), (2, 1100, 3, 5), (65 * 64 * 31, 2), (3001, 16), (2069, 2, 9)])
+def test_many_places_of_short_rows(device_name: str, shape: tuple[int, ...]) -> None:
+    """Folded some at a time where their number has divisors: neighbours that are kept are lanes."""
+    cases = Cases(24)
+    for op in ("Sum", "Mean", "Max", "Min"):
+        for axes in ((0,), tuple(range(len(shape) - 1))):
+            x = np.abs(cases.array("float32", shape))  # sums that do not cancel
+            cases.add(f"Reduce{op}", x, fixed(axes), keepdims=0)
+    cases.check(device_name)
+
+
 def test_scalars_single_elements_and_no_axes(device_name: str) -> None:
     cases = Cases(26)
     for op in REDUCTIONS:

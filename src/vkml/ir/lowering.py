@@ -214,6 +214,11 @@ class Lowering(Protocol[V]):
         """Convolution over windows of three spatial axes."""
         ...
 
+    def conv_weight_gradient(self, x: V, cotangent: V, windows: Windows) -> V | None:
+        """(filters, channels, *kernel): sums of what each tap of windows over three spatial axes reads times
+        the cotangent there. None where a convolution is to compute it."""
+        ...
+
     def conv_transpose(
         self,
         x: V,

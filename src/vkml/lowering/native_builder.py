@@ -23,7 +23,14 @@ from vkml.ir.size import examples, is_deciding
 from vkml.ir.types import contiguous_strides
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering import native_bytes, native_images, native_products, native_recurrent, native_rows
+from vkml.lowering import (
+    native_bytes,
+    native_gradients,
+    native_images,
+    native_products,
+    native_recurrent,
+    native_rows,
+)
 from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
 from vkml.lowering.kept import Placed, Step
@@ -428,6 +435,9 @@ class NativeBuilder(Builder[NativeDispatch]):
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
         return native_images.conv(self, x, weight, bias, windows, group)
+
+    def conv_weight_gradient(self, x: View, cotangent: View, windows: Windows) -> View | None:
+        return native_gradients.conv_weight_gradient(self, x, cotangent, windows)
 
     def pool(
         self, x: View, how: str | float, windows: Windows, *, counts_padding: bool = False

@@ -11,6 +11,9 @@ from vkml.kernels.epilogue import Epilogue as BodyEpilogue
 from vkml.kernels.views import View
 from vkml.lowering.native_body import expression_of
 
+ADD = Expression(2, (Step("add", (0, 1)),), (2,))
+"""The result and an operand."""
+
 
 @dataclass(frozen=True)
 class Ending:

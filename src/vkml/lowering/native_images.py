@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cpu.native import depthwise, product, windows, winograd
-from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Step
 from vkml.cpu.native.tiles import lanes_of
 from vkml.cpu.native.winograd_code import TILE
 from vkml.ir import Constant, TensorType, dtypes
@@ -20,7 +20,7 @@ from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels.views import View
 from vkml.lowering.deferred import is_open
-from vkml.lowering.native_epilogue import Ending, after, grouped, scaled
+from vkml.lowering.native_epilogue import ADD, Ending, after, grouped, scaled
 from vkml.lowering.native_layout import Border, access_of, places, plane, require_floats
 from vkml.ops.pool import window_counts
 
@@ -32,7 +32,6 @@ Array = np.ndarray[Any, Any]
 
 PANEL_BYTES = 512 * 1024
 """Of a panel of weights, that the second-level cache keeps while tiles of an image pass."""
-_ADD = Expression(2, (Step("add", (0, 1)),), (2,))
 
 
 def conv(
@@ -60,7 +59,7 @@ def conv(
     image = plane(x)
     kernel_y, kernel_x = planar.kernel
     need = Border.reached_by(planar)
-    image = _with_border(build, image, need)
+    image = with_border(build, image, need)
     step_n, step_c = image.strides[:2]
     start = first_place(image, planar)
     ending = ending_channels_last(build, result, filters)
@@ -163,7 +162,7 @@ def conv(
     for first, last in pairwise(steps):
         part = replace(packed, offset=packed.offset + first * inner * panel)
         if last < len(taps):
-            expression = IDENTITY if first == 0 else _ADD
+            expression = IDENTITY if first == 0 else ADD
             leaves = (sums,) if first else ()
             partial = Ending(
                 Epilogue(expression, (access,) * len(leaves), (access,)), leaves, (sums,), (), ()
@@ -259,7 +258,7 @@ def pool(
         raise CannotLower("this pooling has no machine code")
     images, channels = result.dims[:2]
     planar = over.over(2)
-    image = _with_border(build, plane(x), Border.reached_by(planar, -np.inf if how == "max" else 0.0))
+    image = with_border(build, plane(x), Border.reached_by(planar, -np.inf if how == "max" else 0.0))
     start = first_place(image, planar)
     ending = ending_channels_last(
         build, result, channels, has_narrow=not is_open((image.shape, image.strides, result.dims))
@@ -293,7 +292,7 @@ def pool(
     return finish_padded(build, launch, image, start, [image], ending)
 
 
-def _with_border(build: NativeBuilder, image: View, need: Border) -> View:
+def with_border(build: NativeBuilder, image: View, need: Border) -> View:
     """The image itself where it has its channels side by side and enough zeros round it, else a copy."""
     found = with_own_border(build, image, need) if image.dtype == dtypes.FLOAT32 else None
     if found is not None:

@@ -27,6 +27,8 @@ _REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "Prod": 
 """What is folded for each reduction."""
 MOST_PLACES = 1024
 """Places folded with lanes along a kept axis: one running sum has an error that grows with their number."""
+FIRST_PLACES = 64
+"""Of more, so many are folded first, which the threads share."""
 
 
 def reduce(build: NativeBuilder, name: str, x: View, axes: Sequence[int]) -> list[View]:
@@ -53,10 +55,44 @@ def reduce(build: NativeBuilder, name: str, x: View, axes: Sequence[int]) -> lis
         ),
         None,
     )
-    is_short = not isinstance(count, Size) and count <= MOST_PLACES
-    if kind in ("sum", "max", "min") and lane_axis is not None and is_short:
-        return _reduce_lanes(build, moved, shape, lane_axis, kind, name)
+    if kind in ("sum", "max", "min") and lane_axis is not None and not isinstance(count, Size):
+        short = _shortened(build, moved, len(kept), lane_axis, kind)
+        if short is not None:
+            return _reduce_lanes(
+                build, short, shape, lane_axis, kind, 1.0 / count if name == "Mean" else None
+            )
     return _reduce_rows(build, moved, shape, count, kind, name)
+
+
+def _shortened(build: NativeBuilder, moved: View, rank: int, lane_axis: int, kind: str) -> View | None:
+    """A view with no more than `MOST_PLACES` to fold, of sums of some places each; None where there is none.
+
+    Args:
+        build: adds launches for these.
+        moved: kept axes, then those that are folded.
+        rank: how many are kept.
+        lane_axis: one of them, whose elements are neighbours.
+        kind: of the folding.
+    """
+    while math.prod(moved.shape[rank:]) > MOST_PLACES:
+        apart: list[tuple[int, int]] = []
+        together: list[tuple[int, int]] = []
+        folded = 1
+        for size, step in zip(moved.shape[: rank - 1 : -1], moved.strides[: rank - 1 : -1], strict=True):
+            most = 1 if apart else max(d for d in range(1, FIRST_PLACES // folded + 1) if size % d == 0)
+            together.insert(0, (most, step))
+            folded *= most
+            if most < size:
+                apart.insert(0, (size // most, most * step))
+        if folded == 1 or is_open((moved.shape, moved.strides)):
+            return None
+        kept = [*apart, *zip(moved.shape[:rank], moved.strides[:rank], strict=True)]
+        shape, strides = zip(*kept, *together, strict=True)
+        parts, dims = replace(moved, shape=shape, strides=strides), shape[: len(kept)]
+        with build.step(TensorType(dtypes.FLOAT32, dims)):
+            [made] = _reduce_lanes(build, parts, dims, lane_axis + len(apart), kind, None)
+        moved = made.transpose([*range(len(apart), len(kept)), *range(len(apart))])
+    return moved
 
 
 def _reduce_rows(
@@ -121,7 +157,12 @@ def _reduced_parts(build: NativeBuilder, seen: View, length: int, kind: str) -> 
 
 
 def _reduce_lanes(
-    build: NativeBuilder, moved: View, shape: tuple[int, ...], lane_axis: int, kind: str, name: str
+    build: NativeBuilder,
+    moved: View,
+    shape: tuple[int, ...],
+    lane_axis: int,
+    kind: str,
+    share: float | None,
 ) -> list[View]:
     rank = len(shape)
     order = [axis for axis in range(rank) if axis != lane_axis] + [lane_axis]
@@ -148,7 +189,7 @@ def _reduce_lanes(
     places = [0]  # from the first; steps over open axes are open, too
     for size, step in zip(sizes, steps, strict=True):
         places = [place + at * step for place in places for at in range(size)]
-    epilogue = scaled(ending.epilogue, 1.0 / len(places)) if name == "Mean" else ending.epilogue
+    epilogue = ending.epilogue if share is None else scaled(ending.epilogue, share)
     launch = build.launch(
         windows.windows,
         kind=kind,

@@ -60,6 +60,10 @@ class Templates:
         """Convolution over windows of three spatial axes."""
         raise self._lacks("a convolution")
 
+    def conv_weight_gradient(self, x: View, cotangent: View, windows: Windows) -> View | None:
+        """Sums of what each tap reads times the cotangent there; None: there is no template of its own."""
+        return None
+
     def conv_transpose(
         self,
         x: View,

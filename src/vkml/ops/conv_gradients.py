@@ -213,6 +213,13 @@ class ConvWeightGradient(Operator):
         over = windows.over(3)
         batch, channels = x.shape[:2]
         inner, filters = channels // group, cotangent.shape[1]
+        if group == 1:
+            planes = build.reshape(x, (batch, channels, *over.spatial))
+            found = build.conv_weight_gradient(
+                planes, build.reshape(cotangent, (batch, filters, *over.output)), over
+            )
+            if found is not None:
+                return [build.reshape(found, result.dims)]
         # Samples are what is summed over: channels of the turned image. Its windows are the output.
         image = build.reshape(x, (batch, group, inner, *over.spatial)).transpose((2, 1, 0, 3, 4, 5))
         image = build.reshape(image, (inner, group * batch, *over.spatial))

@@ -121,6 +121,9 @@ class MaxPoolGradient(Operator):
     attributes = {"dilations": REQUIRED, "kernel_shape": REQUIRED, "pads": REQUIRED, "strides": REQUIRED}
     attribute_types = {"dilations": INTS, "kernel_shape": INTS, "pads": INTS, "strides": INTS}
 
+    def keeps_layout(self, node: Node) -> bool:
+        return True
+
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, cotangent = required(node, inputs, 0), required(node, inputs, 1)
         require_dtype(node, x, FLOATS, "the input")

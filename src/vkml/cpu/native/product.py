@@ -159,6 +159,7 @@ def product(
     threads: int,
     panel_floats: int = 0,
     terms: Terms = Terms.FLOATS,
+    rows_of_b: tuple[int, tuple[int, ...]] | None = None,
 ) -> Launch:
     """Sums over taps and k, then an epilogue.
 
@@ -177,11 +178,16 @@ def product(
         threads: that will share the work.
         panel_floats: from one panel of B to the next; 0: as many as these taps have.
         terms: what elements of A and B are. All sizes and strides count elements; sums of integers are int32.
+        rows_of_b: of a B that is not packed, columns side by side: elements from one k to the next, and the
+            offset of each tap. The last panel may then be narrower by whole vectors alone, and
+            `panel_floats` says how far apart panels are.
 
     Returns:
         A launch of A, B, the leaves, the results.
     """
-    taps, inner = _merge_taps(taps, inner, a[-1])
+    b_step, b_taps = rows_of_b or (panel, ())
+    if rows_of_b is None:
+        taps, inner = _merge_taps(taps, inner, a[-1])
     operands = [a[:-1], *(access.strides for access in (*epilogue.leaves, *epilogue.results))]
     rank = len(batch)
     if height > 1 and all(strides[rank] == width * strides[rank + 1] for strides in operands):
@@ -214,7 +220,8 @@ def product(
         threads=threads,
     )
     flops = 2.0 * math.prod(batch) * height * width * columns * depth
-    return Launch(_kernel(shape, inner, 4 * a[-1], terms), table, flops * SECONDS_PER_FLOP + 1e-7)
+    kernel = _kernel(shape, inner, 4 * a[-1], terms, 4 * b_step, tuple(4 * tap for tap in b_taps))
+    return Launch(kernel, table, flops * SECONDS_PER_FLOP + 1e-7)
 
 
 def _merge_taps(taps: tuple[int, ...], inner: int, step: int) -> tuple[tuple[int, ...], int]:
@@ -228,30 +235,42 @@ def _merge_taps(taps: tuple[int, ...], inner: int, step: int) -> tuple[tuple[int
 
 
 @kept_kernel(1024)
-def _kernel(shape: TileShape, inner: int, k_step: int, terms: Terms) -> Kernel:
-    return _ProductCode(shape, inner, k_step, terms).kernel()
+def _kernel(
+    shape: TileShape, inner: int, k_step: int, terms: Terms, b_step: int, b_taps: tuple[int, ...]
+) -> Kernel:
+    return _ProductCode(shape, inner, k_step, terms, b_step, b_taps).kernel()
 
 
 class _ProductCode(TileCode):
-    """Tiles as sums of outer products: a float of each row times a row of the panel."""
+    """Tiles as sums of outer products: a float of each row times a row of the panel.
+
+    Steps and offsets are in bytes; without offsets in B, what the taps meet follows one another.
+    """
 
     label = "product"
 
-    def __init__(self, shape: TileShape, inner: int, k_step: int, terms: Terms) -> None:
+    def __init__(
+        self, shape: TileShape, inner: int, k_step: int, terms: Terms, b_step: int, b_taps: tuple[int, ...]
+    ) -> None:
         super().__init__(shape)
         self.inner, self.k_step, self.terms = inner, k_step, terms
+        self.b_step, self.b_taps = b_step, b_taps
 
     def accumulate(self, sums: list[list[int]], lanes: int | None) -> None:
         code, taps = self.code, self.shape.taps
         code.mov(R11, R9)
         if len(taps) > 1:
-            code.lea(R12, code.data(np.array(taps, np.int64).tobytes()))
+            lists = [taps, self.b_taps] if self.b_taps else [taps]
+            code.lea(R12, code.data(np.stack(lists, axis=1).astype(np.int64).tobytes()))
             code.move_immediate(R13, len(taps))
             tap = code.here()
             code.mov(R10, Mem(R12))
             code.add(R10, R8)
+            if self.b_taps:
+                code.mov(R11, Mem(R12, 8))
+                code.add(R11, R9)
             self._add(sums, lanes)
-            code.add_immediate(R12, 8)
+            code.add_immediate(R12, 8 * len(lists))
             code.decrement(R13)
             code.jump_if("nz", tap)
         else:
@@ -275,6 +294,6 @@ class _ProductCode(TileCode):
             inner=self.inner,
             row_step=self.shape.steps[0][1],
             k_step=self.k_step,
-            panel_step=self.shape.vectors * self.code.bytes,
+            panel_step=self.b_step,
             last_bits=256 if is_half else 0,
         )
