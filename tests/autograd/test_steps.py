@@ -33,3 +33,40 @@ def test_negative_log_likelihood(reduction: str) -> None:
     given = [normal(generator, 2, 3, 3), labels, np.abs(normal(generator, 3)) + 0.5]
     attributes = {"reduction": reduction, "ignore_index": 1}
     check("NegativeLogLikelihoodLoss", given, attributes, second_order=False)
+
+
+def test_extensions_of_attention() -> None:
+    generator = np.random.default_rng(4)
+    heads = [normal(generator, 2, 3, 4) for _ in range(3)]
+    padding = np.array([[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]], np.int32)
+    past = [normal(generator, 2, 2, 2, 2) for _ in range(2)]
+    given: list[Any] = [*heads, normal(generator, 12), padding, normal(generator, 1, 2, 3, 5), *past]
+    attributes = {"num_heads": 2, "unidirectional": 1}
+    check("MultiHeadAttention", given, attributes, domain="com.microsoft", outputs=3, second_order=False)
+
+
+def test_extensions_of_shared_heads() -> None:
+    generator = np.random.default_rng(5)
+    past = [normal(generator, 1, 1, 4, 4) for _ in range(2)]
+    numbers = [np.array([4], np.int32), np.array(5, np.int32)]
+    tables = [normal(generator, 6, 2) for _ in range(2)]
+    given: list[Any] = [normal(generator, 1, 2, 16), None, None, *past, *numbers, *tables]
+    attributes = {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1, "local_window_size": 3}
+    check("GroupQueryAttention", given, attributes, domain="com.microsoft", outputs=3, second_order=False)
+
+
+def test_extensions_of_products_and_normalisations() -> None:
+    generator = np.random.default_rng(6)
+    factors = [normal(generator, 4, 2, 3), normal(generator, 2, 5, 4)]
+    turned = {"transA": 1, "transB": 1, "transBatchA": 1, "alpha": 0.5}
+    check("FusedMatMul", factors, turned, domain="com.microsoft", second_order=False)
+    rows = [normal(generator, 2, 3, 4), normal(generator, 4)]
+    check("SimplifiedLayerNormalization", rows, outputs=2, counted=[0], second_order=False)
+    image = [
+        normal(generator, 1, 2, 3, 4),
+        normal(generator, 4),
+        normal(generator, 4),
+        normal(generator, 1, 4),
+    ]
+    check("SkipGroupNorm", image, {"groups": 2, "activation": 1}, domain="com.microsoft", outputs=2,
+          second_order=False)  # fmt: skip

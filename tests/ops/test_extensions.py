@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import compose
 
-import vkml
 from tests.ops.checking import assert_same, build_model, run_reference
+from tests.ops.extension_cases import check_all_on, found_by, model_of
 from vkml.errors import Error
 
 Array = np.ndarray[Any, Any]
@@ -134,25 +133,14 @@ LACKING: dict[str, tuple[list[Array], dict[str, Any], Sequence[str], Callable[..
 }  # fmt: skip
 
 
-def feed_of(inputs: Sequence[Array | None]) -> dict[str, Array]:
-    return {f"x{at}": x for at, x in enumerate(inputs) if x is not None}
-
-
-def found_by(model: Any, feed: dict[str, Array], device: str = "cpu") -> list[Array]:
-    with vkml.InferenceSession(model.SerializeToString(), devices=device, strict=device != "cpu") as session:
-        return session.run(None, feed)
-
-
-def model_of(name: str) -> tuple[Any, dict[str, Array]]:
+def case(name: str) -> tuple[Any, dict[str, Array]]:
     inputs, attributes, outputs = (CASES[name] if name in CASES else LACKING[name])[:3]
-    op, domain = name.split()[0], "com.microsoft"
-    model = build_model(op, inputs, attributes, opset=1, domain=domain, outputs=list(outputs))
-    return model, feed_of(inputs)
+    return model_of(name.split()[0], inputs, attributes, outputs)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_onnxruntime(name: str) -> None:
-    model, feed = model_of(name)
+    model, feed = case(name)
     for mine, theirs in zip(found_by(model, feed), run_reference(model, feed), strict=True):
         assert_same(mine, theirs, 1e-5, 1e-5, name)
 
@@ -160,29 +148,14 @@ def test_agrees_with_onnxruntime(name: str) -> None:
 @pytest.mark.parametrize("name", LACKING)
 def test_agrees_with_numpy(name: str) -> None:
     inputs, attributes, outputs, compute = LACKING[name]
-    model, feed = model_of(name)
+    model, feed = case(name)
     expected = compute(*inputs, **attributes)
     for mine, theirs in zip(found_by(model, feed), expected[: len(outputs)], strict=True):
         assert_same(mine, theirs, 1e-5, 1e-5, name)
 
 
 def test_a_device_runs_them_all(vulkan_device_name: str) -> None:
-    """In one model, without a fallback."""
-    whole, feed, expected = None, {}, []
-    for at, name in enumerate([*CASES, *LACKING]):
-        model, given = model_of(name)
-        expected += found_by(model, given)
-        prefix = f"n{at}/"
-        feed |= {f"{prefix}{key}": array for key, array in given.items()}
-        part = compose.add_prefix(model, prefix)
-        if whole is None:
-            whole = part
-            continue
-        for field in ("node", "input", "output"):
-            getattr(whole.graph, field).extend(getattr(part.graph, field))
-    found = found_by(whole, feed, vulkan_device_name)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert_same(mine, theirs, 1e-4, 1e-5)
+    check_all_on(vulkan_device_name, map(case, [*CASES, *LACKING]))
 
 
 @pytest.mark.parametrize("axis", [-1, 1])
@@ -190,8 +163,8 @@ def test_simplified_layer_normalization_of_onnx(axis: int) -> None:
     inputs = [X, X[0] if axis == 1 else COLUMNS[0]]
     attributes = {"axis": axis, "epsilon": 1e-3}
     model = build_model("SimplifiedLayerNormalization", inputs, attributes, opset=21, outputs=2)
-    expected = run_reference(model, feed_of(inputs))
-    for mine, theirs in zip(found_by(model, feed_of(inputs)), expected, strict=True):
+    feed = {f"x{at}": x for at, x in enumerate(inputs)}
+    for mine, theirs in zip(found_by(model, feed), run_reference(model, feed), strict=True):
         assert_same(mine, theirs, 1e-5, 1e-5)
 
 
@@ -209,6 +182,5 @@ def test_simplified_layer_normalization_of_onnx(axis: int) -> None:
 def test_what_is_wrong_is_named(
     op: str, inputs: list[Array], attributes: dict[str, Any], message: str
 ) -> None:
-    model = build_model(op, inputs, attributes, opset=1, domain="com.microsoft")
     with pytest.raises(Error, match=message):
-        found_by(model, feed_of(inputs))
+        found_by(*model_of(op, inputs, attributes, "y"))

@@ -146,11 +146,11 @@ def triangle(build: Emitter[T], rows: int, columns: int, offset: int) -> T:
     )
 
 
-def positions(build: Emitter[T], count: int) -> T:
+def positions(build: Emitter[T], count: int, dtype: DType = INT64) -> T:
     """0, 1, 2, … below a size, which may be open."""
     if isinstance(count, int):
-        return build.constant(np.arange(count), INT64)
-    return build.apply("Range", *(build.constant(end, INT64) for end in (0, count, 1)))
+        return build.constant(np.arange(count), dtype)
+    return build.apply("Range", *(build.constant(end, dtype) for end in (0, count, 1)))
 
 
 def _flipped(build: Emitter[T], x: T) -> T:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkml.errors import InvalidGraph
+from vkml.ir import scalar
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT32, INT64
-from vkml.ir.gradients import Emitter, T, converted, reshaped, sliced, transposed, widened
+from vkml.ir.gradients import Emitter, T, converted, expression, reshaped, sliced, transposed, widened
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, OPTIONAL, REQUIRED, Array, Operator, operator, register
 from vkml.ir.types import Known, TensorType
@@ -117,9 +118,10 @@ class EmbedLayerNormalization(Operator):
         if mask is None:
             counts = build.apply("Expand", build.constant(0, INT32), build.constant([batch], INT64))
         else:
-            ones = build.apply("Equal", mask, build.constant(1, build.type_of(mask).dtype))
-            axes = build.constant([1], INT64)
-            counts = build.apply("ReduceSum", build.apply("Cast", ones, to=INT32.code), axes, keepdims=0)
+            # One expression: what holds bools between two nodes is no bytes where a device lacks these.
+            is_one = scalar.compare("equal", scalar.argument(0, build.type_of(mask).dtype), 1)
+            ones = expression(build, scalar.where(is_one, scalar.constant(1, INT32), 0), [mask], INT32)
+            counts = build.apply("ReduceSum", ones, build.constant([1], INT64), keepdims=0)
         return [made, counts, total][: len(node.outputs)]
 
 

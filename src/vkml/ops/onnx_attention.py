@@ -8,12 +8,13 @@ from typing import Any
 
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import dtypes
-from vkml.ir.dtypes import BOOL, FLOAT32, FLOATS, INT64, DType
-from vkml.ir.gradients import Emitter, T, converted, expanded, reshaped, transposed
+from vkml.ir.dtypes import BOOL, FLOATS, INT64
+from vkml.ir.gradients import Emitter, T, converted, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
-from vkml.ops.attention_steps import AttentionScores, attention_steps, positions
+from vkml.ops.attention_heads import Stage, apart, attended, both, lengthened, seen_keys, together
+from vkml.ops.attention_steps import AttentionScores, positions
 from vkml.ops.checks import (
     optional,
     present,
@@ -25,6 +26,7 @@ from vkml.ops.checks import (
 from vkml.ops.stepwise import evaluate_steps
 
 _PRECISIONS = (dtypes.FLOAT32, dtypes.FLOAT16, dtypes.FLOAT64, dtypes.BFLOAT16)
+_STAGES: tuple[Stage, ...] = ("products", "capped", "biased", "weights")
 _NAMES = ("the queries", "the keys", "the values")
 
 
@@ -171,8 +173,8 @@ class OnnxAttention(Operator):
         v: T = present(inputs, 2)
         is_flat = build.type_of(q).rank == 3
         if is_flat:
-            q = _apart(build, q, attributes["q_num_heads"])
-            k, v = (_apart(build, x, attributes["kv_num_heads"]) for x in (k, v))
+            q = apart(build, q, attributes["q_num_heads"])
+            k, v = (apart(build, x, attributes["kv_num_heads"]) for x in (k, v))
         past_key, past_value = optional(inputs, 4), optional(inputs, 5)
         past = 0
         if past_key is not None and past_value is not None:
@@ -191,33 +193,23 @@ class OnnxAttention(Operator):
         )
         value = converted(build, v, dtype)
         precision = attributes["softmax_precision"]
-        wanted = dtype if precision is None else dtypes.from_code(precision)
         is_kept = len(node.outputs) > 3 and bool(node.outputs[3])
-        if not is_kept and (wanted == dtype or (wanted == FLOAT32 and dtype.bits < 32)):
-            made = build.apply(
-                "Attention", q, k, value, mask, bias, domain="vkml",
-                scale=how.scale, softcap=how.softcap, group=how.group, is_empty_zero=int(how.is_empty_zero),
-                causal_offset=causal_offset,
-            )  # fmt: skip
-            scores = None
-        else:
-            steps = attention_steps(build, how, q, k, value, mask, bias, wanted)
-            stages = (steps.products, steps.capped, steps.biased, steps.weights)
-            made, scores = steps.results, stages[attributes["qk_matmul_output_mode"]]
+        made, scores = attended(
+            build,
+            how,
+            (q, k, value),
+            mask,
+            bias,
+            precision=None if precision is None else dtypes.from_code(precision),
+            stage=_STAGES[attributes["qk_matmul_output_mode"]] if is_kept else None,
+        )
         if is_flat:
-            batch, heads, rows, columns = build.type_of(made).dims
-            made = reshaped(build, transposed(build, made, (0, 2, 1, 3)), (batch, rows, heads * columns))
+            made = together(build, made)
         return [made, k, v, scores]
 
 
 def _is_there(node: Node, index: int) -> bool:
     return index < len(node.inputs) and bool(node.inputs[index])
-
-
-def _apart(build: Emitter[T], x: T, heads: int) -> T:
-    """Heads side by side as an axis of their own, the second."""
-    batch, rows, columns = build.type_of(x).dims
-    return transposed(build, reshaped(build, x, (batch, rows, heads, columns // heads)), (0, 2, 1, 3))
 
 
 def _masks(
@@ -231,47 +223,22 @@ def _masks(
     mask: T | None = None
     bias: T | None = None
     if given is not None and build.type_of(given).dtype == BOOL:
-        mask = _lengthened(build, given, keys, False)
+        mask = lengthened(build, given, keys, False)
     elif given is not None:
-        bias = _lengthened(build, converted(build, given, dtype), keys, -math.inf)
-    bounds = [
-        (name, attributes[f"{name}_window_size"])
-        for name in ("left", "right")
-        if attributes[f"{name}_window_size"] >= 0
-    ]
+        bias = lengthened(build, converted(build, given, dtype), keys, -math.inf)
+    sizes = [attributes[f"{name}_window_size"] for name in ("left", "right")]
+    left, right = (size if size >= 0 else None for size in sizes)
     causal_offset: int | None = None
     if attributes["is_causal"]:
         if lengths is None and isinstance(past, int):
             causal_offset = past
         else:
-            bounds.append(("right", 0))
-    places = build.apply("Unsqueeze", positions(build, keys), build.constant([0], INT64))
-    if bounds:
-        # The places of rows among the keys, of (1, rows, 1), or (batch, 1, rows, 1) where batches differ.
-        own = reshaped(build, positions(build, rows), (rows, 1))
-        if lengths is not None:
-            first = build.apply("Sub", lengths, build.constant(rows, INT64))
-            own = build.apply("Add", own, reshaped(build, first, (-1, 1, 1, 1)))
-        else:
-            own = build.apply("Add", own, build.constant(past, INT64))
-        for name, size in bounds:
-            width = build.constant(size, INT64)
-            if name == "left":
-                seen = build.apply("GreaterOrEqual", places, build.apply("Sub", own, width))
-            else:
-                seen = build.apply("LessOrEqual", places, build.apply("Add", own, width))
-            mask = seen if mask is None else build.apply("And", mask, seen)
+            right = 0
+    first: T = build.constant(past, INT64)
     if lengths is not None:
-        seen = build.apply("Less", places, reshaped(build, lengths, (-1, 1, 1, 1)))
-        mask = seen if mask is None else build.apply("And", mask, seen)
+        ends = reshaped(build, lengths, (-1, 1, 1, 1))
+        first = build.apply("Sub", ends, build.constant(rows, INT64))
+        places = build.apply("Unsqueeze", positions(build, keys), build.constant([0], INT64))
+        mask = both(build, mask, build.apply("Less", places, ends))
+    mask = both(build, mask, seen_keys(build, rows, keys, first, left=left, right=right))
     return mask, bias, causal_offset
-
-
-def _lengthened(build: Emitter[T], mask: T, keys: int, value: float) -> T:
-    """A mask that ends before the last key, with what hides the others behind it."""
-    dims = build.type_of(mask).dims
-    if dims[-1] == keys:
-        return mask
-    dtype: DType = build.type_of(mask).dtype
-    rest = expanded(build, build.constant(value, dtype), (*dims[:-1], keys - dims[-1]))
-    return build.apply("Concat", mask, rest, axis=-1)
