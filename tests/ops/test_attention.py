@@ -5,7 +5,6 @@ The variants one by one are cases of ONNX's own suite (`tests/conformance`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,11 @@ import pytest
 
 import vkml
 from tests.engine.open_graphs import open_plans
-from vkml import vulkan
-from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import Graph, Node, Value, dtypes
 from vkml.ir.operator import REGISTRY
 from vkml.ir.types import UNKNOWN
-from vkml.kernels import attention
-from vkml.kernels.attention_variants import Variant
 from vkml.onnx import save_graph
 
 Array = np.ndarray[Any, Any]
@@ -67,17 +62,6 @@ def reference(feed: dict[str, Array], outputs: int = 1, **attributes: Any) -> li
     names = tuple(name if name in feed else "" for name in NAMES)
     node = Node("Attention", names, RESULTS[:outputs], {**operator.attributes, **attributes}, "attend")
     return operator.evaluate(node, [feed.get(name) for name in NAMES])
-
-
-@pytest.fixture
-def unit(vulkan_device_name: str) -> Iterator[str]:
-    """A device with matrix units, small ones, too."""
-    fragment = device_registry.target_of(vulkan.find_device(vulkan_device_name, True), "high").fragment
-    if fragment is None:
-        pytest.skip("no fp16 matrix units on this device")
-    attention.forced = Variant(fragment, 16, fragment.m, fragment.k, 2)
-    yield vulkan_device_name
-    attention.forced = None
 
 
 CASES: dict[str, tuple[Any, dict[str, Array], dict[str, Any]]] = {

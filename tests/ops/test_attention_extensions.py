@@ -173,6 +173,33 @@ def test_a_device_runs_all_of_their_parts(vulkan_device_name: str) -> None:
     check_all_on(vulkan_device_name, map(case, ON_DEVICES))
 
 
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        (
+            "MultiHeadAttention",
+            [*pair(2, 24, 32), real(2, 24, 32), None, np.ones((2, 31), np.int32), None, *pair(2, 2, 7, 16)],
+            CAUSAL,
+        ),
+        ("GroupQueryAttention", grouped(1, 24, None, 24, more=TABLES), {**TURNED, "local_window_size": 9}),
+        ("GroupQueryAttention", grouped(2, 16, 30, 30, 28, more=TABLES), TURNED),
+    ],
+)  # fmt: skip
+def test_it_is_one_launch_where_there_are_matrix_units(
+    unit: str, op: str, inputs: list[Array | None], attributes: dict[str, Any]
+) -> None:
+    model, feed = model_of(op, inputs, attributes, "ykv")
+    if "x6" in feed and feed["x6"].ndim == 0:  # the number of keys decides shapes: reports want it, too
+        model.graph.initializer.append(numpy_helper.from_array(feed.pop("x6"), "x6"))
+        model.graph.input.remove(next(each for each in model.graph.input if each.name == "x6"))
+    with vkml.InferenceSession(model.SerializeToString(), devices=unit, precision="high") as session:
+        found = session.run(None, feed)
+        steps = session.report().steps
+    assert not [step for step in steps if "Softmax" in step.operators]
+    assert [step.kernel for step in steps if "Attention" in step.operators and step.kernel == "attention"]
+    np.testing.assert_allclose(found[0], found_by(model, feed)[0], rtol=1e-2, atol=1e-2)
+
+
 def test_half_precision() -> None:
     inputs, attributes, outputs = CASES["GroupQueryAttention in a buffer"]
     wide = found_by(*model_of("GroupQueryAttention", inputs, attributes, outputs))

@@ -118,10 +118,11 @@ class EmbedLayerNormalization(Operator):
         if mask is None:
             counts = build.apply("Expand", build.constant(0, INT32), build.constant([batch], INT64))
         else:
-            # One expression: what holds bools between two nodes is no bytes where a device lacks these.
+            # One expression, for bools between two nodes need bytes; a sum of floats, which is exact here.
             is_one = scalar.compare("equal", scalar.argument(0, build.type_of(mask).dtype), 1)
-            ones = expression(build, scalar.where(is_one, scalar.constant(1, INT32), 0), [mask], INT32)
-            counts = build.apply("ReduceSum", ones, build.constant([1], INT64), keepdims=0)
+            ones = expression(build, scalar.where(is_one, scalar.constant(1, FLOAT32), 0), [mask], FLOAT32)
+            sums = build.apply("ReduceSum", ones, build.constant([1], INT64), keepdims=0)
+            counts = converted(build, sums, INT32)
         return [made, counts, total][: len(node.outputs)]
 
 
