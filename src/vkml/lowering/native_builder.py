@@ -29,6 +29,7 @@ from vkml.lowering import (
     native_images,
     native_products,
     native_recurrent,
+    native_resize,
     native_rows,
 )
 from vkml.lowering.builder import Builder, Mark
@@ -498,34 +499,9 @@ class NativeBuilder(Builder[NativeDispatch]):
         return [target]
 
     def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
-        """Nearest neighbours that repeat every element a whole number of times: a copy."""
         if self._epilogue is not None:
             raise CannotLower("Resize takes no epilogue")
-        result = self.result()
-        target = self.output(result)
-        shape: list[int] = []
-        source_strides: list[int] = []
-        target_strides: list[int] = []
-        for axis, table in enumerate(tables):
-            size, total = x.shape[axis], result.dims[axis]
-            factor = total // max(size, 1)
-            if factor * size != total or (
-                table is not None
-                and (
-                    table[0].shape[1] != 1
-                    or (table[0][:, 0] != np.arange(total) // factor).any()
-                    or (table[1] != 1).any()
-                )
-            ):
-                raise CannotLower("this Resize has no machine code")
-            shape += [size, factor]
-            source_strides += [x.strides[axis], 0]
-            target_strides += [target.strides[axis] * factor, target.strides[axis]]
-        self.copy(
-            replace(x, shape=tuple(shape), strides=tuple(source_strides)),
-            replace(target, shape=tuple(shape), strides=tuple(target_strides)),
-        )
-        return [target]
+        return native_resize.resize(self, x, tables)
 
 
 def _again(dispatch: NativeDispatch, place: Callable[[View], Placed]) -> Step:
