@@ -507,6 +507,18 @@ class Builder(Templates, Generic[D]):
         self.pointwise(body.finish(result), leaves, [output], label=label)
         return output
 
+    def along(
+        self, x: View, order: Sequence[int], template: Callable[[View], Sequence[View | None]]
+    ) -> list[View]:
+        """What a template, of one result in the shape of its operand, makes of axes in another order."""
+        if self._epilogue is not None:
+            raise CannotLower("rows along inner axes take no epilogue")
+        moved = x.transpose(order)
+        with self.step(replace(self.result(), shape=moved.shape)):
+            [made] = template(moved)
+        assert made is not None
+        return [made.transpose([order.index(axis) for axis in range(len(order))])]
+
     def concat(self, parts: Sequence[View], axis: int) -> list[View]:
         """Joins parts; those that were written in place already (see `set_destination`) cost nothing."""
         whole = self.output(self.result())

@@ -448,11 +448,17 @@ class NativeBuilder(Builder[NativeDispatch]):
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return native_rows.reduce(self, name, x, axes)
 
+    def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
+        return native_rows.arg_reduce(self, x, axis, is_max=is_max, takes_last=takes_last)
+
     def recurrent_layer(self, layer: RecurrentLayer) -> list[View | None]:
         return native_recurrent.recurrence(self, layer)
 
     def softmax(self, x: View, axes: int, *, is_logarithm: bool) -> list[View]:
         return native_rows.softmax(self, x, axes, is_logarithm=is_logarithm)
+
+    def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
+        return self.along(x, order, lambda moved: self.softmax(moved, 1, is_logarithm=is_logarithm))
 
     def cross_entropy(self, x: View, labels: View, ignored: int | None) -> list[View]:
         return native_rows.cross_entropy(self, x, labels, ignored)

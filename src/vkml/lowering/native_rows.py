@@ -95,6 +95,32 @@ def _shortened(build: NativeBuilder, moved: View, rank: int, lane_axis: int, kin
     return moved
 
 
+def arg_reduce(build: NativeBuilder, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
+    """The number of the first extreme along an axis, found as float32."""
+    require_floats(x)
+    result, count = build.result(), x.shape[axis]
+    if takes_last:
+        raise CannotLower("the last one of equal extremes has no machine code")
+    if not x.elements or count > rows.MOST_NUMBERED:
+        raise CannotLower("extremes of nothing, or of too many numbers, have no machine code")
+    seen = build.widened(x.transpose([*(at for at in range(len(x.shape)) if at != axis), axis]))
+    if count > 1 and seen.strides[-1] != 1:
+        seen = build.contiguous(seen)
+    made = build.scratch(TensorType(dtypes.FLOAT32, seen.shape[:-1]))
+    launch = build.launch(
+        rows.reduce_rows,
+        kind="argmax" if is_max else "argmin",
+        shape=seen.shape,
+        strides=seen.strides,
+        epilogue=Epilogue(IDENTITY, (), (Access((*made.strides, 1)),)),
+        threads=build.threads,
+    )
+    build.enter(launch, [seen], [made])
+    numbers, target = build.reshape(made, result.dims), build.output(result)
+    build.compute(lambda body, number: body.cast(number, result.dtype), [numbers], target)
+    return [target]
+
+
 def _reduce_rows(
     build: NativeBuilder, moved: View, shape: tuple[int, ...], count: int, kind: str, name: str
 ) -> list[View]:

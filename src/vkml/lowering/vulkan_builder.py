@@ -248,22 +248,16 @@ class VulkanBuilder(Builder[Dispatch]):
         return rows.row_function(self, x, axes, how, self.result())
 
     def softmax_along(self, x: View, order: Sequence[int], *, is_logarithm: bool) -> list[View]:
-        return self._rows_along(x, order, 1, rows.LOG_SOFTMAX if is_logarithm else rows.SOFTMAX)
+        return self.along(x, order, lambda moved: self.softmax(moved, 1, is_logarithm=is_logarithm))
 
     def cross_entropy(self, x: View, labels: View, ignored: int | None) -> list[View]:
         return rows.cross_entropy(self, x, labels, ignored, self.result())
 
     def standardise_along(self, x: View, order: Sequence[int], axes: int) -> list[View]:
-        return self._rows_along(x, order, axes, rows.STANDARDISE)
+        def standardise(moved: View) -> list[View]:
+            return rows.row_function(self, moved, axes, rows.STANDARDISE, self.result())
 
-    def _rows_along(self, x: View, order: Sequence[int], axes: int, how: rows.RowFunction) -> list[View]:
-        if self._epilogue is not None:
-            raise CannotLower(f"{how.label} along inner axes takes no epilogue")
-        moved = x.transpose(order)
-        result = replace(self.result(), shape=moved.shape)
-        with self.step(result):
-            [made] = rows.row_function(self, moved, axes, how, result)
-        return [made.transpose([order.index(axis) for axis in range(len(order))])]
+        return self.along(x, order, standardise)
 
     def normalise(
         self, x: View, axes: int, epsilon: float, scale: View | None, bias: View | None, *, is_centred: bool

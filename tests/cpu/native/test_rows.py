@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
-from tests.cpu.native.harness import Guarded, forms, guarded, instruction_sets, require
+from tests.cpu.native.harness import Guarded, forms, guarded, instruction_sets, require, run
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
 from vkml.cpu.native.rows import (
     normalise,
     open_normalise,
@@ -298,6 +299,37 @@ def test_reductions_of_every_length(instructions: InstructionSet, columns: int) 
         rtol = {"max": 0.0, "min": 0.0, "prod": columns * 2.0**-24}.get(fold, 1e-6)
         check_reduction(instructions, x, fold, rtol=rtol, atol=1e-6 * columns if fold == "sum" else 0.0)
         memory.check()
+
+
+@instruction_sets
+@pytest.mark.parametrize("columns", LENGTHS)
+@pytest.mark.parametrize("fold", ["argmax", "argmin"])
+def test_first_extremes(instructions: InstructionSet, columns: int, fold: str) -> None:
+    """Of equal numbers the first, of any with NaN the first NaN; rows of nothing but infinities, too."""
+    require(instructions)
+    random = np.random.default_rng(columns)
+    memory, x = strided(random, (5, 4, columns))
+    x[...] = np.rint(2 * x)
+    x[0] = np.inf if fold == "argmin" else -np.inf
+    x[1, 0, columns // 2 :] = np.nan
+    x[2, 1, -1] = np.nan
+    made, numbers = guarded(np.zeros(x.shape[:-1], np.float32))
+    launches = forms(
+        reduce_rows,
+        open_reduce_rows,
+        instructions,
+        kind=fold,
+        shape=x.shape,
+        strides=strides_of(x),
+        epilogue=Epilogue(IDENTITY, (), (Access((*strides_of(numbers), 1)),)),
+        threads=2,
+    )
+    for launch in launches:
+        numbers[...] = -1
+        run(launch, [x, numbers])
+        np.testing.assert_array_equal(numbers, (np.argmax if fold == "argmax" else np.argmin)(x, -1))
+    memory.check()
+    made.check()
 
 
 @instruction_sets

@@ -11,6 +11,7 @@ from vkml.cpu.native import mathematics
 from vkml.cpu.native.assembler import RCX, RDX, Mem
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Epilogue, emit
+from vkml.cpu.native.floats import PREDICATES
 from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.open_launch import OpenLaunch
@@ -19,8 +20,13 @@ from vkml.cpu.native.operations import operation
 from vkml.cpu.native.row_code import POINTERS, RowCode, RowShape, open_row_launch, row_launch
 from vkml.ir.size import Size
 
+MOST_NUMBERED = 1 << 24
+"""Columns whose numbers are float32 without loss."""
 LEAST_CUT = 1 << 16
 """Elements, 3 µs of work, of a part of a row at least: the second launch takes about 1 µs."""
+
+_FOUND = 3
+"""A mask register that neither lanes' ends nor operations take."""
 
 
 def softmax(
@@ -114,7 +120,8 @@ def reduce_rows(
 
     Args:
         instructions: the set that code may use.
-        kind: "sum", "sum_square", "l1", "max", "min" or "prod".
+        kind: "sum", "sum_square", "l1", "max", "min", "prod"; "argmax", "argmin": the number of the first
+            column that is the extreme, or NaN, of `MOST_NUMBERED` at most.
         shape: leading axes and columns.
         strides: elements, of x; 1 along the columns.
         epilogue: over the leading axes and one column, float32.
@@ -370,8 +377,9 @@ class _ReductionCode(RowCode):
 
             self.sum(0, self.plain if kind == "sum" else add)
         else:
-            fold_by = operation({"max": "maximum", "min": "minimum", "prod": "multiply"}[kind])
-            start = {"max": -np.inf, "min": np.inf, "prod": 1.0}[kind]
+            folded = kind.removeprefix("arg")
+            fold_by = operation({"max": "maximum", "min": "minimum", "prod": "multiply"}[folded])
+            start = {"max": -np.inf, "min": np.inf, "prod": 1.0}[folded]
             spare = list(range(8, self.top - 1))
             code.load(0, code.constant(start))
 
@@ -381,6 +389,8 @@ class _ReductionCode(RowCode):
 
             self.each(fold, 2)
             self._fold_lanes(fold_by, spare)
+            if folded != kind:
+                self._find(start)
         # The number is in every lane; one is stored.
         first = len(rows.steps) - len(rows.epilogue.leaves) - len(rows.epilogue.results)
 
@@ -396,6 +406,28 @@ class _ReductionCode(RowCode):
         )
         for number, register in enumerate(made):
             code.store_float(single(len(rows.epilogue.leaves) + number), register)
+
+    def _find(self, start: float) -> None:
+        """Leaves the number of the first column that is what register 0 holds, or NaN, in its place."""
+        code = self.code
+        extreme, first, number, found, spare = 0, 1, 2, 6, 7
+        mask = _FOUND if code.has_avx512 else 3
+        code.load(first, code.constant(np.inf))
+        code.load(number, code.data(np.arange(code.width, dtype=np.float32).tobytes()))
+
+        def look(displacement: int, lanes: int | None) -> None:
+            # Columns that are not there may be as great, but have greater numbers.
+            self.masked(found, self.row_of(0, displacement), lanes, start)
+            code.load(spare, code.constant(np.inf))
+            for other, predicate in ((extreme, PREDICATES["equal"]), (found, PREDICATES["isnan"])):
+                code.compare(mask, found, other, predicate)
+                code.blend(spare, spare, number, mask)
+            code.vector("minps", first, first, spare)
+            code.add_vector(number, number, code.constant(float(code.width)))
+
+        self.each(look)
+        code.copy(extreme, first)
+        code.reduce_lanes("minps", extreme, spare)
 
     def _fold_lanes(self, fold_by: Operation, spare: Sequence[int]) -> None:
         """As `VectorCode.reduce_lanes` for register 0, by an operation that passes NaN on."""
