@@ -27,6 +27,7 @@ from vkml.lowering import (
     native_bytes,
     native_gradients,
     native_images,
+    native_pad,
     native_products,
     native_recurrent,
     native_resize,
@@ -503,6 +504,9 @@ class NativeBuilder(Builder[NativeDispatch]):
         if made is not target:
             self.copy(made, target)
         return [target]
+
+    def pad(self, x: View, begins: Sequence[int], mode: str, fill: View | None) -> list[View]:
+        return native_pad.pad(self, x, begins, mode, fill)
 
     def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
         if self._epilogue is not None:

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes, find, unused, value_names
+from vkml.passes.convolution_pads import fold_pads
 from vkml.passes.pointwise_quantization import state_quantization
 
 
 def simplify(graph: Graph) -> Graph:
     """All simplifications, in order. The graph is specialised: types are static."""
-    return fold_batch_normalization(remove_identities(state_quantization(state_casts(graph))))
+    return fold_batch_normalization(fold_pads(remove_identities(state_quantization(state_casts(graph)))))
 
 
 def state_casts(graph: Graph) -> Graph:
