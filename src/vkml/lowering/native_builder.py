@@ -32,6 +32,7 @@ from vkml.lowering import (
     native_recurrent,
     native_resize,
     native_rows,
+    native_scatter,
 )
 from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
@@ -504,6 +505,14 @@ class NativeBuilder(Builder[NativeDispatch]):
         if made is not target:
             self.copy(made, target)
         return [target]
+
+    def scatter_elements(
+        self, x: View, indices: View, updates: View, axis: int, reduction: str
+    ) -> list[View]:
+        return native_scatter.scatter_elements(self, x, indices, updates, axis, reduction)
+
+    def scatter_tuples(self, x: View, indices: View, updates: View, reduction: str) -> list[View]:
+        return native_scatter.scatter_tuples(self, x, indices, updates, reduction)
 
     def pad(self, x: View, begins: Sequence[int], mode: str, fill: View | None) -> list[View]:
         return native_pad.pad(self, x, begins, mode, fill)

@@ -129,7 +129,7 @@ def _open_kernel(
     def place() -> None:
         frame.word(R12, size)
         wrong, following = code.label(), code.label()
-        _load_index(code, index, is_wide, wrong)
+        load_index(code, index, is_wide, wrong)
         code.multiply_immediate(RAX, RAX, block_bytes)
         code.add(RAX, data)
         _copy(code, block_bytes)
@@ -143,14 +143,22 @@ def _open_kernel(
     return Kernel("gather", code.finish())
 
 
-def _load_index(code: VectorCode, index: int, is_wide: bool, wrong: Label) -> None:
-    """The index that a register points to into RAX, counted from the start; jumps if it is not below R12."""
+def load_index(code: VectorCode, index: int, is_wide: bool, wrong: Label, at: int = 0) -> None:
+    """The index that a register points to into RAX, counted from the start; jumps if it is not below R12.
+
+    Args:
+        code: receives the code.
+        index: the register.
+        is_wide: whether indices are int64, else int32.
+        wrong: where to jump.
+        at: bytes from where the register points.
+    """
     inside = code.label()
     if is_wide:
-        code.mov(RAX, Mem(index))
+        code.mov(RAX, Mem(index, at))
     else:
         # The sign of 32 bits extended to 64.
-        code.mov32(RAX, Mem(index))
+        code.mov32(RAX, Mem(index, at))
         code.shift_left(RAX, 32)
         code.shift_right_signed(RAX, 32)
     code.test(RAX, RAX)
@@ -183,7 +191,7 @@ def _kernel(
     code.mov(RDI, Mem(RSI, 24))
     code.mov(R14, index)
     again, wrong, following = code.here(), code.label(), code.label()
-    _load_index(code, index, is_wide, wrong)
+    load_index(code, index, is_wide, wrong)
     code.multiply_immediate(RAX, RAX, block_bytes)
     code.add(RAX, data)
     _copy(code, block_bytes)
