@@ -78,7 +78,7 @@ OPERATIONS = frozenset(
 class Scalar:
     """One value of an expression tree. Equal trees are the same object: nothing is in a tree twice.
 
-    float16 and bfloat16 are computed in float32: no scalar has these types.
+    Floats of 16 bits and fewer are computed in float32: no scalar has these types.
     """
 
     operation: str

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.ir import TensorType, dtypes
+from vkml.ir import TensorType
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.windows import Windows
 from vkml.kernels import conv_units
 from vkml.kernels.gemm import TILE_K, Operand, Product, aligned, launch, load_vector, matrix_operand
@@ -62,7 +63,7 @@ def conv(
         per_group,
         batch * pixels,
         steps,
-        dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype,
+        arithmetic_type(x.dtype),
         result,
         space,
         "n / PIXELS, batch * M + m, n % PIXELS",
@@ -237,7 +238,7 @@ def _depthwise(
     _add_bias(build, bias, space, result)
     epilogue, outputs = build.take_epilogue(result)
     writer = build.writer()
-    accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
+    accumulator = arithmetic_type(x.dtype)
     writer.text(f"typealias Accumulator = {compute_type(accumulator)};")
     writer.text(multiply_add(accumulator))
     for name, value in geometry.items():

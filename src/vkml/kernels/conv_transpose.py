@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from vkml.ir import TensorType, dtypes
+from vkml.ir import TensorType
+from vkml.ir.scalar import arithmetic_type
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add, template
@@ -49,7 +50,7 @@ def conv_transpose(
         build.before_epilogue(
             result, addend=View(bias.buffer, bias.dtype, space, (0, bias.strides[0], 0), bias.offset)
         )
-    accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
+    accumulator = arithmetic_type(x.dtype)
     epilogue, outputs = build.take_epilogue(result)
     writer = build.writer()
     writer.text(f"typealias Accumulator = {compute_type(accumulator)};")

@@ -7,13 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vkml.ir import DType, TensorType, dtypes
+from vkml.ir import DType, TensorType
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
+from vkml.kernels.writer import (
+    CODED,
+    KernelWriter,
+    compute_type,
+    load_expression,
+    loaded,
+    multiply_add,
+    template,
+)
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -337,14 +346,17 @@ def load_vector(pointer: str, index: str, view: View, width: int) -> str:
     """`width` neighbours as a vector of accumulators; `index` counts vectors."""
     if width == 1:
         return f"vector<Accumulator, 1>(Accumulator({load_expression(pointer, index, view.dtype)}))"
-    return f"vector<Accumulator, {width}>(loadAligned<{width * view.itemsize}>({pointer} + {index}))"
+    neighbours = f"loadAligned<{width * view.itemsize}>({pointer} + {index})"
+    if view.dtype in CODED:
+        neighbours = loaded(neighbours, view.dtype)
+    return f"vector<Accumulator, {width}>({neighbours})"
 
 
 def matrix_product(a: View, b: View, result: TensorType) -> Product:
     """The batched product of views (batch, m, k) and (batch, k, n); `result` has batch·m·n elements."""
     batch, m, k = a.shape
     n = b.shape[2]
-    accumulator = dtypes.FLOAT32 if a.dtype == dtypes.FLOAT16 else a.dtype
+    accumulator = arithmetic_type(a.dtype)
     return Product(batch, m, n, k, accumulator, result, (batch, m, n), "batch, m, n", "matmul")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vkml.ir import Graph, dtypes
+from vkml.ir import Graph
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.size import Size, is_deciding, is_multiple
@@ -18,7 +18,10 @@ from vkml.kernels.writer import (
     KernelWriter,
     compute_type,
     grid,
+    is_packed_constant,
     load_expression,
+    load_packed,
+    loaded,
     storage_type,
     store_expression,
 )
@@ -74,7 +77,7 @@ def pointwise(
         if len(node.inputs) > MOST_INPUTS:
             raise CannotLower(f"{node.op} of {len(node.inputs)} inputs is too much for one kernel's compiler")
     # NVIDIA's driver faults on offsets below a pointer: a reversed view is taken from its lowest element on.
-    forwards = [view.forwards() for view in (*leaves, *outputs)]
+    forwards = [_lowest(view) for view in (*leaves, *outputs)]
     views = [view for view, _ in forwards]
     key = (scalar_results(body), _places(leaves, outputs, views), label, push_limit, max_groups)
     # With open sizes, what `_generate` decides is a guard of this plan, and has to be decided here.
@@ -98,13 +101,25 @@ def pointwise(
     )
 
 
+def _lowest(view: View) -> tuple[View, int]:
+    """The elements with all dimensions forwards, and where among those of the buffer's part the first one is.
+
+    Of a packed constant the part is all: its first element may be in the middle of a byte.
+    """
+    seen, above = view.forwards()
+    return (replace(seen, offset=0), above + seen.offset) if is_packed_constant(seen) else (seen, above)
+
+
 def _places(leaves: Sequence[View], outputs: Sequence[View], forwards: Sequence[View]) -> Hashable:
     """How operands lie, as far as kernels depend on it: strides, alignment, which begin at one address."""
     first: dict[tuple[int, int], int] = {}
     same = [
         first.setdefault((view.buffer.serial, view.byte_offset), index) for index, view in enumerate(forwards)
     ]
-    layouts = [(view.dtype, view.strides, view.offset % 16) for view in (*leaves, *outputs)]
+    layouts = [
+        (view.dtype, view.strides, view.offset if is_packed_constant(view) else view.offset % 16)
+        for view in (*leaves, *outputs)
+    ]
     return outputs[0].shape, tuple(same), tuple(layouts)
 
 
@@ -126,9 +141,12 @@ def _generate(
 
     writer = KernelWriter(push_limit)
     part = min(width, 4)
+    is_whole = [_is_vector(stride, width) for stride in strides]
     pointers = [
-        writer.read(view, width=part if _is_vector(stride, width) else 1, in_place=True)
-        for (view, _), stride in zip(forwards[: len(leaves)], strides, strict=False)
+        writer.read_packed(view)
+        if is_packed_constant(view)
+        else writer.read(view, width=part if is_vector else 1, in_place=True)
+        for (view, _), is_vector in zip(forwards[: len(leaves)], is_whole, strict=False)
     ]
     pointers += [writer.write(view, width=part) for view, _ in forwards[len(leaves) :]]
     count = writer.constant(items, COUNT)
@@ -136,8 +154,8 @@ def _generate(
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     in_vectors = (*coordinates[:-1], "vectors")
 
-    def place(stride: tuple[int, ...], above: int) -> str:
-        if not _is_vector(stride, width):
+    def place(view: View, stride: tuple[int, ...], above: int) -> str:
+        if not _is_vector(stride, width) or is_packed_constant(view):
             offset = writer.offset(coordinates, stride)
         else:
             offset, above = (
@@ -146,10 +164,13 @@ def _generate(
             )
         return f"{offset} + {writer.constant(above)}" if above else offset
 
-    places = [place(stride, above) for stride, (_, above) in zip(strides, forwards, strict=True)]
+    places = [place(view, stride, above) for stride, (view, above) in zip(strides, forwards, strict=True)]
     for index, (view, pointer, stride) in enumerate(zip(leaves, pointers, strides, strict=False)):
-        lines += _load(view, pointer, places[index], stride[-1], width, f"x{index}")
-    elements = [f"x{i}[lane]" if _is_vector(strides[i], width) else f"x{i}" for i in range(len(leaves))]
+        if is_packed_constant(view):
+            lines += _load_packed(view, pointer, places[index], is_whole[index], width, f"x{index}")
+        else:
+            lines += _load(view, pointer, places[index], stride[-1], width, f"x{index}")
+    elements = [f"x{i}[lane]" if is_whole[i] else f"x{i}" for i in range(len(leaves))]
     statements, results = write_statements(writer, scalar_results(body), elements, "        ")
     for index, view in enumerate(outputs):
         lines.append(f"    {_array(storage_type(view.dtype), f'y{index}', width)};")
@@ -241,13 +262,17 @@ def _load(view: View, pointer: str, offset: str, inner: int, width: int, name: s
         at = f"{pointer} + ({offset} + {start // part})"
         lines.append(f"    vector<{storage}, {part}> {vector} = loadAligned<{part * view.itemsize}>({at});")
         for lane in range(part):
-            element = f"{vector}[{lane}]"
-            if view.dtype == dtypes.BOOL:
-                element = f"({element} != 0)"
-            elif storage != compute:
-                element = f"{compute}({element})"
-            lines.append(f"    {name}[{start + lane}] = {element};")
+            lines.append(f"    {name}[{start + lane}] = {loaded(f'{vector}[{lane}]', view.dtype)};")
     return lines
+
+
+def _load_packed(view: View, pointer: str, offset: str, is_whole: bool, width: int, name: str) -> list[str]:
+    """As `_load`, of a packed constant; `offset` counts elements."""
+    compute = compute_type(view.dtype)
+    if not is_whole:
+        return [f"    {compute} {name} = {load_packed(pointer, offset, view.dtype)};"]
+    elements = (load_packed(pointer, f"{offset} + {lane}", view.dtype) for lane in range(width))
+    return [f"    {compute} {name}[{width}] = {{ {', '.join(elements)} }};"]
 
 
 def _store(view: View, pointer: str, offset: str, width: int, name: str) -> list[str]:
@@ -345,9 +370,7 @@ def emit_vector_store(
                     f"    vector<{storage_type(view.dtype)}, 4> {variable}v = "
                     f"loadAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}));"
                 )
-                element = f"{variable}v[lane]"
-                value = f"({element} != 0)" if view.dtype == dtypes.BOOL else f"{type_}({element})"
-                inside.append(f"        {type_} {variable} = {value};")
+                inside.append(f"        {type_} {variable} = {loaded(f'{variable}v[lane]', view.dtype)};")
             else:
                 where, spaces = (before, "    ") if view.strides[-1] == 0 else (inside, "        ")
                 offset = writer.offset(in_lane, view.strides)

@@ -1,4 +1,4 @@
-"""Picks from pointwise_math.slang what a kernel calls: parsing all of it takes eight times as long."""
+"""Picks from files of functions what a kernel calls: parsing all of them takes eight times as long."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import re
 from importlib import resources
 
 _NAME = re.compile(r"^(?:static const )?\w+ (\w+)(?:<[^>]*>|\[\d+\])?\s*(?:\(|=)")
+FILES = ("pointwise_math.slang", "number_formats.slang")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @functools.lru_cache(maxsize=512)
 def math_used_by(text: str) -> str:
-    """The definitions of pointwise_math.slang that `text` names, and those that these name in turn.
+    """The definitions of `FILES` that `text` names, and those that these name in turn.
 
     Args:
         text: Slang source of expressions or of a whole kernel.
 
     Returns:
-        Source to put at module scope, in the file's order; all overloads of a name come together.
+        Source to put at module scope, in the files' order; all overloads of a name come together.
     """
     definitions = _definitions()
     wanted: set[str] = set()
@@ -32,21 +33,22 @@ def math_used_by(text: str) -> str:
 
 @functools.cache
 def _definitions() -> dict[str, str]:
-    """Name → source of every function and constant of the file, overloads joined."""
-    text = resources.files("vkml.kernels").joinpath("pointwise_math.slang").read_text(encoding="utf-8")
+    """Name → source of every function and constant of the files, overloads joined."""
     found: dict[str, list[str]] = {}
-    lines: list[str] = []
-    for line in text.splitlines():
-        if not lines and (not line or line.startswith("//")):
-            continue
-        lines.append(line)
-        if not _is_complete(lines):
-            continue
-        match = _NAME.match(lines[0])
-        assert match is not None, f"pointwise_math.slang: no name in {lines[0]!r}"
-        found.setdefault(match.group(1), []).extend(lines)
-        lines = []
-    assert not lines, f"pointwise_math.slang: {lines[0]!r} does not end"
+    for file in FILES:
+        text = resources.files("vkml.kernels").joinpath(file).read_text(encoding="utf-8")
+        lines: list[str] = []
+        for line in text.splitlines():
+            if not lines and (not line or line.startswith("//")):
+                continue
+            lines.append(line)
+            if not _is_complete(lines):
+                continue
+            match = _NAME.match(lines[0])
+            assert match is not None, f"{file}: no name in {lines[0]!r}"
+            found.setdefault(match.group(1), []).extend(lines)
+            lines = []
+        assert not lines, f"{file}: {lines[0]!r} does not end"
     return {name: "\n".join(source) for name, source in found.items()}
 
 

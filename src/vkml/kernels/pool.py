@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vkml.ir import DType, TensorType, dtypes
+from vkml.ir import DType, TensorType
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.windows import Windows
 from vkml.kernels.pointwise import emit_store, on_space
 from vkml.kernels.reduce import extreme
@@ -57,7 +58,7 @@ def pool(
     batch, channels = x.shape[:2]
     pixels = math.prod(windows.output)
     total = batch * channels * pixels
-    accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
+    accumulator = arithmetic_type(x.dtype)
     type_ = compute_type(accumulator)
     epilogue, outputs = build.take_epilogue(result)
     writer = build.writer()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, typical
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
@@ -119,9 +120,7 @@ def reduce(
 
 
 def _accumulator(dtype: DType) -> DType:
-    if dtype in (dtypes.FLOAT16, dtypes.FLOAT32):
-        return dtypes.FLOAT32
-    return dtype
+    return arithmetic_type(dtype)
 
 
 def _splits(build: VulkanBuilder, outputs: int, length: int) -> int:

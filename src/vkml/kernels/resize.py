@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.scalar import arithmetic_type
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import compute_type, load_expression, multiply_add
@@ -35,8 +36,7 @@ def resize(
             axis keeps its size. Places lie inside the axis.
     """
     writer = build.writer()
-    is_float = x.dtype.is_float
-    accumulator = (dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype) if is_float else x.dtype
+    accumulator = arithmetic_type(x.dtype)
     type_ = compute_type(accumulator)
     epilogue, outputs = build.take_epilogue(result)
     pointer = writer.read(x)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, typical
 from vkml.kernels.gather import index_reader
 from vkml.kernels.pointwise import emit_store
@@ -187,7 +188,7 @@ class _Frame:
     """
 
     def __init__(self, build: VulkanBuilder, x: View, axes: int, label: str) -> None:
-        if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
+        if arithmetic_type(x.dtype) != dtypes.FLOAT32:
             raise CannotLower(f"{label} of {x.dtype.name} has no kernel")
         self._build, self._label = build, label
         lead = len(x.shape) - axes

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from vkml.ir import TensorType, dtypes
+from vkml.ir import TensorType
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.kernels.reduce import index_function
 from vkml.kernels.scalar_text import literal
@@ -39,7 +40,7 @@ def scan(
     """
     kept = [a for a in range(len(x.shape)) if a != axis]
     outputs, length = math.prod(x.shape[a] for a in kept), x.shape[axis]
-    accumulator = dtypes.FLOAT32 if x.dtype == dtypes.FLOAT16 else x.dtype
+    accumulator = arithmetic_type(x.dtype)
     threads = 1
     while threads * 4 < typical(length) and threads < min(256, build.target.max_invocations):
         threads *= 2

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size
 from vkml.kernels.gather import index_reader
 from vkml.kernels.index import decompose, launch
@@ -161,8 +162,8 @@ def _scatter_slices(
 
 def _copied(build: VulkanBuilder, x: View, reduction: str, result: TensorType) -> View:
     """A copy of the tensor, to be changed."""
-    if reduction != "none" and x.dtype in (dtypes.FLOAT16, dtypes.BOOL):
-        # float16 sums would round at every update.
+    if reduction != "none" and (x.dtype == dtypes.BOOL or arithmetic_type(x.dtype) != x.dtype):
+        # Sums of 16 bits would round at every update.
         raise CannotLower(f"scattering {x.dtype.name} with reduction {reduction} has no kernel")
     target = build.output(result)
     build.copy(x, target)

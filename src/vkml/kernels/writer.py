@@ -26,6 +26,9 @@ STORAGE = {
     dtypes.UINT32: "uint",
     dtypes.UINT64: "uint64_t",
     dtypes.BOOL: "uint8_t",
+    dtypes.BFLOAT16: "uint16_t",
+    **dict.fromkeys((*dtypes.FLOAT8S, dtypes.FLOAT8E8M0, dtypes.FLOAT4E2M1), "uint8_t"),
+    **dict.fromkeys((dtypes.INT4, dtypes.UINT4, dtypes.INT2, dtypes.UINT2), "uint8_t"),
 }
 """Slang type of an element in memory."""
 
@@ -42,8 +45,15 @@ COMPUTE = {
     dtypes.UINT32: "uint",
     dtypes.UINT64: "uint64_t",
     dtypes.BOOL: "bool",
+    dtypes.BFLOAT16: "float",
+    **dict.fromkeys((*dtypes.FLOAT8S, dtypes.FLOAT8E8M0, dtypes.FLOAT4E2M1), "float"),
+    **dict.fromkeys((dtypes.INT4, dtypes.INT2), "int"),
+    **dict.fromkeys((dtypes.UINT4, dtypes.UINT2), "uint"),
 }
 """Slang type in which an element is computed with: fp16 is computed in fp32 and rounded when stored."""
+
+CODED = frozenset(dtype for dtype in STORAGE if not dtype.is_native)
+"""Types that Slang lacks: functions of number_formats.slang turn their codes into numbers and back."""
 
 NEEDS = {
     dtypes.FLOAT16: ("float16", "storage_16bit"),
@@ -55,6 +65,8 @@ NEEDS = {
     dtypes.UINT16: ("int16", "storage_16bit"),
     dtypes.INT64: ("int64",),
     dtypes.UINT64: ("int64",),
+    dtypes.BFLOAT16: ("int16", "storage_16bit"),
+    **{dtype: ("int8", "storage_8bit") for dtype in CODED - {dtypes.BFLOAT16}},
 }
 """Capabilities a device must have to load and store an element type."""
 
@@ -74,16 +86,35 @@ def compute_type(dtype: DType) -> str:
 
 def load_expression(pointer: str, index: str, dtype: DType) -> str:
     """One element read from memory, in its compute type."""
-    element = f"{pointer}[{index}]"
+    return loaded(f"{pointer}[{index}]", dtype)
+
+
+def loaded(element: str, dtype: DType) -> str:
+    """An element as memory has it, in its compute type."""
     if dtype == dtypes.BOOL:
         return f"({element} != 0)"
+    if dtype in CODED:
+        return f"from_{dtype.name}({element})"
     return element if STORAGE[dtype] == COMPUTE[dtype] else f"{COMPUTE[dtype]}({element})"
+
+
+def is_packed_constant(view: View) -> bool:
+    """Whether elements of a view share bytes: those of constants do, values of a run have one each."""
+    return view.dtype.is_packed and view.buffer.is_constant
+
+
+def load_packed(pointer: str, index: str, dtype: DType) -> str:
+    """One element of a packed constant, by its number behind the pointer to its bytes."""
+    byte = f"{pointer}[({index}) / {8 // dtype.bits}]"
+    return loaded(f"element_of_packed({byte}, {index}, {dtype.bits})", dtype)
 
 
 def store_expression(value: str, dtype: DType) -> str:
     """A compute-type value converted for storing."""
     if dtype == dtypes.BOOL:
         return f"uint8_t({value} ? 1 : 0)"
+    if dtype in CODED:
+        return f"to_{dtype.name}({value})"
     return value if STORAGE[dtype] == COMPUTE[dtype] else f"{STORAGE[dtype]}({value})"
 
 
@@ -143,16 +174,29 @@ class KernelWriter:
         """
         if in_place:
             self._in_place.add(len(self._reads))
+        if is_packed_constant(view):
+            raise CannotLower(f"packed {view.dtype.name} is read by pointwise kernels alone")
         self._reads.append(view)
         if reinterpreted_as is None:
-            self._needs.update(NEEDS.get(view.dtype, ()))
+            self._require(view.dtype)
         return self._pointer(view, reinterpreted_as or storage_type(view.dtype), width, "input")
+
+    def read_packed(self, view: View) -> str:
+        """A pointer to the bytes of a packed constant, seen from the first, for `load_packed`."""
+        self._reads.append(view)
+        self._require(view.dtype)
+        return self._pointer(view, storage_type(view.dtype), 1, "input")
+
+    def _require(self, dtype: DType) -> None:
+        """What elements of a type take to be loaded and stored."""
+        self._needs.update(NEEDS.get(dtype, ()))
+        self._uses_math = self._uses_math or dtype in CODED
 
     def write(self, view: View, *, width: int = 1, reinterpreted_as: str | None = None) -> str:
         """A pointer to the view's first element, for writing; otherwise as `read`."""
         self._writes.append(view)
         if reinterpreted_as is None:
-            self._needs.update(NEEDS.get(view.dtype, ()))
+            self._require(view.dtype)
         return self._pointer(view, reinterpreted_as or storage_type(view.dtype), width, "output")
 
     def buffer(self, buffer: Buffer | View, pointer_type: str, name: str) -> str:

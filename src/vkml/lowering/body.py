@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir import Constant, DType, Graph, Known, Node, TensorType, Value, dtypes, find
+from vkml.ir import Constant, DType, Graph, Known, Node, TensorType, Value, find
 from vkml.ir.operator import normalise_attributes
+from vkml.ir.scalar import arithmetic_type
 
 
 class Body:
@@ -25,7 +26,7 @@ class Body:
     def input(self, dtype: DType) -> str:
         """Names the next leaf."""
         name = f"leaf{len(self._inputs)}"
-        self._types[name] = TensorType(dtypes.FLOAT32 if dtype == dtypes.FLOAT16 else dtype, ())
+        self._types[name] = TensorType(arithmetic_type(dtype), ())
         self._inputs.append(Value(name, self._types[name]))
         return name
 

@@ -74,10 +74,11 @@ class Builder(Templates, Generic[D]):
     ) -> View:
         """A fresh buffer seen as a row-major tensor."""
         self.require_storage(type_.dtype)
-        made = Buffer(kind, type_.bytes, name, constant)
+        # Of what a run makes, no two elements share a byte.
+        size = type_.host_bytes if constant is None else type_.bytes
+        made = Buffer(kind, size, name, constant)
         self.buffers.append(made)
         if self._trace is not None:
-            size = made.bytes
 
             def again(build: Builder[D], buffers: list[Buffer]) -> None:
                 buffer = Buffer(kind, size, "", constant)

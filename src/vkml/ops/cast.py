@@ -8,10 +8,11 @@ import numpy as np
 
 from vkml.errors import InvalidArgument, InvalidGraph, ModelError
 from vkml.ir import dtypes, gradients, scalar
-from vkml.ir.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, NUMBERS, STRING, DType
+from vkml.ir.dtypes import BOOL, FLOAT8E8M0, FLOAT16, FLOAT32, FLOAT64, STRING, DType
 from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import Lowering, V, given
+from vkml.ir.number_forms import ROUNDED, power_of_two, rounded
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
 from vkml.ir.packing import from_bytes, to_bytes
 from vkml.ir.scalar import Scalar
@@ -87,14 +88,23 @@ def _strings(values: Array) -> Array:
     return np.asarray(values.astype(np.str_).astype(np.object_))
 
 
-def converted(x: Scalar, source: DType, target: DType) -> Scalar | None:
+def converted(
+    x: Scalar, source: DType, target: DType, *, saturate: bool = True, round_mode: str = "up"
+) -> Scalar | None:
     """An element of `source` as one of `target`; None where a type has no arithmetic."""
-    if target == BFLOAT16 or not {source, target} <= {*NUMBERS, BOOL}:
+    if {source.kind, target.kind} & {"c", "s"}:
         return None
-    if source == target:
+    if source == target and target not in SATURATING:  # of these, infinity does not stay
         return x
     if target == FLOAT16:
         return scalar.round_to_half(x if x.dtype.is_float else scalar.convert(x, FLOAT32))
+    if target in ROUNDED:
+        # From float64 and long integers by way of float32, as ml_dtypes has it.
+        return rounded(scalar.convert(x, FLOAT32), target, saturate=saturate)
+    if target == FLOAT8E8M0:
+        if source == FLOAT64 or (source.is_integer and source.bits > 16):
+            return None  # what float32 rounds may be the other power
+        return power_of_two(scalar.convert(x, FLOAT32), saturate=saturate, round_mode=round_mode)
     return scalar.convert(x, target)
 
 
@@ -162,7 +172,10 @@ class Cast(_Conversion):
     def scalar(
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType
     ) -> Scalar | None:
-        return converted(present(arguments, 0), present(types, 0), result)
+        saturate, round_mode = bool(node.attributes["saturate"]), str(node.attributes["round_mode"])
+        return converted(
+            present(arguments, 0), present(types, 0), result, saturate=saturate, round_mode=round_mode
+        )
 
 
 @operator()
@@ -181,9 +194,10 @@ class CastLike(_Conversion):
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         output = build.result()
+        stated = {key: node.attributes[key] for key in _Conversion.attributes}
         return [
             build.compute(
-                lambda body, x: body.cast(x, output.dtype),
+                lambda body, x: body("Cast", x, to=output.dtype.code, **stated),
                 [given(inputs, 0)],
                 build.output(output),
                 label="cast",

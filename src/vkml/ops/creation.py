@@ -10,7 +10,6 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, ModelError, NotImplemented, ShapeError
 from vkml.ir.dtypes import (
-    FLOAT16,
     FLOAT32,
     FLOAT64,
     FLOATS,
@@ -37,6 +36,7 @@ from vkml.ir.operator import (
     Operator,
     operator,
 )
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import plain
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
@@ -207,7 +207,7 @@ class Range(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         start, _, delta = (build.reshape(view, ()) for view in all_given(inputs))
         result = build.result()
-        wide = FLOAT32 if result.dtype == FLOAT16 else result.dtype
+        wide = arithmetic_type(result.dtype)
         steps = build.positions(result.dims[0])
 
         def write(body: BodyWriter, step: str, start: str, delta: str) -> str:

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32, DType
+from vkml.ir.dtypes import FLOATS, INT32, DType
 from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import FLOAT, INT, STRINGS, Array, Operator, operator
 from vkml.ir.operator import FLOATS as FLOATS_ATTRIBUTE
 from vkml.ir.recurrence import Cell, StageWriter
-from vkml.ir.scalar import Scalar
+from vkml.ir.scalar import Scalar, arithmetic_type
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, require_rank, require_same_dtype, required
 from vkml.ops.limits import check_size
@@ -274,7 +274,7 @@ class _Recurrent(Operator):
             raise CannotLower("a product over nothing")
         order = (1, 0, 2) if node.attributes["layout"] else (0, 1, 2)
         lengths, peepholes = optional(inputs, 4), optional(inputs, 7)
-        dtype = FLOAT32 if x.dtype == FLOAT16 else x.dtype
+        dtype = arithmetic_type(x.dtype)
         functions = self._functions(node)
         cells = [
             self.cell(node, of_direction, dtype, lengths is not None, peepholes is not None)

@@ -11,8 +11,6 @@ import numpy as np
 from vkml.ir.dtypes import (
     BOOL,
     COMPLEXES,
-    FLOAT16,
-    FLOAT32,
     FLOATS,
     INT8,
     INT32,
@@ -26,6 +24,7 @@ from vkml.ir.gradients import Emitter, T, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given, known
 from vkml.ir.operator import INTS, Array, Operator, register
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.types import Known, TensorType
 from vkml.ops.broadcasting import require_types
 from vkml.ops.checks import (
@@ -213,7 +212,7 @@ def log_sum_exp(x: Array, axes: Axes) -> Any:
 
 def _lower_log_sum_exp(build: Lowering[V], x: V, axes: Axes) -> V:
     """As `log_sum_exp`, in four launches."""
-    wide = FLOAT32 if x.dtype == FLOAT16 else x.dtype
+    wide = arithmetic_type(x.dtype)
     kept = TensorType(wide, reduced_shape(x.shape, axes, True))
 
     def shift(body: BodyWriter, peak: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import ShapeError
-from vkml.ir.dtypes import BOOL, INT32, INT64, NUMBERS
+from vkml.ir.dtypes import BOOL, FLOAT16, INT32, INT64, NUMBERS
 from vkml.ir.gradients import Emitter, T, padded, reshaped, sliced, summed, zeros
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, all_given, known
@@ -81,7 +81,7 @@ class OneHot(Operator):
         def write(body: BodyWriter, index: str, place: str, off: str, on: str) -> str:
             there = ""
             if indices.dtype.is_float:  # NaN is less than nothing
-                bound = 2.0**30 if indices.dtype.bits > 16 else math.inf
+                bound = 2.0**30 if indices.dtype != FLOAT16 else math.inf
                 there = body("Less", body("Abs", index), body.constant(bound, index))
             elif indices.dtype.bits > 16:
                 low = body.constant(-(2**30) if indices.dtype.kind != "u" else 0, index)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.ir import scalar
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, INT32
+from vkml.ir.dtypes import FLOATS, INT32
 from vkml.ir.gradients import Emitter, T, pointwise, summed, widened
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
-from vkml.ir.scalar import Scalar
+from vkml.ir.scalar import Scalar, arithmetic_type
 from vkml.ir.types import Known, TensorType
 from vkml.ops import pointwise as elements
 from vkml.ops.broadcasting import require_types
@@ -147,7 +147,7 @@ def _lower_hardmax(build: Lowering[V], x: V, lanes: tuple[int, int, int], axes: 
     # The result may lie inside a Concat's, where strides do not let it be seen as lanes.
     best = build.reshape(best, tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)))
     every = build.reshape(every, tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape)))
-    wide = FLOAT32 if x.dtype == FLOAT16 else x.dtype
+    wide = arithmetic_type(x.dtype)
     return build.compute(
         lambda body, best, place: body.cast(body("Equal", best, place), wide),
         [best, every],

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOATS, DType
+from vkml.ir.dtypes import FLOATS, DType
 from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
+from vkml.ir.scalar import arithmetic_type
 from vkml.ir.types import Known, TensorType, static
 from vkml.ir.windows import Windows
 from vkml.ops.checks import normalise_axes, normalise_axis, present, require_dtype, require_rank, required
@@ -23,7 +24,7 @@ from vkml.ops.pointwise import widened
 
 def _wide(dtype: DType) -> DType:
     """The type in which intermediate results are kept, so that float16 rounds once."""
-    return FLOAT32 if dtype == FLOAT16 else dtype
+    return arithmetic_type(dtype)
 
 
 @operator()
