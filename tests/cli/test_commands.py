@@ -56,6 +56,28 @@ def test_inspect_plan_says_where_nodes_run(command: Command, scale_model: Path, 
     assert f"Plan for {device_name}" in text
 
 
+def test_inspect_plan_of_a_model_with_unknown_operators(command: Command, tmp_path: Path) -> None:
+    sketch = Sketch("unknown")
+    x = sketch.node("Relu", sketch.input("x", ("n", 4)), name="known")
+    path = tmp_path / "unknown.onnx"
+    save_graph(sketch.finish(sketch.node("Frobnicate", x, name="strange")), path)
+    done = command("inspect", path, "--plan", "-d", "cpu")
+    assert done.code == 1
+    assert "1 operator, which 1 node needs" in done.out and "known" in done.out
+    [row] = [at for at, line in enumerate(done.out.splitlines()) if "strange" in line]
+    assert "vkml has no operator ai.onnx.Frobnicate" in done.out.splitlines()[row + 1]
+    found = command("inspect", path, "--plan", "--json").json
+    assert found["unsupported"] == {"ai.onnx.Frobnicate (opset 20)": ["Frobnicate node 'strange'"]}
+
+
+def test_inspect_refuses_an_unknown_dimension_with_and_without_a_plan(
+    command: Command, scale_model: Path
+) -> None:
+    for more in ([], ["--plan"]):
+        done = command("inspect", scale_model, "--dim", "rows=2", *more)
+        assert done.code == 2 and "rows" in done.err and "batch" in done.err
+
+
 def test_inspect_plan_says_why_numpy_runs_a_node(command: Command, tmp_path: Path) -> None:
     sketch = Sketch("shown")
     path = tmp_path / "exponential.onnx"
@@ -99,7 +121,19 @@ def test_doctor_fails_where_an_answer_is_wrong(command: Command, monkeypatch: py
     done = command("doctor", "-d", "cpu", "-k", "matmul fp32 square")
     assert done.code == 1
     assert "FAIL" in done.out and "values are wrong" in done.out
-    assert "1 of 1 cases FAIL" in done.out
+    assert "1 of 1 case FAILS" in done.out
+
+
+def test_doctor_says_once_what_all_cases_lack(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(case: doctor.Case, device: str) -> doctor.CaseResult:
+        return doctor.CaseResult(device, case.name, case.family, doctor.FAIL, "there is no compiler", 0.0)
+
+    monkeypatch.setattr(doctor, "run_case", fail)
+    monkeypatch.setattr(doctor, "rejected", lambda: [("GeForce 8", "too old")] * 2)
+    done = command("doctor", "-d", "cpu", "-k", "softmax")
+    assert done.code == 1
+    assert done.out.count("there is no compiler") == 1 and "as softmax" in done.out
+    assert done.out.count("too old") == 1 and "GeForce 8 (×2)" in done.out
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,60 @@ def test_no_report_makes_up_gigabytes_that_sizes_might_hang_on() -> None:
         model = save_graph(sketch.finish(sketch.node("ReduceSum", x, axes, keepdims=0)))
         with vkml.InferenceSession(model, devices="cpu") as session:
             assert "values of 'axes'" in session.report().assumed[-1]
+
+
+def _network() -> Graph:
+    sketch = Sketch("net")
+    x = sketch.input("x", ("n", 3, 8, 8))
+    weight = sketch.constant(np.ones((4, 3, 3, 3), np.float32))
+    y = sketch.node("Conv", x, weight, pads=[1] * 4, name="conv")
+    y = sketch.node("Flatten", sketch.node("Relu", y, name="relu"), name="flat")
+    y = sketch.node("Gemm", y, sketch.constant(np.ones((10, 256), np.float32)), transB=1, name="scores")
+    return sketch.finish(sketch.node("Softmax", y, name="softmax"))
+
+
+def test_steps_have_the_model_s_shapes_operations_and_bytes(device_name: str) -> None:
+    with vkml.InferenceSession(save_graph(_network()), devices=device_name) as session:
+        session.run(None, {"x": np.ones((2, 3, 8, 8), np.float32)})
+        for batch in (2, 5):  # the second after a plan for open sizes has been made, perhaps
+            steps = {each: step for step in session.report({"n": batch}).steps for each in step.operators}
+            assert steps["Conv"].output_shapes == ((batch, 4, 8, 8),)
+            assert steps["Gemm"].output_shapes == ((batch, 10),)
+            assert steps["Conv"].flops == 2 * batch * 4 * 64 * 27
+            assert steps["Gemm"].flops == 2 * batch * 10 * 256
+            assert steps["Softmax"].flops == 0
+            assert steps["Gemm"].bytes == 4 * (batch * 256 + 2560 + batch * 10)
+            assert all(step.reason and step.bytes for step in steps.values())
+            session.run(None, {"x": np.ones((7, 3, 8, 8), np.float32)})
+
+
+def test_a_report_prints_as_a_table_of_eighty_columns(device_name: str) -> None:
+    with vkml.InferenceSession(save_graph(_network()), devices=device_name) as session:
+        lines = str(session.report({"n": 2})).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"Plan for {device_name}: ")
+    [conv] = [at for at, line in enumerate(lines) if "conv" in line and "2×4×8×8" in line]
+    assert "Conv Relu" in lines[conv] and "0.03" in lines[conv]
+    assert lines[conv + 1].strip().startswith(f"{device_name}: ")
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "attributes", "wanted"),
+    [
+        ("MatMul", [(3, 4, 5), (5, 6)], {}, 3 * 4 * 5 * 6),
+        ("Gemm", [(5, 4), (6, 5)], {"transA": 1, "transB": 1}, 4 * 5 * 6),
+        ("Conv", [(2, 4, 9), (6, 2, 3)], {"group": 2, "strides": [2]}, 2 * 6 * 4 * 6),
+        ("ConvTranspose", [(2, 4, 9), (4, 3, 3)], {}, 2 * 4 * 9 * 9),
+        ("Einsum", [(2, 3), (3, 4)], {"equation": "ij,jk->ik"}, 24),
+        ("LSTM", [(7, 2, 3), (1, 20, 3), (1, 20, 5)], {"hidden_size": 5}, 14 * (60 + 100)),
+        ("Relu", [(4,)], {}, 0),
+    ],
+)
+def test_multiply_adds(
+    op: str, shapes: list[tuple[int, ...]], attributes: dict[str, object], wanted: int
+) -> None:
+    sketch = Sketch("one")
+    names = [sketch.input(f"x{at}", shape) for at, shape in enumerate(shapes)]
+    graph = sketch.finish(sketch.node(op, *names, **attributes))
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        assert sum(step.flops for step in session.report().steps) == 2 * wanted

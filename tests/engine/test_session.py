@@ -123,7 +123,7 @@ def test_nodes_without_a_kernel_run_on_the_cpu(
     assert any("exponential" in label for label in fallen) and all(fallen.values())
     assert not any("first" in label or "last" in label for label in fallen)
     assert {step.device for step in report.steps} == {"cpu", vulkan_device_name}
-    warnings = [record for record in caplog.records if "run on the CPU" in record.message]
+    warnings = [record for record in caplog.records if "on the CPU instead" in record.message]
     assert len(warnings) == 1 and "exponential" in warnings[0].message
 
 

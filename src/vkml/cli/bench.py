@@ -13,7 +13,7 @@ import numpy as np
 from vkml.cli.inputs import parse_dimensions, random_feed
 from vkml.cli.output import console, print_json, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
-from vkml.ir.wording import duration
+from vkml.ir.wording import counted, duration
 
 if TYPE_CHECKING:
     from vkml.engine.report import PlanReport
@@ -115,5 +115,6 @@ def _show(timings: Sequence[Timing]) -> None:
         if each.nodes_on_cpu:
             where = f"{Path(each.model).stem} on {each.device}"
             out.print(
-                f"{where}: {each.nodes_on_cpu} nodes on the CPU (see vkml inspect --plan)", markup=False
+                f"{where}: {counted(each.nodes_on_cpu, 'node')} on the CPU (see vkml inspect --plan)",
+                markup=False,
             )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from vkml.cli.guard import UsageError
 from vkml.cli.output import console, print_json, show_table, table
 from vkml.cli.terminal import printable
+from vkml.ir.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,30 +41,30 @@ def show_diagnosis(
         rows = table("installation", "")
         for name, value in facts:
             rows.add_row(name, value)
-        for title, reason in doctor.rejected():
-            rows.add_row("unused device", f"{title}: {reason}")
+        for (title, reason), number in Counter(doctor.rejected()).items():
+            rows.add_row("unused device", f"{title}{f' (×{number})' if number > 1 else ''}: {reason}")
         show_table(out, rows)
     results: list[CaseResult] = []
+    is_shown = out.is_terminal and not as_json
     for name in names:
-        with out.status(f"{name}: {len(cases)} cases") if out.is_terminal and not as_json else _Quiet():
+        waiting = out.status(f"{name}: {counted(len(cases), 'case')}") if is_shown else nullcontext()
+        with waiting:
             found = [doctor.run_case(case, name) for case in cases]
         results += found
         if not as_json:
             _show(out, name, found, verbose)
     failed = sum(result.status == doctor.FAIL for result in results)
+    count = counted(len(results), "case")
     if as_json:
         print_json(
             {"facts": dict(facts), "results": [asdict(result) for result in results], "failed": failed}
         )
+    elif failed:
+        verb = "FAILS" if failed == 1 else "FAIL"
+        out.print(f"{failed} of {count} {verb}", style="bold red", markup=False)
     else:
-        out.print(f"{failed} of {len(results)} cases FAIL" if failed else f"all {len(results)} cases PASS")
+        out.print(f"all {count} PASS", style="bold green", markup=False)
     return 1 if failed else 0
-
-
-class _Quiet:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: bool) -> None:
@@ -72,6 +74,8 @@ def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: boo
     from vkml.engine import doctor
 
     rows = table(device, "cases", "status", "detail")
+    said: dict[str, str] = {}
+    """What the first case with a detail is called: a lack that all cases share is told once."""
     for family in dict.fromkeys(result.family for result in results):
         members = [result for result in results if result.family == family]
         counts = Counter(result.status for result in members)
@@ -80,7 +84,9 @@ def _show(out: Console, device: str, results: Sequence[CaseResult], verbose: boo
         rows.add_row(family, str(len(members)), _coloured(worst), split)
         for result in members:
             if verbose or result.status != doctor.PASS:
-                detail = Text(printable(result.detail))  # of several lines, where a compiler has spoken
+                first = said.setdefault(result.detail, result.case) if result.detail else result.case
+                told = result.detail if first == result.case else f"as {first}"
+                detail = Text(printable(told))  # of several lines, where a compiler has spoken
                 rows.add_row(f"  {result.case}", "", _coloured(result.status), detail)
     show_table(out, rows)
 

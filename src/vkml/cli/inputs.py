@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +160,14 @@ def _check_memory(info: InputInfo, shape: Sequence[int], need: int) -> None:
 
 def check_dimensions(infos: Sequence[InputInfo], dimensions: Mapping[str, int]) -> None:
     """`UsageError` for a name in `dimensions` that no input's shape has."""
-    known = sorted({each for info in infos for each in info.shape if isinstance(each, str)})
+    check_dimension_names([info.shape for info in infos], dimensions)
+
+
+def check_dimension_names(
+    shapes: Iterable[Sequence[int | str | None]], dimensions: Mapping[str, int]
+) -> None:
+    """As `check_dimensions`, by the inputs' shapes."""
+    known = sorted({each for shape in shapes for each in shape if isinstance(each, str)})
     for name in dimensions:
         if name not in known:
             raise UsageError(

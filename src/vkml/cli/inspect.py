@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vkml.cli.inputs import parse_dimensions
+from vkml.cli.inputs import check_dimension_names, parse_dimensions
 from vkml.cli.output import console, print_json, show_table, table
 from vkml.cli.sessions import opened_session
-from vkml.ir.graph import Graph, Value, every_node
+from vkml.engine.report_text import node_name, report_lines
+from vkml.engine.text_table import Column, text_table
+from vkml.ir.graph import Graph, Node, Value, every_node
 from vkml.ir.types import TensorType
 from vkml.ir.wording import counted, shape_text, size
+from vkml.passes.normalise import unknown_nodes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,20 +37,30 @@ def inspect_model(
     with vkml.onnx.open(path) as model:
         graph = vkml.onnx.load_graph(model)
         description = _describe(path, model, graph)
+    check_dimension_names(
+        [value.type.shape or () for value in graph.inputs if isinstance(value.type, TensorType)], sizes
+    )
+    unknown = unknown_nodes(graph) if plan else {}
     report = None
-    if plan:
+    if plan and not unknown:
         with opened_session(path, device=device, precision=precision) as opened:
             report = opened.session.report(sizes or None)
     if as_json:
         if report is not None:
             description["plan"] = _plan_as_json(report)
+        if unknown:
+            description["unsupported"] = {
+                key: [node.label for node in nodes] for key, nodes in unknown.items()
+            }
         print_json(description)
-        return 0
+        return 1 if unknown else 0
     out = console()
     _show(out, description)
     if report is not None:
         _show_plan(out, report)
-    return 0
+    if unknown:
+        _show_unsupported(out, graph, unknown)
+    return 1 if unknown else 0
 
 
 def _describe(path: Path, model: Model, graph: Graph) -> dict[str, Any]:
@@ -130,6 +143,9 @@ def _plan_as_json(report: PlanReport) -> dict[str, Any]:
                 "kernel": step.kernel,
                 "variant": step.variant,
                 "reason": step.reason,
+                "flops": step.flops,
+                "bytes": step.bytes,
+                "seconds": step.seconds,
                 "nodes": list(step.nodes),
                 "operators": list(step.operators),
                 "output_shapes": [list(shape) for shape in step.output_shapes],
@@ -142,36 +158,29 @@ def _plan_as_json(report: PlanReport) -> dict[str, Any]:
 
 
 def _show_plan(out: Console, report: PlanReport) -> None:
-    plan = _plan_as_json(report)
-    counts = ((len(plan["steps"]), "step"), (plan["segments"], "segment"), (plan["barriers"], "barrier"))
-    rows = table("#", "device", "kernel", "operators", "output", "why")
-    for index, step in enumerate(plan["steps"]):
-        kernel = "  " * step["depth"] + f"{step['kernel']} {step['variant']}".strip()
-        shapes = " ".join(shape_text(shape) for shape in step["output_shapes"])
-        rows.add_row(
-            str(index), step["device"], kernel, _operators(step["operators"]), shapes, step["reason"]
-        )
-    parts = ", ".join(counted(count, noun) for count, noun in counts)
-    show_table(out, rows, f"Plan for {plan['device']}: {parts}")
-    memory = table("memory on", "kind", "size", right=("size",))
-    for device, kinds in plan["memory"].items():
-        for kind, count in kinds.items():
-            memory.add_row(device, kind, size(count))
-    show_table(out, memory)
-    for entry in plan["fallbacks"]:
-        out.print(f"on the CPU: {entry['node']}: {entry['reason']}", markup=False)
-    for text in plan["placement"]:
-        out.print(text, markup=False)
-    for text in plan["assumed"]:
-        out.print(f"assumed: {text}", markup=False)
+    for text in report_lines(report, out.width):
+        out.print(text, markup=False, soft_wrap=True)
 
 
-def _operators(names: Sequence[str]) -> str:
-    """``Conv Relu``, a run of the same one as ``Add ×9``."""
-    runs: list[tuple[str, int]] = []
-    for name in names:
-        if runs and runs[-1][0] == name:
-            runs[-1] = name, runs[-1][1] + 1
-        else:
-            runs.append((name, 1))
-    return " ".join(name if count == 1 else f"{name} ×{count}" for name, count in runs)
+def _show_unsupported(out: Console, graph: Graph, unknown: Mapping[str, Sequence[Node]]) -> None:
+    """All nodes, and of each whether there is an operator for it: no plan can be made of the whole."""
+    count = sum(map(len, unknown.values()))
+    lacks, needs = (
+        counted(len(unknown), "operator"),
+        counted(count, "node") + (" needs" if count == 1 else " need"),
+    )
+    out.print(f"No plan: vkml lacks {lacks}, which {needs}", style="bold", markup=False)
+    reasons = {id(node): f"vkml has no operator {key}" for key, nodes in unknown.items() for node in nodes}
+    outputs = {value.name: value.type for value in graph.outputs}
+    rows, notes = [], []
+    for number, node in enumerate(every_node(graph)):
+        types = [graph.types.get(name) or outputs.get(name) for name in node.outputs if name]
+        shapes = [shape_text(type_.shape) for type_ in types if isinstance(type_, TensorType)]
+        rows.append((str(number), node_name(node.label), _operator(node), " ".join(shapes)))
+        notes.append(f"cannot run: {reasons[id(node)]}" if id(node) in reasons else "")
+    columns = (
+        Column("#", is_right=True),
+        *(Column(each, is_cut=True) for each in ("node", "operator", "output")),
+    )
+    for text in text_table(columns, rows, out.width, notes):
+        out.print(text, markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from vkml.cli.inputs import FeedRequest, make_feed
 from vkml.cli.output import console, plain, print_json, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
 from vkml.cli.tables import columns_of
-from vkml.ir.wording import duration, number, shape_text
+from vkml.ir.wording import counted, duration, number, shape_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -167,14 +167,14 @@ def _show(request: RunRequest, outcome: _Outcome) -> None:
     later = outcome.run_seconds[1:]
     timing = f"first run {duration(outcome.run_seconds[0])}"
     if later:
-        timing = (
-            f"median {duration(statistics.median(later))} of {len(later)} runs after the first ({timing})"
-        )
+        runs = counted(len(later), "run")
+        timing = f"median {duration(statistics.median(later))} of {runs} after the first ({timing})"
     out.print(f"on {outcome.device}; {timing}; loaded in {duration(outcome.load_seconds)}", markup=False)
     for node, reason in outcome.fallbacks[:5]:
         out.print(f"on the CPU: {node}: {reason}", markup=False)
     if len(outcome.fallbacks) > 5:
-        out.print(f"and {len(outcome.fallbacks) - 5} more nodes on the CPU (vkml inspect --plan lists them)")
+        more = counted(len(outcome.fallbacks) - 5, "more node")
+        out.print(f"and {more} on the CPU (vkml inspect --plan lists them)")
 
 
 def _show_outputs(out: Console, outcome: _Outcome) -> None:
@@ -191,7 +191,7 @@ def _summary(array: Array) -> str:
             number(each) if array.dtype.kind == "f" else str(each) for each in array.ravel().tolist()
         )
     if array.dtype.kind not in "fiu":
-        return f"{array.size} values"
+        return counted(array.size, "value")
     values = array.astype(np.float64)
     finite = values[np.isfinite(values)]
     if not finite.size:

@@ -56,6 +56,8 @@ class Planned:
     """How many bodies it lies in."""
     plan: Plan | None
     node: Node | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the plan's inputs."""
 
 
 class HostNode:

@@ -29,6 +29,7 @@ from vkml.ir.file_constant import owned, settled
 from vkml.ir.lowering import CannotLower
 from vkml.ir.mapped_file import MappedFile
 from vkml.ir.size import Sizes, Symbol, binder, concrete, matcher
+from vkml.ir.wording import counted
 from vkml.lowering.cpu import CpuProgram, compile_cpu
 from vkml.lowering.donation import donations
 from vkml.lowering.vulkan import Piece, lower, refusals
@@ -636,7 +637,8 @@ def strict_error(fallbacks: Sequence[tuple[str, str]]) -> Exception:
     from vkml.errors import NotImplemented
 
     lines = "\n".join(f"  {label}: {reason}" for label, reason in fallbacks)
-    return NotImplemented(f"strict=True and {len(fallbacks)} nodes cannot run on the device:\n{lines}")
+    nodes = counted(len(fallbacks), "node")
+    return NotImplemented(f"strict=True and {nodes} cannot run on the device:\n{lines}")
 
 
 def _bind_cpu(

@@ -10,13 +10,12 @@ from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.plan import Plan
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.report import PlanReport, StepReport
+from vkml.engine.step_facts import StepFacts
 from vkml.engine.weights import WeightStore
-from vkml.ir import Node, TensorType
-from vkml.lowering.cpu import Form
-from vkml.passes.fuse import members
 
 HOST = "between plans"
 """Variant of a step that no program has: control flow, sequences, optionals."""
+HOST_REASON = "control flow, sequences and optionals are run by the host"
 
 
 def report(
@@ -40,8 +39,9 @@ def report(
         if each.plan is None:
             steps.append(_host_step(each))
             continue
+        facts = StepFacts(each.plan, each.plan.known(each.shapes))
         for program in each.plan.programs:
-            steps += [replace(step, depth=each.depth) for step in _steps(program)]
+            steps += [replace(step, depth=each.depth) for step in facts.steps(program)]
             barriers += max(0, len(program.program.levels) - 1) if isinstance(program, VulkanBound) else 0
             kinds = memory.setdefault(program.device, {})
             for kind, size in _memory(program, each.plan, weights.get(program.device)).items():
@@ -67,26 +67,7 @@ def report(
 def _host_step(planned: Planned) -> StepReport:
     node = planned.node
     assert node is not None
-    return StepReport("cpu", node.op, (node.label,), (node.op,), (), HOST, depth=planned.depth)
-
-
-def _steps(program: Bound) -> list[StepReport]:
-    if isinstance(program, CpuBound):
-        return [_cpu_step(node, program.types, form) for node, form in program.forms]
-    assert isinstance(program, VulkanBound)
-    return [
-        StepReport(
-            program.device,
-            d.kernel.label,
-            d.nodes,
-            d.operators,
-            tuple(view.shape for view in d.writes),
-            d.kernel.variant,
-            d.kernel.reason,
-            d.groups,
-        )
-        for d in program.program.dispatches
-    ]
+    return StepReport("cpu", node.op, (node.label,), (node.op,), (), HOST, HOST_REASON, depth=planned.depth)
 
 
 def _memory(program: Bound, plan: Plan, weights: WeightStore | None) -> dict[str, int]:
@@ -105,11 +86,3 @@ def _memory(program: Bound, plan: Plan, weights: WeightStore | None) -> dict[str
         "inputs": program.input_bytes,
         "outputs": program.output_bytes,
     }
-
-
-def _cpu_step(node: Node, types: Mapping[str, TensorType], form: Form) -> StepReport:
-    parts = members(node)
-    shapes = tuple(types[name].dims for name in node.outputs if name and types[name].is_static)
-    name = "+".join(part.op for part in parts[:6])
-    labels, operators = tuple(p.label for p in parts), tuple(p.op for p in parts)
-    return StepReport("cpu", name, labels, operators, shapes, form.variant, form.reason)

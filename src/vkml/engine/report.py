@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vkml.engine.report_text import report_lines
+
 
 @dataclass(frozen=True)
 class StepReport:
@@ -12,13 +14,22 @@ class StepReport:
     device: str
     kernel: str
     nodes: tuple[str, ...]
+    """Labels of the nodes it computes."""
     operators: tuple[str, ...]
     output_shapes: tuple[tuple[int, ...], ...]
+    """Of these nodes, as the model has them."""
     variant: str = ""
     reason: str = ""
+    """Why it runs there, and in this way."""
     workgroups: tuple[int, int, int] | None = None
     depth: int = 0
     """How many bodies of control flow it lies in."""
+    flops: int = 0
+    """Of products that are summed up, a multiply-add being two; 0 for what only passes over its elements."""
+    bytes: int = 0
+    """That it has to read and write, each value once."""
+    seconds: float | None = None
+    """How long it took; None where that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +49,7 @@ class PlanReport:
     """What this plan takes for granted though only data decides it, and what was not planned without data."""
     placement: tuple[str, ...] = ()
     """Why a device does not run all nodes that it could."""
+
+    def __str__(self) -> str:
+        """A table of 80 columns."""
+        return "\n".join(report_lines(self))

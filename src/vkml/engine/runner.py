@@ -268,7 +268,7 @@ class Runner:
                 assumed.append(f"{stop}{error}")
                 break
             plan.bind(shapes)
-            planned.append(Planned(depth, plan))
+            planned.append(Planned(depth, plan, shapes=shapes))
             types.update(tensors)
             types.update((value.name, value.type) for value in plan.graph.outputs)
             known.update(plan.constants)

@@ -47,6 +47,7 @@ from vkml.engine.weights import WeightStore
 from vkml.errors import Fail, InvalidArgument
 from vkml.ir import Graph, TensorType, dtypes
 from vkml.ir.file_constant import files_of, settled_graph
+from vkml.ir.wording import counted
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
 from vkml.onnx.load import overridable
@@ -519,7 +520,9 @@ class InferenceSession(SessionInterface):
             return
         first = "; ".join(f"{label}: {reason}" for label, reason in fresh[:3])
         more = f" (and {len(fresh) - 3} more)" if len(fresh) > 3 else ""
-        _log.warning("%d nodes run on the CPU instead of %s: %s%s", len(fresh), self.device, first, more)
+        run = "runs" if len(fresh) == 1 else "run"
+        nodes = counted(len(fresh), "node")
+        _log.warning("%s %s on the CPU instead of %s: %s%s", nodes, run, self.device, first, more)
 
     def report(self, dimensions: Mapping[str, int] | None = None) -> PlanReport:
         """What the plan is for the given sizes of symbolic dimensions (1 where not given).

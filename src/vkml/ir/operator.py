@@ -183,6 +183,20 @@ class Operator:
         """
         return None
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        """How many products are summed up: what matrix products and convolutions cost.
+
+        0 for operators that only pass over their elements.
+
+        Args:
+            node: normalised.
+            inputs: of the node, all static; None where one is absent.
+            outputs: likewise, all static.
+        """
+        return 0
+
     def halo_fill(self, node: Node) -> float:
         """For spatial operators: the number that stands for elements outside of a node's input."""
         return 0.0

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 def counted(count: int, noun: str) -> str:
     """``1 step``, ``3 steps``, ``2 classes``."""
     plural = f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else plural}"
+    number = f"{count:,}" if type(count) is int else str(count)  # an open size is an expression
+    return f"{number} {noun if count == 1 else plural}"
 
 
 def shortened(text: str, length: int = 60) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, is_multiple, typical
+from vkml.ir.wording import counted
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
@@ -184,7 +185,7 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
             product.label,
             groups,
             variant=f"{tile.m}x{tile.n}x{tile.k} tile, {tile.thread_m}x{tile.thread_n} a thread, "
-            f"{splits} K ranges",
+            f"{counted(splits, 'K range')}",
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
             + (f"; no matrix units: {product.why_strict}" if product.why_strict else ""),
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
+from vkml.ir.wording import counted
 from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
@@ -115,7 +116,8 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
         writer.finish(
             "gemv",
             (across, rows, product.batch * splits),
-            variant=f"{width} wide along {where}, {lanes} lanes, {columns} columns, {splits} K ranges",
+            variant=f"{width} wide along {where}, {lanes} lanes, {columns} columns, "
+            f"{counted(splits, 'K range')}",
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}",
         )
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
+from vkml.ir.wording import counted
 from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_strict
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
@@ -273,7 +274,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
         writer.finish(
             "matmul",
             (across, rows, splits),
-            variant=f"matrix units, {tile.label()}, {splits} K ranges"
+            variant=f"matrix units, {tile.label()}, {counted(splits, 'K range')}"
             + (", scales from a pass" if has_pass else ""),
             reason=f"M {product.m}, N {product.n}, K {product.k}: fp16 scaled by rows and columns, "
             f"fp32 sums; {choice.time:.0f} µs expected, strict {estimate_strict(build.target, product):.0f}",

@@ -10,6 +10,7 @@ from vkml.ir import Graph
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.size import Size, is_deciding, is_multiple
+from vkml.ir.wording import counted
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.spec import Dispatch, KernelSpec
@@ -202,7 +203,7 @@ def _generate(
             ]
         )
     )
-    variant = f"{width} elements a thread, {len(sizes)}-D"
+    variant = f"{counted(width, 'element')} a thread, {len(sizes)}-D"
     form = None
     if not is_deciding():
         form = scalar_results(body), tuple([view.dtype for view in operands])

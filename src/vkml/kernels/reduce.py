@@ -11,6 +11,7 @@ from vkml.ir import DType, TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, typical
+from vkml.ir.wording import counted
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View, collapse
@@ -174,9 +175,11 @@ def _pass(
         )
     across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
     writer.text(template("reduce"))
-    variant = f"{row_threads} threads a row, {rows} rows, {splits} ranges"
+    variant = f"{counted(row_threads, 'thread')} a row, {counted(rows, 'row')}, {counted(splits, 'range')}"
     build.emit(
-        writer.finish("reduce", (across, splits, high), variant=variant, reason=f"{outputs} rows of {length}")
+        writer.finish(
+            "reduce", (across, splits, high), variant=variant, reason=f"{counted(outputs, 'row')} of {length}"
+        )
     )
     return views
 
@@ -254,8 +257,12 @@ Accumulator combine(Accumulator a, Accumulator b)
     across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
     writer.text(template("reduce"))
     label = "arg_max" if is_max else "arg_min"
-    variant = f"{row_threads} threads a row, {rows} rows"
-    build.emit(writer.finish(label, (across, 1, high), variant=variant, reason=f"{outputs} rows of {length}"))
+    variant = f"{counted(row_threads, 'thread')} a row, {counted(rows, 'row')}"
+    build.emit(
+        writer.finish(
+            label, (across, 1, high), variant=variant, reason=f"{counted(outputs, 'row')} of {length}"
+        )
+    )
     return views
 
 

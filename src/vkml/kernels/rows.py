@@ -10,6 +10,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, typical
+from vkml.ir.wording import counted
 from vkml.kernels.gather import index_reader
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.reduce import index_function
@@ -211,7 +212,8 @@ class _Frame:
         writer.constant(self.count, "COUNT_ROWS")
         _element_function(writer, "load", x, lead)
         self._variant = (
-            f"{row_threads} threads a row, {self._rows} rows a workgroup, {steps} elements a thread"
+            f"{counted(row_threads, 'thread')} a row, {counted(self._rows, 'row')} a workgroup, "
+            f"{counted(steps, 'element')} a thread"
         )
 
     def finish(self, before: str, store: str) -> None:
@@ -251,7 +253,7 @@ class _Frame:
             self._label,
             (across, high, 1),
             variant=self._variant,
-            reason=f"{self.count} rows of {self.length}",
+            reason=f"{counted(self.count, 'row')} of {self.length}",
         )
         build.emit(kernel)
 

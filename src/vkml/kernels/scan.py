@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
+from vkml.ir.wording import counted
 from vkml.kernels.reduce import index_function
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View, collapse
@@ -71,8 +72,10 @@ def scan(
     )
     across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
     writer.text(template("scan"))
-    variant = f"{threads} threads a row, {rows} rows"
+    variant = f"{counted(threads, 'thread')} a row, {counted(rows, 'row')}"
     build.emit(
-        writer.finish("scan", (across, high, 1), variant=variant, reason=f"{outputs} rows of {length}")
+        writer.finish(
+            "scan", (across, high, 1), variant=variant, reason=f"{counted(outputs, 'row')} of {length}"
+        )
     )
     return [target]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -96,6 +97,13 @@ class Attention(Operator):
                     f"{list(scores.output)}"
                 )
         return [TensorType(q.dtype, results.output)]
+
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        q, k, v = (present(inputs, index) for index in range(3))
+        scores, results = attention_geometry(node, q.dims, k.dims, v.dims)
+        return math.prod(scores.output) * q.dims[-1] + math.prod(results.output) * scores.output[-1]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         q, k, v = (widened(present(inputs, index)) for index in range(3))

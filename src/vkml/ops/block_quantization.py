@@ -75,6 +75,11 @@ class MatMulNBits(Operator):
                 )
         return [check_size(node, a.dtype, (*a.dims[:-1], columns))]
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * int(node.attributes["K"])
+
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         a, bias = present(inputs, 0), optional(inputs, 5)
         product = np.asarray(np.matmul(widened(a), _matrix(node, inputs).T))

@@ -215,6 +215,11 @@ class Conv(Operator):
     def windows(self, node: Node, inputs: Sequence[TensorType | None]) -> Windows | None:
         return _windows(node, inputs)
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * math.prod(present(inputs, 1).dims[1:])
+
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, weight = present(inputs, 0), present(inputs, 1)
         geometry = conv_geometry(node, x.shape, weight.shape)
@@ -284,6 +289,11 @@ class ConvInteger(Operator):
                     f"{node.label}: {what} must hold 1 or {lanes} elements, its shape is {list(zero.dims)}"
                 )
         return [check_size(node, INT32, geometry.output_shape)]
+
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * math.prod(present(inputs, 1).dims[1:])
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         # float64 holds every sum of 8-bit products exactly; NumPy has no fast integer product.

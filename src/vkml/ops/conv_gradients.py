@@ -193,6 +193,11 @@ class ConvWeightGradient(Operator):
         check_window_padding(node, windows, x.dims[0] * x.dims[1], x.dims[0] * cotangent.dims[1])
         return [check_size(node, x.dtype, (cotangent.dims[1], x.dims[1] // group, *windows.kernel))]
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return present(inputs, 1).elements * math.prod(outputs[0].dims[1:])
+
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, cotangent = widened(present(inputs, 0)), widened(present(inputs, 1))
         windows, group = _windows(node, x.shape, cotangent.shape), node.attributes["group"]

@@ -134,6 +134,11 @@ class ConvTranspose(Operator):
         check_bias(node, bias, geometry.filters)
         return [check_size(node, x.dtype, geometry.output_shape)]
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return present(inputs, 0).elements * math.prod(present(inputs, 1).dims[1:])
+
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, weight = widened(present(inputs, 0)), widened(present(inputs, 1))
         geometry = conv_transpose_geometry(node, x.shape, weight.shape)

@@ -84,6 +84,11 @@ class DeformConv(Operator):
                 raise ShapeError(f"{node.label}: {what} has shape {list(value.dims)}, not {list(wanted)}")
         return [check_size(node, x.dtype, (batch, filters, *windows.output))]
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * math.prod(present(inputs, 1).dims[1:])
+
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         return evaluate_steps(node, inputs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -101,6 +102,13 @@ class Einsum(Operator):
         geometry = einsum_geometry(node, node.attributes["equation"], [operand.dims for operand in operands])
         sizes = dict(geometry.sizes)
         return [check_size(node, operands[0].dtype, [sizes[letter] for letter in geometry.output])]
+
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        shapes = [present(inputs, at).dims for at in range(len(inputs))]
+        sizes = einsum_geometry(node, node.attributes["equation"], shapes).sizes
+        return math.prod(size for _, size in sizes) if len(inputs) > 1 else 0
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         operands = [present(inputs, index) for index in range(len(inputs))]

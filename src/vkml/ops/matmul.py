@@ -95,6 +95,11 @@ class MatMul(Operator):
         require_same_dtype(node, a, b, "the right operand")
         return [check_size(node, a.dtype, matmul_geometry(node, a.dims, b.dims).output)]
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * present(inputs, 0).dims[-1]
+
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         a, b = present(inputs, 0), present(inputs, 1)
         return [np.asarray(np.matmul(widened(a), widened(b))).astype(a.dtype, copy=False)]
@@ -196,6 +201,12 @@ class Gemm(Operator):
             require_same_dtype(node, a, c, "C")
         geometry = gemm_geometry(node, a.dims, b.dims, None if c is None else c.dims)
         return [check_size(node, a.dtype, (geometry.m, geometry.n))]
+
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        a = present(inputs, 0)
+        return outputs[0].elements * a.dims[0 if node.attributes["transA"] else 1]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         a, b, c = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
@@ -324,6 +335,11 @@ class MatMulInteger(Operator):
                 require_same_dtype(node, operand, zero, what)
                 zero_along(node, zero.dims, operand.dims, -1 if index == 2 else -2, what)
         return [check_size(node, INT32, geometry.output)]
+
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * present(inputs, 0).dims[-1]
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         a, b = present(inputs, 0), present(inputs, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -87,6 +88,11 @@ class QLinearMatMul(Operator):
             zero_along(node, required(node, inputs, at).dims, operand.dims, -1 if at < 3 else -2, what)
         return [check_size(node, target, geometry.output)]
 
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * present(inputs, 0).dims[-1]
+
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         a, b = present(inputs, 0), present(inputs, 3)
         geometry = matmul_geometry(node, a.shape, b.shape)
@@ -136,6 +142,11 @@ class QLinearConv(Operator):
             require_dtype(node, bias, (INT32,), "the bias")
             check_bias(node, bias, geometry.filters)
         return [check_size(node, target, geometry.output_shape)]
+
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        return outputs[0].elements * math.prod(present(inputs, 3).dims[1:])
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, weight, bias = present(inputs, 0), present(inputs, 3), optional(inputs, 8)

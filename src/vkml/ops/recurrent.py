@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -84,6 +85,12 @@ class _Recurrent(Operator):
     """How many of them have what they are applied to clipped, as onnxruntime has it: not an LSTM's third."""
     initial: ClassVar[tuple[int, ...]] = (5,)
     """Inputs with the states before the first step."""
+
+    def multiply_adds(
+        self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
+    ) -> int:
+        x, w, r = (present(inputs, index) for index in range(3))
+        return math.prod(x.dims[:2]) * (w.elements + r.elements)
 
     def upgrade(self, node: Node) -> Node:
         # Before opset 7, `output_sequence` said whether Y may be absent; it always may.

@@ -10,6 +10,7 @@ from typing import Any
 from vkml.errors import InvalidGraph, UnsupportedOperator
 from vkml.ir import Constant, Graph, Node, every_node, find, unused, value_names, with_bodies
 from vkml.ir.operator import REGISTRY, check_attributes, normalise_attributes
+from vkml.ir.wording import counted
 from vkml.onnx.function_bodies import body_of
 from vkml.passes.explain import explained
 from vkml.passes.gradient_bodies import state_gradient_bodies
@@ -56,22 +57,29 @@ def _named_apart(node: Node, forms: list[Node], taken: set[str]) -> list[Node]:
     return [renamed_node(form, renamed) for form in forms] if renamed else forms
 
 
-def _report_unknown(graph: Graph) -> None:
-    unknown: dict[str, list[str]] = {}
+def unknown_nodes(graph: Graph) -> dict[str, list[Node]]:
+    """Operators that vkml does not have, as ``domain.Name (opset N)``, and their nodes, bodies' included."""
+    unknown: dict[str, list[Node]] = {}
     for node in every_node(graph):
         # vkml's own domain holds what passes make, never what a model states.
         if node.domain != "vkml" and _is_known(node):
             continue
-        key = f"{node.domain or 'ai.onnx'}.{node.op} (opset {node.version})"
-        unknown.setdefault(key, []).append(node.name or next((o for o in node.outputs if o), "?"))
+        unknown.setdefault(f"{node.domain or 'ai.onnx'}.{node.op} (opset {node.version})", []).append(node)
+    return dict(sorted(unknown.items()))
+
+
+def _report_unknown(graph: Graph) -> None:
+    unknown = unknown_nodes(graph)
     if unknown:
+        first = {
+            key: nodes[0].name or next(filter(None, nodes[0].outputs), "?") for key, nodes in unknown.items()
+        }
         lines = [
-            f"  {key}: {len(names)} node{'s' if len(names) > 1 else ''}, first '{names[0]}'"
-            for key, names in sorted(unknown.items())
+            f"  {key}: {counted(len(nodes), 'node')}, first '{first[key]}'" for key, nodes in unknown.items()
         ]
         raise UnsupportedOperator(
-            f"the model uses {len(unknown)} operator{'s' if len(unknown) > 1 else ''} that vkml does not "
-            "support:\n" + "\n".join(lines)
+            f"the model uses {counted(len(unknown), 'operator')} that vkml does not support:\n"
+            + "\n".join(lines)
         )
 
 

@@ -1,0 +1,142 @@
+"""What the steps of a plan do, for people: shapes as the model has them, operations, bytes, reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from vkml.engine.cpu_bound import CpuBound
+from vkml.engine.plan import Plan
+from vkml.engine.programs import Bound, VulkanBound
+from vkml.engine.report import StepReport
+from vkml.ir import Node, TensorType, find
+from vkml.ir.size import Symbol, concrete
+from vkml.ir.wording import counted
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import Buffer, View
+from vkml.lowering.cpu import Form
+from vkml.passes.bind_sizes import bind_sizes
+from vkml.passes.fuse import is_fused, members
+
+NUMPY = "numpy"
+"""Variant of a step that NumPy runs."""
+
+
+class StepFacts:
+    """What is known of a plan's steps for certain sizes.
+
+    Args:
+        plan: whose.
+        known: the open sizes.
+    """
+
+    def __init__(self, plan: Plan, known: Mapping[Symbol, int]) -> None:
+        self._known = known
+        graph = plan.graph
+        bound = bind_sizes(graph.nodes, graph.types, graph.constants, known)
+        self._types = {**bound.types, **{name: each.type for name, each in bound.constants.items()}}
+        self._whole = {part.label: node for node in bound.nodes for part in members(node)}
+        self._refused = dict(plan.fallbacks)
+
+    def steps(self, program: Bound) -> list[StepReport]:
+        """The steps of one of the plan's programs, in their order."""
+        if isinstance(program, CpuBound):
+            return [self.on_cpu(node, program.types, form) for node, form in program.forms]
+        assert isinstance(program, VulkanBound)
+        dispatches = program.program.dispatches
+        heaviest = self._heaviest(dispatches)
+        return [self.dispatched(program.device, each, each in heaviest) for each in dispatches]
+
+    def dispatched(self, device: str, dispatch: Dispatch, is_heaviest: bool = True) -> StepReport:
+        """A launch on a GPU.
+
+        Args:
+            device: it.
+            dispatch: the launch.
+            is_heaviest: whether it, of all launches of its nodes, does what they cost.
+        """
+        nodes = self._nodes(dispatch.nodes)
+        shapes = [self._types[name].dims for node in nodes for name in node.outputs if name in self._types]
+        kernel = dispatch.kernel
+        x, y, z = (concrete(count, self._known) for count in dispatch.groups)
+        return StepReport(
+            device,
+            kernel.label,
+            dispatch.nodes,
+            dispatch.operators,
+            tuple(shapes) or tuple(self._shape(view) for view in dispatch.writes),
+            kernel.variant,
+            _reason(dispatch.operators, kernel.reason or "the one kernel for it"),
+            (x, y, z),
+            flops=sum(self._flops(node, self._types) for node in nodes) if is_heaviest else 0,
+            bytes=self._bytes(dispatch),
+        )
+
+    def on_cpu(self, node: Node, types: Mapping[str, TensorType], form: Form) -> StepReport:
+        """A node on the CPU, which may be several fused ones."""
+        parts = members(node)
+        operators = tuple(part.op for part in parts)
+        types = {**self._types, **types}
+        shapes = tuple(types[name].dims for name in node.outputs if name and types[name].is_static)
+        refused = next((self._refused[part.label] for part in parts if part.label in self._refused), "")
+        how = form.reason or ("by NumPy" if form.variant == NUMPY else "machine code")
+        return StepReport(
+            "cpu",
+            "+".join(part.op for part in parts[:6]),
+            tuple(part.label for part in parts),
+            operators,
+            shapes,
+            form.variant,
+            _reason(operators, f"{refused}; {how}" if refused else how),
+            flops=self._flops(node, types),
+            bytes=sum(
+                types[name].bytes
+                for name in dict.fromkeys((*node.reads, *node.outputs))
+                if name in types and types[name].is_static
+            ),
+        )
+
+    def _nodes(self, labels: Iterable[str]) -> list[Node]:
+        found = {id(self._whole[label]): self._whole[label] for label in labels if label in self._whole}
+        return list(found.values())
+
+    def _heaviest(self, dispatches: Sequence[Dispatch]) -> list[Dispatch]:
+        """Of each node's launches the one that moves most: others bring its operands into form, or sum up."""
+        best: dict[tuple[str, ...], Dispatch] = {}
+        for each in dispatches:
+            other = best.get(each.nodes)
+            if other is None or self._bytes(each) > self._bytes(other):
+                best[each.nodes] = each
+        return list(best.values())
+
+    def _flops(self, node: Node, types: Mapping[str, TensorType]) -> int:
+        if is_fused(node):
+            types = {**node.attributes["body"].types, **types}
+        count = 0
+        for part in members(node):
+            inputs = [types.get(name) for name in part.inputs]
+            outputs = [types[name] for name in part.outputs if name in types]
+            given = [type_ for type_ in (*inputs, *outputs) if type_ is not None]
+            is_complete = len(given) == sum(map(bool, part.inputs)) + len(outputs) and bool(outputs)
+            if is_complete and all(type_.is_static and not type_.is_open for type_ in given):
+                count += 2 * find(part).multiply_adds(part, inputs, outputs)
+        return count
+
+    def _shape(self, view: View) -> tuple[int, ...]:
+        return tuple(concrete(size, self._known) for size in view.shape)
+
+    def _bytes(self, dispatch: Dispatch) -> int:
+        """What a launch has to read and write: elements that strides repeat count once."""
+        found: dict[Buffer, int] = {}
+        for view in (*dispatch.reads, *dispatch.writes):
+            dims = [size for size, stride in zip(self._shape(view), view.strides, strict=True) if stride != 0]
+            whole = concrete(view.buffer.bytes, self._known)
+            found[view.buffer] = min(found.get(view.buffer, 0) + view.dtype.bytes_for(math.prod(dims)), whole)
+        return sum(found.values())
+
+
+def _reason(operators: Sequence[str], how: str) -> str:
+    """Why a step is as it is, in words."""
+    if len(operators) < 2:
+        return how
+    return f"{counted(len(operators), 'node')} in one pass; {how}"
