@@ -56,6 +56,15 @@ def test_inspect_plan_says_where_nodes_run(command: Command, scale_model: Path, 
     assert f"Plan for {device_name}" in text
 
 
+def test_inspect_plan_times_steps(command: Command, scale_model: Path, device_name: str) -> None:
+    words = ("inspect", scale_model, "--time", "-d", device_name)
+    steps = command(*words, "--plan", "--json").json["plan"]["steps"]
+    [product] = [step for step in steps if "MatMul" in step["operators"]]
+    assert 0 < product["seconds"] < 10
+    done = command(*words)
+    assert done.code == 2 and "--plan" in done.err
+
+
 def test_inspect_plan_of_a_model_with_unknown_operators(command: Command, tmp_path: Path) -> None:
     sketch = Sketch("unknown")
     x = sketch.node("Relu", sketch.input("x", ("n", 4)), name="known")

@@ -168,6 +168,9 @@ def run(
 def inspect(
     model: ModelFile,
     plan: Annotated[bool, typer.Option("--plan", help="Also plan it: devices, kernels, memory.")] = False,
+    time: Annotated[
+        bool, typer.Option("--time", help="With --plan: run it on random inputs, and time each step.")
+    ] = False,
     device: DeviceName = "auto",
     precision: Precision = "high",
     dimensions: Dimensions = None,
@@ -179,10 +182,69 @@ def inspect(
     return inspect_model(
         model,
         plan=plan,
+        is_timed=time,
         device=device,
         precision=precision,
         dimensions=tuple(dimensions or ()),
         as_json=as_json,
+    )
+
+
+@app.command()
+@guarded
+def profile(
+    model: ModelFile,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="Values of inputs; others are random.", show_default=False),
+    ] = None,
+    device: DeviceName = "auto",
+    precision: Precision = "high",
+    dimensions: Dimensions = None,
+    seed: Seed = 0,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Runs that are measured.")] = 10,
+    top: Annotated[int, typer.Option(min=1, metavar="K", help="Steps that the table shows.")] = 20,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where a .json for Perfetto goes, or MODEL-trace.json.", show_default=False
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where a drawing of a run goes, .svg or .png, or MODEL-timeline.svg.",
+            show_default=False,
+        ),
+    ] = None,
+    has_files: Annotated[
+        bool, typer.Option("--files/--no-files", help="Write files without being told where.")
+    ] = True,
+    ceiling: Annotated[
+        bool, typer.Option("--ceiling/--no-ceiling", help="Measure what the device can do at best.")
+    ] = True,
+    as_json: AsJson = False,
+) -> int:
+    """Show where the time of a model goes, step by step."""
+    from vkml.cli.profile import ProfileRequest, profile_model
+
+    return profile_model(
+        ProfileRequest(
+            model=model,
+            inputs=tuple(files or ()),
+            device=device,
+            precision=precision,
+            dimensions=tuple(dimensions or ()),
+            seed=seed,
+            repeat=repeat,
+            top=top,
+            trace=trace,
+            picture=picture,
+            writes_files=has_files,
+            has_ceiling=ceiling,
+            as_json=as_json,
+        )
     )
 
 

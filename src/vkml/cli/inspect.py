@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vkml.cli.inputs import check_dimension_names, parse_dimensions
-from vkml.cli.output import console, print_json, show_table, table
-from vkml.cli.sessions import opened_session
+from vkml.cli.guard import UsageError
+from vkml.cli.inputs import check_dimension_names, parse_dimensions, random_feed
+from vkml.cli.output import console, print_json, show_lines, show_table, table
+from vkml.cli.sessions import opened_session, timed_runs
 from vkml.engine.report_text import node_name, report_lines
 from vkml.engine.text_table import Column, text_table
 from vkml.ir.graph import Graph, Node, Value, every_node
@@ -20,20 +22,31 @@ from vkml.passes.normalise import unknown_nodes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vkml.engine.report import PlanReport
+    from vkml.engine.report import PlanReport, StepReport
+    from vkml.engine.session import InferenceSession
     from vkml.onnx import Model
 
+TIMED_RUNS = 6
 SHOWN_TEXT = 200
 """Characters of a metadata value that the table shows."""
 
 
 def inspect_model(
-    path: Path, *, plan: bool, device: str, precision: str, dimensions: Sequence[str], as_json: bool
+    path: Path,
+    *,
+    plan: bool,
+    is_timed: bool,
+    device: str,
+    precision: str,
+    dimensions: Sequence[str],
+    as_json: bool,
 ) -> int:
     """Prints the description of a model; returns the exit code."""
     import vkml.onnx
 
     sizes = parse_dimensions(dimensions)
+    if is_timed and not plan:
+        raise UsageError("--time times the steps that --plan shows; give that, too")
     with vkml.onnx.open(path) as model:
         graph = vkml.onnx.load_graph(model)
         description = _describe(path, model, graph)
@@ -43,8 +56,10 @@ def inspect_model(
     unknown = unknown_nodes(graph) if plan else {}
     report = None
     if plan and not unknown:
-        with opened_session(path, device=device, precision=precision) as opened:
+        with opened_session(path, device=device, precision=precision, is_traced=is_timed) as opened:
+            times = _times(opened.session, sizes) if is_timed else {}
             report = opened.session.report(sizes or None)
+            report = replace(report, steps=tuple(_timed(report.steps, times)))
     if as_json:
         if report is not None:
             description["plan"] = _plan_as_json(report)
@@ -61,6 +76,30 @@ def inspect_model(
     if unknown:
         _show_unsupported(out, graph, unknown)
     return 1 if unknown else 0
+
+
+def _times(
+    session: InferenceSession, sizes: Mapping[str, int]
+) -> dict[tuple[str, tuple[str, ...]], float | None]:
+    """Device and nodes of each step → its seconds, by a few runs on random inputs."""
+    from vkml.engine.profile import profiled_steps
+
+    feed = random_feed(session.get_inputs(), sizes)
+    runs = []
+    for _ in range(TIMED_RUNS):
+        before = len(session.traced_runs)
+        timed_runs(session, feed, 1)
+        runs.append(session.traced_runs[before:])
+    # The first has made plans.
+    return {(step.device, step.nodes): step.seconds for step in profiled_steps(runs[1:])}
+
+
+def _timed(
+    steps: Iterable[StepReport], times: dict[tuple[str, tuple[str, ...]], float | None]
+) -> Iterator[StepReport]:
+    """The steps with their times; where a node has several launches, the first has the time of all."""
+    for step in steps:
+        yield replace(step, seconds=times.pop((step.device, step.nodes), None))
 
 
 def _describe(path: Path, model: Model, graph: Graph) -> dict[str, Any]:
@@ -158,8 +197,7 @@ def _plan_as_json(report: PlanReport) -> dict[str, Any]:
 
 
 def _show_plan(out: Console, report: PlanReport) -> None:
-    for text in report_lines(report, out.width):
-        out.print(text, markup=False, soft_wrap=True)
+    show_lines(out, report_lines(report, out.width))
 
 
 def _show_unsupported(out: Console, graph: Graph, unknown: Mapping[str, Sequence[Node]]) -> None:
@@ -182,5 +220,4 @@ def _show_unsupported(out: Console, graph: Graph, unknown: Mapping[str, Sequence
         Column("#", is_right=True),
         *(Column(each, is_cut=True) for each in ("node", "operator", "output")),
     )
-    for text in text_table(columns, rows, out.width, notes):
-        out.print(text, markup=False, soft_wrap=True)
+    show_lines(out, text_table(columns, rows, out.width, notes))

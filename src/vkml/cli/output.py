@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +60,12 @@ def show_table(out: Console, rows: Table, title: str = "") -> None:
         out.print(title, style="bold", markup=False, soft_wrap=True)
     out.print(rows, markup=False)
     out.print()
+
+
+def show_lines(out: Console, lines: Iterable[str]) -> None:
+    """Prints lines that fit the console already, each as it is."""
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -35,7 +35,12 @@ class OpenedSession:
 
 @contextmanager
 def opened_session(
-    model: Path, *, device: str = "auto", precision: str = "high", strict: bool = False
+    model: Path,
+    *,
+    device: str = "auto",
+    precision: str = "high",
+    strict: bool = False,
+    is_traced: bool = False,
 ) -> Iterator[OpenedSession]:
     """A session on a device, closed at the end; shows its progress where that is slow."""
     if precision not in PRECISIONS:
@@ -45,6 +50,7 @@ def opened_session(
     with StageProgress() as progress:
         options = vkml.SessionOptions()
         options.progress = progress
+        options.enable_profiling = is_traced
         started = time.perf_counter()
         session = vkml.InferenceSession(
             str(model), options, devices=device, precision=precision, strict=strict

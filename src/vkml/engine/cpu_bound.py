@@ -185,7 +185,7 @@ class CpuBound:
         self,
         feeds: Sequence[Array],
         values: tuple[int, ...] = (),
-        profile: list[tuple[str, float]] | None = None,
+        profile: list[tuple[tuple[str, ...], float]] | None = None,
     ) -> list[Array]:
         """Runs it.
 

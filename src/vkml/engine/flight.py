@@ -20,6 +20,7 @@ from vkml.ir.size import Symbol, concrete
 
 if TYPE_CHECKING:
     from vkml.engine.placement import Placement
+    from vkml.kernels.spec import Dispatch
     from vkml.vulkan import Queue
 
 Array = np.ndarray[Any, Any]
@@ -57,9 +58,11 @@ class Timing:
     """How long a step took."""
 
     device: str
-    nodes: str
+    nodes: tuple[str, ...]
     """Labels of the nodes it computes."""
     seconds: float
+    dispatch: Dispatch | None = None
+    """The launch, on a GPU."""
 
 
 @dataclass
@@ -194,7 +197,7 @@ class Flight(Turn):
                 submitted.append(_Submitted(program, program.start(given, bound, places)))
                 if profile is not None:
                     self._finish(submitted.pop(), values, wanted)
-                    profile += timed_levels(program)
+                    profile += timed_dispatches(program)
                 elif program.is_chained and places is not None:
                     there = zip(program.outputs, places, strict=True)
                     ahead.update((name, place) for name, place in there if place is not None)
@@ -396,16 +399,15 @@ def timed(
     program: CpuBound, feeds: Sequence[Array], bound: tuple[int, ...], profile: list[Timing]
 ) -> list[Array]:
     """Runs a program of the CPU; `profile` receives the time of every step."""
-    steps: list[tuple[str, float]] = []
+    steps: list[tuple[tuple[str, ...], float]] = []
     results = program.run(feeds, bound, steps)
-    profile += [Timing(program.device, label, seconds) for label, seconds in steps]
+    profile += [Timing(program.device, labels, seconds) for labels, seconds in steps]
     return results
 
 
-def timed_levels(program: VulkanBound) -> list[Timing]:
-    """The time of every level of a program that has run, from a second pass."""
-    timings = []
-    for level, nanoseconds in program.profile():
-        nodes = dict.fromkeys(node for dispatch in level for node in dispatch.nodes)
-        timings.append(Timing(program.device, ", ".join(nodes), nanoseconds * 1e-9))
-    return timings
+def timed_dispatches(program: VulkanBound) -> list[Timing]:
+    """The time of every launch of a program that has run, from a second pass in which each runs alone."""
+    return [
+        Timing(program.device, dispatch.nodes, nanoseconds * 1e-9, dispatch)
+        for dispatch, nanoseconds in program.profile()
+    ]

@@ -110,8 +110,8 @@ class Plan:
         Args:
             feeds: in the order of `input_names`.
             wanted: names of the values to return.
-            profile: receives the time of every step: of each launch on the CPU, each level on a GPU (from a
-                second pass with timestamps).
+            profile: receives the time of every step: of each launch, those of GPUs from a second pass in
+                which they run one by one.
             places: of values that are to be on a device, or in memory that there is; others become arrays.
         """
         known = self.known([array.shape for array in feeds])

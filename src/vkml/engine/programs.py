@@ -437,9 +437,10 @@ class VulkanBound(RecordedProgram):
         call.__kept__ = keep  # type: ignore[attr-defined]
         return call
 
-    def profile(self) -> list[tuple[list[Dispatch], float]]:
-        """Runs once more with timestamps: the dispatches of each level, and the nanoseconds it took."""
-        pool = self.on.timestamps(len(self.program.levels) + 1)
+    def profile(self) -> list[tuple[Dispatch, float]]:
+        """Runs once more, each dispatch behind the one before it; of each, the nanoseconds it took."""
+        dispatches = self.program.dispatches
+        pool = self.on.timestamps(len(dispatches) + 1)
         commands = self.record(pool)
         submission = self.on.submission(commands)
         try:
@@ -454,7 +455,7 @@ class VulkanBound(RecordedProgram):
             submission.free()
             commands.free()
             pool.free()
-        return [(level, time or 0.0) for level, time in zip(self.program.levels, times, strict=True)]
+        return [(dispatch, time or 0.0) for dispatch, time in zip(dispatches, times, strict=True)]
 
     def _report_status(self) -> None:
         code = int(self._status[0])

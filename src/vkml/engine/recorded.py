@@ -484,17 +484,22 @@ class RecordedProgram:
         counts: tuple[Memory, int] | None = None,
         single: tuple[Launches, DispatchTable] | None = None,
     ) -> None:
-        launches, table = single or (self._launches, self._table)
+        launches, table = single or (self._launches, self._table if pool is None else self._table_of_each)
         is_elsewhere = bool(outside or single)
         words = launches.placed({**memories.addresses, **outside}) if is_elsewhere else memories.words
         push, grids = launches.numbers(words, numbers)
         recorder.dispatch_table(table, push, grids, pool, counts)
 
+    @functools.cached_property
+    def _table_of_each(self) -> DispatchTable:
+        """The launches, each a level of its own."""
+        return self.on.dispatch_table([[each] for level in self._launches.levels for each in level])
+
     def record(self, pool: TimestampPool | None = None) -> CommandBuffer:
         """The commands of the sizes that it ran last with, recorded once more.
 
         Args:
-            pool: for a timestamp before the first level and behind each.
+            pool: for a timestamp before the first launch and behind each, which then run one by one.
         """
         binding, memories = next(reversed(self._bindings.values())), self._memories
         assert memories is not None

@@ -158,7 +158,7 @@ class Runner:
             raise out_of_memory(error, self._label) from error
         finally:
             if self._trace is not None:
-                self._trace.add(host.node.label, start, [])
+                self._trace.add(host.node.label, start)
 
     @property
     def is_traced(self) -> bool:
@@ -218,7 +218,8 @@ class Runner:
         try:
             return plan.run(feeds, wanted, steps, places)
         finally:
-            self._trace.add(name or self._name, start, steps)
+            shapes = tuple(tuple(array.shape) for array in feeds)
+            self._trace.add(name or self._name, start, steps, plan, shapes)
 
     def planned(self, given: Sequence[ValueType], depth: int = 0) -> tuple[list[Planned], list[str]]:
         """Its segments' plans without data, as many as can be made, and what was assumed for them.

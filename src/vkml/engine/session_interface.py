@@ -16,7 +16,7 @@ from vkml.engine.options import SessionOptions
 from vkml.engine.ort_value import OrtValue
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.engine.report import PlanReport
-from vkml.engine.trace import Trace
+from vkml.engine.trace import Trace, TracedRun
 from vkml.errors import Fail, InvalidArgument, InvalidSetting
 from vkml.ir import Node, Value
 from vkml.onnx import ModelMetadata
@@ -277,6 +277,15 @@ class SessionInterface:
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, by `time.monotonic_ns`; 0 where it did not."""
         return 0 if self._trace is None else self._trace.began_ns
+
+    @property
+    def traced_runs(self) -> Sequence[TracedRun]:
+        """What `SessionOptions.enable_profiling` has noted: runs of plans and their steps, as they ended."""
+        return () if self._trace is None else self._trace.runs
+
+    def trace_events(self) -> list[dict[str, Any]]:
+        """The same as events for Chrome's trace viewer and its like."""
+        return [] if self._trace is None else self._trace.events()
 
     def end_profiling(self) -> str:
         """Writes the trace of all runs and their steps (Chrome's trace format); returns the file's path.

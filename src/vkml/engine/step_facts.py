@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from vkml.engine.cpu_bound import CpuBound
+from vkml.engine.flight import Timing
 from vkml.engine.plan import Plan
 from vkml.engine.programs import Bound, VulkanBound
 from vkml.engine.report import StepReport
 from vkml.ir import Node, TensorType, find
+from vkml.ir.lazy import lazy
 from vkml.ir.size import Symbol, concrete
 from vkml.ir.wording import counted
 from vkml.kernels.spec import Dispatch
@@ -32,6 +34,11 @@ class StepFacts:
 
     def __init__(self, plan: Plan, known: Mapping[Symbol, int]) -> None:
         self._known = known
+        # Nothing here may keep the plan or its programs alive: these have memory on devices.
+        gpu = [program for program in plan.programs if isinstance(program, VulkanBound)]
+        self._dispatches = [each for program in gpu for each in program.program.dispatches]
+        cpu = [(program.types, program.forms) for program in plan.programs if isinstance(program, CpuBound)]
+        self._forms = [(node, types, form) for types, forms in cpu for node, form in forms]
         graph = plan.graph
         bound = bind_sizes(graph.nodes, graph.types, graph.constants, known)
         self._types = {**bound.types, **{name: each.type for name, each in bound.constants.items()}}
@@ -44,8 +51,10 @@ class StepFacts:
             return [self.on_cpu(node, program.types, form) for node, form in program.forms]
         assert isinstance(program, VulkanBound)
         dispatches = program.program.dispatches
-        heaviest = self._heaviest(dispatches)
-        return [self.dispatched(program.device, each, each in heaviest) for each in dispatches]
+        return [
+            self.dispatched(program.device, each, self._heaviest_of(each.nodes) is each)
+            for each in dispatches
+        ]
 
     def dispatched(self, device: str, dispatch: Dispatch, is_heaviest: bool = True) -> StepReport:
         """A launch on a GPU.
@@ -71,6 +80,22 @@ class StepFacts:
             flops=sum(self._flops(node, self._types) for node in nodes) if is_heaviest else 0,
             bytes=self._bytes(dispatch),
         )
+
+    def timed(self, timing: Timing) -> StepReport:
+        """A step that ran: a launch, or a node on the CPU, which may have several launches."""
+        if timing.dispatch is not None:
+            key = timing.dispatch.nodes
+            return self.dispatched(timing.device, timing.dispatch, self._heaviest_of(key) is timing.dispatch)
+        found = next((self._on_cpu[label] for label in timing.nodes if label in self._on_cpu), None)
+        if found is None:
+            return StepReport("cpu", ", ".join(timing.nodes), timing.nodes, (), (), reason="it serves others")
+        return found
+
+    @lazy
+    def _on_cpu(self) -> dict[str, StepReport]:
+        """Steps of the CPU by the labels of their nodes."""
+        steps = [self.on_cpu(node, types, form) for node, types, form in self._forms]
+        return {label: step for step in steps for label in step.nodes}
 
     def on_cpu(self, node: Node, types: Mapping[str, TensorType], form: Form) -> StepReport:
         """A node on the CPU, which may be several fused ones."""
@@ -100,14 +125,18 @@ class StepFacts:
         found = {id(self._whole[label]): self._whole[label] for label in labels if label in self._whole}
         return list(found.values())
 
-    def _heaviest(self, dispatches: Sequence[Dispatch]) -> list[Dispatch]:
-        """Of each node's launches the one that moves most: others bring its operands into form, or sum up."""
+    def _heaviest_of(self, nodes: tuple[str, ...]) -> Dispatch | None:
+        """Of some nodes' launches the one that moves most: others bring its operands into form, or sum up."""
+        return self._heaviest.get(nodes)
+
+    @lazy
+    def _heaviest(self) -> dict[tuple[str, ...], Dispatch]:
         best: dict[tuple[str, ...], Dispatch] = {}
-        for each in dispatches:
+        for each in self._dispatches:
             other = best.get(each.nodes)
             if other is None or self._bytes(each) > self._bytes(other):
                 best[each.nodes] = each
-        return list(best.values())
+        return best
 
     def _flops(self, node: Node, types: Mapping[str, TensorType]) -> int:
         if is_fused(node):

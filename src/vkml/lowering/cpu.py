@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Slots = list[Any]
 StepFunction = Callable[[Slots], None]
-Profile = list[tuple[str, float]]
+Profile = list[tuple[tuple[str, ...], float]]
 """Node label and seconds, in the order run."""
 
 
@@ -158,7 +158,7 @@ class CpuProgram:
         Args:
             values: the inputs, by name, of the types the program was compiled for.
             wanted: names of values to return.
-            profile: receives (node label, seconds) of every node.
+            profile: receives (labels of nodes, seconds) of every step.
 
         Returns:
             name → a contiguous array that shares memory with no input, constant or other result.
@@ -217,7 +217,7 @@ def _run_steps(schedule: _Schedule, slots: Slots, profile: Profile | None) -> No
                 replay(slots, profile)
             else:
                 run(slots)
-                profile.append((label, time.perf_counter() - before))
+                profile.append(((label,), time.perf_counter() - before))
             for slot in dead:
                 slots[slot] = None
     except Error:

@@ -164,10 +164,10 @@ class NativeStep:
         )
 
     @lazy
-    def _names(self) -> list[str]:
-        """What each launch is called in profiles."""
+    def _names(self) -> list[tuple[str, ...]]:
+        """The nodes of each launch, for profiles; the kernel where there are none."""
         return [
-            ", ".join(d.nodes) or ("" if isinstance(d.launch, DeferredLaunch) else d.launch.kernel.label)
+            d.nodes or (("",) if isinstance(d.launch, DeferredLaunch) else (d.launch.kernel.label,))
             for d in self._flat
         ]
 
@@ -448,7 +448,7 @@ class NativeStep:
     def __call__(self, slots: list[Any]) -> None:
         self.replay_timed(slots, None)
 
-    def replay_timed(self, slots: list[Any], profile: list[tuple[str, float]] | None) -> None:
+    def replay_timed(self, slots: list[Any], profile: list[tuple[tuple[str, ...], float]] | None) -> None:
         """As a call; `profile` receives the time of every launch."""
         made = self.run([slots[slot] for slot in self._input_slots], profile)
         for slot, array in zip(self._output_slots, made, strict=True):
@@ -457,7 +457,7 @@ class NativeStep:
     def run(
         self,
         arrays: Sequence[Array],
-        profile: list[tuple[str, float]] | None = None,
+        profile: list[tuple[tuple[str, ...], float]] | None = None,
         into: Sequence[Array | None] | None = None,
     ) -> list[Array]:
         """Runs once; takes the inputs and returns the outputs, each in the order given at the start.
