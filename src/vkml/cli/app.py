@@ -168,6 +168,10 @@ def run(
 def inspect(
     model: ModelFile,
     plan: Annotated[bool, typer.Option("--plan", help="Also plan it: devices, kernels, memory.")] = False,
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the graph, as .svg or .png.", show_default=False),
+    ] = None,
     time: Annotated[
         bool, typer.Option("--time", help="With --plan: run it on random inputs, and time each step.")
     ] = False,
@@ -183,6 +187,7 @@ def inspect(
         model,
         plan=plan,
         is_timed=time,
+        drawing=graph,
         device=device,
         precision=precision,
         dimensions=tuple(dimensions or ()),

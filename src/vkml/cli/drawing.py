@@ -9,8 +9,11 @@ from pathlib import Path
 
 from vkml.cli.guard import UsageError
 from vkml.cli.terminal import SPELLED, printable
+from vkml.errors import InvalidArgument
 from vkml.pictures import pillow
 
+MOST_PIXELS = 100_000_000
+"""Of a .png."""
 FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
 CHARACTER = 0.62
 """Width of a character over its size, at most, of nearly all texts."""
@@ -100,6 +103,9 @@ class Drawing:
         )
 
     def _write_png(self, path: Path) -> None:
+        if self.width * self.height > MOST_PIXELS:
+            size = f"{self.width:.0f}×{self.height:.0f}"
+            raise InvalidArgument(f"{path}: a picture of {size} pixels is too large; .svg has no such limit")
         image = pillow()
         from PIL import ImageDraw, ImageFont
 

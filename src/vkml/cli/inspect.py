@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vkml.cli.drawing import check_drawing
 from vkml.cli.guard import UsageError
 from vkml.cli.inputs import check_dimension_names, parse_dimensions, random_feed
 from vkml.cli.output import console, print_json, show_lines, show_table, table
@@ -36,6 +37,7 @@ def inspect_model(
     *,
     plan: bool,
     is_timed: bool,
+    drawing: Path | None,
     device: str,
     precision: str,
     dimensions: Sequence[str],
@@ -45,6 +47,7 @@ def inspect_model(
     import vkml.onnx
 
     sizes = parse_dimensions(dimensions)
+    check_drawing(drawing)
     if is_timed and not plan:
         raise UsageError("--time times the steps that --plan shows; give that, too")
     with vkml.onnx.open(path) as model:
@@ -54,6 +57,10 @@ def inspect_model(
         [value.type.shape or () for value in graph.inputs if isinstance(value.type, TensorType)], sizes
     )
     unknown = unknown_nodes(graph) if plan else {}
+    if drawing is not None:
+        from vkml.cli.graph_drawing import graph_drawing
+
+        graph_drawing(graph, f"{path.name}: {counted(len(graph.nodes), 'node')}").write(drawing)
     report = None
     if plan and not unknown:
         with opened_session(path, device=device, precision=precision, is_traced=is_timed) as opened:
@@ -75,6 +82,8 @@ def inspect_model(
         _show_plan(out, report)
     if unknown:
         _show_unsupported(out, graph, unknown)
+    if drawing is not None:
+        out.print(f"wrote {drawing}", markup=False)
     return 1 if unknown else 0
 
 
