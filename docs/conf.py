@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import reference
+import operator_table  # noqa: E402
+import reference  # noqa: E402
 
-import vkml
+import vkml  # noqa: E402
 
 project = "vkml"
 version = release = vkml.__version__
@@ -43,9 +44,9 @@ html_theme_options = {"navigation_with_keys": True}
 pygments_style = "friendly"
 
 
-def _with_reference(_application: Any, _page: str, text: list[str]) -> None:
-    """Puts the names in the place of a page's comments that ask for them."""
-    text[0] = reference.expanded(text[0])
+def _with_generated(_application: Any, _page: str, text: list[str]) -> None:
+    """Puts what is generated in the place of a page's comments that ask for it."""
+    text[0] = operator_table.expanded(reference.expanded(text[0]))
 
 
 def _unmarked(
@@ -56,7 +57,7 @@ def _unmarked(
 
 def setup(application: Any) -> None:
     """Called by Sphinx."""
-    application.connect("source-read", _with_reference)
+    application.connect("source-read", _with_generated)
     application.connect(
         "autodoc-process-docstring", _unmarked, priority=100
     )  # before napoleon, which makes markup
