@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import vkml
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
-def load(name: str) -> ModuleType:
+def load(name: str, folder: Path = DOCS) -> ModuleType:
     """A module that the site is made with."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -22,6 +25,7 @@ def load(name: str) -> ModuleType:
 
 
 reference = load("reference")
+drawing = load("draw_speed", ROOT / "tools")
 
 
 def public_modules(module: ModuleType) -> list[ModuleType]:
@@ -88,3 +92,22 @@ def test_docstrings_know_no_markup_but_names_and_examples() -> None:
         *given[3:9],
         "and a \\* b.",
     ]
+
+
+def test_the_picture_of_the_benchmarks_is_that_of_the_tables() -> None:
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    drawn = drawing.PICTURE.read_text(encoding="utf-8")
+    assert drawn == drawing.draw(page), "python tools/draw_speed.py draws it anew"
+    gpu, cpu = (drawing.read_table(page, panel) for panel in drawing.PANELS)
+    assert {row.model for row in gpu} & {row.model for row in cpu} >= {"resnet50_b1", "bert_base_b1_s128"}
+
+
+def test_a_picture_needs_its_tables() -> None:
+    panel = drawing.Panel("A GPU", "## Here", "vkml", "ratio", "ms")
+    table = "| model | vkml | ratio |\n|---|---|---|\n| a | 2.50 | **1.5** |\n"
+    page = f"\n## Here\n\nWords.\n\n{table}\n| b | c |\n"
+    assert drawing.read_table(page, panel) == [drawing.Row("a", "2.50", 1.5)]
+    with pytest.raises(ValueError, match="no heading '## Here'"):
+        drawing.read_table(page.replace("## Here", "## There"), panel)
+    with pytest.raises(ValueError, match="no columns 'vkml' and 'ratio'"):
+        drawing.read_table(page.replace("ratio", "share"), panel)
