@@ -141,7 +141,10 @@ def test_a_session_survives_a_failed_compile(made: list[str]) -> None:
     assert made == ["made", "wrong", "wrong"]
 
 
-def test_planning_leaves_no_compiler_open(vulkan_device_name: str, made: list[str]) -> None:
+def test_planning_leaves_no_compiler_open(
+    vulkan_device_name: str, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VKML_KERNEL_COMPILER", "slang")
     sketch = Sketch("one")
     graph = sketch.finish(sketch.node("Sin", sketch.input("x", (3,))))
     with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name):

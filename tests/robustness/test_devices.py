@@ -194,12 +194,15 @@ COMPILED = """
 
 def test_no_compiler(tmp_path: Path, vulkan_device_name: str) -> None:
     code = COMPILED.format(name=vulkan_device_name)
-    cache = str(tmp_path / "cache")
-    missing = output_of(code, VKML_CACHE_DIR=cache, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
+    # vkml's own compiler needs no other.
+    alone = {"VKML_CACHE_DIR": str(tmp_path / "own"), "VKML_SLANG_LIBRARY": "/nowhere/libslang.so"}
+    assert output_of(code, **alone) == "[[-2.0, 2.0, 6.0]]\n"
+    only = {"VKML_CACHE_DIR": str(tmp_path / "cache"), "VKML_KERNEL_COMPILER": "slang"}
+    missing = output_of(code, **only, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
     for word in ("/nowhere/libslang.so", "pip install slangpy", "VKML_SLANG_LIBRARY", "cpu"):
         assert word in missing
-    wrong = output_of(code, VKML_CACHE_DIR=cache, VKML_SLANG_LIBRARY="libc.so.6")
+    wrong = output_of(code, **only, VKML_SLANG_LIBRARY="libc.so.6")
     assert "no Slang compiler" in wrong and "pip install slangpy" in wrong
-    assert output_of(code, VKML_CACHE_DIR=cache) == "[[-2.0, 2.0, 6.0]]\n"
-    filled = output_of(code, VKML_CACHE_DIR=cache, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
+    assert output_of(code, **only) == "[[-2.0, 2.0, 6.0]]\n"
+    filled = output_of(code, **only, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
     assert filled == "[[-2.0, 2.0, 6.0]]\n"

@@ -7,7 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from vkml.engine.in_threads import in_threads
-from vkml.kernels.compiler import close_compiler, compile_slang
+from vkml.kernels.compiler import close_compiler
+from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def compile_kernels(
     """
 
     def make(kernel: KernelSpec) -> Pipeline:
-        code = compile_slang(kernel.source, kernel.label, sessions)
+        code = compile_kernel(kernel.source, kernel.label, sessions)
         return device.pipeline(
             code,
             constants=[value & 0xFFFFFFFF for value in kernel.constants],

@@ -142,13 +142,13 @@ def facts() -> list[tuple[str, str]]:
 
 
 def _compiler() -> str:
-    """Which library compiles kernels, or why there is none."""
+    """Which library compiles what vkml's own compiler does not know, or why there is none."""
     from vkml.kernels.compiler import open_library
 
     try:
         library = open_library()
     except Error as problem:
-        return f"none, so that only kernels in the cache run: {problem}"
+        return f"none, and vkml's own needs none: {problem}"
     return f"{library.path}, version {library.version}"
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,23 +56,37 @@ def compile_slang(source: str, label: str = "kernel", sessions: int = 1) -> byte
     Raises:
         CompileError: with the compiler's diagnostics, or because there is no compiler.
     """
-    key = hashlib.sha256("\0".join((_CACHE_FORMAT, *_OPTIONS, source)).encode()).hexdigest()
-    name = f"spirv/{key[:2]}/{key}"
+
+    def make() -> bytes:
+        session = _take_session(sessions)
+        try:
+            return session.compile(source, label)
+        finally:
+            _give_back(session)
+
+    return kept((_CACHE_FORMAT, *_OPTIONS, source), make)
+
+
+def kept(key: Sequence[str], make: Callable[[], bytes]) -> bytes:
+    """SPIR-V from the disk cache, or made and put there.
+
+    Args:
+        key: all that it depends on.
+        make: compiles it; of threads that want the same only one does.
+    """
+    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()
+    name = f"spirv/{digest[:2]}/{digest}"
     found = cache.read(name)
     if found is not None:
         return found
     with _changed:
-        turn = _turns.setdefault(key, threading.Lock())
+        turn = _turns.setdefault(digest, threading.Lock())
     # Kernels differ in their constants more than in their sources: who waits for a thread that compiles the
     # same source finds it in the cache.
     with turn:
         found = cache.read(name)
         if found is None:
-            session = _take_session(sessions)
-            try:
-                found = session.compile(source, label)
-            finally:
-                _give_back(session)
+            found = make()
             cache.write(name, found)
         return found
 

@@ -1,0 +1,266 @@
+"""A function's body in the making: values, places in memory, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkml.kernels.slang import opcodes as op
+from vkml.kernels.slang import types
+from vkml.kernels.slang.errors import Unsupported
+from vkml.kernels.slang.module import Module
+from vkml.kernels.slang.types import Array, Fragment, Record, Scalar, Type, Vector
+
+
+class Value:
+    """What an expression gave: an instruction's result, or a number known now."""
+
+    __slots__ = ("constant", "number", "type")
+
+    def __init__(self, type_: Type, number: int = 0, constant: int | float | bool | None = None) -> None:
+        self.type = type_
+        self.number = number
+        """Of the instruction; 0: that of the constant, once it is asked for."""
+        self.constant = constant
+
+
+class Place:
+    """Somewhere in memory that a value can be read from and written to."""
+
+    __slots__ = ("alignment", "path", "root", "storage", "type")
+
+    def __init__(
+        self, storage: int, root: int, type_: Type, path: tuple[int | Value, ...] = (), alignment: int = 0
+    ) -> None:
+        self.storage = storage
+        self.root = root
+        """Number of the variable or, in device memory, of the pointer."""
+        self.type = type_
+        self.path = path
+        """Indices from the variable on: numbers that are known, or values."""
+        self.alignment = alignment
+
+
+class Body:
+    """Instructions of one function. Where no block is open, nothing is added: it would never run."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._code: list[int] = []
+        self._variables: list[int] = []
+        self._stored: dict[int, dict[tuple[int, ...], Value]] = {}
+        """Of variables of this function: what is known in this block to be at which places of them."""
+        self.block = 0
+        """The label of the block that is open, 0: none."""
+        self._first = module.new()
+        self.open(self._first)
+
+    def words(
+        self, result: Type, number: int, type_number: int, parameters: Sequence[tuple[int, int]]
+    ) -> list[int]:
+        """The complete function.
+
+        Args:
+            result: its type.
+            number: its own.
+            type_number: that of its type.
+            parameters: numbers of their types and of themselves.
+        """
+        words = [5 << 16 | op.FUNCTION, self.module.type(result), number, 0, type_number]
+        for parameter_type, parameter in parameters:
+            words += (3 << 16 | op.FUNCTION_PARAMETER, parameter_type, parameter)
+        # The first block's label, then variables, then the rest.
+        return [*words, *self._code[:2], *self._variables, *self._code[2:], 1 << 16 | op.FUNCTION_END]
+
+    # --- blocks
+
+    def open(self, label: int) -> None:
+        """Begins a block."""
+        self._code += (2 << 16 | op.LABEL, label)
+        self.block = label
+        self._stored = {}
+
+    def branch(self, label: int) -> None:
+        """Ends the block, where one is open."""
+        self._end(op.BRANCH, label)
+
+    def leave(self, value: Value | None = None) -> None:
+        """Returns from the function."""
+        if value is None:
+            self._end(op.RETURN)
+        else:
+            self._end(op.RETURN_VALUE, self.number(value))
+
+    def select_branch(self, condition: Value, yes: int, no: int, merge: int) -> None:
+        """Ends the block with a choice of two, which come together at `merge`."""
+        number = self.number(condition)
+        if self.block:
+            self._code += (3 << 16 | op.SELECTION_MERGE, merge, 0)
+        self._end(op.BRANCH_CONDITIONAL, number, yes, no)
+
+    def enter_once(self, label: int, merge: int) -> None:
+        """Ends the block with a way on that may be left for `merge` from anywhere."""
+        zero = self.module.constant(types.UINT, 0)
+        if self.block:
+            self._code += (3 << 16 | op.SELECTION_MERGE, merge, 0)
+        self._end(op.SWITCH, zero, label)
+
+    def loop(self, test: int, merge: int, proceed: int) -> None:
+        """Ends a loop's header."""
+        if self.block:
+            self._code += (4 << 16 | op.LOOP_MERGE, merge, proceed, 0)
+        self._end(op.BRANCH, test)
+
+    def choose(self, condition: Value, yes: int, no: int) -> None:
+        """Ends the block with a choice that a loop's header has stated the merge of."""
+        self._end(op.BRANCH_CONDITIONAL, self.number(condition), yes, no)
+
+    def unreachable(self) -> None:
+        self._end(op.UNREACHABLE)
+
+    def _end(self, opcode: int, *operands: int) -> None:
+        if self.block:
+            self._code += ((1 + len(operands)) << 16 | opcode, *operands)
+            self.block = 0
+
+    # --- instructions
+
+    def number(self, value: Value) -> int:
+        """The number of a value; a constant's is made when it is first asked for."""
+        if not value.number:
+            assert value.constant is not None
+            value.number = self.module.constant(value.type, value.constant)
+        return value.number
+
+    def emit(self, opcode: int, type_: Type, *operands: int) -> Value:
+        """An instruction with a result."""
+        if not self.block:
+            return Value(type_, self.module.undefined(type_))
+        return Value(type_, self._emit(opcode, self.module.type(type_), *operands))
+
+    def _emit(self, opcode: int, type_number: int, *operands: int) -> int:
+        made = self.module.new()
+        if self.block:
+            self._code += ((3 + len(operands)) << 16 | opcode, type_number, made, *operands)
+        return made
+
+    def act(self, opcode: int, *operands: int) -> None:
+        """An instruction without a result."""
+        if self.block:
+            self._code += ((1 + len(operands)) << 16 | opcode, *operands)
+
+    def function(self, name: str, type_: Type, *operands: Value) -> Value:
+        """An instruction of GLSL.std.450."""
+        numbers = map(self.number, operands)
+        return self.emit(op.EXT_INST, type_, self.module.shader_functions, op.FUNCTIONS[name], *numbers)
+
+    def join(self, type_: Type, ways: Sequence[tuple[Value, int]]) -> Value:
+        """The value of the way by which the block was reached: values, and the blocks that they come from."""
+        return self.emit(
+            op.PHI, type_, *(word for value, block in ways for word in (self.number(value), block))
+        )
+
+    def construct(self, type_: Type, parts: Sequence[Value]) -> Value:
+        return self.emit(op.COMPOSITE_CONSTRUCT, type_, *map(self.number, parts))
+
+    def extract(self, value: Value, index: int, type_: Type) -> Value:
+        if not 0 <= index < _count(value.type):
+            raise Unsupported(f"the element {index} of {_count(value.type)}")
+        return self.emit(op.COMPOSITE_EXTRACT, type_, self.number(value), index)
+
+    # --- memory
+
+    def variable(self, type_: Type) -> Place:
+        """A variable of this function."""
+        module = self.module
+        pointer, made = module.pointer(op.FUNCTION_STORAGE, type_), module.new()
+        self._variables += (4 << 16 | op.VARIABLE, pointer, made, op.FUNCTION_STORAGE)
+        return Place(op.FUNCTION_STORAGE, made, type_)
+
+    def at(self, place: Place, index: int | Value, type_: Type) -> Place:
+        """A part of a place."""
+        if isinstance(index, Value) and index.constant is not None:
+            index = int(index.constant)
+        if isinstance(index, int) and not 0 <= index < _count(place.type):
+            raise Unsupported(f"the element {index} of {_count(place.type)}")
+        alignment = types.alignment_of(type_) if place.alignment else 0
+        return Place(place.storage, place.root, type_, (*place.path, index), alignment)
+
+    def pointer(self, place: Place) -> int:
+        """The number of a pointer to a place."""
+        if not place.path:
+            return place.root
+        module = self.module
+        numbers = [
+            module.constant(types.INT, step) if isinstance(step, int) else self.number(step)
+            for step in place.path
+        ]
+        if not self.block:
+            return module.undefined(types.pointer(place.type))
+        return self._emit(op.ACCESS_CHAIN, module.pointer(place.storage, place.type), place.root, *numbers)
+
+    def load(self, place: Place) -> Value:
+        path = _known(place)
+        if path is not None:
+            found = self._stored.get(place.root, {}).get(path)
+            if found is not None:
+                return found
+        pointer = self.pointer(place)
+        if isinstance(place.type, Record) and place.alignment:
+            number = self.module.laid_out(place.type)
+            loaded = self._emit(op.LOAD, number, pointer, op.ALIGNED, place.alignment)
+            return self.emit(op.COPY_LOGICAL, place.type, loaded)
+        if place.alignment:
+            return self.emit(op.LOAD, place.type, pointer, op.ALIGNED, place.alignment)
+        value = self.emit(op.LOAD, place.type, pointer)
+        if path is not None:
+            self._stored.setdefault(place.root, {})[path] = value
+        return value
+
+    def store(self, place: Place, value: Value) -> None:
+        if isinstance(place.type, Record) and place.alignment:
+            raise Unsupported("a struct stored in device memory")
+        number = self.number(value)
+        if place.alignment:
+            self.act(op.STORE, self.pointer(place), number, op.ALIGNED, place.alignment)
+            return
+        self.act(op.STORE, self.pointer(place), number)
+        if place.storage != op.FUNCTION_STORAGE:
+            return
+        known = self._stored.setdefault(place.root, {})
+        path = _known(place)
+        if path is None:
+            known.clear()
+            return
+        for other in [other for other in known if other[: len(path)] == path[: len(other)]]:
+            del known[other]
+        known[path] = value
+
+    def forget(self, place: Place) -> None:
+        """Something else wrote to a variable."""
+        self._stored.pop(place.root, None)
+
+    def copied(self, value: Value) -> Place:
+        """A variable with a value, so that its elements can be had by numbers that are not known yet."""
+        # Made where it is first wanted, which need not be before where it is wanted again.
+        place = self.variable(value.type)
+        self.store(place, value)
+        return place
+
+
+def _known(place: Place) -> tuple[int, ...] | None:
+    """The path of a place in one of this function's variables, where all of it is known."""
+    if place.storage != op.FUNCTION_STORAGE:
+        return None
+    path = tuple(step for step in place.path if isinstance(step, int))
+    return path if len(path) == len(place.path) else None
+
+
+def _count(type_: Type) -> int:
+    if isinstance(type_, Array | Vector):
+        return type_.count
+    if isinstance(type_, Record):
+        return len(type_.fields)
+    if isinstance(type_, Fragment):
+        return 1 << 30  # the device's affair
+    assert isinstance(type_, Scalar), type_
+    return 1

@@ -1,0 +1,281 @@
+"""A whole source: what its names stand for, its functions as the module has them, its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vkml.kernels.slang import opcodes as op
+from vkml.kernels.slang import syntax, types
+from vkml.kernels.slang.body import Body, Place, Value
+from vkml.kernels.slang.emitter import Emitter, Operand
+from vkml.kernels.slang.errors import Unsupported
+from vkml.kernels.slang.intrinsics import LIGHT, OUTPUTS
+from vkml.kernels.slang.module import Module
+from vkml.kernels.slang.types import Record, Scalar, Type
+
+_SEMANTICS = {
+    "SV_GroupID": (26, types.vector(types.UINT, 3)),
+    "SV_GroupThreadID": (27, types.vector(types.UINT, 3)),
+    "SV_DispatchThreadID": (28, types.vector(types.UINT, 3)),
+    "SV_GroupIndex": (29, types.UINT),
+}
+_USES = {"MatrixA": 0, "MatrixB": 1, "MatrixAccumulator": 2}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A function of the module."""
+
+    number: int
+    result: Type
+    parameters: tuple[Type, ...]
+
+
+class Compilation:
+    """Compiles one program."""
+
+    def __init__(self, program: syntax.Program) -> None:
+        self.program = program
+        self.module = Module()
+        self._records: dict[str, Record] = {}
+        self._named: dict[str, Operand] = {}
+        self._instances: dict[tuple[object, ...], Instance] = {}
+        self._light: dict[str, bool] = {}
+        self._assigned: dict[int, frozenset[str]] = {}
+        outside = Emitter(self, Body(self.module))
+        for number, declared in program.specialization:
+            assert declared.type is not None
+            type_ = self.type(declared.type, outside)
+            default = 1 if declared.value is None else outside.fixed(declared.value)
+            if not isinstance(type_, Scalar) or type_.kind not in "iu":
+                raise Unsupported("a specialization constant that is no integer")
+            made = self.module.specialization(type_, number, default)
+            self._named[declared.name] = Value(type_, made)
+        if program.push is not None:
+            name, push = program.push
+            record = self.type(push, outside)
+            assert isinstance(record, Record)
+            if record.fields:
+                self._named[name] = Place(op.PUSH_CONSTANT, self.module.push_block(record), record)
+
+    def finish(self) -> bytes:
+        """The module, its entry point the function ``main``."""
+        functions = self.program.functions.get("main")
+        if not functions or "numthreads" not in functions[0].attributes:
+            raise Unsupported("a source without main")
+        main = functions[0]
+        body = Body(self.module)
+        emitter = Emitter(self, body)
+        emitter.assigned = self.assigned(main)
+        sizes = [emitter.fixed(size) for size in main.attributes["numthreads"]]
+        for parameter in main.parameters:
+            if parameter.semantic not in _SEMANTICS:
+                raise Unsupported(f"the semantic {parameter.semantic}")
+            built_in, type_ = _SEMANTICS[parameter.semantic]
+            variable = self.module.built_in(built_in, type_)
+            emitter.bind(parameter.name, body.load(Place(op.INPUT, variable, type_)))
+        number = self.module.new()
+        emitter.run(main.body)
+        body.leave()
+        type_number = self.module.function_type(types.VOID, ())
+        self.module.function(body.words(types.VOID, number, type_number, ()))
+        return self.module.finish(number, (sizes[0], sizes[1], sizes[2]))
+
+    # --- names
+
+    def type(self, name: syntax.TypeName, emitter: Emitter) -> Type:
+        """The type that is written so."""
+        found = self._type(name, emitter)
+        for _ in range(name.pointers):
+            found = types.pointer(found)
+        return found
+
+    def _type(self, name: syntax.TypeName, emitter: Emitter) -> Type:
+        generic = emitter.generics.get(name.name)
+        if generic is not None:
+            return generic
+        built_in = types.builtin(name.name)
+        if built_in is not None:
+            return built_in
+        alias = self.program.aliases.get(name.name)
+        if alias is not None:
+            return self.type(alias, emitter)
+        if name.name in self.program.structs:
+            return self._record(name.name, emitter)
+        if name.name == "vector":
+            element = self._argument(name.arguments[0], emitter)
+            return types.vector(element, emitter.fixed(name.arguments[1]))
+        if name.name == "CoopMat":
+            kind, scope, rows, columns, use = name.arguments
+            if not isinstance(scope, syntax.Member) or scope.name != "Subgroup":
+                raise Unsupported("a matrix that is not a subgroup's")
+            if not isinstance(use, syntax.Member) or use.name not in _USES:
+                raise Unsupported("a matrix of another use")
+            sizes = emitter.fixed(rows), emitter.fixed(columns)
+            return types.fragment(self._argument(kind, emitter), *sizes, _USES[use.name])
+        raise Unsupported(f"the type {name.name}")
+
+    def _argument(self, argument: syntax.Expression, emitter: Emitter) -> Scalar:
+        found = self.type(argument.type, emitter) if isinstance(argument, syntax.TypeOperand) else None
+        if not isinstance(found, Scalar):
+            raise Unsupported("elements that are no scalars")
+        return found
+
+    def _record(self, name: str, emitter: Emitter) -> Record:
+        found = self._records.get(name)
+        if found is None:
+            fields: dict[str, Type] = {}
+            for member in self.program.structs[name].fields:
+                assert member.type is not None
+                fields[member.name] = emitter.sized(self.type(member.type, emitter), member.sizes)
+            found = self._records[name] = Record(name, fields)
+        return found
+
+    def named(self, name: str, emitter: Emitter) -> Operand:
+        """What a name that no function declares stands for."""
+        found = self._named.get(name)
+        if found is not None:
+            return found
+        constant = self.program.constants.get(name)
+        if constant is not None:
+            return self._constant(constant, emitter)
+        shared = self.program.shared.get(name)
+        if shared is None:
+            raise Unsupported(f"the name {name}")
+        assert shared.type is not None
+        type_ = emitter.sized(self.type(shared.type, emitter), shared.sizes)
+        made = Place(op.WORKGROUP, self.module.variable(op.WORKGROUP, type_), type_)
+        self._named[name] = made
+        return made
+
+    def _constant(self, declared: syntax.Declare, emitter: Emitter) -> Value:
+        assert declared.type is not None and declared.value is not None
+        # It sees none of the names where it is used.
+        scopes, emitter.scopes = emitter.scopes, [{}]
+        type_ = emitter.sized(self.type(declared.type, emitter), declared.sizes)
+        value = emitter.converted(declared.value, type_)
+        emitter.scopes = scopes
+        if value.constant is not None:
+            self._named[declared.name] = value
+        return value
+
+    # --- functions
+
+    def assigned(self, function: syntax.Function) -> frozenset[str]:
+        """Names of variables that a function changes, also through parameters of others."""
+        found = self._assigned.get(id(function))
+        if found is None:
+            through = {name for callee, at, name in function.handed if self._writes(callee, at)}
+            found = self._assigned[id(function)] = function.assigned | through
+        return found
+
+    def _writes(self, callee: str, position: int) -> bool:
+        """Whether any function of a name may write to the argument at a place (-1: its own struct)."""
+        if position in OUTPUTS.get(callee, ()):
+            return True
+        if position < 0:
+            methods = [m for struct in self.program.structs.values() for m in struct.methods]
+            return any(method.name == callee and "mutating" in method.attributes for method in methods)
+        known = [
+            *self.program.functions.get(callee, ()),
+            *(m for struct in self.program.structs.values() for m in struct.methods if m.name == callee),
+        ]
+        return any(
+            position < len(function.parameters) and function.parameters[position].mode != "in"
+            for function in known
+        )
+
+    def instance(self, function: syntax.Function, generics: Mapping[str, Type], emitter: Emitter) -> Instance:
+        """A function as the module has it, added when it is first asked for."""
+        key = id(function), *generics.values()
+        found = self._instances.get(key)
+        if found is not None:
+            return found
+        body = Body(self.module)
+        inside = Emitter(self, body)
+        inside.generics, inside.assigned = generics, self.assigned(function)
+        inside.result = inside.type(function.result)
+        parameters: list[tuple[int, int]] = []
+        kinds: list[Type] = []
+        for parameter in function.parameters:
+            type_ = inside.sized(inside.type(parameter.type), parameter.sizes)
+            number = self.module.new()
+            kinds.append(type_)
+            if parameter.mode == "in":
+                parameters.append((self.module.type(type_), number))
+                inside.bind(parameter.name, Value(type_, number))
+            else:
+                parameters.append((self.module.pointer(op.FUNCTION_STORAGE, type_), number))
+                inside.scopes[-1][parameter.name] = Place(op.FUNCTION_STORAGE, number, type_)
+        made = self._instances[key] = Instance(self.module.new(), inside.result, tuple(kinds))
+        inside.run(function.body)
+        if inside.result is types.VOID:
+            body.leave()
+        else:
+            body.unreachable()
+        type_number = self.module.function_type(inside.result, [number for number, _ in parameters])
+        self.module.function(body.words(inside.result, made.number, type_number, parameters))
+        return made
+
+    # --- questions about expressions
+
+    def probe(
+        self, emitter: Emitter, expression: syntax.Expression, known: dict[str, Operand]
+    ) -> int | float | bool | None:
+        """The value of an expression of constants, in a function of which `known` parameters are; or None."""
+        if not _is_of_names(expression):
+            return None
+        scratch = Emitter(self, Body(self.module))
+        scratch.body.block = 0
+        scratch.scopes = [known]
+        scratch.generics = emitter.generics
+        try:
+            return scratch.value(expression).constant
+        except Unsupported:
+            return None
+
+    def is_light(self, expression: syntax.Expression) -> bool:
+        """Whether to compute an expression costs less than to branch round it, and harms nobody."""
+        if isinstance(expression, syntax.Name | syntax.Number):
+            return True
+        if isinstance(expression, syntax.Member):
+            return self.is_light(expression.base)
+        if isinstance(expression, syntax.Unary):
+            return self.is_light(expression.operand)
+        if isinstance(expression, syntax.Binary):
+            is_division = expression.operation in ("/", "%") and not isinstance(
+                expression.right, syntax.Number
+            )
+            return not is_division and self.is_light(expression.left) and self.is_light(expression.right)
+        if isinstance(expression, syntax.Conditional):
+            return all(map(self.is_light, (expression.condition, expression.yes, expression.no)))
+        if isinstance(expression, syntax.Construct):
+            return all(map(self.is_light, expression.arguments))
+        if isinstance(expression, syntax.Call):
+            is_light = expression.base is None and self._is_light_function(expression.name)
+            return is_light and all(map(self.is_light, expression.arguments))
+        return False
+
+    def _is_light_function(self, name: str) -> bool:
+        found = self._light.get(name)
+        if found is None:
+            functions = self.program.functions.get(name)
+            self._light[name] = False  # while it is asked of itself
+            found = name in LIGHT if functions is None else all(map(self._is_light_body, functions))
+            self._light[name] = found
+        return found
+
+    def _is_light_body(self, function: syntax.Function) -> bool:
+        statements: Sequence[syntax.Statement] = function.body.statements
+        only = statements[0] if len(statements) == 1 else None
+        return isinstance(only, syntax.Return) and only.value is not None and self.is_light(only.value)
+
+
+def _is_of_names(expression: syntax.Expression) -> bool:
+    """Whether an expression calls nothing and reads no memory."""
+    if isinstance(expression, syntax.Binary):
+        return _is_of_names(expression.left) and _is_of_names(expression.right)
+    if isinstance(expression, syntax.Unary):
+        return _is_of_names(expression.operand)
+    return isinstance(expression, syntax.Name | syntax.Number)

@@ -1,0 +1,293 @@
+"""vkml's own compiler of kernels: what it makes of the language, and what it leaves to Slang's."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.kernels.test_compiler import ARITHMETIC
+from tests.patience import patience
+from vkml.errors import CompileError, InvalidSetting
+from vkml.kernels import compiling
+from vkml.kernels.compiling import compile_kernel
+from vkml.kernels.slang import Unsupported
+from vkml.kernels.slang import compile_kernel as compile_own
+from vkml.kernels.slang.tokens import tokens_of
+from vkml.vulkan.spirv import instructions, words_of
+
+FRAME = """struct Push {{ int* x; int* y; int n; }};
+[[vk::constant_id(0)]] const int SIZE = 1;
+[[vk::push_constant]] ConstantBuffer<Push> push;
+{0}
+[shader("compute")] [numthreads(4, 1, 1)]
+void main(uint3 group : SV_GroupID, uint thread : SV_GroupIndex)
+{{
+    int i = int(thread);
+{1}
+}}
+"""
+
+
+def opcodes(code: bytes) -> list[int]:
+    return [instruction.opcode for instruction in instructions(words_of(code))]
+
+
+def of_text(statements: str, declarations: str = "") -> list[int]:
+    """Opcodes of what the compiler makes of statements."""
+    return opcodes(compile_own(FRAME.format(declarations, statements)))
+
+
+# --- the language -------------------------------------------------------------------------------------------
+
+LANGUAGE = {
+    "loops": (
+        "int odd(int n) { return n % 2 != 0 ? 1 : 0; }",
+        """int sum = 0;
+        for (int k = 0; k < push.n; ++k)
+        {
+            if (k == 2) continue;
+            if (k > 7) break;
+            sum += odd(k) * 10 + i;
+        }
+        while (true) { sum -= 3; if (sum < 20) break; }
+        push.y[i] = sum;""",
+        lambda i, x: looped(i),
+    ),
+    "unrolled": (
+        "static const int TABLE[4] = { 5, -6, 7, 8 };",
+        """int own[4];
+        [ForceUnroll] for (int k = 0; k < 4; ++k)
+        {
+            own[k] = TABLE[(k + i) % 4];
+            if (own[k] < 0) continue;
+            [ForceUnroll] for (int j = 1; j < 4; j <<= 1) own[k] += push.x[j] << k;
+        }
+        push.y[i] = own[0] + own[i] * 100;""",
+        lambda i, x: unrolled(i, x),
+    ),
+    "early returns and out parameters": (
+        """int find(int at, out int rest, inout int count)
+        {
+            rest = -1;
+            count += 2;
+            if (at == 1) return 11;
+            for (int k = 0; k < 8; ++k)
+                if (push.x[k] > at) { rest = k; return 100 + push.x[k]; }
+            return 12;
+        }""",
+        """int rest, count = 5;
+        int found = find(i, rest, count);
+        push.y[i] = found * 100 + rest * 10 + count;""",
+        lambda i, x: returned(i, x),
+    ),
+    "structs, methods and shared memory": (
+        """struct Pair
+        {
+            int low; int high[2];
+            [mutating] void turn(int by) { if (SIZE_KNOWN == 0) return; low += by; high[by % 2] = low; }
+            int at(int k) { return high[k] - low; }
+        };
+        static const int SIZE_KNOWN = 3;
+        groupshared Pair pairs[4];
+        Pair made(int a) { Pair p; p.low = a; p.high[0] = a * a; p.high[1] = 1; return p; }""",
+        """pairs[i] = made(i + 2);
+        GroupMemoryBarrierWithGroupSync();
+        Pair other = pairs[3 - i];
+        other.turn(i);
+        push.y[i] = other.at(0) * 100 + other.at(i % 2) + other.low;""",
+        lambda i, x: paired(i),
+    ),
+    "what is not computed": (
+        "int never(int at) { return push.x[at / (at - at)]; }",
+        """bool is_none = push.n < 0 && never(i) > 0;
+        int y = is_none || i > 1 ? push.x[i] : i;
+        push.y[i] = y + (push.n > 0 || never(i) > 0 ? 10 : 20);""",
+        lambda i, x: (x[i] if i > 1 else i) + 10,
+    ),
+    "overloads, generics and types": (
+        """T larger<T : __BuiltinIntegerType>(T a, T b) { return a < b ? b : a; }
+        float larger(float a, float b) { return -1.0; }
+        typealias Number = uint;""",
+        """Number wide = 0x80000000u;
+        uint2 pair = uint2(wide >> 31, uint(i));
+        vector<int, 2> both = vector<int, 2>(int(pair.x), 7);
+        both[i % 2] -= 3;
+        int low = larger(i - 2, -1) + int(larger(uint(i), 2u)) * 10 + int(larger(1.0, 2.0)) * 100;
+        push.y[i] = low + both.y * 1000 + int(wide > 1u) + (i - 5 >> 1) + int(float(i) * 1.75);""",
+        lambda i, x: max(i - 2, -1) + max(i, 2) * 10 - 100 + (7 - 3 * (i % 2)) * 1000 + 1 + ((i - 5) >> 1)
+        + int(i * 1.75),
+    ),
+    "specialization constants": (
+        "static const int TWICE = SIZE * 2;",
+        "push.y[i] = TWICE + (SIZE > 4 ? i : -i) + SIZE / 2 % 2;",
+        lambda i, x: 10 + i,
+    ),
+}  # fmt: skip
+
+
+def looped(i: int) -> int:
+    total = sum(k % 2 * 10 + i for k in range(8) if k != 2)
+    while True:
+        total -= 3
+        if total < 20:
+            return total
+
+
+def unrolled(i: int, x: Sequence[int]) -> int:
+    table = [5, -6, 7, 8]
+    own = [table[(k + i) % 4] for k in range(4)]
+    own = [value if value < 0 else value + sum(x[j] << k for j in (1, 2)) for k, value in enumerate(own)]
+    return own[0] + own[i] * 100
+
+
+def returned(i: int, x: Sequence[int]) -> int:
+    if i == 1:
+        return 1100 - 10 + 7
+    at = next((k for k in range(8) if x[k] > i), None)
+    return 1200 - 10 + 7 if at is None else (100 + x[at]) * 100 + at * 10 + 7
+
+
+def paired(i: int) -> int:
+    low = 3 - i + 2
+    high = [low * low, 1]
+    low += i
+    high[i % 2] = low
+    return (high[0] - low) * 100 + high[i % 2] - low + low
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_the_language(vulkan_device_name: str, name: str) -> None:
+    from vkml.vulkan import Device, MemoryKind, find_device
+
+    declarations, statements, expected = LANGUAGE[name]
+    x = [-3, 4, 1, 9, 2, 0, 3, -8]
+    with Device(find_device(vulkan_device_name)) as device:
+        given, made = (device.allocate(32, MemoryKind.DEVICE, part) for part in "xy")
+        device.upload(given, 0, np.array(x, np.int32))
+        code = compile_own(FRAME.format(declarations, statements))
+        pipeline = device.pipeline(code, constants=[5], push_constant_bytes=24)
+        recorder = device.recorder("language")
+        recorder.dispatch(pipeline, struct.pack("<QQii", given.address, made.address, 9, 0), 1)
+        recorder.barrier()
+        submission = device.submission(recorder.finish())
+        submission.submit()
+        assert submission.wait(timeout_seconds=patience(60))
+        found = device.download(made, 0, 16).view(np.int32).tolist()
+    assert found == [expected(i, x) for i in range(4)]
+
+
+def test_macros_and_conditions() -> None:
+    source = """
+    #define A 2 // two
+    #define TWICE(x, y) (x * A + y)
+    #if A > 1 && !(A == 3)
+    first TWICE(b, TWICE(c, 1))
+    #else
+    wrong
+    #endif
+    #ifdef B
+    wrong
+    #elif A == 2
+    second /* comment */ 0x1Fu 1.5e-3
+    #else
+    wrong
+    #endif"""
+    words = " ".join(token.text for token in tokens_of(source) if token.text)
+    assert words == "first ( b * 2 + ( c * 2 + 1 ) ) second 0x1Fu 1.5e-3"
+
+
+def test_what_is_known_is_computed() -> None:
+    """Branches, loops and indices of known numbers leave no instructions."""
+    code = of_text(
+        """int total = 0;
+        [ForceUnroll] for (int k = 0; k < 3; ++k) { if (k == 1) total += TABLE[k]; }
+        if (!IS_ON) push.y[1] = 7;
+        push.y[0] = total;""",
+        "static const int TABLE[3] = { 1, 2, 3 }; static const bool IS_ON = 3 * 4 == 12;",
+    )
+    branch_conditional, loop_merge, compare, store = 250, 246, 170, 62
+    assert not {branch_conditional, loop_merge, compare} & {*code}
+    assert code.count(store) == 3  # two of the variable, one of the result
+
+
+# --- arithmetic ---------------------------------------------------------------------------------------------
+
+
+def test_arithmetic_is_compiled_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("VKML_KERNEL_COMPILER", "vkml")
+    found = list(instructions(words_of(compile_kernel(ARITHMETIC))))
+    add, subtract, multiply, divide, negate, function = 129, 131, 133, 136, 127, 12
+    wanted = [add, subtract, divide, multiply, divide, negate, negate, divide, multiply, function]
+    operations = [line for line in found if line.opcode in wanted]
+    assert [line.opcode for line in operations] == wanted
+    decorated = {line.operands[0] for line in found if line.opcode == 71 and line.operands[1] == 42}
+    assert decorated == {line.operands[1] for line in operations}
+
+
+# --- which compiler -----------------------------------------------------------------------------------------
+
+UNKNOWN = FRAME.format("", "switch (i) { default: push.y[i] = 1; }")
+
+
+@pytest.mark.parametrize(
+    ("statements", "reason"),
+    [
+        ("switch (i) { default: break; }", "'switch'|expected"),
+        ("push.y[i] = tanh(1.0);", "the function tanh"),
+        ("push.y[i] = nobody;", "the name nobody"),
+        ("push.y[i] = larger(1, 2);", "the function larger"),
+        ("int a[2]; push.y[i] = a[2];", "the element 2 of 2"),
+        ("[ForceUnroll] for (int k = 0; k < push.n; ++k) push.y[k] = 1;", "whose end is not known"),
+        ("push.x[0] = ", "expected"),
+    ],
+)
+def test_what_is_not_known_is_named(statements: str, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        compile_own(FRAME.format("", statements))
+
+
+def test_slang_compiles_what_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    asked: list[str] = []
+
+    def other(source: str, label: str, sessions: int) -> bytes:
+        asked.append(label)
+        raise CompileError("there is no Slang compiler")
+
+    monkeypatch.setattr(compiling, "compile_slang", other)
+    compile_kernel(FRAME.format("", "push.y[i] = 1;"), "known")
+    assert asked == []
+    with pytest.raises(CompileError, match=r"no Slang compiler .*does not know .*which the kernel odd has"):
+        compile_kernel(UNKNOWN, "odd")
+    assert asked == ["odd"]
+    monkeypatch.setenv("VKML_KERNEL_COMPILER", "vkml")
+    with pytest.raises(CompileError, match="which the kernel odd has"):
+        compile_kernel(UNKNOWN, "odd")
+    assert asked == ["odd"]
+    monkeypatch.setenv("VKML_KERNEL_COMPILER", "slang")
+    with pytest.raises(CompileError, match=r"no Slang compiler$"):
+        compile_kernel(FRAME.format("", "push.y[i] = 1;"), "known")
+    monkeypatch.setenv("VKML_KERNEL_COMPILER", "gcc")
+    with pytest.raises(InvalidSetting, match="'gcc'"):
+        compile_kernel(UNKNOWN)
+
+
+def test_what_another_version_made_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    made: list[str] = []
+
+    def compile_(source: str) -> bytes:
+        made.append(source)
+        return compile_own(source)
+
+    monkeypatch.setattr(compiling.slang, "compile_kernel", compile_)
+    source = FRAME.format("", "push.y[i] = 1;")
+    first = compile_kernel(source)
+    assert compile_kernel(source) == first and len(made) == 1
+    monkeypatch.setattr(compiling, "_own_version", lambda: "another")
+    assert compile_kernel(source) == first and len(made) == 2
