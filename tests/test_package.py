@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import vkml
 
 ROOT = Path(__file__).parent.parent
 FORBIDDEN = {"onnx", "scipy", "torch", "onnxruntime"}
-ALLOWED = {"numpy", "ml_dtypes", "cffi", "rich", "typer", "slangpy"}
+ALLOWED = {"numpy", "ml_dtypes", "cffi", "rich", "typer"}
 
 
 def test_import_is_light() -> None:
@@ -31,6 +33,30 @@ def test_runtime_dependencies_are_the_agreed_ones() -> None:
     names = {dependency.split(">")[0].split(";")[0].strip() for dependency in project["dependencies"]}
     assert names == ALLOWED
     assert project["version"] == vkml.__version__
+
+
+def test_the_installation_is_small() -> None:
+    """What `pip install vkml` brings, NumPy included, as the files of this environment say."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pending = list(project["dependencies"])
+    sizes: dict[str, int] = {}
+    while pending:
+        line = pending.pop()
+        name = re.split(r"[^A-Za-z0-9_.-]", line)[0].lower().replace("_", "-")
+        if name in sizes or "extra ==" in line:
+            continue
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # another platform's
+            continue
+        files = [Path(str(entry.locate())) for entry in found.files or []]
+        sizes[name] = sum(file.stat().st_size for file in files if file.is_file())
+        pending += found.requires or []
+    sources = [file for file in (ROOT / "src").rglob("*") if file.is_file()]
+    sizes["vkml"] = sum(file.stat().st_size for file in sources if "__pycache__" not in file.parts)
+    assert {"numpy", "rich", "pygments"} <= sizes.keys() and "slangpy" not in sizes
+    total = sum(sizes.values()) / (1 << 20)
+    assert 40 < total < 120, sizes
 
 
 def test_no_source_imports_what_it_must_not() -> None:

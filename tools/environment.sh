@@ -53,7 +53,6 @@ case ",$extras," in *,test,* | *,bench,* | *,docs,*) constraints=tools/constrain
 wanted=$(cksum pyproject.toml $constraints)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   say "installing vkml${extras:+[$extras]} into .venv"
-  # Where a machine has no wheel of slangpy, vkml works with what it compiled before and says so when it needs more.
   "$python" -m pip install --quiet --disable-pip-version-check -e ".${extras:+[$extras]}" \
     ${constraints:+-c "$constraints"} </dev/null
   printf '%s' "$wanted" >"$stamp"

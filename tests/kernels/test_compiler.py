@@ -223,7 +223,7 @@ def test_a_library_that_is_merely_called_slang_is_not_taken(tmp_path: Path, name
     shutil.copy(_cffi_backend.__file__, tmp_path / name)
     found, error = find(tmp_path)
     assert found == "None"
-    for word in ("there is no Slang compiler", name, "spCreateSession", "pip install slangpy"):
+    for word in ("there is no Slang compiler", name, "spCreateSession", "pip install 'vkml[compiler]'"):
         assert word in error
 
 

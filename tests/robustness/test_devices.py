@@ -199,10 +199,10 @@ def test_no_compiler(tmp_path: Path, vulkan_device_name: str) -> None:
     assert output_of(code, **alone) == "[[-2.0, 2.0, 6.0]]\n"
     only = {"VKML_CACHE_DIR": str(tmp_path / "cache"), "VKML_KERNEL_COMPILER": "slang"}
     missing = output_of(code, **only, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
-    for word in ("/nowhere/libslang.so", "pip install slangpy", "VKML_SLANG_LIBRARY", "cpu"):
+    for word in ("/nowhere/libslang.so", "pip install 'vkml[compiler]'", "VKML_SLANG_LIBRARY", "cpu"):
         assert word in missing
     wrong = output_of(code, **only, VKML_SLANG_LIBRARY="libc.so.6")
-    assert "no Slang compiler" in wrong and "pip install slangpy" in wrong
+    assert "no Slang compiler" in wrong and "pip install 'vkml[compiler]'" in wrong
     assert output_of(code, **only) == "[[-2.0, 2.0, 6.0]]\n"
     filled = output_of(code, **only, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
     assert filled == "[[-2.0, 2.0, 6.0]]\n"

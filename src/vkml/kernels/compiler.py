@@ -1,8 +1,9 @@
 """Slang source → SPIR-V, through the flat C API of libslang-compiler, loaded only on a cache miss.
 
-The library comes with the PyPI package slangpy (which itself is never imported), from the system, or from the
-path in the environment variable VKML_SLANG_LIBRARY. A library of the right name is taken when it has the
-compiler's functions: most Linux systems have S-Lang, another libslang.
+Only kernels that vkml's own compiler does not know need it. The library comes with the PyPI package slangpy
+(the extra `compiler`; itself it is never imported), from the system, or from the path in the environment
+variable VKML_SLANG_LIBRARY. A library of the right name is taken when it has the compiler's functions: most
+Linux systems have S-Lang, another libslang.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _OPTIONS = (
 _SLANG_LANGUAGE = 1
 _COMPUTE_STAGE = 6
 _ADVICE = (
-    "install the package slangpy (pip install slangpy), or set VKML_SLANG_LIBRARY to the path of "
-    "libslang-compiler; device 'cpu' needs none"
+    "pip install 'vkml[compiler]' brings one, or set VKML_SLANG_LIBRARY to the path of libslang-compiler; "
+    "device 'cpu' needs none"
 )
 _CACHE_FORMAT = "spirv-4"
 
