@@ -17,7 +17,7 @@ help:
 	@echo "make clean   remove what the other targets made"
 
 demo:
-	@tools/environment.sh image
+	@tools/environment.sh image,compiler
 	@$(PYTHON_IN_VENV) examples/digits/classify.py examples/digits/*.png
 
 test:

@@ -34,7 +34,7 @@ HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 NARROW = tuple(code for name, code in TensorProto.DataType.items() if name in (
     "INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT6E2M3", "FLOAT6E3M2"))  # fmt: skip
 """Types of less than a byte."""
-WEIGHTS = {
+WEIGHTS: dict[int, float] = {
     FLOAT: 12.0,
     DOUBLE: 3.0,
     FLOAT16: 3.0,

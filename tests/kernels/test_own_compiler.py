@@ -13,6 +13,7 @@ from tests.kernels.test_compiler import ARITHMETIC
 from tests.patience import patience
 from vkml.errors import CompileError, InvalidSetting
 from vkml.kernels import compiling
+from vkml.kernels.compiler import NoCompiler
 from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.slang import Unsupported
 from vkml.kernels.slang import compile_kernel as compile_own
@@ -275,6 +276,24 @@ def test_slang_compiles_what_is_not_known(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("VKML_KERNEL_COMPILER", "gcc")
     with pytest.raises(InvalidSetting, match="'gcc'"):
         compile_kernel(UNKNOWN)
+
+
+def test_hardware_gets_what_slang_compiles_where_there_is_slang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    source = FRAME.format("", "push.y[i] = 1;")
+    monkeypatch.setattr(compiling, "compile_slang", lambda *_: b"of Slang")
+    assert compile_kernel(source, is_for_hardware=True) == b"of Slang"
+
+    def missing(*_: object) -> bytes:
+        raise NoCompiler("there is no Slang compiler")
+
+    monkeypatch.setattr(compiling, "compile_slang", missing)
+    assert compile_kernel(source, is_for_hardware=True) == compile_kernel(source) != b"of Slang"
+    monkeypatch.setenv("VKML_KERNEL_COMPILER", "slang")
+    with pytest.raises(NoCompiler):
+        compile_kernel(source, is_for_hardware=True)
 
 
 def test_what_another_version_made_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ def compile_kernels(
     """
 
     def make(kernel: KernelSpec) -> Pipeline:
-        code = compile_kernel(kernel.source, kernel.label, sessions)
+        is_for_hardware = not device.info.is_software
+        code = compile_kernel(kernel.source, kernel.label, sessions, is_for_hardware=is_for_hardware)
         return device.pipeline(
             code,
             constants=[value & 0xFFFFFFFF for value in kernel.constants],

@@ -44,6 +44,10 @@ _ADVICE = (
 _CACHE_FORMAT = "spirv-4"
 
 
+class NoCompiler(CompileError):
+    """There is no Slang compiler."""
+
+
 def compile_slang(source: str, label: str = "kernel", sessions: int = 1) -> bytes:
     """SPIR-V of the entry point ``main`` of a Slang source, from the disk cache where it was compiled before.
 
@@ -138,7 +142,7 @@ def open_library() -> Library:
     """The Slang compiler's library, of which the process loads one.
 
     Raises:
-        CompileError: there is none; the message says what was tried.
+        NoCompiler: there is none; the message says what was tried.
     """
     global _library
     with _changed:
@@ -156,7 +160,7 @@ def _load() -> Library:
         except CompileError as error:
             problems.append(str(error))
     tried = "; ".join(problems)
-    raise CompileError(f"there is no Slang compiler to compile a kernel with ({tried}): {_ADVICE}")
+    raise NoCompiler(f"there is no Slang compiler to compile a kernel with ({tried}): {_ADVICE}")
 
 
 def _candidates() -> Iterator[Path]:

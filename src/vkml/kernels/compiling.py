@@ -9,23 +9,27 @@ from importlib import resources
 
 from vkml.errors import CompileError, InvalidSetting
 from vkml.kernels import slang
-from vkml.kernels.compiler import compile_slang, kept
+from vkml.kernels.compiler import NoCompiler, compile_slang, kept
 from vkml.vulkan.spirv import keep_arithmetic, require_functions_of_doubles
 
 _VARIABLE = "VKML_KERNEL_COMPILER"
 _OWN, _SLANG = "vkml", "slang"
 
 
-def compile_kernel(source: str, label: str = "kernel", sessions: int = 1) -> bytes:
+def compile_kernel(
+    source: str, label: str = "kernel", sessions: int = 1, *, is_for_hardware: bool = False
+) -> bytes:
     """SPIR-V of a kernel, from the disk cache where it was compiled before.
 
     vkml's own compiler makes it, in milliseconds, and Slang's where that one does not know something of the
-    source. The environment variable VKML_KERNEL_COMPILER, ``vkml`` or ``slang``, allows only one of the two.
+    source; for hardware the other way round where there is a Slang compiler, until what both make has been
+    measured there. The environment variable VKML_KERNEL_COMPILER, ``vkml`` or ``slang``, allows only one.
 
     Args:
         source: complete.
         label: for messages.
         sessions: how many threads may use Slang's compiler at once.
+        is_for_hardware: whether the device is a GPU, not a program that stands for one.
 
     Raises:
         CompileError: neither takes the source, or there is no Slang compiler.
@@ -35,6 +39,11 @@ def compile_kernel(source: str, label: str = "kernel", sessions: int = 1) -> byt
         raise InvalidSetting(f"{_VARIABLE} is {wanted!r}: it may be {_OWN} or {_SLANG}, or not set")
     if wanted == _SLANG:
         return compile_slang(source, label, sessions)
+    if is_for_hardware and not wanted:
+        try:
+            return compile_slang(source, label, sessions)
+        except NoCompiler:
+            pass
 
     def make() -> bytes:
         module = slang.compile_kernel(source)
