@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.expected import Outcome, expectation_of, expectations, outcome_of
+from tests.conformance.expected import (
+    Outcome,
+    expectation_of,
+    expectations,
+    known_fallbacks,
+    outcome_of,
+    unexpected_fallbacks,
+)
 from tests.conformance.judge import judge
 from tests.conformance.sample import sample
 from tests.conformance.suite import suite
@@ -30,6 +37,7 @@ def test_case(device: str, kind: str, case_name: str) -> None:
     verdict = judge(case, device)
     outcome = outcome_of(verdict, expectation_of(case, kind, expectations()))
     assert outcome.is_good, f"{outcome.value}: {verdict.failure}"
+    assert not unexpected_fallbacks(case, verdict, kind, known_fallbacks())
 
 
 def test_there_is_a_case_of_each_operator_that_is_supported() -> None:

@@ -57,6 +57,10 @@ class Operand(Protocol):
         """Part of the elements, so many along each axis."""
         ...
 
+    def seen_as(self: Self, dtype: DType) -> Self:
+        """The same bits as elements of another type that has as many."""
+        ...
+
 
 V = TypeVar("V", bound=Operand)
 """What a back end calls its views; to operators all are alike."""

@@ -135,6 +135,10 @@ class View:
         strides = tuple(s * step for s, step in zip(self.strides, steps, strict=True))
         return View(self.buffer, self.dtype, tuple(shape), strides, offset)
 
+    def seen_as(self, dtype: DType) -> View:
+        """The same bits as elements of another type that has as many."""
+        return replace(self, dtype=dtype)
+
     def reshape(self, shape: Sequence[int]) -> View | None:
         """The same elements in another shape, or None where strides cannot say it."""
         shape = tuple(shape)

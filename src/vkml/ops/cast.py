@@ -231,6 +231,9 @@ class BitCast(Operator):
         x, target = present(inputs, 0), self._target(node)
         return [from_bytes(to_bytes(x, dtypes.from_numpy(x.dtype)), target, x.shape)]
 
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        return [given(inputs, 0).seen_as(self._target(node))]
+
     def vjp(
         self,
         build: Emitter[T],

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOATS, INT8, INT32, UINT8
-from vkml.ir.gradients import Emitter, T
+from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT8, INT32, INT64, UINT8
+from vkml.ir.gradients import Emitter, T, converted, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
@@ -327,3 +327,38 @@ class ConvInteger(Operator):
             group=geometry.group,
             fill=node.attributes["fill"],
         )
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, weight = present(inputs, 0), present(inputs, 1)
+        made = integer_conv_steps(build, node, x, weight, optional(inputs, 2), optional(inputs, 3))
+        return None if made is None else [made]
+
+
+_EXACT_IN_FLOAT32 = 2**24
+
+
+def integer_conv_steps(
+    build: Emitter[T], node: Node, x: T, weight: T, x_zero: T | None, w_zero: T | None
+) -> T | None:
+    """A convolution of 8-bit integers less their zero points, in int32, by one of floats that are exact.
+
+    None where padding is no zero.
+    """
+    if node.attributes.get("fill"):
+        return None
+    dims = build.type_of(weight).dims
+    # The greatest sum of products decides; float64's numbers hold any.
+    wide = FLOAT32 if math.prod(dims[1:]) * 255 * 255 < _EXACT_IN_FLOAT32 else FLOAT64
+
+    def counted(x: T, zero: T | None, shape: Sequence[int]) -> T:
+        steps = converted(build, x, wide)
+        if zero is None:
+            return steps
+        return build.apply("Sub", steps, reshaped(build, converted(build, zero, wide), shape))
+
+    ones = [1] * (len(dims) - 1)
+    of_weight = [] if w_zero is None else [build.type_of(w_zero).elements, *ones]
+    attributes = {key: node.attributes[key] for key in Conv.attributes}
+    made = build.apply("Conv", counted(x, x_zero, []), counted(weight, w_zero, of_weight), **attributes)
+    # Sums wrap as int32 does.
+    return converted(build, converted(build, made, INT64) if wide == FLOAT64 else made, INT32)

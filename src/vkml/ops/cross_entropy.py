@@ -134,6 +134,14 @@ class SoftmaxCrossEntropyLoss(_ClassLoss):
         made = [np.asarray(losses).astype(scores.dtype), logs.astype(scores.dtype, copy=False)]
         return made[: len(node.outputs)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        scores, labels, weights = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+        dtype = build.type_of(scores).dtype
+        logs = build.apply("LogSoftmax", widened(build, scores), axis=1)
+        weights = None if weights is None else widened(build, weights)
+        loss = build.apply("NegativeLogLikelihoodLoss", logs, labels, weights, **node.attributes)
+        return [converted(build, loss, dtype), converted(build, logs, dtype)][: len(node.outputs)]
+
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         if any(view is not None for view in inputs[2:]) or any(node.outputs[1:]):
             raise CannotLower("a weighted loss, or one that gives probabilities, has no kernel")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir.dtypes import FLOAT32, INT64, STRING
+from vkml.ir.dtypes import FLOAT32, FLOAT64, INT64, STRING
+from vkml.ir.gradients import Emitter, T, converted, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOATS, INTS, MANY, OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -37,6 +39,11 @@ def _for_each_feature(node: Node, name: str, width: Any, dtype: Any) -> Array:
     return found
 
 
+def _floats(build: Emitter[T], x: T) -> T:
+    """Features as the floats that `as_floats` makes of them."""
+    return x if build.type_of(x).dtype == FLOAT64 else converted(build, x, FLOAT32)
+
+
 @operator()
 class ArrayFeatureExtractor(Operator):
     """Elements at indices along the last axis; a list is taken for one row."""
@@ -62,6 +69,17 @@ class ArrayFeatureExtractor(Operator):
             raise IndexOutOfRange(f"{node.label}: index {wrong} is outside of {width} features")
         return [np.take(x if x.ndim > 1 else x.reshape(1, -1), indices, axis=-1)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, indices = present(inputs, 0), reshaped(build, present(inputs, 1), [-1])
+        type_ = build.type_of(x)
+        if type_.dtype == STRING:
+            return None
+        # Counted from the end there is no feature: an index below 0 is one behind the last.
+        beyond = build.constant(type_.dims[-1], INT64)
+        is_below = build.apply("Less", indices, build.constant(0, INT64))
+        rows = x if len(type_.dims) > 1 else reshaped(build, x, [1, *type_.dims])
+        return [build.apply("Gather", rows, build.apply("Where", is_below, beyond, indices), axis=-1)]
+
 
 @operator()
 class Binarizer(_OfFeatures):
@@ -77,6 +95,15 @@ class Binarizer(_OfFeatures):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x = present(inputs, 0)
         return [(x > node.attributes["threshold"]).astype(x.dtype)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = present(inputs, 0)
+        dtype, threshold = build.type_of(x).dtype, node.attributes["threshold"]
+        # An integer is above a number where it is above its floor.
+        bound = threshold if dtype.is_float else math.floor(min(max(threshold, -(2.0**31)), 2.0**31 - 1))
+        if dtype.is_integer and bound != math.floor(threshold):
+            return None
+        return [converted(build, build.apply("Greater", x, build.constant(bound, dtype)), dtype)]
 
 
 @operator()
@@ -99,6 +126,15 @@ class Scaler(_OfFeatures):
         )
         with np.errstate(all="ignore"):
             return [((x - offset) * scale).astype(np.float32, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = _floats(build, present(inputs, 0))
+        type_ = build.type_of(x)
+        offset, scale = (
+            build.constant(_for_each_feature(node, name, type_.dims[-1], np.float32), type_.dtype)
+            for name in ("offset", "scale")
+        )
+        return [converted(build, build.apply("Mul", build.apply("Sub", x, offset), scale), FLOAT32)]
 
 
 @operator()
@@ -132,6 +168,18 @@ class Normalizer(_OfFeatures):
             made = np.where(divisor == 0, x, x / divisor)
         return [made.astype(np.float32, copy=False)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = _floats(build, present(inputs, 0))
+        type_ = build.type_of(x)
+        if type_.elements == 0:
+            return None
+        op = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[node.attributes["norm"]]
+        divisor = build.apply(op, x, build.constant([-1], INT64), keepdims=1)
+        is_nothing = build.apply("Equal", divisor, build.constant(0, type_.dtype))
+        return [
+            converted(build, build.apply("Where", is_nothing, x, build.apply("Div", x, divisor)), FLOAT32)
+        ]
+
 
 @operator()
 class Imputer(_OfFeatures):
@@ -159,6 +207,17 @@ class Imputer(_OfFeatures):
         old = node.attributes["replaced_value_float" if x.dtype.kind == "f" else "replaced_value_int64"]
         is_old = np.isnan(x) if old != old else x == old
         return [np.where(is_old, self._new(node, x.shape[-1], x.dtype), x)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = present(inputs, 0)
+        type_ = build.type_of(x)
+        old = node.attributes["replaced_value_float" if type_.dtype.is_float else "replaced_value_int64"]
+        if old != old:
+            is_old = build.apply("IsNaN", x)
+        else:
+            is_old = build.apply("Equal", x, build.constant(old, type_.dtype))
+        new = build.constant(self._new(node, type_.dims[-1], type_.dtype.storage), type_.dtype)
+        return [build.apply("Where", is_old, new, x)]
 
 
 @operator()

@@ -20,7 +20,7 @@ from vkml.ir.dtypes import (
     UINT64,
     DType,
 )
-from vkml.ir.gradients import Emitter, T
+from vkml.ir.gradients import Emitter, T, converted, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, all_given, given
 from vkml.ir.operator import INT, Array, Operator, operator
@@ -354,3 +354,21 @@ class MatMulInteger(Operator):
             raise CannotLower("zero points of products of bytes have no kernel, but where B is constant")
         a, b = given(inputs, 0), given(inputs, 1)
         return _lowered(build, matmul_geometry(node, a.shape, b.shape), a, b, build.byte_matmul)
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        a, b = present(inputs, 0), present(inputs, 1)
+        zeros = [optional(inputs, 2), optional(inputs, 3)]
+        return [integer_product_steps(build, node, a, b, *zeros)]
+
+
+def integer_product_steps(build: Emitter[T], node: Node, a: T, b: T, zero_a: T | None, zero_b: T | None) -> T:
+    """The product of matrices of 8-bit integers less their zero points, in int32, by a product of int32."""
+
+    def counted(x: T, zero: T | None, inner: int) -> T:
+        wide = converted(build, x, INT32)
+        if zero is None:
+            return wide
+        shape = zero_along(node, build.type_of(zero).dims, build.type_of(x).dims, inner, "it")
+        return build.apply("Sub", wide, reshaped(build, converted(build, zero, INT32), shape))
+
+    return build.apply("MatMul", counted(a, zero_a, -1), counted(b, zero_b, -2))

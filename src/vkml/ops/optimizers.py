@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vkml.errors import InvalidGraph
+from vkml.ir import scalar
 from vkml.ir.dtypes import FLOAT32, FLOAT64, INT64
+from vkml.ir.gradients import Emitter, T, converted, expression, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, MANY, REQUIRED, STRING, Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import present, require_dtype, required
 
@@ -59,6 +63,29 @@ class _Step(Operator):
                 made.append(self.step(node, rate, number, x, decay * x + gradient, states))
         return [np.asarray(each[kind]) for kind in range(1 + self.states) for each in made]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        rate, number, *values = (present(inputs, at) for at in range(len(inputs)))
+        count = len(values) // (2 + self.states)
+        made: list[list[T]] = []
+        for at in range(count):
+            x, *others = values[at::count]
+            dtype = build.type_of(x).dtype
+            numbers = [converted(build, reshaped(build, each, []), dtype) for each in (rate, number)]
+            given = [*numbers, x, *others]
+            of_rate, of_number, of_x, gradient, *states = (
+                scalar.argument(place, dtype) for place in range(len(given))
+            )
+            gradient = node.attributes["norm_coefficient"] * of_x + gradient
+            forms = self.forms(node, of_rate, of_number, of_x, gradient, states)
+            made.append([expression(build, form, given, dtype) for form in forms])
+        return [each[kind] for kind in range(1 + self.states) for each in made][: len(node.outputs)]
+
+    def forms(
+        self, node: Node, rate: Scalar, number: Scalar, x: Scalar, gradient: Scalar, states: Sequence[Scalar]
+    ) -> list[Scalar]:
+        """As `step`, of elements."""
+        raise NotImplementedError(self.name)
+
     def step(
         self, node: Node, rate: float, number: int, x: Array, gradient: Array, states: Sequence[Array]
     ) -> list[Any]:
@@ -92,6 +119,14 @@ class Adagrad(_Step):
             squares,
         ]
 
+    def forms(
+        self, node: Node, rate: Scalar, number: Scalar, x: Scalar, gradient: Scalar, states: Sequence[Scalar]
+    ) -> list[Scalar]:
+        squares = states[0] + gradient * gradient
+        slowed = rate / (1 + number * node.attributes["decay_factor"])
+        root = scalar.unary("sqrt", squares)
+        return [x - slowed * gradient / (root + node.attributes["epsilon"]), squares]
+
 
 @operator()
 class Adam(_Step):
@@ -118,6 +153,25 @@ class Adam(_Step):
         made = x - kind(rate) * mean / (np.sqrt(square) + kind(given["epsilon"]))
         return [kind(1 - given["norm_coefficient_post"]) * made, mean, square]
 
+    def forms(
+        self, node: Node, rate: Scalar, number: Scalar, x: Scalar, gradient: Scalar, states: Sequence[Scalar]
+    ) -> list[Scalar]:
+        given = node.attributes
+        alpha, beta = given["alpha"], given["beta"]
+        mean = alpha * states[0] + (1 - alpha) * gradient
+        square = beta * states[1] + (1 - beta) * gradient * gradient
+        corrected = rate * scalar.unary("sqrt", _less_power(beta, number)) / _less_power(alpha, number)
+        rate = scalar.where(number > 0, corrected, rate)
+        made = x - rate * mean / (scalar.unary("sqrt", square) + given["epsilon"])
+        return [(1 - given["norm_coefficient_post"]) * made, mean, square]
+
+
+def _less_power(base: float, exponent: Scalar) -> Scalar:
+    """1 - base ** exponent, which for a base near 1 a difference would round."""
+    if base <= 0:
+        return 1 - scalar.power(scalar.constant(base, exponent.dtype), exponent)
+    return -scalar.unary("expm1", exponent * math.log(base))
+
 
 @operator()
 class Momentum(_Step):
@@ -140,3 +194,12 @@ class Momentum(_Step):
         momentum = alpha * states[0] + beta * gradient
         direction = gradient + alpha * momentum if given["mode"] == "nesterov" else momentum
         return [x - kind(rate) * direction, momentum]
+
+    def forms(
+        self, node: Node, rate: Scalar, number: Scalar, x: Scalar, gradient: Scalar, states: Sequence[Scalar]
+    ) -> list[Scalar]:
+        given = node.attributes
+        alpha = given["alpha"]
+        momentum = alpha * states[0] + scalar.where(number > 0, given["beta"] * gradient, gradient)
+        direction = gradient + alpha * momentum if given["mode"] == "nesterov" else momentum
+        return [x - rate * direction, momentum]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 import numpy as np
 
-from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir import dtypes
+from vkml.errors import InvalidGraph, NotDifferentiable, ShapeError
+from vkml.ir import dtypes, scalar
 from vkml.ir.dtypes import (
     BFLOAT16,
     FLOAT4E2M1,
@@ -28,13 +28,26 @@ from vkml.ir.dtypes import (
     DType,
     integer_bounds,
 )
-from vkml.ir.gradients import Emitter, T, converted, expanded, padded, reshaped, sum_to, summed
+from vkml.ir.gradients import (
+    Emitter,
+    T,
+    converted,
+    expanded,
+    expression,
+    padded,
+    reshaped,
+    sliced,
+    sum_to,
+    summed,
+)
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import normalise_axis, optional, present, require_dtype, required
 from vkml.ops.limits import check_size
 from vkml.ops.number_formats import SATURATING, limited
+from vkml.ops.quantization_forms import dequantized_form, quantized_form
 
 REAL = (FLOAT16, BFLOAT16, FLOAT32)
 """What is quantised, and what scales are of."""
@@ -182,6 +195,28 @@ class QuantizeLinear(Operator):
         saturate = bool(node.attributes["saturate"])
         return [quantized(quotient.astype(np.float32), zeros, target, saturate=saturate)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, scale = (build.type_of(present(inputs, at)).dtype for at in (0, 1))
+        zero: T | None = optional(inputs, 2)
+        target = self.target(node, None if zero is None else build.type_of(zero).dtype)
+        precision, saturate = self.precision(node, x, scale), bool(node.attributes["saturate"])
+
+        def form(x: Scalar, scale: Scalar, zero: Scalar | None = None) -> Scalar:
+            return quantized_form(x, scale, zero, target, precision=precision, saturate=saturate)
+
+        return [_by_elements(build, node, inputs, form, target)]
+
+    def vjp(
+        self,
+        build: Emitter[T],
+        node: Node,
+        inputs: Sequence[T | None],
+        outputs: Sequence[T],
+        cotangents: Sequence[T | None],
+        needed: Sequence[bool],
+    ) -> Sequence[T | None]:
+        raise NotDifferentiable("what is quantised changes in steps")
+
 
 @operator()
 class DequantizeLinear(Operator):
@@ -214,6 +249,14 @@ class DequantizeLinear(Operator):
         zeros = None if zero is None else spread(node, zero, x.shape)
         return [dequantized(x, spread(node, scale, x.shape), zeros, target)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        target = self.target(node, build.type_of(present(inputs, 1)).dtype)
+
+        def form(x: Scalar, scale: Scalar, zero: Scalar | None = None) -> Scalar:
+            return dequantized_form(x, scale, zero, target)
+
+        return [_by_elements(build, node, inputs, form, target)]
+
     def vjp(
         self,
         build: Emitter[T],
@@ -238,6 +281,37 @@ class DequantizeLinear(Operator):
             by_element = build.apply("Mul", cotangent, steps)
             by_scale = converted(build, _gathered(build, node, by_element, of_scale.dims), of_scale.dtype)
         return [by_x, by_scale, None][: len(inputs)]
+
+
+def _by_elements(
+    build: Emitter[T], node: Node, inputs: Sequence[T | None], form: Callable[..., Scalar], target: DType
+) -> T:
+    """A form of an element, its scale and its zero point, if there is one, applied to all elements."""
+    x, *shared = [value for value in inputs if value is not None]
+    dims, scale = build.type_of(x).dims, build.type_of(shared[0]).dims
+    if granularity(node, dims, scale) != Granularity.BLOCK:
+        values = [x, *(reshaped(build, each, aligned_shape(node, dims, scale)) for each in shared)]
+    else:
+        axis, block = normalise_axis(node, node.attributes["axis"], len(dims)), node.attributes["block_size"]
+        whole = scale[axis] * block
+        if whole != dims[axis]:  # the last block is not full
+            x = padded(
+                build,
+                x,
+                [0] * len(dims),
+                [whole - dims[axis] if at == axis else 0 for at in range(len(dims))],
+            )
+
+        def split(size: int) -> list[int]:
+            return [*dims[:axis], scale[axis], size, *dims[axis + 1 :]]
+
+        values = [reshaped(build, x, split(block)), *(reshaped(build, each, split(1)) for each in shared)]
+    elements = [scalar.argument(at, build.type_of(each).dtype) for at, each in enumerate(values)]
+    made = expression(build, form(*elements), values, target)
+    if build.type_of(made).dims != dims:
+        made = reshaped(build, made, [whole if at == axis else size for at, size in enumerate(dims)])
+        made = sliced(build, made, axis, 0, dims[axis])
+    return made
 
 
 def _gathered(build: Emitter[T], node: Node, x: T, scale: Sequence[int]) -> T:

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import InvalidGraph, ShapeError
-from vkml.ir import dtypes
+from vkml.ir import dtypes, scalar
 from vkml.ir.dtypes import BFLOAT16, FLOAT8S, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
+from vkml.ir.gradients import Emitter, T, converted, expression, reshaped
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import optional, present, require_dtype, required
-from vkml.ops.conv import Conv, check_bias, conv_geometry, convolve
+from vkml.ops.conv import Conv, check_bias, conv_geometry, convolve, integer_conv_steps
 from vkml.ops.limits import check_size
-from vkml.ops.matmul import integer_product, matmul_geometry, zero_along
+from vkml.ops.matmul import integer_product, integer_product_steps, matmul_geometry, zero_along
 from vkml.ops.quantization import quantized
+from vkml.ops.quantization_forms import quantized_form
 from vkml.ops.windows import WINDOW_ATTRIBUTES
 
 _BYTES = (INT8, UINT8)
@@ -58,6 +60,21 @@ def _scaled(sums: Array, scales: Array, inputs: Sequence[Array | None]) -> Array
         factor = scales / y_scale.astype(np.float32).reshape(())
         scaled = sums.astype(np.float32) * factor
     return quantized(scaled, y_zero.reshape(()), dtypes.from_numpy(y_zero.dtype))
+
+
+def _scaled_steps(build: Emitter[T], sums: T, scales: T, inputs: Sequence[T | None]) -> T:
+    """`_scaled` in operators; `scales` broadcast with the sums."""
+    y_scale, y_zero = present(inputs, 6), present(inputs, 7)
+    target = build.type_of(y_zero).dtype
+    of_result = reshaped(build, converted(build, y_scale, FLOAT32), [])
+    values = [
+        converted(build, sums, FLOAT32),
+        build.apply("Div", scales, of_result),
+        reshaped(build, y_zero, []),
+    ]
+    x, factor, zero = (scalar.argument(at, build.type_of(each).dtype) for at, each in enumerate(values))
+    one = scalar.constant(1, FLOAT32)
+    return expression(build, quantized_form(x * factor, one, zero, target), values, target)
 
 
 @operator()
@@ -114,6 +131,34 @@ class QLinearMatMul(Operator):
         scales = aligned(1).astype(np.float32) * aligned(4).astype(np.float32)
         return [_scaled(sums, scales, inputs).reshape(geometry.output)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        a, b = present(inputs, 0), present(inputs, 3)
+        dims = {0: build.type_of(a).dims, 3: build.type_of(b).dims}
+
+        def aligned(at: int) -> T:
+            """A scale or a zero point, as it broadcasts with its operand, or with the product."""
+            first, inner = (0, -1) if at < 3 else (3, -2)
+            found = present(inputs, at)
+            shape = zero_along(node, build.type_of(found).dims, dims[first], inner, "it")
+            return reshaped(build, converted(build, found, FLOAT32), shape)
+
+        if build.type_of(a).dtype.is_integer:
+            sums = integer_product_steps(build, node, a, b, inputs[2], inputs[5])
+        else:
+            left, right = (
+                build.apply("Sub", converted(build, x, FLOAT32), aligned(at)) for x, at in ((a, 2), (b, 5))
+            )
+            sums = build.apply("MatMul", left, right)
+        output = build.type_of(sums).dims
+        # A vector is a matrix of one row or column while scales have that shape.
+        matrix = (
+            *output[: len(output) - (len(dims[0]) > 1) - (len(dims[3]) > 1)],
+            dims[0][-2] if len(dims[0]) > 1 else 1,
+            dims[3][-1] if len(dims[3]) > 1 else 1,
+        )
+        scales = build.apply("Mul", aligned(1), aligned(4))
+        return [reshaped(build, _scaled_steps(build, reshaped(build, sums, matrix), scales, inputs), output)]
+
 
 @operator()
 class QLinearConv(Operator):
@@ -161,3 +206,15 @@ class QLinearConv(Operator):
         x_scale, w_scale = (present(inputs, at).astype(np.float32) for at in (1, 4))
         scales = x_scale.reshape(()) * w_scale.reshape(-1, *trailing)
         return [_scaled(sums.astype(np.int64).astype(np.int32), scales, inputs)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x, weight, bias = present(inputs, 0), present(inputs, 3), optional(inputs, 8)
+        sums = integer_conv_steps(build, node, x, weight, inputs[2], inputs[5])
+        if sums is None:
+            return None
+        ones = [1] * (len(build.type_of(weight).dims) - 2)
+        if bias is not None:
+            sums = build.apply("Add", sums, reshaped(build, bias, [-1, *ones]))
+        of_x, of_weight = (converted(build, present(inputs, at), FLOAT32) for at in (1, 4))
+        scales = build.apply("Mul", reshaped(build, of_x, []), reshaped(build, of_weight, [-1, *ones]))
+        return [_scaled_steps(build, sums, scales, inputs)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from vkml.ir import Graph, Node, scalar
-from vkml.ir.dtypes import FLOAT16, FLOAT32, INT8, INT16, INT32, INT64, UINT8, UINT16, DType, integer_bounds
+from vkml.ir.dtypes import FLOAT16, FLOAT32, INT8, INT16, INT32, INT64, UINT8, UINT16, DType
 from vkml.ir.scalar import Scalar
 from vkml.ops.quantization import Granularity, aligned_shape, granularity
+from vkml.ops.quantization_forms import dequantized_form, quantized_form
 from vkml.passes.rewriting import Rewriting
 
 _STEPS = (INT8, UINT8, INT16, UINT16)
@@ -16,7 +17,7 @@ _STEPS = (INT8, UINT8, INT16, UINT16)
 def state_quantization(graph: Graph) -> Graph:
     """The graph, specialised, with expressions in the place of what quantises and dequantises.
 
-    Blocks, bfloat16 and numbers of less than 8 bits stay what they are.
+    Blocks, bfloat16, float8 and numbers of less than 8 bits stay what they are: devices have their steps.
     """
     if not any(node.op in (*_FORMS, "DynamicQuantizeLinear") and not node.domain for node in graph.nodes):
         return graph
@@ -88,22 +89,12 @@ def _fits(node: Node, graph: Graph) -> bool:
 
 def _quantized(arguments: list[Scalar], result: DType) -> Scalar:
     x, scale, *rest = arguments
-    zero = scalar.convert(rest[0], FLOAT32) if rest else 0.0
-    least, most = integer_bounds(result)
-    steps = scalar.unary("rint", x / scale) + zero
-    # So that NaN, which is not greater, becomes the least.
-    steps = scalar.where(steps > float(least), steps, float(least))
-    steps = scalar.where(steps < float(most), steps, float(most))
-    return scalar.convert(scalar.convert(steps, INT32), result)
+    return quantized_form(x, scale, rest[0] if rest else None, result)
 
 
 def _dequantized(arguments: list[Scalar], result: DType) -> Scalar:
     x, scale, *rest = arguments
-    steps = scalar.convert(x, INT32)
-    if rest:
-        steps = steps - scalar.convert(rest[0], INT32)
-    found = scalar.convert(steps, FLOAT32) * scale
-    return scalar.round_to_half(found) if result == FLOAT16 else found
+    return dequantized_form(x, scale, rest[0] if rest else None, result)
 
 
 _FORMS = {"QuantizeLinear": _quantized, "DequantizeLinear": _dequantized}
