@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +118,87 @@ def test_bench_reports_ordered_percentiles(command: Command, scale_model: Path, 
     assert "median" in command("bench", scale_model, "-d", "cpu", "--seconds", 0.01).out
 
 
+def test_bench_interrupted_prints_what_it_has(
+    command: Command, scale_model: Path, sum_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vkml.cli import bench
+
+    real = bench.timed_runs
+
+    def interrupt_at(stop: int) -> None:
+        calls = iter(range(1, stop + 1))
+
+        def interrupted(*arguments: Any) -> Any:
+            if next(calls) == stop:
+                raise KeyboardInterrupt
+            return real(*arguments)
+
+        monkeypatch.setattr(bench, "timed_runs", interrupted)
+
+    # A first run, warm-up, then timed ones: in those of the second model, in its first run, before any.
+    for stop, runs in ((2 + 4 + 2 + 3, [4, 2]), (2 + 4 + 1, [4]), (1, [])):
+        interrupt_at(stop)
+        done = command("bench", scale_model, sum_model, "-d", "cpu", "--repeat", 4, "--json")
+        assert done.code == 130 and not done.err
+        assert [each["runs"] for each in done.json] == runs if runs else not done.out
+    interrupt_at(5)
+    assert "median" in command("bench", scale_model, "-d", "cpu", "--repeat", 4).out
+
+
+def test_bench_says_how_far_it_is_where_somebody_watches(
+    command: Command, scale_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vkml.cli import bench
+
+    assert command("bench", scale_model, "-d", "cpu", "--repeat", 5).err == ""
+    monkeypatch.setattr(bench, "REDRAWN_SECONDS", 0.0)
+    monkeypatch.setattr("vkml.cli.terminal.PrintableStream.isatty", lambda _: True, raising=False)
+    done = command("bench", scale_model, "-d", "cpu", "--repeat", 5, "--json")
+    assert "scale on cpu: 3 of 5 runs (Ctrl-C" in done.err and done.err.endswith(" \r")
+    assert done.json[0]["runs"] == 5
+
+
+def test_completion_knows_commands_options_and_values(command: Command, tmp_path: Path) -> None:
+    script = command("completion", "bash").out
+    proposals = {"vkml ins": "inspect", "vkml run x.onnx --no-so": "--no-softmax", "vkml bench m -d c": "cpu"}
+    for line, wanted in proposals.items():
+        words = line.split()
+        asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _vkml; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(
+            ["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == wanted
+    assert "bashcompinit" in command("completion", "zsh").out
+    fish = command("completion", "fish").out
+    assert "complete -c vkml -n '__fish_seen_subcommand_from run' -l fit -x -a 'stretch crop pad'" in fish
+    done = command("completion", "tcsh")
+    assert done.code == 2 and "bash, zsh, fish" in done.err
+
+
+def test_help_is_a_word_too(command: Command) -> None:
+    assert command("help").out == command("--help").out
+    assert command("help", "run").out == command("run", "--help").out
+    assert max(map(len, command("help").out.splitlines())) <= 80
+    assert "...\n" not in command("help").out.partition("Commands")[2]
+
+
+@pytest.mark.parametrize("name", ["devices", "bench", "inspect", "profile"])
+def test_tables_fit_eighty_columns(
+    command: Command, scale_model: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("vkml.cli.output.PLAIN_WIDTH", 80)
+    words: dict[str, list[object]] = {
+        "devices": ["--all"],
+        "bench": [scale_model, "-d", "cpu", "--repeat", 3],
+        "inspect": [scale_model, "--plan"],
+        "profile": [scale_model, "-d", "cpu", "--no-files", "--no-ceiling", "--repeat", 1],
+    }
+    done = command(name, *words[name])
+    assert done.code == 0, done.err
+    # But for paths, which are whole.
+    assert max(len(line.rstrip()) for line in done.out.splitlines() if "scale.onnx" not in line) <= 80
+
+
 def test_doctor_passes_on_every_device(command: Command, device_name: str) -> None:
     done = command("doctor", "-d", device_name, "--json")
     failed = [result for result in done.json["results"] if result["status"] == doctor.FAIL]
@@ -131,6 +214,18 @@ def test_doctor_fails_where_an_answer_is_wrong(command: Command, monkeypatch: py
     assert done.code == 1
     assert "FAIL" in done.out and "values are wrong" in done.out
     assert "1 of 1 case FAILS" in done.out
+
+
+@pytest.mark.parametrize(("no_color", "is_coloured"), [("", True), ("1", False)])
+def test_colours_of_verdicts_are_left_out_where_they_are_not_wanted(
+    command: Command, monkeypatch: pytest.MonkeyPatch, no_color: str, is_coloured: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    done = command("doctor", "-d", "cpu", "-k", "softmax")
+    assert done.code == 0 and "PASS" in done.out
+    assert ("\x1b[32mPASS" in done.out, "\x1b[1;32mall" in done.out) == (is_coloured, is_coloured)
 
 
 def test_doctor_says_once_what_all_cases_lack(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "--debug" in words:
         words.remove("--debug")
         os.environ["VKML_DEBUG"] = "1"
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     with printable_streams():
         code = _flushed(_code_of(words))
     sys.exit(code)

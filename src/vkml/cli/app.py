@@ -12,7 +12,8 @@ from vkml.cli.guard import guarded
 app = typer.Typer(
     name="vkml",
     help="Runs and trains models on any GPU through Vulkan, and on the CPU.",
-    epilog="--debug (anywhere) or VKML_DEBUG=1 shows the traceback of an error.",
+    epilog="vkml help COMMAND shows a command's options, vkml completion SHELL completes them in bash, zsh "
+    "or fish. --debug (anywhere) or VKML_DEBUG=1 shows the traceback of an error.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -73,7 +74,7 @@ def run(
     model: ModelFile,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Values of inputs, as for --input.", show_default=False),
+        typer.Argument(metavar="FILE", help="Values of inputs, as for --input.", show_default=False),
     ] = None,
     inputs: Annotated[
         list[str] | None,
@@ -180,7 +181,7 @@ def inspect(
     dimensions: Dimensions = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show what a model holds and, with --plan, where each node would run."""
+    """Show what a model holds, and how it would run."""
     from vkml.cli.inspect import inspect_model
 
     return inspect_model(
@@ -201,7 +202,7 @@ def profile(
     model: ModelFile,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Values of inputs; others are random.", show_default=False),
+        typer.Argument(metavar="FILE", help="Values of inputs; others are random.", show_default=False),
     ] = None,
     device: DeviceName = "auto",
     precision: Precision = "high",
@@ -231,7 +232,7 @@ def profile(
     ] = True,
     as_json: AsJson = False,
 ) -> int:
-    """Show where the time of a model goes, step by step."""
+    """Show where a model's time goes."""
     from vkml.cli.profile import ProfileRequest, profile_model
 
     return profile_model(
@@ -333,7 +334,7 @@ def train(
         str | None, typer.Option(metavar="POLICY", help="highest, high, medium, bfloat16 or float16.")
     ] = None,
 ) -> int:
-    """Train a model on images or a table, and write it as ONNX."""
+    """Train a model on images or a table."""
     from vkml.cli.train import TrainRequest, train_model
 
     return train_model(
@@ -372,9 +373,21 @@ def doctor(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List the cases that pass, too.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Check the installation: each kernel's known answer on each device."""
+    """Check the installation and every kernel."""
     from vkml.cli.doctor import show_diagnosis
 
     return show_diagnosis(
         tuple(device or ()), match=match, everything=everything, verbose=verbose, as_json=as_json
     )
+
+
+@app.command()
+@guarded
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
+) -> int:
+    """Print a script that completes commands and options."""
+    from vkml.cli.completion import completion_script
+
+    print(completion_script(shell), end="")
+    return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cli.inputs import parse_dimensions, random_feed
-from vkml.cli.output import console, print_json, show_table, table
+from vkml.cli.output import console, print_json, show_lines
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
+from vkml.cli.terminal import PrintableStream, printable
+from vkml.engine.text_table import Column, text_table
 from vkml.ir.wording import counted, duration
 
 if TYPE_CHECKING:
@@ -23,6 +27,12 @@ Array = np.ndarray[Any, Any]
 
 WARM_UP_RUNS = 3
 MAX_RUNS = 10_000_000
+REDRAWN_SECONDS = 0.25
+COLUMNS = (
+    Column("model", is_cut=True),
+    Column("device"),
+    *(Column(name, is_right=True) for name in ("load", "first", "median", "p95", "p99", "least", "runs")),
+)
 
 
 @dataclass(frozen=True)
@@ -56,35 +66,96 @@ def bench_models(
     """Times each model on each device and prints one table; returns the exit code."""
     sizes = parse_dimensions(dimensions)
     timings: list[Timing] = []
-    for model in models:
-        for device in devices:
-            with opened_session(model, device=device, precision=precision) as opened:
-                session = opened.session
-                feed = random_feed(session.get_inputs(), sizes, seed)
-                _, first = timed_runs(session, feed, 1)
-                opened.progress.close()
-                timed_runs(session, feed, WARM_UP_RUNS)
-                runs = _timed(session, feed, repeat, seconds)
-                report = where_it_ran(session, feed)
-            timings.append(_timing(str(model), report, opened.load_seconds, first[0], runs))
+    is_interrupted = False
+    try:
+        for model in models:
+            for device in devices:
+                with opened_session(model, device=device, precision=precision) as opened:
+                    session = opened.session
+                    feed = random_feed(session.get_inputs(), sizes, seed)
+                    _, first = timed_runs(session, feed, 1)
+                    opened.progress.close()
+                    timed_runs(session, feed, WARM_UP_RUNS)
+                    report = where_it_ran(session, feed)
+                    with Counter(f"{model.stem} on {report.device}", repeat, seconds) as counter:
+                        runs, is_interrupted = _timed(session, feed, repeat, seconds, counter)
+                if runs:
+                    timings.append(_timing(str(model), report, opened.load_seconds, first[0], runs))
+                if is_interrupted:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if not timings:
+            raise
+        is_interrupted = True
     if as_json:
         print_json([asdict(timing) for timing in timings])
     else:
         _show(timings)
-    return 0
+    return 130 if is_interrupted else 0
 
 
 def _timed(
-    session: InferenceSession, feed: Mapping[str, Array], repeat: int | None, seconds: float
-) -> list[float]:
-    """Each run's seconds: `repeat` runs, or as many as fit in the time (at least 3)."""
-    if repeat is not None:
-        return timed_runs(session, feed, repeat)[1]
+    session: InferenceSession,
+    feed: Mapping[str, Array],
+    repeat: int | None,
+    seconds: float,
+    counter: Counter,
+) -> tuple[list[float], bool]:
+    """Each run's seconds: `repeat` runs, or as many as fit in the time (at least 3); whether Ctrl-C came."""
     taken: list[float] = []
     until = time.perf_counter() + seconds
-    while len(taken) < 3 or (time.perf_counter() < until and len(taken) < MAX_RUNS):
-        taken += timed_runs(session, feed, 1)[1]
-    return taken
+    most = MAX_RUNS if repeat is None else repeat
+    try:
+        while len(taken) < most and (repeat is not None or len(taken) < 3 or time.perf_counter() < until):
+            taken += timed_runs(session, feed, 1)[1]
+            counter.show(len(taken))
+    except KeyboardInterrupt:
+        return taken, True
+    return taken, False
+
+
+class Counter:
+    """A line on the standard error that says how far timing is, where somebody watches.
+
+    It is drawn between runs, by no thread that would take part in what is timed.
+
+    Args:
+        what: is timed.
+        runs: there are to be; None: as many as fit.
+        seconds: that it takes, then.
+    """
+
+    def __init__(self, what: str, runs: int | None, seconds: float) -> None:
+        self._what, self._runs, self._seconds = what, runs, seconds
+        self._is_watched = sys.stderr.isatty()
+        self._started = self._drawn = time.perf_counter()
+        self._width = 0
+
+    def show(self, count: int) -> None:
+        """Draws it anew, a few times a second."""
+        now = time.perf_counter()
+        if not self._is_watched or now - self._drawn < REDRAWN_SECONDS:
+            return
+        self._drawn = now
+        if self._runs is None:
+            text = f"{self._what}: {counted(count, 'run')}, {now - self._started:.0f} of {self._seconds:g} s"
+        else:
+            text = f"{self._what}: {count} of {counted(self._runs, 'run')}"
+        self._draw(f"{text} (Ctrl-C shows what there is)")
+
+    def _draw(self, text: str) -> None:
+        text = printable(text)[: shutil.get_terminal_size().columns - 1]
+        stream = sys.stderr.unescaped if isinstance(sys.stderr, PrintableStream) else sys.stderr
+        stream.write(f"\r{text.ljust(self._width)}\r")
+        stream.flush()
+        self._width = len(text)
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._width:
+            self._draw("")
 
 
 def _timing(model: str, report: PlanReport, load: float, first: float, runs: Sequence[float]) -> Timing:
@@ -104,17 +175,13 @@ def _timing(model: str, report: PlanReport, load: float, first: float, runs: Seq
 
 
 def _show(timings: Sequence[Timing]) -> None:
-    numbers = ("load", "first run", "median", "p95", "p99", "least", "runs")
-    rows = table("model", "device", *numbers, right=numbers)
+    rows = []
     for each in timings:
         times = (each.load, each.first, each.median, each.p95, each.p99, each.least)
-        rows.add_row(Path(each.model).stem, each.device, *(duration(time) for time in times), str(each.runs))
+        rows.append((Path(each.model).stem, each.device, *map(duration, times), str(each.runs)))
     out = console()
-    show_table(out, rows)
+    show_lines(out, text_table(COLUMNS, rows, out.width))
     for each in timings:
         if each.nodes_on_cpu:
-            where = f"{Path(each.model).stem} on {each.device}"
-            out.print(
-                f"{where}: {counted(each.nodes_on_cpu, 'node')} on the CPU (see vkml inspect --plan)",
-                markup=False,
-            )
+            where, nodes = f"{Path(each.model).stem} on {each.device}", counted(each.nodes_on_cpu, "node")
+            out.print(f"{where}: {nodes} on the CPU (see vkml inspect --plan)", markup=False)

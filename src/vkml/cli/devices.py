@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkml.cli.output import console, print_json, show_table, table
+from vkml.cli.output import console, print_json, show_lines
+from vkml.engine.text_table import Column, text_table
 from vkml.ir.wording import size
 
 NOTABLE = (
@@ -23,6 +24,15 @@ NOTABLE = (
 """Capabilities that are listed: those that decide which kernels a model gets."""
 
 
+COLUMNS = (
+    Column("name"),
+    Column("title", is_cut=True),
+    Column("type"),
+    Column("Vulkan"),
+    Column("memory", is_right=True),
+)
+
+
 def show_devices(*, everything: bool, as_json: bool) -> int:
     """Prints the devices; returns the exit code."""
     import vkml
@@ -31,19 +41,15 @@ def show_devices(*, everything: bool, as_json: bool) -> int:
     if as_json:
         print_json(found)
         return 0
-    rows = table("name", "title", "type", "driver", "Vulkan", "memory", "capabilities", right=("memory",))
+    rows, notes = [], []
     for device in found:
-        rows.add_row(
-            device["name"],
-            device["title"],
-            f"{device['type']} (software)" if device["is_software"] else device["type"],
-            device["driver"],
-            device["api_version"] or "",
-            size(device["memory_bytes"]),
-            ", ".join(device["capabilities"]),
-        )
+        kind = f"{device['type']} (software)" if device["is_software"] else device["type"]
+        memory = size(device["memory_bytes"])
+        rows.append((device["name"], device["title"], kind, device["api_version"], memory))
+        more = (device["driver"], ", ".join(device["capabilities"]).replace("_", " "))
+        notes.append("; ".join(each for each in more if each))
     out = console()
-    show_table(out, rows)
+    show_lines(out, text_table(COLUMNS, rows, out.width, notes))
     if all(device["name"] == "cpu" for device in found):
         out.print("No Vulkan device: no GPU with a Vulkan 1.3 driver, or no loader. vkml doctor says more;")
         out.print("vkml devices --all also lists software drivers.")
