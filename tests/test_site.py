@@ -57,6 +57,18 @@ def test_every_public_name_is_described() -> None:
     assert not missing, f"a page of docs/api has to ask for {missing}"
 
 
+def test_functions_are_called_as_programs_call_them() -> None:
+    """In messages, and where docstrings name them; a name may stand for what has another one, too."""
+    wrong = [
+        f"{module.__name__}.{name} is called {called!r}"
+        for module in public_modules(vkml)
+        for name in reference.public_names(module.__name__)
+        if not isinstance(value := getattr(module, name), type)
+        and not hasattr(module, called := value.__name__)
+    ]
+    assert not wrong
+
+
 def test_names_of_a_module_are_its_own() -> None:
     assert "Resize" in reference.public_names("vkml.data.transforms")
     assert "Callable" not in reference.public_names("vkml.data.transforms")

@@ -100,7 +100,7 @@ class NotDifferentiable(RuntimeException, RuntimeError):
 
 
 class AnomalyFound(RuntimeException, RuntimeError):
-    """A number that is none was looked for, and found."""
+    """NaN or infinity was found where it was looked for: in a loss, or by `vkml.autograd.detect_anomaly`."""
 
 
 class LinAlgError(RuntimeException, RuntimeError):

@@ -253,7 +253,7 @@ def _eye(rows: int, columns: int, dtype: DType) -> Tensor:
 
 
 def pinv(A: Tensor, rtol: float | None = None, *, hermitian: bool = False) -> Tensor:
-    """The inverse of E. Moore and R. Penrose of [..., m, n], by singular values.
+    """The Moore-Penrose pseudoinverse of [..., m, n], by singular values.
 
     Args:
         A: the matrices.
@@ -274,7 +274,7 @@ def _limit(A: Tensor, rtol: float | None) -> float:
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
-    """The X of least norm that makes A X - B least.
+    """The least-squares solution: of all X that make ‖A X - B‖ least, that of least norm.
 
     Args:
         A: [..., m, n].
@@ -376,7 +376,7 @@ def norm(
 
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
-    """By how much a solution of A x = b may grow what is wrong in b."""
+    """The condition number: by how much a solution of A x = b may grow what is wrong in b."""
     if p in (None, 2, -2):
         s = svdvals(A)
         most, least = amax(s, -1), amin(s, -1)

@@ -49,7 +49,7 @@ class Table:
         kept = [one.partition("=")[0] for one in others]
         needed = tuple(at for at, one in enumerate(stated) if "=" not in one)
         made = Function(name, compute, needed, updated)
-        self._add(name, stated, names, others, kept, made, text + _OUT.format(many=""))
+        self._add(name, stated, names, others, kept, made, f"{text}\n\nArgs:{_OUT.format(many='')}")
         by = tuple(range(len(names))) if by is None else by
         if not by:
             return
@@ -59,7 +59,7 @@ class Table:
         listed = ", ".join(f"`{names[at]}`" for at in by)
         many = "" if len(by) == 1 else "; a tuple for several"
         text = (
-            f"The gradient{'s' if many else ''} of `{name}` by {listed}.\n\n"
+            f"The gradient{'s' if many else ''} of `{name}` by {listed}.\n\nArgs:\n"
             f"    grad: by the result: of its shape, or a number for all elements.{_OUT.format(many=many)}"
         )
         self._add(backward.name, ["grad", *stated], ["grad", *names], others, kept, backward, text)

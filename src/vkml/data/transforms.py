@@ -75,7 +75,7 @@ def _padded(x: Any, left: int, top: int, right: int, bottom: int, fill: Any) -> 
 
 
 class Compose:
-    """Several, one after the other.
+    """Applies several transforms, one after the other.
 
     Args:
         transforms: of each other's results.
@@ -94,7 +94,7 @@ class Compose:
 
 
 class Lambda:
-    """Any function.
+    """Applies a function.
 
     Args:
         lambd: it.
@@ -171,7 +171,7 @@ class ConvertDtype:
 
 
 class Normalize:
-    """Channels less their mean, by their deviation.
+    """Subtracts each channel's mean and divides by its deviation.
 
     Args:
         mean: one, or one a channel, along the third axis from the last.
@@ -198,7 +198,7 @@ class Normalize:
 
 
 class Resize:
-    """Another height and width.
+    """Resizes to a height and width.
 
     Args:
         size: both; or one number, which the shorter side then has, the longer in proportion.
@@ -241,7 +241,7 @@ class Resize:
 
 
 class CenterCrop:
-    """The middle; where there is less than that, with black beside it.
+    """Cuts out the middle; where there is less than that, puts black beside it.
 
     Args:
         size: height and width, or one number for both.
@@ -262,7 +262,7 @@ class CenterCrop:
 
 
 class RandomCrop:
-    """A part, anywhere.
+    """A part of a given size, at a random place.
 
     Args:
         size: height and width, or one number for both.
@@ -318,7 +318,7 @@ class _RandomFlip:
 
 
 class RandomHorizontalFlip(_RandomFlip):
-    """Left and right changed about, of one in so many.
+    """Mirrors left and right, with a probability.
 
     Args:
         p: the probability.
@@ -331,7 +331,7 @@ class RandomHorizontalFlip(_RandomFlip):
 
 
 class RandomVerticalFlip(_RandomFlip):
-    """Top and bottom changed about, of one in so many.
+    """Mirrors top and bottom, with a probability.
 
     Args:
         p: the probability.
@@ -344,7 +344,7 @@ class RandomVerticalFlip(_RandomFlip):
 
 
 class RandomRotation:
-    """Turned about the middle, by any angle; what is turned out of the picture is lost, the corners are
+    """Rotates about the middle, by a random angle; what is turned out of the picture is lost, the corners are
     filled.
 
     Args:

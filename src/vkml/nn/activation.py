@@ -82,7 +82,7 @@ class ReLU6(_InPlace):
 
 
 class SELU(_InPlace):
-    """See `functional.selu`."""
+    """λ x, and λ α (eˣ - 1) where it is negative; see `functional.selu` (Klambauer et al., 2017)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.selu(input, self.inplace)

@@ -26,7 +26,7 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By what a nonlinearity wants the standard deviation before it multiplied.
+    """The factor that a nonlinearity wants for the standard deviation of what comes before it.
 
     Args:
         nonlinearity: its name, as in `vkml.nn.functional`.
@@ -53,7 +53,7 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 
 @no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Evenly from [a, b)."""
+    """Draws uniformly from [a, b)."""
     if tensor.is_meta:  # as much as it would hold is not drawn
         return tensor
     return tensor.copy_((rand(*tensor.shape, generator=generator) * (b - a) + a).to(tensor.device))
@@ -63,7 +63,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Normally, of a mean and a standard deviation."""
+    """Draws from a normal distribution of a mean and a standard deviation."""
     if tensor.is_meta:
         return tensor
     return tensor.copy_((randn(*tensor.shape, generator=generator) * std + mean).to(tensor.device))
@@ -71,7 +71,7 @@ def normal_(
 
 @no_grad()
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """One number throughout."""
+    """Fills with one number."""
     return tensor.fill_(val)
 
 
@@ -86,13 +86,13 @@ def ones_(tensor: Tensor) -> Tensor:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Evenly, so that variances stay between inputs' and outputs' (Glorot and Bengio, 2010)."""
+    """Draws uniformly, with variances between inputs' and outputs' (Glorot and Bengio, 2010)."""
     bound = gain * math.sqrt(6 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Normally, so that variances stay between inputs' and outputs' (Glorot and Bengio, 2010)."""
+    """Draws from a normal distribution of a variance between inputs' and outputs' (Glorot, Bengio, 2010)."""
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_fans(tensor))), generator)
 
 
@@ -110,7 +110,7 @@ def kaiming_uniform_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """Evenly, so that variances stay through a nonlinearity (He et al., 2015)."""
+    """Draws uniformly, so that variances stay through a nonlinearity (He et al., 2015)."""
     bound = math.sqrt(3) * _spread(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
 
@@ -119,7 +119,7 @@ def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """Normally, so that variances stay through a nonlinearity (He et al., 2015)."""
+    """Draws from a normal distribution, so that variances stay through a nonlinearity (He et al., 2015)."""
     return normal_(tensor, 0.0, _spread(tensor, a, mode, nonlinearity), generator)
 
 
@@ -139,7 +139,7 @@ def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """Normally, of what lies in [a, b] alone.
+    """Draws from a normal distribution, of which what lies in [a, b] is taken.
 
     Args:
         tensor: of floats.
@@ -226,7 +226,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
-    """Normally, with a share of each column that is 0 (Martens, 2010).
+    """Draws from a normal distribution, with a share of each column that is 0 (Martens, 2010).
 
     Args:
         tensor: a matrix.

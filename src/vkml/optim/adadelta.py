@@ -11,7 +11,7 @@ from vkml.tensors import Tensor
 
 
 class Adadelta(Optimizer):
-    """Steps as great as those before, over the gradient's size (Zeiler, 2012).
+    """Steps of the size of those before, by the gradient over the root of its square's mean (Zeiler, 2012).
 
     Args:
         params: see `Optimizer`.

@@ -12,7 +12,7 @@ from vkml.tensors import Tensor
 
 
 class SGD(Optimizer):
-    """Against the gradient, with momentum where it is asked for.
+    """Stochastic gradient descent, with momentum where it is asked for.
 
     Args:
         params: see `Optimizer`.

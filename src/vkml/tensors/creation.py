@@ -126,20 +126,22 @@ def empty(*size: Any, dtype: DType | None = None, device: Any = None) -> Tensor:
     return zeros(*size, dtype=dtype, device=device)
 
 
-def _like(make: Any) -> Any:
+def _like(make: Any, doc: str) -> Any:
     def like(
         x: Tensor, *, dtype: DType | None = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
-        """The same of the shape of another tensor."""
         made: Tensor = make(
             *x.shape, dtype=dtype or x.dtype, device=device or x.device, requires_grad=requires_grad
         )
         return made
 
+    like.__name__ = like.__qualname__ = f"{make.__name__}_like"
+    like.__doc__ = doc
     return like
 
 
-zeros_like, ones_like = _like(zeros), _like(ones)
+zeros_like = _like(zeros, "Zeros, of the shape, type and device of another tensor where none are stated.")
+ones_like = _like(ones, "Ones, of the shape, type and device of another tensor where none are stated.")
 
 
 def full_like(x: Tensor, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:

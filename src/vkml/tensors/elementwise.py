@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from vkml.ir import DType, dtypes, scalar
 from vkml.ir.gradients import converted, expression
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Unary: TypeAlias = "Callable[[Tensor], Tensor]"
 Binary: TypeAlias = "Callable[[Operand, Operand], Tensor]"
+F = TypeVar("F")
 
 
 def add(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
@@ -138,7 +139,15 @@ def lerp(x: Tensor, end: Tensor, weight: Operand) -> Tensor:
     return add(x, mul(sub(end, x), weight))
 
 
-def _compared(op: str) -> Callable[[Operand, Operand], Tensor]:
+def _named(function: F, name: str, doc: str) -> F:
+    """A function that a factory has made, called as programs call it."""
+    made: Any = function
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = doc
+    return function
+
+
+def _compared(name: str, op: str, doc: str) -> Binary:
     def compare(x: Operand, y: Operand) -> Tensor:
         kind = result_type(x, y)
         if op != "Equal":
@@ -148,15 +157,14 @@ def _compared(op: str) -> Callable[[Operand, Operand], Tensor]:
                 kind = dtypes.INT32
         return pair(op, x, y, kind)
 
-    compare.__doc__ = f"{op}, element by element: bools."
-    return compare
+    return _named(compare, name, doc)
 
 
-eq: Binary = _compared("Equal")
-lt: Binary = _compared("Less")
-le: Binary = _compared("LessOrEqual")
-gt: Binary = _compared("Greater")
-ge: Binary = _compared("GreaterOrEqual")
+eq: Binary = _compared("eq", "Equal", "Where two are equal: bools.")
+lt: Binary = _compared("lt", "Less", "Where `x` is less than `y`: bools.")
+le: Binary = _compared("le", "LessOrEqual", "Where `x` is less than `y`, or equal: bools.")
+gt: Binary = _compared("gt", "Greater", "Where `x` is greater than `y`: bools.")
+ge: Binary = _compared("ge", "GreaterOrEqual", "Where `x` is greater than `y`, or equal: bools.")
 
 
 def ne(x: Operand, y: Operand) -> Tensor:
@@ -169,33 +177,35 @@ def logical_not(x: Tensor) -> Tensor:
     return wrap(apply("Not", converted(EMITTER, x.value, BOOL)))
 
 
-def _logical(op: str) -> Callable[[Tensor, Tensor], Tensor]:
+def _logical(name: str, op: str, doc: str) -> Callable[[Tensor, Tensor], Tensor]:
     def act(x: Tensor, y: Tensor) -> Tensor:
         return pair(op, x, y, BOOL)
 
-    act.__doc__ = f"{op} of what is not 0."
-    return act
+    return _named(act, name, doc)
 
 
-logical_and: Callable[[Tensor, Tensor], Tensor] = _logical("And")
-logical_or: Callable[[Tensor, Tensor], Tensor] = _logical("Or")
-logical_xor: Callable[[Tensor, Tensor], Tensor] = _logical("Xor")
+logical_and: Callable[[Tensor, Tensor], Tensor] = _logical("logical_and", "And", "Where neither is 0: bools.")
+logical_or: Callable[[Tensor, Tensor], Tensor] = _logical(
+    "logical_or", "Or", "Where one, or both, are not 0: bools."
+)
+logical_xor: Callable[[Tensor, Tensor], Tensor] = _logical(
+    "logical_xor", "Xor", "Where one of them is 0, and one not: bools."
+)
 
 
-def _bits(op: str, of_bools: str) -> Callable[[Operand, Operand], Tensor]:
+def _bits(name: str, op: str, of_bools: str) -> Binary:
     def act(x: Operand, y: Operand) -> Tensor:
         kind = result_type(x, y)
         if kind.is_inexact:
             raise RuntimeError(f"{op} is not defined for {kind.numpy_name}")
         return pair(of_bools if kind == BOOL else op, x, y, kind)
 
-    act.__doc__ = f"{op} of integers; logical of bools."
-    return act
+    return _named(act, name, f"{of_bools} of the bits of integers, or of bools.")
 
 
-bitwise_and: Binary = _bits("BitwiseAnd", "And")
-bitwise_or: Binary = _bits("BitwiseOr", "Or")
-bitwise_xor: Binary = _bits("BitwiseXor", "Xor")
+bitwise_and: Binary = _bits("bitwise_and", "BitwiseAnd", "And")
+bitwise_or: Binary = _bits("bitwise_or", "BitwiseOr", "Or")
+bitwise_xor: Binary = _bits("bitwise_xor", "BitwiseXor", "Xor")
 
 
 def bitwise_not(x: Tensor) -> Tensor:
@@ -203,12 +213,11 @@ def bitwise_not(x: Tensor) -> Tensor:
     return logical_not(x) if x.dtype == BOOL else wrap(apply("BitwiseNot", x.value))
 
 
-def _unary(op: str, *, keeps_type: bool = False, **attributes: Any) -> Callable[[Tensor], Tensor]:
+def _unary(name: str, op: str, doc: str, *, keeps_type: bool = False) -> Unary:
     def act(x: Tensor) -> Tensor:
-        return wrap(apply(op, x.value if keeps_type else floating(x), **attributes))
+        return wrap(apply(op, x.value if keeps_type else floating(x)))
 
-    act.__doc__ = f"ONNX's {op}, element by element."
-    return act
+    return _named(act, name, doc)
 
 
 def abs(x: Tensor) -> Tensor:
@@ -228,41 +237,42 @@ def neg(x: Tensor) -> Tensor:
     return sub(sub(x, x), x) if x.dtype.kind == "u" else wrap(apply("Neg", x.value))
 
 
-relu: Unary = _unary("Relu", keeps_type=True)
-exp: Unary = _unary("Exp")
-log: Unary = _unary("Log")
-sqrt: Unary = _unary("Sqrt")
-reciprocal: Unary = _unary("Reciprocal")
-sin: Unary = _unary("Sin")
-cos: Unary = _unary("Cos")
-tan: Unary = _unary("Tan")
-asin: Unary = _unary("Asin")
-acos: Unary = _unary("Acos")
-atan: Unary = _unary("Atan")
-sinh: Unary = _unary("Sinh")
-cosh: Unary = _unary("Cosh")
-tanh: Unary = _unary("Tanh")
-asinh: Unary = _unary("Asinh")
-acosh: Unary = _unary("Acosh")
-atanh: Unary = _unary("Atanh")
-erf: Unary = _unary("Erf")
-sigmoid: Unary = _unary("Sigmoid")
-isnan: Unary = _unary("IsNaN")
-isinf: Unary = _unary("IsInf")
+relu: Unary = _unary("relu", "Relu", "The larger of 0 and each element.", keeps_type=True)
+exp: Unary = _unary("exp", "Exp", "e to the power of each element.")
+log: Unary = _unary("log", "Log", "The natural logarithm; NaN of negative numbers.")
+sqrt: Unary = _unary("sqrt", "Sqrt", "The square root; NaN of negative numbers.")
+reciprocal: Unary = _unary("reciprocal", "Reciprocal", "1 / x.")
+sin: Unary = _unary("sin", "Sin", "The sine of angles in radians.")
+cos: Unary = _unary("cos", "Cos", "The cosine of angles in radians.")
+tan: Unary = _unary("tan", "Tan", "The tangent of angles in radians.")
+asin: Unary = _unary("asin", "Asin", "The angle, in radians, of a sine.")
+acos: Unary = _unary("acos", "Acos", "The angle, in radians, of a cosine.")
+atan: Unary = _unary("atan", "Atan", "The angle, in radians, of a tangent.")
+sinh: Unary = _unary("sinh", "Sinh", "The hyperbolic sine.")
+cosh: Unary = _unary("cosh", "Cosh", "The hyperbolic cosine.")
+tanh: Unary = _unary("tanh", "Tanh", "The hyperbolic tangent.")
+asinh: Unary = _unary("asinh", "Asinh", "The inverse of the hyperbolic sine.")
+acosh: Unary = _unary("acosh", "Acosh", "The inverse of the hyperbolic cosine.")
+atanh: Unary = _unary("atanh", "Atanh", "The inverse of the hyperbolic tangent.")
+erf: Unary = _unary("erf", "Erf", "The error function: twice the integral of exp(-t²) from 0 to x, over √π.")
+sigmoid: Unary = _unary("sigmoid", "Sigmoid", "1 / (1 + exp(-x)).")
+isnan: Unary = _unary("isnan", "IsNaN", "Where elements are NaN: bools.")
+isinf: Unary = _unary("isinf", "IsInf", "Where elements are infinite, of either sign: bools.")
 
 
-def _rounded(op: str) -> Unary:
+def _rounded(name: str, op: str, doc: str) -> Unary:
     def act(x: Tensor) -> Tensor:
         if x.dtype.is_complex:
             raise RuntimeError(f"{op} is not defined for {x.dtype.numpy_name}")
         return wrap(apply(op, x.value)) if x.dtype.is_float else x.clone()
 
-    act.__doc__ = f"ONNX's {op}, element by element; integers stay as they are."
-    return act
+    return _named(act, name, doc)
 
 
-floor: Unary = _rounded("Floor")
-ceil: Unary = _rounded("Ceil")
+floor: Unary = _rounded(
+    "floor", "Floor", "The greatest whole number that is not above; integers as they are."
+)
+ceil: Unary = _rounded("ceil", "Ceil", "The least whole number that is not below; integers as they are.")
 
 
 def round(x: Tensor, *, decimals: int = 0) -> Tensor:
@@ -279,7 +289,7 @@ def round(x: Tensor, *, decimals: int = 0) -> Tensor:
     return mul(wrap(apply("Round", div(x, scale).value)), scale)
 
 
-def _written(operation: str) -> Callable[[Tensor], Tensor]:
+def _written(operation: str, doc: str) -> Unary:
     """A function that ONNX has no operator for."""
 
     def act(x: Tensor) -> Tensor:
@@ -287,16 +297,15 @@ def _written(operation: str) -> Callable[[Tensor], Tensor]:
         form = scalar.unary(operation, scalar.argument(0, value.type.dtype))
         return wrap(expression(EMITTER, form, [value], value.type.dtype))
 
-    act.__doc__ = f"{operation}, element by element."
-    return act
+    return _named(act, operation, doc)
 
 
-expm1: Unary = _written("expm1")
-log1p: Unary = _written("log1p")
+expm1: Unary = _written("expm1", "exp(x) - 1, exact near 0.")
+log1p: Unary = _written("log1p", "log(1 + x), exact near 0.")
 
 
 def trunc(x: Tensor) -> Tensor:
-    """Without the fraction."""
+    """Whole numbers: what is behind the point is cut off, toward 0."""
     return floor(x) if not x.dtype.is_float else where(lt(x, 0), ceil(x), floor(x))
 
 

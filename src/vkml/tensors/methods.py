@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method that gives a tensor the result of an operation on it, and returns it."""
 
+    @functools.wraps(function, updated=())
     def act(self: Any, *arguments: Any, **options: Any) -> Any:
         return self._become(function(self, *arguments, **options))
 
-    act.__name__ = f"{function.__name__}_"
+    act.__name__ = act.__qualname__ = f"{function.__name__}_"
     act.__doc__ = f"`{function.__name__}` in place; returns it."
     return act
 

@@ -250,3 +250,6 @@ def where_or_places(condition: Tensor, x: Any = None, y: Any = None) -> Any:
     if x is None and y is None:
         return nonzero(condition, as_tuple=True)
     return where(condition, x, y)
+
+
+where_or_places.__name__ = "where"  # as programs call it

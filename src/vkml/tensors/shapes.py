@@ -75,7 +75,7 @@ def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """With an axis of one element more."""
+    """One more axis, of one element."""
     at = axis_of(dim, x.ndim + 1)
     return reshape(x, *x.shape[:at], 1, *x.shape[at:])
 
@@ -145,7 +145,7 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
 
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """So many parts along an axis, the last one smaller where need be."""
+    """Splits into so many parts along an axis, the last one smaller where need be."""
     if chunks < 1:
         raise RuntimeError(f"chunk: {chunks} parts; there is one at least")
     whole = x.shape[axis_of(dim, x.ndim)]

@@ -148,7 +148,7 @@ def _middle(x: Tensor, dim: int | None, keepdim: bool, skips_nan: bool) -> Any:
 def quantile(
     x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
-    """Below which a part of the elements lies.
+    """The value below which a share `q` of the elements lies.
 
     Args:
         x: floats.

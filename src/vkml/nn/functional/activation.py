@@ -273,7 +273,7 @@ def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return function(input, *arguments, **named, inplace=True)
 
     act.__doc__ = f"`{function.__name__}` in place."
-    act.__name__ = f"{function.__name__}_"
+    act.__name__ = act.__qualname__ = f"{function.__name__}_"
     return act
 
 

@@ -11,7 +11,7 @@ from vkml.optim.optimizer import Optimizer
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Times a factor when a metric has stopped to improve.
+    """Multiplies the rate by a factor when a metric has stopped improving.
 
     Args:
         optimizer: whose learning rates it sets.

@@ -58,7 +58,7 @@ class LambdaLR(_ByFunctions):
 
 
 class MultiplicativeLR(_ByFunctions):
-    """The rate before times a function of the step's number.
+    """Multiplies the rate before by a function of the step's number.
 
     Args:
         optimizer: whose learning rates it sets.
@@ -77,7 +77,7 @@ class MultiplicativeLR(_ByFunctions):
 
 
 class StepLR(LRScheduler):
-    """Times gamma every `step_size` steps.
+    """Multiplies the rate by gamma every `step_size` steps.
 
     Args:
         optimizer: whose learning rates it sets.
@@ -103,7 +103,7 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Times gamma at each of some steps.
+    """Multiplies the rate by gamma at each of some steps.
 
     Args:
         optimizer: whose learning rates it sets.
@@ -134,7 +134,7 @@ class MultiStepLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """Times a factor until step `total_iters`.
+    """Multiplies the rate by a factor until step `total_iters`.
 
     Args:
         optimizer: whose learning rates it sets.
@@ -163,7 +163,7 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """Times a factor that goes evenly from one to another.
+    """Multiplies the rate by a factor that goes linearly from one to another.
 
     Args:
         optimizer: whose learning rates it sets.
@@ -204,7 +204,7 @@ class LinearLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """Times gamma every step.
+    """Multiplies the rate by gamma every step.
 
     Args:
         optimizer: whose learning rates it sets.
