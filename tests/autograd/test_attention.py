@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vkml
 from tests.autograd.checking import check, normal
+from vkml.engine.cpu_bound import CpuBound
+from vkml.ops import attention_blocks
 
 
 def inputs(*, batch: tuple[int, ...] = (2, 2), rows: int = 3, keys: int = 4, size: int = 3) -> list[Any]:
@@ -76,6 +79,65 @@ def test_shared_heads_capped_scores_and_rows_that_see_nothing(device_name: str) 
     mask[1] = False
     attributes = {"group": 2, "softcap": 1.5, "is_empty_zero": 1}
     check_attention([*given, mask], device_name, attributes=attributes, second_order=False)
+
+
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of two rows at most."""
+    monkeypatch.setattr(attention_blocks, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(attention_blocks, "LEAST_ROWS", 2)
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("offset", [0, 2, -1, None])
+def test_blocks_of_rows(offset: int | None, device_name: str) -> None:
+    """With every kind of mask, heads that are shared, rows and keys that do not divide."""
+    generator = np.random.default_rng(11)
+    given = [normal(generator, 2, 4, 5, 3), normal(generator, 2, 2, 6, 3), normal(generator, 2, 2, 6, 2)]
+    mask = generator.random((5, 6)) < 0.8
+    mask[2] = False
+    attributes: dict[str, Any] = {"group": 2, "softcap": 1.5, "is_empty_zero": 1}
+    if offset is not None:
+        attributes["causal_offset"] = offset
+    bias = normal(generator, 4, 1, 6)
+    check_attention([*given, mask, bias], device_name, attributes=attributes, second_order=False)
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_blocks_have_second_derivatives() -> None:
+    generator = np.random.default_rng(12)
+    bias = normal(generator, 2, 4, 4)
+    attributes = {"causal_offset": 0}
+    check_attention([*inputs(rows=4), None, bias], "cpu", attributes=attributes)
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_blocks_with_finite_fills_and_transposed_keys(device_name: str) -> None:
+    q, k, v = inputs(rows=5)
+    attributes = {"causal_offset": 1, "fill": -2.0, "is_key_transposed": 1}
+    given = [q, k[:1, :1].swapaxes(-1, -2), v[0]]
+    check_attention(given, device_name, attributes=attributes, second_order=False)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_no_more_than_a_block_of_scores_is_kept(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, heads, size = 500 + is_causal, 2, 4  # gradients of known structures are not derived again
+    whole = 4 * heads * rows * rows
+    monkeypatch.setattr(attention_blocks, "BLOCK_BYTES", whole // 8)
+    sizes: list[int] = []
+    run = CpuBound.run
+
+    def noting(self: CpuBound, *arguments: Any, **more: Any) -> Any:
+        made = run(self, *arguments, **more)
+        sizes.append(self.arena_bytes)
+        return made
+
+    monkeypatch.setattr(CpuBound, "run", noting)
+    given = [vkml.rand(heads, rows, size, requires_grad=True) for _ in range(3)]
+    found = vkml.nn.functional.scaled_dot_product_attention(*given, is_causal=is_causal)
+    found.sum().backward()
+    assert all(x.grad is not None and np.isfinite(x.grad.numpy()).all() for x in given)
+    assert 0 < max(sizes) < 1.5 * whole  # of scores in one piece there are four
 
 
 def test_onnx_attention_through_its_steps() -> None:

@@ -143,6 +143,20 @@ def padded(build: Emitter[T], x: T, begins: Sequence[int], ends: Sequence[int]) 
     return build.apply("Pad", x, build.constant([*begins, *ends], INT64))
 
 
+def behind(build: Emitter[T], x: T, other: T) -> T:
+    """A copy of a value that is not there before another one is.
+
+    What reads it could else run at once, for plans begin everything as early as they can, and what it makes
+    would be kept beside all that others make. That goes for what is made of one operand alone, too.
+    """
+    first = reshaped(build, sliced(build, reshaped(build, other, (-1,)), 0, 0, 1), ())
+    kind = scalar.arithmetic_type(build.type_of(x).dtype)
+    one, another = (scalar.argument(at, build.type_of(value).dtype) for at, value in enumerate((x, first)))
+    # Selects the value, whatever the other one is: nothing is less than itself.
+    form = scalar.where(another < another, scalar.convert(another, kind), one)
+    return expression(build, form, [x, first], build.type_of(x).dtype)
+
+
 def zeros(build: Emitter[T], type_: TensorType) -> T:
     """A tensor of zeros."""
     return expanded(build, build.constant(0, type_.dtype), type_.dims)

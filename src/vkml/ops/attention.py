@@ -9,11 +9,12 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir.dtypes import BOOL, FLOATS
-from vkml.ir.gradients import Emitter, T
+from vkml.ir.gradients import Emitter, T, behind
 from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
+from vkml.ops.attention_blocks import keys_of, row_blocks, rows_of, scores_of
 from vkml.ops.attention_gradients import attention_gradients
 from vkml.ops.attention_steps import AttentionScores, attention_steps
 from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
@@ -138,11 +139,23 @@ class Attention(Operator):
             return [np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)]
 
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
+        how = AttentionScores.of(node.attributes)
         q, k, v = (present(inputs, index) for index in range(3))
-        made = attention_steps(
-            build, AttentionScores.of(node.attributes), q, k, v, optional(inputs, 3), optional(inputs, 4)
-        )
-        return [made.results]
+        mask, bias = optional(inputs, 3), optional(inputs, 4)
+        made: list[T] = []
+        for block in row_blocks(build, how, q, k):
+            seen = keys_of(build, k, block, is_transposed=how.is_key_transposed)
+            read = [rows_of(build, q, block), seen, keys_of(build, v, block)]
+            steps = attention_steps(
+                build,
+                how,
+                *([behind(build, x, made[-1]) for x in read] if made else read),
+                scores_of(build, mask, block),
+                scores_of(build, bias, block),
+                first_row=block.start,
+            )
+            made.append(steps.results)
+        return [made[0] if len(made) == 1 else build.apply("Concat", *made[::-1], axis=-2)]
 
     def vjp(
         self,
@@ -153,13 +166,10 @@ class Attention(Operator):
         cotangents: Sequence[T | None],
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
-        how = AttentionScores.of(node.attributes)
-        if how.softcap or how.group != 1 or how.is_empty_zero:
-            return super().vjp(build, node, inputs, outputs, cotangents, needed)
         q, k, v = (present(inputs, index) for index in range(3))
         return attention_gradients(
             build,
-            how,
+            AttentionScores.of(node.attributes),
             (q, k, v, optional(inputs, 3), optional(inputs, 4)),
             outputs[0],
             present(cotangents, 0),

@@ -55,6 +55,7 @@ def attention_steps(
     mask: T | None,
     bias: T | None,
     precision: DType | None = None,
+    first_row: int = 0,
 ) -> AttentionSteps[T]:
     """Applies the steps of attention.
 
@@ -67,24 +68,25 @@ def attention_steps(
         mask: of truth values, or None.
         bias: added to scores, or None.
         precision: of the Softmax; the queries' where it is None.
+        first_row: what the first row counts as where it sees keys up to its own number.
     """
     dtype = build.type_of(q).dtype
     if not how.is_key_transposed:
-        k = _flipped(build, k)
+        k = flipped(build, k)
     rows = build.type_of(q).dims
     if dtype.bits < FLOAT32.bits and how.scale != 1:
         # Half of it on either side, as ONNX has it: products of unscaled factors are sooner too large.
         root = build.constant(math.sqrt(how.scale), dtype)
         q, k = build.apply("Mul", q, root), build.apply("Mul", k, root)
-    products = build.apply("MatMul", _gathered(build, q, how.group), k)
+    products = build.apply("MatMul", gathered(build, q, how.group), k)
     if dtype.bits >= FLOAT32.bits and how.scale != 1:
         products = build.apply("Mul", products, build.constant(how.scale, dtype))
-    products = _spread(build, products, how.group, rows)
+    products = spread(build, products, how.group, rows)
     capped = products
     if how.softcap:
         cap = build.constant(how.softcap, dtype)
         capped = build.apply("Mul", build.apply("Tanh", build.apply("Div", products, cap)), cap)
-    keeps = kept(build, how, capped, mask)
+    keeps = kept(build, how, capped, mask, first_row)
     biased = capped
     if keeps is not None:
         fill = build.constant(how.fill, dtype)
@@ -94,13 +96,13 @@ def attention_steps(
     if bias is not None:
         biased = build.apply("Add", biased, converted(build, bias, dtype))
     scores = biased if precision is None else converted(build, biased, precision)
-    weights = _weights(build, scores) if how.is_empty_zero else build.apply("Softmax", scores, axis=-1)
+    weights = weights_of(build, scores) if how.is_empty_zero else build.apply("Softmax", scores, axis=-1)
     weights = converted(build, weights, dtype)
-    results = build.apply("MatMul", _gathered(build, weights, how.group), v)
-    return AttentionSteps(products, capped, biased, weights, _spread(build, results, how.group, rows))
+    results = build.apply("MatMul", gathered(build, weights, how.group), v)
+    return AttentionSteps(products, capped, biased, weights, spread(build, results, how.group, rows))
 
 
-def _weights(build: Emitter[T], scores: T) -> T:
+def weights_of(build: Emitter[T], scores: T) -> T:
     """The Softmax of rows, zeros where all scores of a row are -infinity: never NaN, nor are gradients."""
     dtype = build.type_of(scores).dtype
     largest = build.apply("ReduceMax", scores, build.constant([-1], INT64), keepdims=1)
@@ -110,7 +112,7 @@ def _weights(build: Emitter[T], scores: T) -> T:
     return build.apply("Where", is_empty, nothing, weights)
 
 
-def _gathered(build: Emitter[T], x: T, group: int) -> T:
+def gathered(build: Emitter[T], x: T, group: int) -> T:
     """Rows of the heads that share one of keys and values below each other: one product has them all."""
     if group == 1:
         return x
@@ -118,7 +120,7 @@ def _gathered(build: Emitter[T], x: T, group: int) -> T:
     return reshaped(build, x, [*batch, heads // group, group * rows, columns])
 
 
-def _spread(build: Emitter[T], x: T, group: int, rows: Sequence[int]) -> T:
+def spread(build: Emitter[T], x: T, group: int, rows: Sequence[int]) -> T:
     """Rows back in their heads, which were gathered from the shape `rows`."""
     if group == 1:
         return x
@@ -126,13 +128,13 @@ def _spread(build: Emitter[T], x: T, group: int, rows: Sequence[int]) -> T:
     return reshaped(build, x, [*batch, rows[-3], rows[-2], columns])
 
 
-def kept(build: Emitter[T], how: AttentionScores, scores: T, mask: T | None) -> T | None:
-    """Which scores stay what they are; None for all."""
+def kept(build: Emitter[T], how: AttentionScores, scores: T, mask: T | None, first_row: int = 0) -> T | None:
+    """Which scores stay what they are, of rows that begin with number `first_row`; None for all."""
     keeps = build.apply("Not", mask) if mask is not None and how.is_mask_hiding else mask
     if how.causal_offset is None:
         return keeps
     rows, columns = build.type_of(scores).dims[-2:]
-    below = triangle(build, rows, columns, how.causal_offset)
+    below = triangle(build, rows, columns, how.causal_offset + first_row)
     return below if keeps is None else build.apply("And", keeps, below)
 
 
@@ -153,6 +155,7 @@ def positions(build: Emitter[T], count: int, dtype: DType = INT64) -> T:
     return build.apply("Range", *(build.constant(end, dtype) for end in (0, count, 1)))
 
 
-def _flipped(build: Emitter[T], x: T) -> T:
+def flipped(build: Emitter[T], x: T) -> T:
+    """A matrix transposed, for each of a batch."""
     rank = build.type_of(x).rank
     return transposed(build, x, [*range(rank - 2), rank - 1, rank - 2])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vkml.errors import NotDifferentiable
-from vkml.ir import DType, scalar
-from vkml.ir.gradients import Emitter, expression, reshaped, sliced
+from vkml.ir.gradients import Emitter
+from vkml.ir.gradients import behind as copied_behind
 from vkml.ir.graph import Node
 from vkml.ir.operator import Operator
 from vkml.tensors.generator import Generator, default_generators
@@ -204,24 +204,12 @@ def _thawed(value: Any, behind: Traced | None) -> Any:
 
 
 def _later(value: Traced, behind: Traced) -> Traced:
-    """A value that is not there before another one is.
-
-    What reads it could else run at once, for plans begin everything as early as they can, and what it makes
-    would be kept as long as if there were no checkpoint.
-    """
+    """A value that is not there before another one is: else there might be no checkpoint."""
     if value.is_free or value.device is not behind.device:
         return value
     with tracking(False):
-        first = reshaped(EMITTER, sliced(EMITTER, reshaped(EMITTER, behind, (-1,)), 0, 0, 1), ())
-        x, other = scalar.argument(0, _wide(value)), scalar.argument(1, _wide(first))
-        # Selects the value, whatever the other one is: nothing is less than itself.
-        form = scalar.where(other < other, scalar.convert(other, x.dtype), x)
-        made = expression(EMITTER, form, [value, first], value.type.dtype)
+        made = copied_behind(EMITTER, value, behind)
     return Joined(_Through("checkpoint"), [made], [value]).output(0)
-
-
-def _wide(value: Traced) -> DType:
-    return scalar.arithmetic_type(value.type.dtype)
 
 
 class _Through(Operator):
