@@ -11,10 +11,7 @@ from vkml.onnx.function_bodies import body_of
 from vkml.ops.upgrading import NEWEST
 
 STANDARD = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
-MISSING = {
-    ("", "LinearAttention"): "not yet: a Scan over the sequence",
-    ("ai.onnx.preview", "FlexAttention"): "not yet: its two bodies go into attention's",
-}
+MISSING: dict[tuple[str, str], str] = {}
 
 
 def is_known(domain: str, name: str) -> bool:

@@ -13,8 +13,8 @@ OLDEST = 18
 _OPERATORS = {
     "AffineGrid": 20, "Attention": 23, "BitCast": 26, "CausalConvWithState": 27, "CumProd": 26, "DFT": 20,
     "DeformConv": 19, "Gelu": 20, "GridSample": 20, "GroupNormalization": 21, "ImageDecoder": 20,
-    "RMSNormalization": 23, "RegexFullMatch": 20, "RotaryEmbedding": 23, "StringConcat": 20,
-    "StringSplit": 20, "Swish": 24, "TensorScatter": 24,
+    "LinearAttention": 27, "RMSNormalization": 23, "RegexFullMatch": 20, "RotaryEmbedding": 23,
+    "StringConcat": 20, "StringSplit": 20, "Swish": 24, "TensorScatter": 24,
 }  # fmt: skip
 """Operators that are younger, or have been others before."""
 

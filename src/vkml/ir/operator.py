@@ -62,7 +62,7 @@ class Operator:
     """
 
     name: str = ""
-    domain: ClassVar[str] = ""
+    domain: str = ""
     inputs: tuple[int, int] = (1, 1)
     """Least and greatest number of inputs."""
     outputs: tuple[int, int] = (1, 1)

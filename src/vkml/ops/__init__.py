@@ -43,6 +43,8 @@ FAMILIES = (
     "attention_extensions",
     "grouped_attention",
     "rotary_extension",
+    "linear_attention",
+    "flex_attention",
     "block_quantization",
     "conv_transpose",
     "pool_gradients",

@@ -1,4 +1,4 @@
-"""Operators of other domains that become ONNX's as a model is loaded."""
+"""Operators that become others as a model is loaded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Writer:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.within = node.within or node.label
         self.nodes: list[Node] = []
 
     def given(self, at: int) -> str:
@@ -59,8 +60,7 @@ class Writer:
         kept = {key: value for key, value in attributes.items() if value is not None}
         label = f"{self.node.name}/{op}" if self.node.name else ""
         version = 1 if domain else NEWEST
-        within = self.node.within or self.node.label
-        self.nodes.append(Node(op, inputs, tuple(outputs), kept, label, domain, version, within))
+        self.nodes.append(Node(op, inputs, tuple(outputs), kept, label, domain, version, self.within))
 
     def numbers(self, at: int) -> str:
         """The quantised input at a position, behind which its scale and zero point stand, dequantised."""
@@ -87,8 +87,6 @@ Write = Callable[[Writer], Sequence[Node]]
 class Extension(Operator):
     """An operator that becomes others as a model is loaded."""
 
-    domain = "com.microsoft"
-
     def __init__(
         self,
         name: str,
@@ -97,8 +95,10 @@ class Extension(Operator):
         attributes: Mapping[str, Any] | None = None,
         types: Mapping[str, AttributeType] | None = None,
         outputs: tuple[int, int] = (1, 1),
+        domain: str = "com.microsoft",
     ) -> None:
         super().__init__(name)
+        self.domain = domain
         self.inputs, self.outputs, self.write = inputs, outputs, write
         self.attributes, self.attribute_types = dict(attributes or {}), dict(types or {})
 

@@ -87,3 +87,20 @@ def causal_conv(build: GraphBuilder, op: str) -> None:
     past = build.new(code, (batch, channels, kernel - 1)) if build.chance(0.5) else None
     attributes = {"activation": build.pick(None, "none", "silu")}
     build.node(op, [x, weight, bias, past], attributes, outputs=build.pick(1, 2))
+
+
+@recipe("LinearAttention")
+def linear_attention(build: GraphBuilder, op: str) -> None:
+    if build.opset < 27:
+        raise Skip("not there yet")
+    code = build.pick(FLOAT, FLOAT, FLOAT16)
+    batch, rows, shared, group, size, columns = (build.integer(1, 3) for _ in range(6))
+    rule = build.pick("linear", "gated", "delta", "gated_delta")
+    widths = (shared * group * size, shared * size, shared * columns)
+    given = [build.new(code, (batch, rows, width)) for width in widths]
+    past = build.new(build.pick(code, FLOAT), (batch, shared, size, columns)) if build.chance(0.5) else None
+    decays, beta = build.pick(shared, shared * size), build.pick(shared, 1)
+    decay = build.new(code, (batch, rows, decays)) if "gated" in rule else None
+    rate = build.new(code, (batch, rows, beta)) if "delta" in rule else None
+    attributes = {"q_num_heads": shared * group, "kv_num_heads": shared, "update_rule": rule}
+    build.node(op, [*given, past, decay, rate], attributes, outputs=build.pick(1, 2))
