@@ -72,12 +72,13 @@ def test_half_floats(device_name: str) -> None:
     check_attention(inputs(), device_name, dtype=np.float16, second_order=False)
 
 
-def test_shared_heads_capped_scores_and_rows_that_see_nothing(device_name: str) -> None:
+@pytest.mark.parametrize("zeros", ["is_empty_zero", "is_nan_zero"])
+def test_shared_heads_capped_scores_and_rows_that_see_nothing(zeros: str, device_name: str) -> None:
     generator = np.random.default_rng(9)
     given = [normal(generator, 2, 4, 3, 3), normal(generator, 2, 2, 4, 3), normal(generator, 2, 2, 4, 2)]
     mask = generator.random((3, 4)) < 0.7
     mask[1] = False
-    attributes = {"group": 2, "softcap": 1.5, "is_empty_zero": 1}
+    attributes = {"group": 2, "softcap": 1.5, zeros: 1}
     check_attention([*given, mask], device_name, attributes=attributes, second_order=False)
 
 

@@ -82,6 +82,8 @@ class Problem:
     is_mask_hiding: bool = False
     constants: tuple[str, ...] = ()
     """Of mask and bias, those that are the model's."""
+    is_cleared: bool = False
+    """Whether zeros take the place of probabilities that are NaN."""
 
     def model(self, sizes: dict[str, Sequence[Any]] | None = None) -> bytes:
         """As exporters write it."""
@@ -106,7 +108,11 @@ class Problem:
             scores = sketch.node("Where", names["mask"], *parts)
         if self.bias is not None:
             scores = sketch.node("Add", scores, names["bias"])
-        mixed = sketch.node("MatMul", sketch.node("Softmax", scores, axis=-1), names["v"])
+        weights = sketch.node("Softmax", scores, axis=-1)
+        if self.is_cleared:
+            zero = sketch.constant(np.zeros((), dtype))
+            weights = sketch.node("Where", sketch.node("IsNaN", weights), zero, weights)
+        mixed = sketch.node("MatMul", weights, names["v"])
         return save_graph(sketch.finish(mixed))
 
     @property
@@ -364,6 +370,25 @@ def test_rows_that_see_nothing(unit: Unit, fill: float, rows_in: str) -> None:
         found, wanted = both(unit, replace(problem, **changes))
         assert np.isnan(wanted[:, :, [4, 11]]).all() == (fill == -np.inf)
         special(found, wanted)
+
+
+@pytest.mark.parametrize("rows_in", ["registers", "shared"])
+def test_nan_becomes_zeros_where_the_model_says_so(unit: Unit, rows_in: str) -> None:
+    """As PyTorch exports masks: rows that see nothing, and those of any other NaN, weigh nothing."""
+    force(unit, rows_in=rows_in)
+    problem = replace(operands(20, 33, 16, batch=(1, 2)), is_cleared=True)
+    problem.q *= np.float32(0.1)
+    seen = normal(5, 20, 33) > -1
+    seen[4] = False
+    bias = added(seen, -np.inf)
+    bias[7, 3], bias[9, 5] = np.nan, np.inf
+    found, wanted = both(unit, replace(problem, bias=bias))
+    assert not wanted[0, 0, [4, 7, 9]].any() and wanted[0, 0, 5].all()
+    special(found, wanted)
+    problem.q[0, 1, 3, 5], problem.v[0, 0, 2, 1] = np.nan, np.inf
+    found, wanted = both(unit, replace(problem, bias=bias))
+    assert not wanted[0, 1, 3].any() and np.isnan(wanted[0, 0, 4, 1])
+    special(found, wanted)
 
 
 SPECIAL: dict[str, Callable[[Problem], None]] = {

@@ -162,6 +162,21 @@ def of_three_axes(s: Heads) -> str:
     return s.node("MatMul", s.node("Softmax", scores, axis=2), v)
 
 
+def cleared_weights(s: Heads, scores: str, zero: float = 0.0) -> tuple[str, str]:
+    """Probabilities with a number in the place of NaN, and where that was."""
+    weights = s.node("Softmax", scores, axis=-1)
+    is_nan = s.node("IsNaN", weights)
+    return s.node("Where", is_nan, s.number(zero), weights), is_nan
+
+
+def cleared(s: Heads) -> str:
+    """As PyTorch exports masks: a row that sees nothing weighs nothing."""
+    mask = s.given("mask", normal(5, 2, 1, 7, 9) > 2.0)
+    hidden = s.node("Where", mask, s.number(0.0), s.number(-np.inf))
+    weights, _ = cleared_weights(s, s.node("Add", s.product(), hidden))
+    return s.node("MatMul", weights, s.v)
+
+
 FOUND: dict[str, tuple[Callable[[Heads], str], dict[str, Any]]] = {
     "plain": (plain, {"scale": 1.0}),
     "divided": (divided, {"scale": 0.4}),
@@ -175,6 +190,7 @@ FOUND: dict[str, tuple[Callable[[Heads], str], dict[str, Any]]] = {
     "generative": (generative, {"fill": -1e4, "causal_offset": None}),
     "split heads": (split_heads, {}),
     "three axes": (of_three_axes, {}),
+    "cleared": (cleared, {"is_nan_zero": 1, "is_empty_zero": 0}),
 }
 
 
@@ -297,7 +313,25 @@ def no_softmax(s: Heads) -> list[str]:
     return [s.node("MatMul", s.node("LogSoftmax", s.product(), axis=-1), s.v)]
 
 
+def cleared_with_another_number(s: Heads) -> list[str]:
+    return [s.node("MatMul", cleared_weights(s, s.product(), 1.0)[0], s.v)]
+
+
+def cleared_and_read(s: Heads) -> list[str]:
+    weights, is_nan = cleared_weights(s, s.product())
+    return [s.node("MatMul", weights, s.v), s.node("Not", is_nan)]
+
+
+def nan_kept_alone(s: Heads) -> list[str]:
+    weights = s.node("Softmax", s.product(), axis=-1)
+    only = s.node("Where", s.node("IsNaN", weights), weights, s.number(0.0))
+    return [s.node("MatMul", only, s.v)]
+
+
 MISSED = (
+    cleared_with_another_number,
+    cleared_and_read,
+    nan_kept_alone,
     scores_wanted,
     weights_wanted,
     scores_read_twice,
@@ -319,6 +353,12 @@ MISSED = (
 def test_near_misses_stay_as_they_are(build: Callable[[Heads], list[str]]) -> None:
     sketch = Heads()
     assert fused(sketch, *build(sketch)) == []
+
+
+def test_float16_is_not_cleared_by_the_kernel() -> None:
+    """There infinities among the values are not looked for, which zeros make NaN of."""
+    sketch = Heads(np.float16)
+    assert not fused(sketch, cleared(sketch))
 
 
 def test_masks_that_widen_scores_are_none() -> None:
@@ -384,6 +424,7 @@ def test_the_cpu_computes_it_as_ever() -> None:
         {"causal_offset": 0, "fill": -7.0, "is_fill_added": 1},
         {"group": 3, "softcap": 2.0, "is_empty_zero": 1},
         {"group": 3, "causal_offset": -2, "is_empty_zero": 1},
+        {"is_nan_zero": 1},
     ],
 )
 def test_attention_that_no_kernel_takes_is_written_as_its_steps(attributes: dict[str, Any]) -> None:
@@ -394,6 +435,7 @@ def test_attention_that_no_kernel_takes_is_written_as_its_steps(attributes: dict
         feed["k"], feed["v"] = feed["k"][:, :1], feed["v"][:, :1]
     if "causal_offset" not in attributes or attributes.get("group"):
         feed["mask"] = np.random.default_rng(4).random((5, 6)) < 0.7
+        feed["mask"][2] = not attributes.get("is_nan_zero")
     feed["bias"] = normal(5, 3, 1, 6).astype(np.float16)
     names = [name if name in feed else "" for name in ("q", "k", "v", "mask", "bias")]
     operator = REGISTRY["vkml", "Attention"]

@@ -195,6 +195,7 @@ class Lowering(Protocol[V]):
         causal: tuple[int, float, bool] | None,
         softcap: float = 0.0,
         is_empty_zero: bool = False,
+        is_nan_zero: bool = False,
     ) -> list[V]:
         """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns).
 
@@ -211,6 +212,7 @@ class Lowering(Protocol[V]):
                 are added; and whether they are added.
             softcap: what tanh brings scaled scores below; 0 for none.
             is_empty_zero: whether a row that sees nothing is zero, not NaN.
+            is_nan_zero: whether probabilities that are NaN count as zeros.
         """
         ...
 

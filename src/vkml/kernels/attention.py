@@ -65,6 +65,8 @@ class Attention:
     """What tanh brings scaled scores below, before mask and bias; 0 for none."""
     is_empty_zero: bool = False
     """Whether a row that sees nothing becomes zeros, not NaN."""
+    is_nan_zero: bool = False
+    """Whether a row of probabilities that are NaN becomes zeros."""
     logs: View | None = None
     """Receives each row's logarithm (base 2) of its sum of exponentials, for gradients."""
 
@@ -317,7 +319,8 @@ def _values(given: Attention, variant: Variant, target: Target) -> dict[str, int
         "CAUSAL_ADDS": _bool(causal is not None and causal.adds),
         "CAUSAL_FILL": _float(causal.fill if causal is not None else -math.inf),
         "SCALE": _float(given.scale),
-        "EMPTY": _float(0.0 if given.is_empty_zero else math.nan),
+        "EMPTY": _float(0.0 if given.is_empty_zero or given.is_nan_zero else math.nan),
+        "NAN_ZERO": int(given.is_nan_zero),
         "OPERAND_ROWS": OPERAND_ROWS,
     }
 

@@ -52,6 +52,7 @@ class Templates:
         causal: tuple[int, float, bool] | None,
         softcap: float = 0.0,
         is_empty_zero: bool = False,
+        is_nan_zero: bool = False,
     ) -> list[View]:
         """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns)."""
         raise self._lacks("attention in one step")

@@ -191,10 +191,22 @@ class VulkanBuilder(Builder[Dispatch]):
         causal: tuple[int, float, bool] | None,
         softcap: float = 0.0,
         is_empty_zero: bool = False,
+        is_nan_zero: bool = False,
     ) -> list[View]:
         known = None if causal is None else attention.Causal(*causal)
         given = attention.Attention(
-            q, k, v, scale, mask, keeps, fill, bias, known, softcap=softcap, is_empty_zero=is_empty_zero
+            q,
+            k,
+            v,
+            scale,
+            mask,
+            keeps,
+            fill,
+            bias,
+            known,
+            softcap=softcap,
+            is_empty_zero=is_empty_zero,
+            is_nan_zero=is_nan_zero,
         )
         return attention.launch(self, given, self.result())
 

@@ -61,7 +61,8 @@ class Attention(Operator):
     A score is scaled, brought between ±`softcap` by tanh where that is not 0, becomes `fill` where the mask
     is false (true, where `is_mask_hiding`), or with `is_fill_added` has it added, and has the bias added.
     Where there is a `causal_offset`, row r keeps the scores of the keys up to r + `causal_offset` only. A row
-    all of whose scores are -infinity is zero where `is_empty_zero`, else NaN.
+    all of whose scores are -infinity is zero where `is_empty_zero`, else NaN. Where `is_nan_zero` rows of
+    probabilities that are NaN, for whatever reason, count as zeros.
     """
 
     domain = "vkml"
@@ -74,6 +75,7 @@ class Attention(Operator):
         "is_mask_hiding": 0,
         "is_fill_added": 0,
         "is_empty_zero": 0,
+        "is_nan_zero": 0,
         "fill": float("-inf"),
         "causal_offset": OPTIONAL,
     }
@@ -136,6 +138,8 @@ class Attention(Operator):
             weights /= weights.sum(axis=-1, keepdims=True)
             if attributes["is_empty_zero"]:
                 weights = np.where(largest == -np.inf, weights.dtype.type(0), weights)
+            if attributes["is_nan_zero"]:
+                weights = np.where(np.isnan(weights), weights.dtype.type(0), weights)
             return [np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)]
 
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
@@ -207,4 +211,5 @@ class Attention(Operator):
             causal=None if offset is None else (offset, fill, is_added),
             softcap=attributes["softcap"],
             is_empty_zero=bool(attributes["is_empty_zero"]),
+            is_nan_zero=bool(attributes["is_nan_zero"]),
         )

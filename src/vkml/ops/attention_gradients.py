@@ -99,7 +99,7 @@ def _of_block(
     scores = spread(build, build.apply("MatMul", queries, flipped(build, key)), group, given)
     keeps = kept(build, how, scores, mask, block.start)
     masked = _masked(build, how, scores, keeps, bias)
-    weights = weights_of(build, masked) if how.is_empty_zero else build.apply("Softmax", masked, axis=-1)
+    weights = weights_of(build, how, masked)
     found: list[T | None] = [None] * 5
     if needed[2]:
         of_value = build.apply("MatMul", flipped(build, gathered(build, weights, group)), weighed)

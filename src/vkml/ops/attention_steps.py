@@ -24,6 +24,7 @@ class AttentionScores:
     is_mask_hiding: bool = False
     is_fill_added: bool = False
     is_empty_zero: bool = False
+    is_nan_zero: bool = False
     fill: float = -math.inf
     causal_offset: int | None = None
 
@@ -96,13 +97,21 @@ def attention_steps(
     if bias is not None:
         biased = build.apply("Add", biased, converted(build, bias, dtype))
     scores = biased if precision is None else converted(build, biased, precision)
-    weights = weights_of(build, scores) if how.is_empty_zero else build.apply("Softmax", scores, axis=-1)
-    weights = converted(build, weights, dtype)
+    weights = converted(build, weights_of(build, how, scores), dtype)
     results = build.apply("MatMul", gathered(build, weights, how.group), v)
     return AttentionSteps(products, capped, biased, weights, spread(build, results, how.group, rows))
 
 
-def weights_of(build: Emitter[T], scores: T) -> T:
+def weights_of(build: Emitter[T], how: AttentionScores, scores: T) -> T:
+    """The Softmax of rows, zeros where that is wanted of what would be NaN."""
+    weights = _seen(build, scores) if how.is_empty_zero else build.apply("Softmax", scores, axis=-1)
+    if not how.is_nan_zero:
+        return weights
+    nothing = build.constant(0, build.type_of(weights).dtype)
+    return build.apply("Where", build.apply("IsNaN", weights), nothing, weights)
+
+
+def _seen(build: Emitter[T], scores: T) -> T:
     """The Softmax of rows, zeros where all scores of a row are -infinity: never NaN, nor are gradients."""
     dtype = build.type_of(scores).dtype
     largest = build.apply("ReduceMax", scores, build.constant([-1], INT64), keepdims=1)

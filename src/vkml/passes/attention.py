@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -78,6 +79,10 @@ class _Finder:
         if scores is None:
             return None
         members, name = [*scores.members, softmax], softmax.outputs[0]
+        cleared = self._cleared(name)
+        if cleared:
+            members += cleared
+            name = cleared[-1].outputs[0]
         while (reader := self._reader(name)) is not None and self._is_cast(reader):
             members.append(reader)
             name = reader.outputs[0]
@@ -87,7 +92,9 @@ class _Finder:
         if v == name or types[v].rank < 2:
             return None
         dtype = types[reader.outputs[0]].dtype
-        if dtype not in DTYPES or any(types[each].dtype != dtype for each in (scores.q, scores.k, v)):
+        # Of float16 nobody looks for infinities among values, which zeros make NaN of.
+        accepted = (dtypes.FLOAT32,) if cleared else DTYPES
+        if dtype not in accepted or any(types[each].dtype != dtype for each in (scores.q, scores.k, v)):
             return None
         inputs = [scores.q, scores.k, v, scores.mask, scores.bias]
         attributes: dict[str, Any] = {
@@ -95,6 +102,7 @@ class _Finder:
             "softcap": 0.0,
             "group": 1,
             "is_empty_zero": 0,
+            "is_nan_zero": int(bool(cleared)),
             "is_key_transposed": 1,
             "is_mask_hiding": int(scores.is_mask_hiding),
             "is_fill_added": 0,
@@ -111,6 +119,18 @@ class _Finder:
             inputs.pop()
         node = Node("Attention", tuple(inputs), reader.outputs, attributes, reader.name, "vkml")
         return Candidate([*members, reader], node)
+
+    def _cleared(self, name: str) -> list[Node]:
+        """The nodes that make zeros of a value's NaN, for nobody else reads it: IsNaN and Where."""
+        if self._index.uses(name) != 2 or self._index.is_output(name) or self._index.is_captured(name):
+            return []
+        for is_nan, where in itertools.permutations(self._index.consumers(name), 2):
+            if is_nan.op == "IsNaN" and where.op == "Where" and not (is_nan.domain or where.domain):
+                test, zero, kept = where.inputs
+                is_only = self._index.uses(test) == 1 and not self._index.is_output(test)
+                if is_only and test == is_nan.outputs[0] and kept == name and self._number(zero) == 0:
+                    return [is_nan, where] if self._keeps_shape(name, where) else []
+        return []
 
     def _scores(self, name: str, found: _Scores) -> _Scores | None:
         """Follows scores back to their product, through what scales, masks and converts them."""
