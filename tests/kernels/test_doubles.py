@@ -1,7 +1,8 @@
 """float64 on Vulkan: every operator is right to the precision of the type, or left to the CPU with a reason.
 
 SPIR-V has no logarithms, exponentials, powers or trigonometric functions of 64-bit numbers; drivers that are
-given them compute nonsense, and a detour through float32 loses half the digits.
+given them compute nonsense, and a detour through float32 loses half the digits. Exponentials and logarithms
+are written out in simpler operations (`vkml.ir.double_functions`).
 """
 
 from __future__ import annotations
@@ -133,6 +134,8 @@ def add_moves(cases: Cases) -> None:
     add(cases, "Expand", x, fixed(2, 4, 6))
     add(cases, "Flatten", x)
     add(cases, "Gather", x, Fixed(np.array([2, 0])))
+    add(cases, "TopK", x, fixed(2), axis=0)
+    add(cases, "BitCast", x, to=dtypes.INT64.code)
     add(cases, "GatherElements", x, Fixed(places))
     add(cases, "GatherND", x, Fixed(np.array([[1], [0]])))
     add(cases, "OneHot", Fixed(np.array([1, 0, 3])), fixed(4), Fixed(np.array([0.1, 0.7])))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vkml.ir.double_functions import without_double_functions
 from vkml.ir.dtypes import BOOL, FLOAT64, DType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import Number, Scalar, ordered
@@ -72,6 +73,7 @@ def write_statements(
     Raises:
         CannotLower: an operation or a type has no Slang form.
     """
+    results = without_double_functions(results)
     order = ordered(results)
     if len(order) > MOST_STEPS:
         raise CannotLower(f"{len(order)} operations in one kernel: up to {MOST_STEPS} compile in time")

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vkml.errors import NotDifferentiable
 from vkml.ir import scalar
-from vkml.ir.dtypes import FLOATS, INT32
-from vkml.ir.gradients import Emitter, T, pointwise, summed, widened
+from vkml.ir.dtypes import FLOATS, INT32, INT64
+from vkml.ir.gradients import Emitter, T, converted, pointwise, summed, widened
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
@@ -84,6 +85,23 @@ class Softmax(Operator):
         order = [a for a in range(rank) if a != axis] + [axis]
         return build.softmax_along(x, order, is_logarithm=self.name == "LogSoftmax")
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = present(inputs, 0)
+        type_ = build.type_of(x)
+        axes = _axes(node, type_.rank)
+        if self.name == "Hardmax" or type_.elements == 0 or not axes:
+            return None
+        wide = widened(build, x)
+        stated = build.constant(list(axes), INT64)
+        below = build.apply("Sub", wide, build.apply("ReduceMax", wide, stated, keepdims=1))
+        powers = build.apply("Exp", below)
+        total = summed(build, powers, axes, keep=True)
+        if self.name == "Softmax":
+            made = build.apply("Div", powers, total)
+        else:
+            made = build.apply("Sub", below, build.apply("Log", total))
+        return [converted(build, made, type_.dtype)]
+
     def vjp(
         self,
         build: Emitter[T],
@@ -94,12 +112,10 @@ class Softmax(Operator):
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
         if self.name == "Hardmax":
-            return super().vjp(build, node, inputs, outputs, cotangents, needed)
+            raise NotDifferentiable("Hardmax has no gradient by any of its inputs")
         made, cotangent = outputs[0], widened(build, present(cotangents, 0))
         type_, wide = build.type_of(made), build.type_of(cotangent).dtype
-        rank, is_flattened = type_.rank, node.attributes["is_flattened"]
-        axis = normalise_axis(node, node.attributes["axis"], max(rank, 1), extra=int(is_flattened))
-        axes = range(axis, rank if is_flattened else min(axis + 1, rank))
+        axes = _axes(node, type_.rank)
         if self.name == "Softmax":
             weighed = pointwise(build, lambda y, x: y * x, made, cotangent, dtype=wide)
             total = summed(build, weighed, axes, keep=True)
@@ -113,6 +129,13 @@ class Softmax(Operator):
                 return incoming - scalar.unary("exp", y) * total
 
         return [pointwise(build, form, made, cotangent, total)]
+
+
+def _axes(node: Node, rank: int) -> range:
+    """The axes along which elements share a sum."""
+    is_flattened = node.attributes["is_flattened"]
+    axis = normalise_axis(node, node.attributes["axis"], max(rank, 1), extra=int(is_flattened))
+    return range(axis, rank if is_flattened else min(axis + 1, rank))
 
 
 def softmax(x: Array) -> Array:
