@@ -24,6 +24,7 @@ from tests.conformance.expected import (
     known_fallbacks,
     outcome_of,
     stale,
+    stale_fallbacks,
     unexpected_fallbacks,
 )
 from tests.conformance.sample import sample
@@ -65,8 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (texts := unexpected_fallbacks(cases[name], verdict, options.device, known))
     }
     print("\n".join(fallback_lines(found, unlisted, is_whole=options.fallbacks)))
+    unneeded = stale_fallbacks(cases, found, options.device, known)
+    for line in unneeded:
+        print(f"expected_fallbacks.txt: {line}")
     outcomes = outcomes_of(cases, found, options.device, listed)
-    is_good = not wrong and not unlisted and all(outcome.is_good for outcome in outcomes.values())
+    is_good = (
+        not wrong and not unlisted and not unneeded and all(outcome.is_good for outcome in outcomes.values())
+    )
     return 0 if names and is_good else 1
 
 

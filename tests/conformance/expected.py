@@ -104,6 +104,27 @@ def unexpected_fallbacks(
     return [text for text in verdict.fallbacks if text.partition(":")[0] not in known]
 
 
+def stale_fallbacks(
+    cases: Mapping[str, Case], found: Mapping[str, Verdict], device: str, listed: Sequence[Expectation]
+) -> list[str]:
+    """Lines of the list of fallbacks by which none of the cases that were run fell back any more.
+
+    Args:
+        cases: of the suite.
+        found: name → verdict, of those that were run.
+        device: its kind.
+        listed: the lines.
+    """
+    wrong = []
+    for line in listed:
+        mine = [verdict for name, verdict in found.items() if line.matches(cases[name])]
+        if not line.holds_on(device) or not mine:
+            continue
+        if not any(text.partition(":")[0] == line.failure for verdict in mine for text in verdict.fallbacks):
+            wrong.append(f"line {line.number}: '{line.pattern}' falls back no more: take it off")
+    return wrong
+
+
 def known_fallbacks() -> list[Expectation]:
     """The lines of `FALLBACKS`."""
     return expectations(FALLBACKS.read_text())

@@ -27,6 +27,8 @@ from tests.conformance.expected import (
     expectations,
     outcome_of,
     stale,
+    stale_fallbacks,
+    unexpected_fallbacks,
 )
 from tests.conformance.judge import compare, judge
 from tests.conformance.suite import Case, suite
@@ -283,3 +285,16 @@ def test_the_command_fails_by_the_list(
     assert "'test_gone' is about no case" in capsys.readouterr().out
     assert main(["--pattern", "test_relu", "--jobs", "0"]) == 1
     assert "     1  unexpected passes" in capsys.readouterr().out
+
+
+def test_the_list_of_fallbacks_is_exact() -> None:
+    """What falls back without being listed is found, and what is listed and falls back no more."""
+    listed = expectations("[Relu on lavapipe] because\ntest_it\n[Exp on lavapipe] because\ntest_other")
+    cases = {name: case(name) for name in ("test_it", "test_other", "test_third")}
+    fell = {name: Verdict(name, fallbacks=("Relu: because",)) for name in cases}
+    unexpected = [name for name in cases if unexpected_fallbacks(cases[name], fell[name], "lavapipe", listed)]
+    assert unexpected == ["test_other", "test_third"]
+    assert not unexpected_fallbacks(cases["test_it"], fell["test_it"], "nvidia", listed)
+    assert [line.partition(":")[0] for line in stale_fallbacks(cases, fell, "lavapipe", listed)] == ["line 4"]
+    assert not stale_fallbacks(cases, {"test_third": fell["test_third"]}, "lavapipe", listed)
+    assert not stale_fallbacks(cases, fell, "nvidia", listed)

@@ -71,6 +71,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any], int]] = [
     ),
     ("Resize", [IMAGE, CROP, None, np.array([2, 3, 7, 6])], CROPPING, 1),
     ("MaxUnpool", [normal(1, 1, 2, 2), np.array([[[[5, 7], [13, 15]]]])], POOLED, 1),
+    *(("Det", [normal(2, size, size)], {}, 1) for size in (1, 2, 3)),
     ("Softmax", [IMAGE], {"axis": 1}, 1),
     ("LogSoftmax", [IMAGE.astype(np.float64)], {"axis": -1}, 1),
     ("ReduceLogSumExp", [np.zeros((2, 0, 3), np.float32), np.array([1])], {}, 1),

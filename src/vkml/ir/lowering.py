@@ -243,6 +243,20 @@ class Lowering(Protocol[V]):
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
         ...
 
+    def roi_align(
+        self,
+        x: V,
+        regions: V,
+        images: V,
+        *,
+        scale: float,
+        ratio: int,
+        is_max: bool,
+        is_half_pixel: bool,
+    ) -> list[V]:
+        """Bilinear samples of regions (x and y of two corners) of images, joined bin by bin."""
+        ...
+
     def max_pool_places(
         self, x: V, windows: Windows, values: V | None, places: V, *, is_column_major: bool
     ) -> None:

@@ -85,6 +85,20 @@ class Templates:
         """Pools windows; `how` is "max", "average", "squares" (their sum) or the p of a norm."""
         raise self._lacks("pooling")
 
+    def roi_align(
+        self,
+        x: View,
+        regions: View,
+        images: View,
+        *,
+        scale: float,
+        ratio: int,
+        is_max: bool,
+        is_half_pixel: bool,
+    ) -> list[View]:
+        """Bilinear samples of regions (x and y of two corners) of images, joined bin by bin."""
+        raise self._lacks("sampling of regions")
+
     def max_pool_places(
         self, x: View, windows: Windows, values: View | None, places: View, *, is_column_major: bool
     ) -> None:

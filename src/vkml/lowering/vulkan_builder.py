@@ -25,6 +25,7 @@ from vkml.kernels import (
     recurrent,
     reduce,
     resize,
+    roi_align,
     rows,
     scan,
     scatter,
@@ -222,6 +223,29 @@ class VulkanBuilder(Builder[Dispatch]):
         else:
             function = pool.norm(how, x.dtype)
         return pool.pool(self, x, self.result(), windows, how=function, counts_padding=counts_padding)
+
+    def roi_align(
+        self,
+        x: View,
+        regions: View,
+        images: View,
+        *,
+        scale: float,
+        ratio: int,
+        is_max: bool,
+        is_half_pixel: bool,
+    ) -> list[View]:
+        return roi_align.roi_align(
+            self,
+            x,
+            regions,
+            images,
+            self.result(),
+            scale=scale,
+            ratio=ratio,
+            is_max=is_max,
+            is_half_pixel=is_half_pixel,
+        )
 
     def max_pool_places(
         self, x: View, windows: Windows, values: View | None, places: View, *, is_column_major: bool

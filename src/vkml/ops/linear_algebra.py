@@ -1,4 +1,4 @@
-"""Factorisations of matrices by LAPACK, through NumPy: no kernel does them, their gradients are products."""
+"""Factorisations of matrices by LAPACK, through NumPy: no kernel does them; their gradients are products."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ import numpy as np
 
 from vkml.errors import LinAlgError, NotDifferentiable, ShapeError
 from vkml.ir.dtypes import BOOL, COMPLEXES, FLOAT32, FLOAT64, FLOATS, DType, complex_of, real_of
-from vkml.ir.gradients import Emitter, T, conjugate, converted, expanded, reshaped, sum_to, transposed
+from vkml.ir.gradients import (
+    Emitter,
+    T,
+    conjugate,
+    converted,
+    expanded,
+    pointwise,
+    reshaped,
+    sliced,
+    sum_to,
+    transposed,
+)
 from vkml.ir.gradients import widened as widened_value
 from vkml.ir.graph import Node
 from vkml.ir.operator import Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import present, require_dtype, require_rank, required
 from vkml.ops.pointwise import widened
@@ -214,6 +226,18 @@ class Determinant(Operator):
         x = present(inputs, 0)
         return [np.asarray(_computed(node, np.linalg.det, x), x.dtype)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        x = present(inputs, 0)
+        type_ = build.type_of(x)
+        *outer, _, size = type_.dims
+        if type_.dtype.is_complex or not 1 <= size <= _EXPANDED:
+            return None
+        flat = reshaped(build, x, [*outer, size * size])
+        cells = [
+            reshaped(build, sliced(build, flat, len(outer), at, at + 1), outer) for at in range(size * size)
+        ]
+        return [pointwise(build, lambda *found: _by_minors(found, size), *cells)]
+
     def vjp(
         self,
         build: Emitter[T],
@@ -227,6 +251,24 @@ class Determinant(Operator):
         inverse = build.apply("Inverse", present(inputs, 0), domain="vkml")
         weight = _column(build, _column(build, scale, -1), -1)
         return [build.apply("Mul", weight, _adjoint(build, inverse))]
+
+
+_EXPANDED = 3
+"""Rows up to which a determinant is a sum of few products; of more rows, LAPACK eliminates."""
+
+
+def _by_minors(cells: Sequence[Scalar], size: int) -> Scalar:
+    """The determinant of a matrix whose elements are given row by row, by those of smaller ones."""
+    if size == 1:
+        return cells[0]
+    rows = [cells[at : at + size] for at in range(size, len(cells), size)]
+    made: Scalar | None = None
+    for column in range(size):
+        minor = [row[at] for row in rows for at in range(size) if at != column]
+        term = cells[column] * _by_minors(minor, size - 1)
+        made = term if made is None else made - term if column % 2 else made + term
+    assert made is not None
+    return made
 
 
 @operator("Det")

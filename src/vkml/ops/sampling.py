@@ -15,6 +15,7 @@ from vkml.ir.dtypes import FLOAT64, FLOATS, INT64, NUMBERS
 from vkml.ir.gradients import Emitter, T, converted, reshaped, transposed
 from vkml.ir.gradients import widened as widened_value
 from vkml.ir.graph import Node
+from vkml.ir.lowering import Lowering, V, all_given
 from vkml.ir.operator import Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import (
@@ -329,6 +330,16 @@ class RoiAlign(Operator):
         for index in range(geometry.rois):
             result[index] = _align_region(node, wide[batch[index]], boxes[index], geometry)
         return [result.astype(x.dtype, copy=False)]
+
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
+        given = node.attributes
+        return build.roi_align(
+            *all_given(inputs),
+            scale=given["spatial_scale"],
+            ratio=int(given["sampling_ratio"]),
+            is_max=given["mode"] == "max",
+            is_half_pixel=given["coordinate_transformation_mode"] == "half_pixel",
+        )
 
     def vjp(
         self,
