@@ -18,6 +18,7 @@ help:
 
 demo:
 	@tools/environment.sh image,compiler
+	@echo "classifying pictures of digits: python examples/digits/classify.py examples/digits/*.png"
 	@$(PYTHON_IN_VENV) examples/digits/classify.py examples/digits/*.png
 
 test:

@@ -52,7 +52,7 @@ stamp=.venv/installed-${extras:-plain}
 case ",$extras," in *,test,* | *,bench,* | *,docs,*) constraints=tools/constraints.txt ;; *) constraints= ;; esac
 wanted=$(cksum pyproject.toml $constraints)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-  say "installing vkml${extras:+[$extras]} into .venv"
+  say "installing vkml${extras:+[$extras]} and what it needs into .venv (once; a minute or two)"
   "$python" -m pip install --quiet --disable-pip-version-check -e ".${extras:+[$extras]}" \
     ${constraints:+-c "$constraints"} </dev/null
   printf '%s' "$wanted" >"$stamp"

@@ -7,6 +7,7 @@ import pytest
 
 import vkml
 from vkml.cpu.native.executable import instruction_set
+from vkml.engine.profile import profiled_steps
 from vkml.engine.report import StepReport
 from vkml.engine.sketch import Sketch
 from vkml.ir import DType, Graph, dtypes
@@ -161,3 +162,16 @@ def test_multiply_adds(
     graph = sketch.finish(sketch.node(op, *names, **attributes))
     with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
         assert sum(step.flops for step in session.report().steps) == 2 * wanted
+
+
+def test_nodes_of_one_body_that_are_called_alike_pay_each_for_itself(device_name: str) -> None:
+    sketch = Sketch("attention", opset=23)
+    q, k, v = (sketch.input(name, (2, 2, 8, size)) for name, size in (("q", 16), ("k", 16), ("v", 4)))
+    graph = sketch.finish(sketch.node("Attention", q, k, v, name="attention"))
+    feed = {name: np.ones((2, 2, 8, size), np.float32) for name, size in (("q", 16), ("k", 16), ("v", 4))}
+    options = vkml.SessionOptions(enable_profiling=True)
+    with vkml.InferenceSession(save_graph(graph), options, devices=device_name) as session:
+        session.run(None, feed)
+        steps, timed = session.report().steps, profiled_steps([session.traced_runs])
+    assert sorted(step.flops for step in steps if step.flops) == [2 * 1024, 2 * 4096]
+    assert sum(step.flops for step in timed) == 2 * (1024 + 4096)

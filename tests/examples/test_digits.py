@@ -93,6 +93,7 @@ def test_classify_names_every_digit() -> None:
     for path, line in zip(pictures, lines, strict=True):
         assert line.startswith(path.name) and f"is a {path.name[0]} " in line
     assert "on cpu" in last and "µs" in last
+    assert "digits.onnx is loaded on cpu" in done.stderr and "the first run" in done.stderr
 
 
 def test_classify_says_what_is_wrong(tmp_path: Path) -> None:

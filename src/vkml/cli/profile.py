@@ -146,7 +146,7 @@ def _row(step: StepReport, outcome: _Outcome) -> tuple[str, ...]:
     ceiling = outcome.ceilings.get(step.device)
     share = None if ceiling is None else ceiling.share(step)
     return (
-        node_names(step.nodes),
+        node_names(step.nodes) or f"({step.kernel})",
         step.kernel,
         step.device,
         duration(seconds),

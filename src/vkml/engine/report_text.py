@@ -39,7 +39,7 @@ def step_lines(report: PlanReport, width: int = WIDTH) -> list[str]:
     rows = [
         (
             str(number),
-            "  " * step.depth + node_names(step.nodes),
+            "  " * step.depth + (node_names(step.nodes) or f"({step.kernel})"),
             operator_names(step.operators),
             " ".join(map(shape_text, step.output_shapes)),
             mega(step.flops),

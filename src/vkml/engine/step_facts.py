@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.flight import Timing
@@ -43,6 +44,10 @@ class StepFacts:
         bound = bind_sizes(graph.nodes, graph.types, graph.constants, known)
         self._types = {**bound.types, **{name: each.type for name, each in bound.constants.items()}}
         self._whole = {part.label: node for node in bound.nodes for part in members(node)}
+        self._alike: dict[tuple[str, ...], list[Node]] = {}
+        """By the labels of their parts: nodes of one body, which is called by the node that it stands for."""
+        for node in bound.nodes:
+            self._alike.setdefault(tuple(part.label for part in members(node)), []).append(node)
         self._refused = dict(plan.fallbacks)
 
     def steps(self, program: Bound) -> list[StepReport]:
@@ -50,21 +55,12 @@ class StepFacts:
         if isinstance(program, CpuBound):
             return [self.on_cpu(node, program.types, form) for node, form in program.forms]
         assert isinstance(program, VulkanBound)
-        dispatches = program.program.dispatches
-        return [
-            self.dispatched(program.device, each, self._heaviest_of(each.nodes) is each)
-            for each in dispatches
-        ]
+        return [self.dispatched(program.device, each) for each in program.program.dispatches]
 
-    def dispatched(self, device: str, dispatch: Dispatch, is_heaviest: bool = True) -> StepReport:
-        """A launch on a GPU.
-
-        Args:
-            device: it.
-            dispatch: the launch.
-            is_heaviest: whether it, of all launches of its nodes, does what they cost.
-        """
-        nodes = self._nodes(dispatch.nodes)
+    def dispatched(self, device: str, dispatch: Dispatch) -> StepReport:
+        """A launch on a GPU; of all launches of its nodes, the one that moves most does what they cost."""
+        payers = self._payers.get(id(dispatch))
+        nodes = payers or self._nodes(dispatch.nodes)
         shapes = [self._types[name].dims for node in nodes for name in node.outputs if name in self._types]
         kernel = dispatch.kernel
         x, y, z = (concrete(count, self._known) for count in dispatch.groups)
@@ -77,25 +73,34 @@ class StepFacts:
             kernel.variant,
             _reason(dispatch.operators, kernel.reason or "the one kernel for it"),
             (x, y, z),
-            flops=sum(self._flops(node, self._types) for node in nodes) if is_heaviest else 0,
+            flops=sum(self._flops(node, self._types) for node in payers or ()),
             bytes=self._bytes(dispatch),
         )
 
     def timed(self, timing: Timing) -> StepReport:
         """A step that ran: a launch, or a node on the CPU, which may have several launches."""
         if timing.dispatch is not None:
-            key = timing.dispatch.nodes
-            return self.dispatched(timing.device, timing.dispatch, self._heaviest_of(key) is timing.dispatch)
-        found = next((self._on_cpu[label] for label in timing.nodes if label in self._on_cpu), None)
+            return self.dispatched(timing.device, timing.dispatch)
+        keys = (timing.nodes, *((label,) for label in timing.nodes))
+        found = next((self._on_cpu[key] for key in keys if key in self._on_cpu), None)
         if found is None:
             return StepReport("cpu", ", ".join(timing.nodes), timing.nodes, (), (), reason="it serves others")
         return found
 
     @lazy
-    def _on_cpu(self) -> dict[str, StepReport]:
-        """Steps of the CPU by the labels of their nodes."""
-        steps = [self.on_cpu(node, types, form) for node, types, form in self._forms]
-        return {label: step for step in steps for label in step.nodes}
+    def _on_cpu(self) -> dict[tuple[str, ...], StepReport]:
+        """Steps of the CPU by the labels of their nodes, and by each of these; those alike are one."""
+        found: dict[tuple[str, ...], StepReport] = {}
+        for node, types, form in self._forms:
+            step = self.on_cpu(node, types, form)
+            other = found.get(step.nodes)
+            if other is not None:
+                step = replace(step, flops=step.flops + other.flops, bytes=step.bytes + other.bytes)
+            found[step.nodes] = step
+        for step in list(found.values()):
+            for label in step.nodes:
+                found.setdefault((label,), step)
+        return found
 
     def on_cpu(self, node: Node, types: Mapping[str, TensorType], form: Form) -> StepReport:
         """A node on the CPU, which may be several fused ones."""
@@ -125,18 +130,27 @@ class StepFacts:
         found = {id(self._whole[label]): self._whole[label] for label in labels if label in self._whole}
         return list(found.values())
 
-    def _heaviest_of(self, nodes: tuple[str, ...]) -> Dispatch | None:
-        """Of some nodes' launches the one that moves most: others bring its operands into form, or sum up."""
-        return self._heaviest.get(nodes)
-
     @lazy
-    def _heaviest(self) -> dict[tuple[str, ...], Dispatch]:
-        best: dict[tuple[str, ...], Dispatch] = {}
+    def _payers(self) -> dict[int, list[Node]]:
+        """Launches, by identity, that do what nodes cost, and these nodes.
+
+        Of a node's launches that is the one that moves most: others bring its operands into form, or sum up.
+        """
+        launches: dict[tuple[str, ...], list[Dispatch]] = {}
         for each in self._dispatches:
-            other = best.get(each.nodes)
-            if other is None or self._bytes(each) > self._bytes(other):
-                best[each.nodes] = each
-        return best
+            launches.setdefault(each.nodes, []).append(each)
+        found: dict[int, list[Node]] = {}
+        for labels, dispatches in launches.items():
+            alike = self._alike.get(labels)
+            if alike is None:
+                heaviest = max(dispatches, key=self._bytes)
+                found[id(heaviest)] = self._nodes(labels)
+                continue
+            heavy = {id(each) for each in sorted(dispatches, key=self._bytes, reverse=True)[: len(alike)]}
+            paying = [each for each in dispatches if id(each) in heavy]
+            for number, node in enumerate(alike):
+                found.setdefault(id(paying[min(number, len(paying) - 1)]), []).append(node)
+        return found
 
     def _flops(self, node: Node, types: Mapping[str, TensorType]) -> int:
         if is_fused(node):

@@ -207,7 +207,9 @@ def _generate(
     form = None
     if not is_deciding():
         form = scalar_results(body), tuple([view.dtype for view in operands])
-    return writer.finish(label, (across, rows, 1), variant=variant, reason="generated", form=form)
+    return writer.finish(
+        label, (across, rows, 1), variant=variant, reason="generated for these operators", form=form
+    )
 
 
 def _vector_width(views: Sequence[View], sizes: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> int:
