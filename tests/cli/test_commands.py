@@ -77,6 +77,7 @@ def test_inspect_plan_of_a_model_with_unknown_operators(command: Command, tmp_pa
     assert "1 operator, which 1 node needs" in done.out and "known" in done.out
     [row] = [at for at, line in enumerate(done.out.splitlines()) if "strange" in line]
     assert "vkml has no operator ai.onnx.Frobnicate" in done.out.splitlines()[row + 1]
+    assert done.out.count("could run") == 2  # the node before it, and the output's Identity
     found = command("inspect", path, "--plan", "--json").json
     assert found["unsupported"] == {"ai.onnx.Frobnicate (opset 20)": ["Frobnicate node 'strange'"]}
 

@@ -224,7 +224,7 @@ def _show_unsupported(out: Console, graph: Graph, unknown: Mapping[str, Sequence
         types = [graph.types.get(name) or outputs.get(name) for name in node.outputs if name]
         shapes = [shape_text(type_.shape) for type_ in types if isinstance(type_, TensorType)]
         rows.append((str(number), node_name(node.label), _operator(node), " ".join(shapes)))
-        notes.append(f"cannot run: {reasons[id(node)]}" if id(node) in reasons else "")
+        notes.append(f"cannot run: {reasons[id(node)]}" if id(node) in reasons else "could run: it is known")
     columns = (
         Column("#", is_right=True),
         *(Column(each, is_cut=True) for each in ("node", "operator", "output")),

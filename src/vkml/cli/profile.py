@@ -137,6 +137,10 @@ def _show(request: ProfileRequest, outcome: _Outcome) -> None:
     if any(share is not None and share > 1 for share in shares):
         text = "over 100 %: values that stay in caches, convolutions by fewer operations (Winograd)"
         show_lines(out, wrapped(text, out.width))
+    timeless = [step.device for step in shown if step.device != "cpu" and not step.seconds]
+    if timeless:
+        text = f"steps of {timeless[0]} that have no time: its driver has written no timestamps for them"
+        show_lines(out, wrapped(text, out.width))
     for path in outcome.files:
         out.print(f"wrote {path}", markup=False)
 
