@@ -54,7 +54,7 @@ _FUNCTIONS = {
     "lower": ("vkml.engine.plan.lower", "vkml.engine.plan.compile_cpu"),
     "code": (
         "vkml.engine.recorded.compile_kernels",
-        "vkml.engine.compilation.compile_slang",
+        "vkml.engine.compilation.compile_kernel",
         "vkml.lowering.native_builder.NativeBuilder.launch",
         "vkml.cpu.native.executable.Executable.__init__",
     ),

@@ -207,8 +207,9 @@ def test_what_is_known_is_computed() -> None:
         """int total = 0;
         [ForceUnroll] for (int k = 0; k < 3; ++k) { if (k == 1) total += TABLE[k]; }
         if (!IS_ON) push.y[1] = 7;
-        push.y[0] = total;""",
-        "static const int TABLE[3] = { 1, 2, 3 }; static const bool IS_ON = 3 * 4 == 12;",
+        push.y[0] = total + room[0];""",
+        """static const int TABLE[3] = { 1, 2, 3 }; static const bool IS_ON = 3 * 4 == 12;
+        groupshared int room[TABLE[2] * 4];""",
     )
     branch_conditional, loop_merge, compare, store = 250, 246, 170, 62
     assert not {branch_conditional, loop_merge, compare} & {*code}
@@ -254,6 +255,7 @@ def test_what_is_not_known_is_named(statements: str, reason: str) -> None:
 
 def test_slang_compiles_what_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("VKML_KERNEL_COMPILER", raising=False)
     asked: list[str] = []
 
     def other(source: str, label: str, sessions: int) -> bytes:
@@ -298,6 +300,7 @@ def test_hardware_gets_what_slang_compiles_where_there_is_slang(
 
 def test_what_another_version_made_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("VKML_KERNEL_COMPILER", raising=False)
     made: list[str] = []
 
     def compile_(source: str) -> bytes:

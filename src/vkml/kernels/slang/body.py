@@ -14,13 +14,15 @@ from vkml.kernels.slang.types import Array, Fragment, Record, Scalar, Type, Vect
 class Value:
     """What an expression gave: an instruction's result, or a number known now."""
 
-    __slots__ = ("constant", "number", "type")
+    __slots__ = ("constant", "number", "parts", "type")
 
     def __init__(self, type_: Type, number: int = 0, constant: int | float | bool | None = None) -> None:
         self.type = type_
         self.number = number
         """Of the instruction; 0: that of the constant, once it is asked for."""
         self.constant = constant
+        self.parts: tuple[Value, ...] = ()
+        """Of an array or a struct whose parts are known: what they are."""
 
 
 class Place:
@@ -163,6 +165,8 @@ class Body:
         return self.emit(op.COMPOSITE_CONSTRUCT, type_, *map(self.number, parts))
 
     def extract(self, value: Value, index: int, type_: Type) -> Value:
+        if value.parts and 0 <= index < len(value.parts):
+            return value.parts[index]
         if not 0 <= index < _count(value.type):
             raise Unsupported(f"the element {index} of {_count(value.type)}")
         return self.emit(op.COMPOSITE_EXTRACT, type_, self.number(value), index)

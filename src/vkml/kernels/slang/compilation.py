@@ -156,7 +156,7 @@ class Compilation:
         type_ = emitter.sized(self.type(declared.type, emitter), declared.sizes)
         value = emitter.converted(declared.value, type_)
         emitter.scopes = scopes
-        if value.constant is not None:
+        if value.constant is not None or value.parts:
             self._named[declared.name] = value
         return value
 

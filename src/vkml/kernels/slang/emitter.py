@@ -247,9 +247,10 @@ class Emitter:
             raise Unsupported(f"{len(expression.values)} values for {len(parts)}")
         made = [self.converted(value, part) for value, part in zip(expression.values, parts, strict=True)]
         if all(value.constant is not None for value in made):
-            return Value(
-                type_, self.body.module.composite(type_, [self.body.number(value) for value in made])
-            )
+            numbers = [self.body.number(value) for value in made]
+            known = Value(type_, self.body.module.composite(type_, numbers))
+            known.parts = tuple(made)
+            return known
         return self.body.construct(type_, made)
 
     def value(self, expression: syntax.Expression) -> Value:
