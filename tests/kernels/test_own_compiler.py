@@ -284,6 +284,7 @@ def test_hardware_gets_what_slang_compiles_where_there_is_slang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("VKML_KERNEL_COMPILER", raising=False)
     source = FRAME.format("", "push.y[i] = 1;")
     monkeypatch.setattr(compiling, "compile_slang", lambda *_: b"of Slang")
     assert compile_kernel(source, is_for_hardware=True) == b"of Slang"

@@ -22,7 +22,7 @@ class Value:
         """Of the instruction; 0: that of the constant, once it is asked for."""
         self.constant = constant
         self.parts: tuple[Value, ...] = ()
-        """Of an array or a struct whose parts are known: what they are."""
+        """Of an array or a struct, where values of its parts are at hand: these."""
 
 
 class Place:
@@ -208,11 +208,14 @@ class Body:
             found = self._stored.get(place.root, {}).get(path)
             if found is not None:
                 return found
-        pointer = self.pointer(place)
         if isinstance(place.type, Record) and place.alignment:
-            number = self.module.laid_out(place.type)
-            loaded = self._emit(op.LOAD, number, pointer, op.ALIGNED, place.alignment)
-            return self.emit(op.COPY_LOGICAL, place.type, loaded)
+            # One by one: SwiftShader has no OpCopyLogical, which makes a plain struct of one in memory.
+            fields = enumerate(place.type.fields.values())
+            parts = [self.load(self.at(place, index, type_)) for index, type_ in fields]
+            whole = self.construct(place.type, parts)
+            whole.parts = tuple(parts)
+            return whole
+        pointer = self.pointer(place)
         if place.alignment:
             return self.emit(op.LOAD, place.type, pointer, op.ALIGNED, place.alignment)
         value = self.emit(op.LOAD, place.type, pointer)
