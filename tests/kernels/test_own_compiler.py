@@ -196,9 +196,11 @@ def test_macros_and_conditions() -> None:
     second /* comment */ 0x1Fu 1.5e-3
     #else
     wrong
-    #endif"""
+    #endif
+    #undef A
+    A"""
     words = " ".join(token.text for token in tokens_of(source) if token.text)
-    assert words == "first ( b * 2 + ( c * 2 + 1 ) ) second 0x1Fu 1.5e-3"
+    assert words == "first ( b * 2 + ( c * 2 + 1 ) ) second 0x1Fu 1.5e-3 A"
 
 
 def test_what_is_known_is_computed() -> None:

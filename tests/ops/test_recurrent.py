@@ -217,7 +217,7 @@ def test_float16_on_devices(op: str, device_name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [dtypes.FLOAT64, dtypes.BFLOAT16], ids=lambda dtype: dtype.name)
 def test_other_types(dtype: DType, device_name: str) -> None:
-    """They run all the same, by the reference, in parts, or with states in float32 that are rounded at the end."""
+    """They run all the same: by the reference, in parts, or with states that are rounded at the end."""
     case = recurrent_case(np.random.default_rng(12), "LSTM", steps=3, batch=2, size=4, hidden=6)
     typed = case.typed(dtype.storage)
     model = build_model("LSTM", typed.inputs, typed.attributes, opset=22, outputs=3)

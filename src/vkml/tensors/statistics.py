@@ -174,7 +174,7 @@ def _quantile(
         raise RuntimeError(f"quantiles are of floats, not of {x.dtype.numpy_name}")
     if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
         raise RuntimeError(f"quantile: interpolation {interpolation!r} is not known")
-    parts = q if isinstance(q, core.Tensor) else wrap(value_as(float(q), x.dtype))
+    parts = q if isinstance(q, core.Tensor) else wrap(value_as(float(q), x.dtype)).to(x.device)
     if not isinstance(q, core.Tensor) and not 0 <= q <= 1:
         raise RuntimeError(f"quantile: q lies in [0, 1], {q} does not")
     if parts.ndim > 1:

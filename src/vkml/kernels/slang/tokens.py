@@ -68,6 +68,9 @@ def tokens_of(source: str) -> list[Token]:
         elif word == "define":
             if all(taken):
                 _define(rest, macros)
+        elif word == "undef":
+            if all(taken):
+                macros.pop(rest.strip(), None)
         else:
             raise Unsupported(f"the directive #{word}")
     found.append(Token(END, ""))
