@@ -42,8 +42,6 @@ LOOKED_UP = {
 """Tables and strings have no slope."""
 OLD_NAMES = {"Upsample"}
 """They become others before anything is recorded."""
-PACKED = {"GatherBlockQuantized", "MatMulNBits"}
-"""Weights of few bits, which nobody learns."""
 
 
 def test_every_operator_has_a_gradient_or_a_reason() -> None:
@@ -56,4 +54,4 @@ def test_every_operator_has_a_gradient_or_a_reason() -> None:
         and not isinstance(spec, Extension)  # others by the time that anything is recorded
     }
     reasons = NO_FLOATS | OF_NOTHING | ONLY_IN_PLANS | CONTAINERS | RECORDED_AS_OTHERS | OLD_NAMES
-    assert without == reasons | FITTED | LOOKED_UP | PACKED
+    assert without == reasons | FITTED | LOOKED_UP

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkml.errors import IndexOutOfRange, InvalidGraph, ShapeError
-from vkml.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT32, INT64, UINT4, UINT8
+from vkml.errors import IndexOutOfRange, InvalidGraph, NotImplemented, ShapeError
+from vkml.ir import scalar
+from vkml.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT32, INT64, UINT4, UINT8, UINT32, DType
+from vkml.ir.gradients import Emitter, T, expression, reshaped, sliced, transposed
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
@@ -35,8 +37,21 @@ class MatMulNBits(Operator):
 
     domain = "com.microsoft"
     inputs = (3, 6)
-    attributes = {"K": REQUIRED, "N": REQUIRED, "accuracy_level": 0, "bits": 4, "block_size": REQUIRED}
+    attributes = {
+        "K": REQUIRED,
+        "N": REQUIRED,
+        "accuracy_level": 0,
+        "bits": 4,
+        "block_size": REQUIRED,
+        "weight_prepacked": 0,
+    }
     attribute_types = {"K": INT, "N": INT, "block_size": INT}
+
+    def check(self, node: Node) -> None:
+        if node.attributes["weight_prepacked"]:
+            raise NotImplemented(
+                f"{node.label}: weights in an order of a device's (weight_prepacked) are unknown"
+            )
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         a, b, scales = (required(node, inputs, at) for at in range(3))
@@ -86,6 +101,72 @@ class MatMulNBits(Operator):
         if bias is not None:
             product = product + widened(bias).reshape(-1)
         return [product.astype(a.dtype, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
+        a, bias = present(inputs, 0), optional(inputs, 5)
+        inner, columns, bits, block = (node.attributes[key] for key in ("K", "N", "bits", "block_size"))
+        dtype, blocks = build.type_of(a).dtype, -(-inner // block)
+        data = reshaped(build, present(inputs, 1), (columns, blocks, block * bits // 8))
+        codes, scales = _codes(build, data, bits), reshaped(build, present(inputs, 2), (columns, blocks))
+        zeros: T | None = optional(inputs, 3)
+        if zeros is not None and build.type_of(zeros).dtype == UINT8:
+            zeros = _codes(build, reshaped(build, zeros, (columns, -1)), bits)
+            zeros = sliced(build, zeros, 1, 0, blocks)
+        elif zeros is not None:
+            zeros = reshaped(build, zeros, (columns, blocks))
+        groups = optional(inputs, 4)
+        if groups is None:
+            # Each block beside its scale.
+            factors = [
+                None if x is None else reshaped(build, x, (columns, blocks, 1)) for x in (scales, zeros)
+            ]
+        else:
+            codes = sliced(build, reshaped(build, codes, (columns, blocks * block)), 1, 0, inner)
+            rows = sliced(build, groups, 0, 0, inner)
+            factors = [None if x is None else build.apply("Gather", x, rows, axis=1) for x in (scales, zeros)]
+        matrix = _numbers(build, codes, present(factors, 0), factors[1], bits, dtype)
+        if groups is None:
+            matrix = sliced(build, reshaped(build, matrix, (columns, blocks * block)), 1, 0, inner)
+        product = build.apply("MatMul", a, transposed(build, matrix, (1, 0)))
+        return [product if bias is None else build.apply("Add", product, bias)]
+
+
+def _codes(build: Emitter[T], packed: T, bits: int) -> T:
+    """Numbers of `bits` bits, lowest first, along the last axis of bytes: a byte each."""
+    if bits == 8:
+        return packed
+    dims = build.type_of(packed).dims
+    byte = scalar.argument(0, UINT8)
+    wide = scalar.convert(byte, UINT32)
+    parts = []
+    for place in range(0, 8, bits):
+        part = scalar.binary("right_shift", wide, place) & scalar.constant((1 << bits) - 1, UINT32)
+        found = expression(build, scalar.convert(part, UINT8), [packed], UINT8)
+        parts.append(reshaped(build, found, (*dims, 1)))
+    return reshaped(build, build.apply("Concat", *parts, axis=len(dims)), (*dims[:-1], dims[-1] * 8 // bits))
+
+
+def _numbers(
+    build: Emitter[T], codes: T, scales: T, zeros: T | None, bits: int, dtype: DType, middle: bool = True
+) -> T:
+    """(code - zero point) * scale, of operands that broadcast.
+
+    Args:
+        build: the emitter.
+        codes: integers.
+        scales: floats.
+        zeros: integers or floats; None for what the bits count to, halved, or for 0.
+        bits: of a code.
+        dtype: of the result.
+        middle: whether it is the former.
+    """
+    values = [codes, scales, *([] if zeros is None else [zeros])]
+    code, scale, *zero = (
+        scalar.convert(scalar.argument(at, build.type_of(value).dtype), FLOAT32)
+        for at, value in enumerate(values)
+    )
+    centre: scalar.Scalar | float = zero[0] if zero else float(1 << (bits - 1)) if middle else 0.0
+    return expression(build, (code - centre) * scale, values, dtype)
 
 
 def _matrix(node: Node, inputs: Sequence[Array | None]) -> Array:
@@ -184,6 +265,28 @@ class GatherBlockQuantized(Operator):
         result = steps * taken(scales, blocks)[..., of_block]
         behind = axis + (indices.ndim - 1 if axis > gathered else 0)
         return [np.moveaxis(result, -1, behind).astype(scales.dtype)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
+        data, indices, scales = (present(inputs, at) for at in range(3))
+        zeros, bits, block = optional(inputs, 3), node.attributes["bits"], node.attributes["block_size"]
+        type_, ranks = build.type_of(data), build.type_of(indices).rank
+        gathered = normalise_axis(node, node.attributes["gather_axis"], type_.rank)
+        axis = normalise_axis(node, node.attributes["quantize_axis"], type_.rank)
+        is_packed = type_.dtype == UINT8
+        size, blocks = self._dims(node, type_.dims, is_packed)[axis], build.type_of(scales).dims[axis]
+        behind = axis + (ranks - 1 if axis > gathered else 0)
+
+        def taken(x: T) -> T:
+            part = build.apply("Gather", x, indices, axis=gathered)
+            return _codes(build, part, bits) if is_packed and build.type_of(x).dtype == UINT8 else part
+
+        of_block = build.constant(np.arange(size) // block, INT64)
+        factors: list[T | None] = [build.apply("Gather", taken(scales), of_block, axis=behind), None]
+        if zeros is not None:
+            found = sliced(build, taken(zeros), behind, 0, blocks)
+            factors[1] = build.apply("Gather", found, of_block, axis=behind)
+        dtype = build.type_of(scales).dtype
+        return [_numbers(build, taken(data), present(factors, 0), factors[1], bits, dtype, is_packed)]
 
 
 _SMALL = (INT4.storage, UINT4.storage)
