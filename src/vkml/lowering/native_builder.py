@@ -32,6 +32,7 @@ from vkml.lowering import (
     native_recurrent,
     native_resize,
     native_rows,
+    native_scan,
     native_scatter,
 )
 from vkml.lowering.builder import Builder, Mark
@@ -505,6 +506,13 @@ class NativeBuilder(Builder[NativeDispatch]):
         if made is not target:
             self.copy(made, target)
         return [target]
+
+    def scan(
+        self, x: View, axis: int, *, is_product: bool, is_exclusive: bool, is_reverse: bool
+    ) -> list[View]:
+        if is_product:
+            raise CannotLower("a running product has no machine code")
+        return native_scan.running_sums(self, x, axis, is_exclusive=is_exclusive, is_reverse=is_reverse)
 
     def scatter_elements(
         self, x: View, indices: View, updates: View, axis: int, reduction: str
