@@ -219,6 +219,33 @@ def test_conversion_to_half_rounds_once(vulkan_device_name: str) -> None:
         np.testing.assert_array_equal(found, x.astype(np.float16))
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_remainders_are_exact(vulkan_device_name: str, kind: Any) -> None:
+    """Whatever the quotient is, numbers that are not normal among the operands."""
+    dtype, random = dtypes.from_numpy(np.dtype(kind)), np.random.default_rng(6)
+    if dtype == dtypes.FLOAT64 and not {"float64", "int64"} <= target(vulkan_device_name).capabilities:
+        return
+    codes = random.integers(0, 1 << dtype.bits, (2, 4000), dtype=f"u{dtype.bits // 8}", endpoint=False)
+    x, y = codes.view(kind)
+    tiny = np.finfo(kind).smallest_subnormal
+    y[:500] = tiny * random.integers(1, 2000, 500)
+    x[250:500] = tiny * random.integers(1, 1 << 20, 250)
+    special = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1, -1, tiny, np.finfo(kind).max, 3.5], kind)
+    x = np.concatenate([x, np.repeat(special, special.size)])
+    y = np.concatenate([y, np.tile(special, special.size)])
+    sketch = Sketch("remainder")
+    names = [sketch.input(name, x.shape, dtype) for name in "xy"]
+    model = save_graph(sketch.finish(sketch.node("Mod", *names, fmod=1)))
+    with vkml.InferenceSession(model, devices=vulkan_device_name, strict=True) as session:
+        [found] = session.run(None, {"x": x, "y": y})
+    with np.errstate(all="ignore"):
+        wanted = np.fmod(x, y)
+    right = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    # Devices may flush what is not normal.
+    right |= (dtype == dtypes.FLOAT32) & (found == 0) & (np.abs(wanted) < np.finfo(kind).smallest_normal)
+    assert right.all(), (x[~right][:5], y[~right][:5], found[~right][:5], wanted[~right][:5])
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_operator(vulkan_device_name: str, group: str) -> None:
     if "float64" not in target(vulkan_device_name).capabilities:

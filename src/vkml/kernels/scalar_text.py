@@ -11,7 +11,7 @@ from vkml.ir.double_functions import without_double_functions
 from vkml.ir.dtypes import BOOL, FLOAT64, DType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import Number, Scalar, ordered
-from vkml.kernels.writer import KernelWriter, compute_type
+from vkml.kernels.writer import NEEDS, KernelWriter, compute_type
 
 MOST_STEPS = 1024
 """Operations of one kernel: compiling takes time in proportion to their square."""
@@ -33,7 +33,8 @@ _FUNCTIONS = {
     "minimum": "minimum", "maximum": "maximum", "fma": "fma", "sqrt": "sqrt", "floor": "floor",
     "ceil": "ceil", "trunc": "trunc", "rint": "round_half_even", "isnan": "is_nan",
     "isposinf": "is_infinite_above", "isneginf": "is_infinite_below", "where": "select",
-    "round_to_half": "round_to_half", "relu": "relu",
+    "round_to_half": "round_to_half", "relu": "relu", "fmod": "remainder_of_dividend",
+    "mod": "remainder_of_divisor",
 }  # fmt: skip
 _FUNCTIONS_OF_FLOAT = {
     "exp": "exponential", "expm1": "exponential_minus_one", "log": "logarithm",
@@ -41,11 +42,10 @@ _FUNCTIONS_OF_FLOAT = {
     "arcsin": "arc_sine", "arccos": "arc_cosine", "arctan": "arc_tangent", "sinh": "hyperbolic_sine",
     "cosh": "hyperbolic_cosine", "tanh": "hyperbolic_tangent", "arcsinh": "inverse_hyperbolic_sine",
     "arccosh": "inverse_hyperbolic_cosine", "arctanh": "inverse_hyperbolic_tangent",
-    "erf": "error_function", "sigmoid": "sigmoid", "power": "power", "fmod": "remainder_of_dividend",
-    "mod": "remainder_of_divisor",
+    "erf": "error_function", "sigmoid": "sigmoid", "power": "power",
 }  # fmt: skip
 """Functions of ``pointwise_math.slang`` that there are not for double: SPIR-V has no such instructions."""
-_OF_INTEGERS = {"fmod": "remainder_of_dividend", "mod": "remainder_of_divisor", "power": "integer_power"}
+_OF_INTEGERS = {"power": "integer_power"}
 _SHIFTS = {"left_shift": "shift_left", "right_shift": "shift_right"}
 
 _OVERFLOWING = frozenset(
@@ -89,6 +89,10 @@ def write_statements(
             name = f"t{len(lines)}"
             text = _in_range(scalar, _text(scalar, inputs))
             lines.append(f"{indent}{compute_type(scalar.dtype)} {name} = {text};")
+            if scalar.dtype.bits == 64:
+                writer.need(*NEEDS[scalar.dtype])
+                if scalar.operation in ("fmod", "mod"):
+                    writer.need("int64")  # which doubles are divided in
             known[scalar] = name
     return lines, [known[result] for result in results]
 
