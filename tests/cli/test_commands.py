@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,19 @@ def test_doctor_refuses_unknown_names(command: Command, words: list[str], part: 
     done = command("doctor", *words)
     assert done.code == 2
     assert part in done.err
+
+
+@pytest.mark.parametrize("name", ["run", "inspect", "bench"])
+def test_models_may_come_on_the_standard_input(
+    command: Command, scale_model: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    more = {"run": ["--random"], "bench": ["--repeat", 3, "-d", "cpu", "-d", "auto"]}.get(name, [])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(scale_model.read_bytes())))
+    done = command(name, "-", *more, "--json")
+    assert done.code == 0 and done.json, done.err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"GGUF1234")))
+    done = command(name, "-", *more)
+    assert done.code == 1 and "standard-input.onnx is a GGUF file" in done.err
 
 
 @pytest.mark.parametrize("name", ["run", "inspect", "bench"])

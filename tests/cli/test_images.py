@@ -177,6 +177,17 @@ def test_black_is_put_round_what_is_kept_whole(stripes: Path) -> None:
     assert not found[:2].any() and not found[6:].any()
 
 
+def test_files_whose_names_do_not_say_it_are_told_by_their_first_bytes(tmp_path: Path) -> None:
+    Image.fromarray(GREY).save(tmp_path / "photo.dat", "png")
+    np.save(tmp_path / "array.bin.npy", GREY)
+    (tmp_path / "array.bin.npy").rename(tmp_path / "array.bin")
+    (tmp_path / "words.text").write_text("words")
+    endings = {name: source(str(tmp_path / name)) for name in ("photo.dat", "array.bin", "words.text")}
+    assert [each.ending for each in endings.values()] == [".jpg", ".npy", ".text"]
+    assert endings["photo.dat"].is_picture and not endings["words.text"].is_picture
+    np.testing.assert_allclose(_read(tmp_path / "photo.dat", 1)[0], GREY / 255, rtol=1e-6)
+
+
 def test_blue_first_and_values_to_255(tmp_path: Path) -> None:
     path = _saved(tmp_path / "red.png", Image.new("RGBA", (1, 1), (255, 128, 0, 51)))
     preparation = Preparation(white=255.0, mean=(100.0, 20.0, 5.0), deviation=(2.0,), is_bgr=True)

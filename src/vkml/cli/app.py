@@ -21,7 +21,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)]
+ModelFile = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="An .onnx file, or - for the standard input.", show_default=False),
+]
 DeviceName = Annotated[
     str, typer.Option("--device", "-d", metavar="NAME", help="auto, cpu, vulkan:0, ... (see: vkml devices).")
 ]
@@ -183,17 +186,19 @@ def inspect(
 ) -> int:
     """Show what a model holds, and how it would run."""
     from vkml.cli.inspect import inspect_model
+    from vkml.cli.sources import model_file
 
-    return inspect_model(
-        model,
-        plan=plan,
-        is_timed=time,
-        drawing=graph,
-        device=device,
-        precision=precision,
-        dimensions=tuple(dimensions or ()),
-        as_json=as_json,
-    )
+    with model_file(model) as file:
+        return inspect_model(
+            file,
+            plan=plan,
+            is_timed=time,
+            drawing=graph,
+            device=device,
+            precision=precision,
+            dimensions=tuple(dimensions or ()),
+            as_json=as_json,
+        )
 
 
 @app.command()

@@ -15,6 +15,7 @@ import numpy as np
 from vkml.cli.inputs import parse_dimensions, random_feed
 from vkml.cli.output import console, print_json, show_lines
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
+from vkml.cli.sources import model_file
 from vkml.cli.terminal import PrintableStream, printable
 from vkml.engine.text_table import Column, text_table
 from vkml.ir.wording import counted, duration
@@ -69,20 +70,12 @@ def bench_models(
     is_interrupted = False
     try:
         for model in models:
-            for device in devices:
-                with opened_session(model, device=device, precision=precision) as opened:
-                    session = opened.session
-                    feed = random_feed(session.get_inputs(), sizes, seed)
-                    _, first = timed_runs(session, feed, 1)
-                    opened.progress.close()
-                    timed_runs(session, feed, WARM_UP_RUNS)
-                    report = where_it_ran(session, feed)
-                    with Counter(f"{model.stem} on {report.device}", repeat, seconds) as counter:
-                        runs, is_interrupted = _timed(session, feed, repeat, seconds, counter)
-                if runs:
-                    timings.append(_timing(str(model), report, opened.load_seconds, first[0], runs))
-                if is_interrupted:
-                    raise KeyboardInterrupt
+            with model_file(model) as file:
+                for device in devices:
+                    timing, is_interrupted = _bench(file, device, precision, sizes, seed, repeat, seconds)
+                    timings += [] if timing is None else [timing]
+                    if is_interrupted:
+                        raise KeyboardInterrupt
     except KeyboardInterrupt:
         if not timings:
             raise
@@ -92,6 +85,29 @@ def bench_models(
     else:
         _show(timings)
     return 130 if is_interrupted else 0
+
+
+def _bench(
+    model: Path,
+    device: str,
+    precision: str,
+    sizes: Mapping[str, int],
+    seed: int,
+    repeat: int | None,
+    seconds: float,
+) -> tuple[Timing | None, bool]:
+    """How fast a model is on a device, None where nothing was timed; and whether Ctrl-C came meanwhile."""
+    with opened_session(model, device=device, precision=precision) as opened:
+        session = opened.session
+        feed = random_feed(session.get_inputs(), sizes, seed)
+        _, first = timed_runs(session, feed, 1)
+        opened.progress.close()
+        timed_runs(session, feed, WARM_UP_RUNS)
+        report = where_it_ran(session, feed)
+        with Counter(f"{model.stem} on {report.device}", repeat, seconds) as counter:
+            runs, is_interrupted = _timed(session, feed, repeat, seconds, counter)
+    timing = _timing(str(model), report, opened.load_seconds, first[0], runs) if runs else None
+    return timing, is_interrupted
 
 
 def _timed(

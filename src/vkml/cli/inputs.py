@@ -13,19 +13,17 @@ import numpy as np
 
 from vkml.cli.guard import UsageError
 from vkml.cli.images import AS_IS, Preparation, read_image
-from vkml.cli.sources import ARRAY_STARTS, STANDARD_INPUT, Source, source
+from vkml.cli.sources import ARRAY_STARTS, KNOWN_ENDINGS, STANDARD_INPUT, TABLE_ENDINGS, Source, source
 from vkml.cpu.memory import amount, free_memory
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType
 from vkml.ir.wording import counted, shortened
-from vkml.pictures import ENDINGS
 
 if TYPE_CHECKING:
     from vkml.cli.tables import Column
 
 Array = np.ndarray[Any, Any]
-TABLE_ENDINGS = (".csv", ".tsv")
 _UNNAMED = "arr_0"
 """What `numpy.savez` calls an array that it is given without a name."""
 
@@ -265,8 +263,7 @@ def _read_array(value: Source, name: str, dtype: DType) -> Array:
                     array = loaded[key]
     else:
         raise UsageError(
-            f"{value}: cannot read {value.ending or 'a file without an ending'} "
-            f"(.npy, .npz, .pb, {', '.join(TABLE_ENDINGS)}, {', '.join(ENDINGS)})"
+            f"{value}: cannot read {value.ending or 'a file without an ending'} ({', '.join(KNOWN_ENDINGS)})"
         )
     return _converted(array, dtype, f"{value} for input {name!r}")
 

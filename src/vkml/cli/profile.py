@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from vkml.cli.drawing import check_drawing
 from vkml.cli.inputs import FeedRequest, make_feed
 from vkml.cli.output import console, print_json, show_lines
 from vkml.cli.sessions import opened_session, timed_runs
+from vkml.cli.sources import model_file
 from vkml.engine.report_text import node_names
 from vkml.engine.text_table import Column, text_table, wrapped
 from vkml.ir.wording import counted, duration, shape_text, three_digits
@@ -70,6 +71,11 @@ class _Outcome:
 
 def profile_model(request: ProfileRequest) -> int:
     """Carries the command out; returns its exit code."""
+    with model_file(request.model) as path:
+        return _profile(replace(request, model=path))
+
+
+def _profile(request: ProfileRequest) -> int:
     check_drawing(request.picture)
     stem = request.model.stem
     trace = request.trace or (Path(f"{stem}-trace.json") if request.writes_files else None)

@@ -6,7 +6,7 @@ import re
 import statistics
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from vkml.cli.images import parse_preparation
 from vkml.cli.inputs import FeedRequest, make_feed
 from vkml.cli.output import console, plain, print_json, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
+from vkml.cli.sources import model_file
 from vkml.cli.tables import columns_of
 from vkml.ir.wording import counted, duration, number, shape_text
 
@@ -72,6 +73,11 @@ class _Outcome:
 
 def run_model(request: RunRequest) -> int:
     """Carries the command out; returns its exit code."""
+    with model_file(request.model) as path:
+        return _run(replace(request, model=path))
+
+
+def _run(request: RunRequest) -> int:
     feed_request = FeedRequest(
         given=request.inputs,
         dimensions=request.dimensions,

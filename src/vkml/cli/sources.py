@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +25,11 @@ _PICTURE_STARTS = (
 """Offset and bytes there, of files that hold pictures."""
 
 
+TABLE_ENDINGS = (".csv", ".tsv")
+KNOWN_ENDINGS = (".npy", ".npz", ".pb", *TABLE_ENDINGS, *ENDINGS)
+"""Of the names of files that inputs are read from."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file, or what came on the standard input, which has no path.
@@ -38,8 +46,14 @@ class Source:
 
     @property
     def ending(self) -> str:
-        """Of a file's name, in small letters; what came without a name is told by its first bytes."""
-        return self.path.suffix.lower() if self.path is not None else _ending(self.data)
+        """Of its name, in small letters; told by its first bytes where there is none that is known."""
+        if self.path is None:
+            return told_ending(self.data) or ".pb"
+        named = self.path.suffix.lower()
+        if named in KNOWN_ENDINGS or not self.path.is_file():
+            return named
+        with self.path.open("rb") as file:
+            return told_ending(file.read(16)) or named
 
     @property
     def is_picture(self) -> bool:
@@ -74,21 +88,39 @@ def source(word: str, option: str = "-i") -> Source:
         raise UsageError(f"{option}: the name of a file is missing")
     if word != STANDARD_INPUT:
         return Source(word, Path(word))
+    return Source("the standard input", None, _standard_input(option))
+
+
+def _standard_input(option: str) -> bytes:
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError(f"{option} -: the standard input is a terminal; pipe or redirect a file into it")
     data = sys.stdin.buffer.read()
     if not data:
         raise InvalidArgument("the standard input is empty")
-    return Source("the standard input", None, data)
+    return data
 
 
-def _ending(data: bytes) -> str:
+@contextmanager
+def model_file(path: Path) -> Iterator[Path]:
+    """The file of a model; what comes on the standard input, where that is meant, is one until the end."""
+    if str(path) != STANDARD_INPUT:
+        yield path
+        return
+    data = _standard_input("MODEL")
+    with tempfile.TemporaryDirectory(prefix="vkml-") as folder:
+        file = Path(folder) / "standard-input.onnx"
+        file.write_bytes(data)
+        yield file
+
+
+def told_ending(data: bytes) -> str:
+    """The ending of files that begin so: arrays of NumPy's and pictures; "" for others."""
     for start, ending in ARRAY_STARTS.items():
         if data.startswith(start):
             return ending
     if any(data[at:].startswith(start) for at, start in _PICTURE_STARTS):
         return ENDINGS[0]
-    return ".pb"
+    return ""
 
 
 def check_file(path: Path) -> None:
