@@ -182,6 +182,11 @@ def _converted(body: Body, value: Value, source: Scalar, target: Scalar) -> Valu
 
 def binary(body: Body, operation: str, left: Value, right: Value) -> Value:
     """An operation of two values, brought to one type."""
+    if left.type is INT and right.type is INT and left.constant is not None and right.constant is not None:
+        # As most are: loops that are unrolled, sizes of tiles.
+        number = known(operation, left.constant, right.constant, INT)
+        if number is not None:
+            return Value(BOOL, 0, bool(number)) if operation in _COMPARISONS else constant(INT, number)
     if isinstance(left.type, Fragment):
         return _of_fragments(body, operation, left, right)
     if operation in _SHIFTS:

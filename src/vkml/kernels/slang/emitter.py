@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from vkml.kernels.slang import arithmetic, calls, syntax, types
 from vkml.kernels.slang import opcodes as op
@@ -259,32 +259,28 @@ class Emitter:
 
     def operand(self, expression: syntax.Expression) -> Operand:
         """A value, or where it is."""
-        if isinstance(expression, syntax.Name):
-            return self._named(expression.name)
-        if isinstance(expression, syntax.Number):
-            return Value(types.SCALARS[expression.type], 0, expression.value)
-        if isinstance(expression, syntax.Binary):
-            return self._binary(expression)
-        if isinstance(expression, syntax.Index):
-            return self._index(expression)
-        if isinstance(expression, syntax.Member):
-            return self._member(expression)
-        if isinstance(expression, syntax.Call):
-            found = calls.call(self, expression)
-            if found is None:
-                raise Unsupported(f"the value of {expression.name}, which has none")
-            return found
-        if isinstance(expression, syntax.Construct):
-            return self._construct(expression)
-        if isinstance(expression, syntax.Unary):
-            if expression.operation == "*":
-                return self._pointed_to(self.value(expression.operand))
-            return arithmetic.unary(self.body, expression.operation, self.value(expression.operand))
-        if isinstance(expression, syntax.Conditional):
-            return self._conditional(expression)
-        if isinstance(expression, syntax.Instruction):
-            return self._instruction(expression)
-        raise Unsupported(f"the expression {type(expression).__name__}")
+        find = _OPERANDS.get(type(expression))
+        if find is None:
+            raise Unsupported(f"the expression {type(expression).__name__}")
+        return find(self, expression)
+
+    def _name(self, expression: syntax.Name) -> Operand:
+        return self._named(expression.name)
+
+    def _number(self, expression: syntax.Number) -> Value:
+        return Value(types.SCALARS[expression.type], 0, expression.value)
+
+    def _call(self, expression: syntax.Call) -> Value:
+        found = calls.call(self, expression)
+        if found is None:
+            raise Unsupported(f"the value of {expression.name}, which has none")
+        return found
+
+    def _unary(self, expression: syntax.Unary) -> Operand:
+        value = self.value(expression.operand)
+        if expression.operation == "*":
+            return self._pointed_to(value)
+        return arithmetic.unary(self.body, expression.operation, value)
 
     def _named(self, name: str) -> Operand:
         for scope in reversed(self.scopes):
@@ -435,6 +431,20 @@ class Emitter:
             raise Unsupported(f"the instruction {expression.opcode}")
         numbers = [self.body.number(self.value(operand)) for operand in expression.operands]
         return self.body.emit(op.F_SUB, self.type(expression.type), *numbers)
+
+
+_OPERANDS: dict[type[syntax.Expression], Callable[[Emitter, Any], Operand]] = {
+    syntax.Name: Emitter._name,
+    syntax.Number: Emitter._number,
+    syntax.Binary: Emitter._binary,
+    syntax.Index: Emitter._index,
+    syntax.Member: Emitter._member,
+    syntax.Call: Emitter._call,
+    syntax.Construct: Emitter._construct,
+    syntax.Unary: Emitter._unary,
+    syntax.Conditional: Emitter._conditional,
+    syntax.Instruction: Emitter._instruction,
+}
 
 
 def _has_continue(statement: syntax.Statement | None) -> bool:
