@@ -44,7 +44,7 @@ from vkml.nn.pooling import (
 )
 from vkml.nn.onnx import OnnxModule, from_onnx
 from vkml.nn import parallel
-from vkml.nn.parallel import DataParallel
+from vkml.nn.parallel import DataParallel, SyncBatchNorm
 from vkml.nn.recurrent import GRU, LSTM, RNN, RNNBase
 from vkml.nn.recurrent_cells import GRUCell, LSTMCell, RNNCell, RNNCellBase
 from vkml.nn.transformer import (
@@ -81,7 +81,7 @@ __all__ = [  # noqa: RUF022
     "TransformerEncoderLayer", "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten",
     "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d",
     "ZeroPad3d", "functional", "init", "lora", "utils",
-    "OnnxModule", "from_onnx", "DataParallel", "parallel",
+    "OnnxModule", "from_onnx", "DataParallel", "SyncBatchNorm", "parallel",
     "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
     "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d", "LazyInstanceNorm1d",
     "LazyInstanceNorm2d", "LazyInstanceNorm3d", "LazyLinear", "UninitializedBuffer", "UninitializedParameter",

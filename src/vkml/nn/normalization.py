@@ -82,6 +82,14 @@ class _BatchNorm(_NormBase):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_axes(input)
+        share = self._share_of_batch()
+        is_stored = not self.training or self.track_running_stats
+        mean, variance = (self.running_mean, self.running_var) if is_stored else (None, None)
+        by_batch = self.training or (self.running_mean is None and self.running_var is None)
+        return functional.batch_norm(input, mean, variance, self.weight, self.bias, by_batch, share, self.eps)
+
+    def _share_of_batch(self) -> float | Tensor:
+        """Counts a batch, in training; the share of its statistics in the running ones."""
         share: float | Tensor = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             with no_grad():
@@ -89,10 +97,7 @@ class _BatchNorm(_NormBase):
                 compute_later(count.value)
                 if self.momentum is None:  # the mean over all batches
                     share = op.div(1.0, count.to(dtypes.FLOAT32))
-        is_stored = not self.training or self.track_running_stats
-        mean, variance = (self.running_mean, self.running_var) if is_stored else (None, None)
-        by_batch = self.training or (self.running_mean is None and self.running_var is None)
-        return functional.batch_norm(input, mean, variance, self.weight, self.bias, by_batch, share, self.eps)
+        return share
 
 
 class _InstanceNorm(_NormBase):

@@ -149,12 +149,18 @@ class Attention(Operator):
         made: list[T] = []
         for block in row_blocks(build, how, q, k):
             seen = keys_of(build, k, block, is_transposed=how.is_key_transposed)
-            read = [rows_of(build, q, block), seen, keys_of(build, v, block)]
-            if made:
-                read = [behind(build, x, made[-1]) for x in read]
-            rows, keys, values = read
-            of_mask, of_bias = scores_of(build, mask, block), scores_of(build, bias, block)
-            steps = attention_steps(build, how, rows, keys, values, of_mask, of_bias, first_row=block.start)
+            read = rows_of(build, q, block), seen, keys_of(build, v, block)
+            rows, seen, weighed = [behind(build, x, made[-1]) for x in read] if made else read
+            steps = attention_steps(
+                build,
+                how,
+                rows,
+                seen,
+                weighed,
+                scores_of(build, mask, block),
+                scores_of(build, bias, block),
+                first_row=block.start,
+            )
             made.append(steps.results)
         return [made[0] if len(made) == 1 else build.apply("Concat", *made[::-1], axis=-2)]
 

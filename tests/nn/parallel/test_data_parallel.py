@@ -304,3 +304,71 @@ def test_a_device_that_fails_says_which_it_is(monkeypatch: pytest.MonkeyPatch, i
     assert np.isfinite(run(vkml.ones(4, 10)).item())
     assert model.module[2].weight.detach().numpy().tobytes() != state["2.weight"].tobytes()
     require_equal(model)
+
+
+def _normalising(momentum: float | None = 0.1) -> nn.Module:
+    vkml.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, momentum=momentum), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5),
+        nn.BatchNorm1d(5, affine=False, momentum=momentum),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("pair", "is_captured"), [("gpus", True), ("gpu and cpu", False)])
+def test_statistics_of_the_whole_batch(pair: str, is_captured: bool) -> None:
+    """Losses, and running statistics, of one device that has the whole batch."""
+    devices = pair_of(pair)
+    data = batches((7, 1, 6, 6), 4)
+    momentum = None if is_captured else 0.1
+    inner = nn.SyncBatchNorm.convert_sync_batchnorm(_normalising(momentum)).to(devices[0])
+    model = DataParallel(inner, devices, shares=[2, 1])
+    found = trained(model, data, is_captured, look=lambda: require_equal(model))
+    alone = _normalising(momentum)
+    np.testing.assert_allclose(found, trained(alone, data, False), rtol=1e-4)
+    mine, theirs = model.state_dict(), alone.state_dict()
+    assert list(mine) == list(theirs)
+    for name in theirs:
+        if "running" in name or "num_batches" in name:
+            np.testing.assert_allclose(mine[name].numpy(), theirs[name].numpy(), rtol=1e-4, atol=1e-6)
+    x = vkml.tensor(data[0][0])
+    np.testing.assert_allclose(
+        model.eval()(x).detach().numpy(), alone.eval()(x).detach().numpy(), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_a_replica_that_fails_takes_the_others_with_it() -> None:
+    devices = pair_of("gpu and cpu")
+
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.device == "cpu":
+                raise KeyError("on the second device")
+            return x
+
+    model = DataParallel(nn.Sequential(Failing(), nn.SyncBatchNorm(3).to(devices[0])), devices)
+    with pytest.raises(KeyError, match="second device"):
+        model(vkml.ones(4, 3))
+
+    class Leaving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.SyncBatchNorm(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.device == "cpu" else self.norm(x)
+
+    with pytest.raises(RuntimeError, match="differ in how many"):
+        DataParallel(Leaving().to(devices[0]), devices)(vkml.ones(4, 3))
+
+
+def test_synchronised_normalisation_by_itself() -> None:
+    x = vkml.tensor(np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32))
+    ours, theirs = nn.SyncBatchNorm(3), nn.BatchNorm1d(3)
+    np.testing.assert_array_equal(ours(x).detach().numpy(), theirs(x).detach().numpy())
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(theirs.eval())
+    assert isinstance(converted, nn.SyncBatchNorm) and not converted.training
+    assert converted.weight is theirs.weight and converted.running_mean is theirs.running_mean
+    with pytest.raises(ValueError, match="at least 2D"):
+        ours(vkml.ones(3))
+    with pytest.raises(ValueError, match="process_group"):
+        nn.SyncBatchNorm(3, process_group=object())  # type: ignore[arg-type]

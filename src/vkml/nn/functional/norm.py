@@ -80,16 +80,16 @@ def batch_norm(
     if found:
         with no_grad():
             batch_mean, batch_var = (Tensor(value).detach() for value in found)
-            _move(running_mean, batch_mean, momentum)
+            move_statistics(running_mean, batch_mean, momentum)
             if isinstance(count, Size):
                 unbiased = op.div(op.mul(batch_var, count), count - 1)
             else:
                 unbiased = op.mul(batch_var, count / max(count - 1, 1))
-            _move(running_var, unbiased, momentum)
+            move_statistics(running_var, unbiased, momentum)
     return Tensor(made)
 
 
-def _move(stored: Tensor | None, found: Tensor, momentum: float | Tensor) -> None:
+def move_statistics(stored: Tensor | None, found: Tensor, momentum: float | Tensor) -> None:
     """Moves stored statistics towards those of a batch."""
     if stored is not None:
         kept = op.mul(stored, op.sub(1.0, momentum) if isinstance(momentum, Tensor) else 1.0 - momentum)
@@ -133,8 +133,8 @@ def instance_norm(
         with no_grad():
             axes = range(2, input.ndim)
             mean, variance = op.mean(input, axes), op.var(input, axes)
-            _move(running_mean, op.mean(mean, 0), momentum)
-            _move(running_var, op.mean(variance, 0), momentum)
+            move_statistics(running_mean, op.mean(mean, 0), momentum)
+            move_statistics(running_var, op.mean(variance, 0), momentum)
     return Tensor(apply("InstanceNormalization", input.value, factor, addend, epsilon=float(eps)))
 
 

@@ -10,9 +10,11 @@ from typing import Any
 from vkml.engine.devices import devices
 from vkml.errors import InvalidArgument
 from vkml.nn.module import Incompatible, Module
+from vkml.nn.parallel.lockstep import together
 from vkml.nn.parallel.replicas import Replicas, detached, device_named
 from vkml.nn.parallel.scatter_gather import gather, scatter, sent
 from vkml.nn.parallel.speeds import measured_shares, tensors_in
+from vkml.nn.parallel.sync_batch_norm import SyncBatchNorm
 from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.generator import drawing_from
 
@@ -33,8 +35,8 @@ class DataParallel(Module):
     whatever they are: GPUs of several vendors, the CPU. Losses of the gathered results are those of one
     device with the same batch. Within `vkml.jit` a whole training step over all devices is one plan.
 
-    Each replica of a BatchNorm normalises by its own share of the batch, and the first device's running
-    statistics are kept; each replica draws random numbers of its own.
+    Each replica of a BatchNorm normalises by its own share of the batch, of a `SyncBatchNorm` by the whole
+    batch, and the first device's running statistics are kept; each replica draws random numbers of its own.
 
     Args:
         module: on the first of the devices.
@@ -96,14 +98,15 @@ class DataParallel(Module):
         if not self._is_measured and not is_capturing():
             self._measure((inputs, kwargs))
         parts = scatter((inputs, kwargs), self.device_ids, self.dim, self.shares)
-        outputs = []
+        runs = []
         for at, part in enumerate(parts):
-            if part is None:
-                continue
-            given, named = part
-            module = self._replicas[at - 1].made(self._is_sent) if at else self.module
-            with drawing_from(at):
-                outputs.append(module(*given, **named))
+            if part is not None:
+                module = self._replicas[at - 1].made(self._is_sent) if at else self.module
+                runs.append(functools.partial(_replica_run, at, module, part))
+        if any(isinstance(each, SyncBatchNorm) for each in self.module.modules()):
+            outputs = together(runs)
+        else:
+            outputs = [run() for run in runs]
         return gather(outputs, self.output_device, self.dim)
 
     def _measure(self, inputs: Any) -> None:
@@ -188,6 +191,13 @@ class DataParallel(Module):
 
     def extra_repr(self) -> str:
         return f"device_ids={self.device_ids}, output_device={self.output_device!r}"
+
+
+def _replica_run(number: int, module: Module, part: tuple[Any, Any]) -> Any:
+    """What a replica makes of its part of a batch."""
+    given, named = part
+    with drawing_from(number):
+        return module(*given, **named)
 
 
 def data_parallel(
