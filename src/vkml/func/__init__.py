@@ -2,8 +2,9 @@
 
 from vkml.func.modules import functional_call
 from vkml.func.transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
+from vkml.func.vmap import vmap
 
 __all__ = [
     "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "value_and_grad",
-    "vjp",
+    "vjp", "vmap",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,13 @@ class Generator:
 
     def draw(self, words: int) -> Traced:
         """The next random words: uint32, of one axis, on its device."""
+        if _stream.drawers:
+            *others, drawer = _stream.drawers
+            before, _stream.drawers = _stream.drawers, tuple(others)
+            try:
+                return drawer(self, words)
+            finally:
+                _stream.drawers = before
         with _lock, tracking(False):
             state, skip = _base(self._state.value)
             blocks = blocks_of(words)
@@ -148,6 +155,8 @@ def _base(state: Traced) -> tuple[Traced, int]:
 
 class _Stream(threading.local):
     number = 0
+    drawers: tuple[Callable[[Generator, int], Traced], ...] = ()
+    """Called, the last of them, in the place of draws."""
 
 
 _stream = _Stream()
@@ -165,6 +174,20 @@ def drawing_from(stream: int) -> Iterator[None]:
         yield
     finally:
         _stream.number = before
+
+
+@contextlib.contextmanager
+def drawing_by(draw: Callable[[Generator, int], Traced]) -> Iterator[None]:
+    """Has something else give the words that this thread's generators are asked for.
+
+    Args:
+        draw: given a generator and the number of words; what it draws itself is drawn as outside of it.
+    """
+    before, _stream.drawers = _stream.drawers, (*_stream.drawers, draw)
+    try:
+        yield
+    finally:
+        _stream.drawers = before
 
 
 def _of_stream(state: Traced) -> Traced:
