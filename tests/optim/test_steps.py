@@ -95,6 +95,18 @@ def _adafactor(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
     return p - max(1e-3, np.sqrt((p * p).mean())) * min(0.1, t**-0.5) * step
 
 
+def _rprop(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    agreement = np.sign(g * s.get("g", 0 * g))
+    s["s"] = np.clip(s.get("s", 0 * g + 0.01) * np.choose(agreement.astype(int) + 1, [0.5, 1, 1.2]), 1e-6, 50)
+    s["g"] = np.where(agreement < 0, 0, g)
+    return p - np.sign(s["g"]) * s["s"]
+
+
+def _asgd(p: Array, g: Array, s: dict[str, Any], t: int) -> Array:
+    eta = 0.1 / (1 + 0.05 * 0.1 * (t - 1)) ** 0.75
+    return p * (1 - 0.05 * eta) - eta * g
+
+
 CASES: dict[str, tuple[Callable[..., optim.Optimizer], Callable[..., Array]]] = {
     "SGD": (lambda params: optim.SGD(params, lr=0.1, momentum=0.9), _sgd),
     "AdamW": (lambda params: optim.AdamW(params, lr=0.1, betas=(0.9, 0.99), weight_decay=0.05), _adamw),
@@ -110,6 +122,8 @@ CASES: dict[str, tuple[Callable[..., optim.Optimizer], Callable[..., Array]]] = 
     "Adamax": (lambda params: optim.Adamax(params, lr=0.1, betas=(0.9, 0.99)), _adamax),
     "NAdam": (lambda params: optim.NAdam(params, lr=0.1, betas=(0.9, 0.99)), _nadam),
     "RAdam": (lambda params: optim.RAdam(params, lr=0.1, betas=(0.9, 0.99)), _radam),
+    "Rprop": (lambda params: optim.Rprop(params), _rprop),
+    "ASGD": (lambda params: optim.ASGD(params, lr=0.1, lambd=0.05), _asgd),
     "Lion": (lambda params: optim.Lion(params, lr=0.1, weight_decay=0.05), _lion),
     "Adafactor": (lambda params: optim.Adafactor(params, lr=0.1), _adafactor),
 }

@@ -6,6 +6,7 @@ from vkml.optim.adafactor import Adafactor
 from vkml.optim.adagrad import Adagrad
 from vkml.optim.adam import Adam, AdamW
 from vkml.optim.adamax import Adamax
+from vkml.optim.asgd import ASGD
 from vkml.optim.lbfgs import LBFGS
 from vkml.optim.lion import Lion
 from vkml.optim.muon import Muon
@@ -13,9 +14,10 @@ from vkml.optim.nadam import NAdam
 from vkml.optim.optimizer import Optimizer
 from vkml.optim.radam import RAdam
 from vkml.optim.rmsprop import RMSprop
+from vkml.optim.rprop import Rprop
 from vkml.optim.sgd import SGD
 
 __all__ = [
-    "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon", "NAdam",
-    "Optimizer", "RAdam", "RMSprop", "lr_scheduler", "swa_utils",
+    "ASGD", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon",
+    "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "lr_scheduler", "swa_utils",
 ]  # fmt: skip

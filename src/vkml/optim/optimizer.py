@@ -269,7 +269,7 @@ def _own(value: Any, param: Tensor, name: str) -> Any:
         return type(value)([_own(item, param, name) for item in value])
     if not isinstance(value, Tensor) and not hasattr(value, "__array__"):
         return value
-    kind = accumulating(param) if name in ("step", "mu_product") else param.dtype
+    kind = accumulating(param) if name in ("step", "mu_product", "eta", "mu") else param.dtype
     return as_tensor(value).detach().to(param.device, kind).clone()
 
 
