@@ -48,7 +48,7 @@ def test_reasons_name_machine_code_not_vulkan() -> None:
     sketch = Sketch("words")
     x = sketch.input("x", (4, 8))
     made = [
-        sketch.node("CumSum", x, sketch.constant(np.int64(0)), name="scan"),
+        sketch.node("GatherND", x, sketch.constant(np.array([[0]], np.int64)), name="places"),
         sketch.node("Einsum", x, x, equation="ij,kj->ik", name="einsum"),
         sketch.node("Add", *(sketch.node("Cast", x, to=dtypes.FLOAT64.code) for _ in range(2)), name="wide"),
     ]

@@ -124,9 +124,9 @@ def lattice(count: int) -> Graph:
 def refused(count: int) -> Graph:
     """Every second node has no machine code."""
     sketch = Sketch("refused")
-    x, axis = sketch.input("x", (4,)), sketch.constant(np.array(0))
+    x, places = sketch.input("x", (4,)), sketch.constant(np.arange(4).reshape(4, 1))
     for _ in range(count // 4):
-        x = sketch.node("CumSum", sketch.node("Softmax", x), axis)
+        x = sketch.node("GatherND", sketch.node("Softmax", x), places)
     return sketch.finish(x)
 
 

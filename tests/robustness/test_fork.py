@@ -21,7 +21,9 @@ PREFORKED = """
         [
             node("Mul", ["x", "x"], ["a"]),
             node("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
-            node("CumSum", ["b", "axis"], ["c"]),
+            node("Cast", ["b"], ["b64"], to=DOUBLE),
+            node("CumSum", ["b64", "axis"], ["c64"]),  # by NumPy
+            node("Cast", ["c64"], ["c"], to=1),
             node("Add", ["c", "x"], ["y"]),
             node("Cast", ["y"], ["d"], to=DOUBLE),
             node("Mul", ["d", "d"], ["z"]),
@@ -141,7 +143,9 @@ HELD = """
     mixed = model(
         [
             node("MatMul", ["x", "w"], ["a"]),
-            node("CumSum", ["a", "axis"], ["b"]),
+            node("Cast", ["a"], ["a64"], to=11),
+            node("CumSum", ["a64", "axis"], ["b64"]),  # by NumPy
+            node("Cast", ["b64"], ["b"], to=1),
             node("Mul", ["b", "b"], ["y"]),
         ],
         [value("x", ("n", 160))],
