@@ -135,7 +135,7 @@ def _lowered(code: VectorCode, register: int, dtype: str, spare: int, other: int
         return spare
     if dtype != "bfloat16":
         return register
-    # Half of the last place is added, less a little where the upper half is even; NaN is set apart.
+    # Half of the last place is added, less a little where the upper half is even; NaN becomes 0x7FC0.
     code.shift("psrld", spare, register, 16)
     code.vector("pand", spare, spare, code.bits(1))
     code.vector("paddd", spare, spare, code.bits(0x7FFF))
@@ -146,7 +146,8 @@ def _lowered(code: VectorCode, register: int, dtype: str, spare: int, other: int
         code.mask_to_vector(other, _MASK)
     else:
         code.compare(other, register, register, _UNORDERED)
-    code.shift("psrld", other, other, 17)
+    code.vector("pandn", spare, other, spare)
+    code.vector("pand", other, other, code.bits(0x7FC0))
     code.vector("por", spare, spare, other)
     return spare
 
