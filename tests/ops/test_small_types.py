@@ -192,7 +192,7 @@ def takes_bfloat16(op: str) -> bool:
 
 
 DRAWN = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
-ROUNDED_STEPS = {"RotaryEmbedding"}
+ROUNDED_STEPS = {"LinearAttention", "RotaryEmbedding"}
 """Each step of ONNX's own body is rounded."""
 ALIKE = {*MOVEMENTS, *ELSEWHERE, *DRAWN, *ROUNDED_STEPS, "EyeLike"}
 """What moves elements, or is tested elsewhere."""
