@@ -45,6 +45,12 @@ WIDE = [steps(3, 8, dtype=np.int16), np.full(8, 0.25, np.float32), steps(8, dtyp
 REAL = real(3, 8)
 PRODUCT = [np.float32(0.05), np.float32(0.03)]
 BIAS = real(6)
+LAST = np.moveaxis(X[0], 1, -1).copy()
+KERNEL = [steps(5, 4, 3, 2, dtype=np.int8), *quantization(0.02, 0, np.int8)]
+KERNEL_BIAS = steps(5, dtype=np.int8).astype(np.int32) * 50
+QUERIES = [steps(2, 4, 10), steps(10, 48, dtype=np.int8), real(48), np.float32(0.02), np.float32(0.01)]
+ZEROS = [np.uint8(120), np.int8(0)]
+WORDS = RANDOM.integers(0, 6, (2, 3)).astype(np.int32)
 CASES: dict[str, tuple[list[Array | None], dict[str, Any]]] = {
     "QLinearAdd": ([*X, *Y, *quantization(0.1, 100)], {}),
     "QLinearMul": ([*X, *Y, *quantization(0.2, 100)], {}),
@@ -55,6 +61,26 @@ CASES: dict[str, tuple[list[Array | None], dict[str, Any]]] = {
     "QLinearAveragePool": ([*X, *quantization()], POOL),
     "QLinearAveragePool of channels last": ([*X, *quantization()], {**POOL, "channels_last": 1}),
     "QLinearGlobalAveragePool": ([*X, *quantization(0.01)], {}),
+    "QLinearGlobalAveragePool of channels last": ([*X, *quantization(0.01)], {"channels_last": 1}),
+    "QLinearConv": ([*X, *KERNEL, *quantization(0.3, 100), KERNEL_BIAS], {"kernel_shape": [3, 2]}),
+    "QLinearConv of channels last": (
+        [LAST, *X[1:], *KERNEL, *quantization(0.3, 100), KERNEL_BIAS],
+        {"kernel_shape": [3, 2], "channels_last": 1, "pads": [1, 0, 1, 1]},
+    ),
+    "QAttention": ([*QUERIES, None, *ZEROS], {"num_heads": 2}),
+    "QAttention of a mask": (
+        [*QUERIES, np.array([2, 4], np.int32), *ZEROS], {"num_heads": 2, "unidirectional": 1},
+    ),
+    "QAttention with a past": (
+        [*QUERIES, None, *ZEROS, real(2, 2, 2, 3, 8)], {"num_heads": 2, "unidirectional": 1},
+    ),
+    "QEmbedLayerNormalization": (
+        [
+            WORDS, WORDS % 2, steps(6, 4), steps(7, 4), steps(2, 4), steps(4), steps(4), WORDS % 3,
+            *[np.float32(0.02 * at) for at in range(1, 6)], *[np.uint8(100 + at) for at in range(5)],
+        ],
+        {},
+    ),
     "QLinearConcat": ([*quantization(0.06, 100), *X, *X[:1], *quantization(0.03, 99)], {"axis": 1}),
     "QLinearWhere": ([steps(6, 5) > 99, *X, *Y, *quantization(0.06, 100)], {}),
     "QGemm": ([*A, *B, steps(6, dtype=np.int8).astype(np.int32), *quantization(0.1, 100)], {}),
@@ -103,10 +129,15 @@ CASES: dict[str, tuple[list[Array | None], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+OF_TWO = ("QAttention with a past", "QEmbedLayerNormalization")
+"""Those of two outputs."""
+
+
 def model_of(name: str) -> tuple[bytes, dict[str, Array]]:
     inputs, attributes = CASES[name]
     op = name.split()[0]
-    model = build_model(op, inputs, attributes, opset=1, domain="com.microsoft")
+    outputs = 2 if name in OF_TWO else 1
+    model = build_model(op, inputs, attributes, opset=1, domain="com.microsoft", outputs=outputs)
     del model.opset_import[:]
     model.opset_import.extend([helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)])
     model.ir_version = 10
@@ -118,9 +149,13 @@ def model_of(name: str) -> tuple[bytes, dict[str, Array]]:
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_onnxruntime(name: str) -> None:
     data, feed = model_of(name)
-    [found] = vkml.InferenceSession(data, devices="cpu").run(None, feed)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    [expected] = session.run(None, feed)
+    results = vkml.InferenceSession(data, devices="cpu").run(None, feed)
+    for found, expected in zip(results, session.run(None, feed), strict=True):
+        check(found, expected)
+
+
+def check(found: Array, expected: Array) -> None:
     assert found.dtype == expected.dtype and found.shape == expected.shape
     if found.dtype == np.float32:
         # onnxruntime quantises A of MatMulNBits, too, where it may.

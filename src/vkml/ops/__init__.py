@@ -45,6 +45,8 @@ FAMILIES = (
     "rotary_extension",
     "linear_attention",
     "flex_attention",
+    "quantized_attention",
+    "renamed_extensions",
     "block_quantization",
     "conv_transpose",
     "pool_gradients",

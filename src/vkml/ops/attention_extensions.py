@@ -232,7 +232,7 @@ class MultiHeadAttention(Operator):
         own = rows if k is None else k.dims[2 if k.rank == 4 else 1]
         before = 0 if past is None else past.dims[2]
         keys = None if optional(inputs, 8) is not None else before + own
-        return optional(inputs, 4), batch, rows, keys, (batch, 3 * batch + 2)
+        return optional(inputs, 4), batch, rows, keys, (batch, 2 * batch, 3 * batch + 2)
 
     def _heads(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> list[T]:
         """Queries, keys and values, (batch, heads, rows, columns), biased."""

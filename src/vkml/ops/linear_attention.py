@@ -115,4 +115,7 @@ _ATTRIBUTES = {
 }
 _TYPES = {"kv_num_heads": INT, "q_num_heads": INT}
 
-register(Extension("LinearAttention", (3, 6), _linear_attention, _ATTRIBUTES, _TYPES, (1, 2), domain=""))
+for _domain in ("", "com.microsoft"):
+    register(
+        Extension("LinearAttention", (3, 6), _linear_attention, _ATTRIBUTES, _TYPES, (1, 2), domain=_domain)
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vkml.errors import InvalidGraph
-from vkml.ir.dtypes import FLOAT32
+from vkml.ir.dtypes import FLOAT32, INT64
 from vkml.ir.graph import Node
 from vkml.ir.operator import INT, INTS, MANY, OPTIONAL, REQUIRED, find, register
 from vkml.ops.extension import Extension, Write, Writer
@@ -51,16 +51,17 @@ def _average_pool(build: Writer) -> list[Node]:
 
 
 def _global_average_pool(build: Writer) -> list[Node]:
-    _require_channels_first(build)
-    return build.finish(build.apply("GlobalAveragePool", build.numbers(0)), 3)
-
-
-def _require_channels_first(build: Writer) -> None:
-    if build.stated("channels_last", 0):
-        raise InvalidGraph(
-            f"{build.node.label}: channels_last=1 is not supported; onnxruntime makes it while it optimises, "
-            "and models that are not optimised do not have it"
-        )
+    x = build.numbers(0)
+    if not build.stated("channels_last", 0):
+        return build.finish(build.apply("GlobalAveragePool", x), 3)
+    # [N, *spatial, C] as [N, all places, C], then with ones for the spatial axes.
+    batch, spatial = build.apply("Shape", x, end=1), build.apply("Shape", x, start=1, end=-1)
+    channels, rest = build.apply("Shape", x, start=-1), build.constant([-1], INT64)
+    flat = build.apply("Reshape", x, build.apply("Concat", batch, rest, channels, axis=0))
+    mean = build.apply("ReduceMean", flat, build.constant([1], INT64), keepdims=0)
+    ones = build.apply("Expand", build.constant([1], INT64), build.apply("Shape", spatial))
+    shape = build.apply("Concat", batch, ones, channels, axis=0)
+    return build.finish(build.apply("Reshape", mean, shape), 3)
 
 
 def _concat(build: Writer) -> list[Node]:
@@ -129,8 +130,19 @@ def _same(build: Writer) -> list[Node]:
 
 
 def _conv(build: Writer) -> list[Node]:
-    _require_channels_first(build)
-    return [replace(renew(build.node, drop=["channels_last"]), domain="")]
+    if not build.stated("channels_last", 0):
+        return [replace(renew(build.node, drop=["channels_last"]), domain="")]
+    kept = {key: value for key, value in build.node.attributes.items() if key != "channels_last"}
+    sizes = next((kept[key] for key in ("kernel_shape", "strides", "dilations") if kept.get(key)), None)
+    if sizes is None:
+        raise InvalidGraph(f"{build.node.label}: channels_last=1 and no kernel_shape that says how many axes")
+    rank = len(sizes)
+    first = build.apply("Transpose", build.given(0), perm=(0, rank + 1, *range(1, rank + 1)))
+    rest = [build.given(at) for at in range(1, 9)]
+    made = build.name("QLinearConv")
+    build.apply_to([made], "QLinearConv", first, *rest, **kept)
+    build.apply("Transpose", made, made=build.wanted(0), perm=(0, *range(2, rank + 2), 1))
+    return build.nodes
 
 
 _WINDOWS = {
