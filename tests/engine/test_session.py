@@ -188,6 +188,14 @@ def test_a_closed_session_says_so(device_name: str) -> None:
         session.run(None, {"x": np.zeros((2, 4), np.float32)})
 
 
+def test_sessions_and_devices_say_what_they_are(device_name: str, tmp_path: Path) -> None:
+    (tmp_path / "new.onnx").write_bytes(_of_opset(13))
+    with vkml.InferenceSession(tmp_path / "new.onnx", devices=device_name) as session:
+        assert repr(session) == f"<InferenceSession of {tmp_path / 'new.onnx'} on {device_name}>"
+    [device] = [each for each in vkml.devices(True) if each.name == device_name]
+    assert device_name in repr(device) and device.title in repr(device) and len(repr(device)) < 200
+
+
 def test_a_profile_names_every_node(device_name: str, tmp_path: Path) -> None:
     sketch = Sketch("net")
     x = sketch.input("x", (4, 8))

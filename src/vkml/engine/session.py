@@ -567,6 +567,9 @@ class InferenceSession(SessionInterface):
             for site in self._placement.sites:
                 site.weights.close()
 
+    def __repr__(self) -> str:
+        return f"<InferenceSession of {self._label} on {self.device}>"
+
     def __enter__(self) -> InferenceSession:
         return self
 

@@ -143,7 +143,7 @@ class Limits:
     max_compute_workgroup_subgroups: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DeviceInfo:
     """A device as Vulkan describes it.
 
@@ -173,10 +173,16 @@ class DeviceInfo:
     quirks: tuple[str, ...] = ()
     """Why capabilities that the driver states were turned off."""
     pci: tuple[int, int, int, int] | None = None
-    extensions: frozenset[str] = field(default=frozenset(), repr=False)
-    handle: Any = field(default=None, repr=False, compare=False)
-    process: int = field(default_factory=os.getpid, repr=False, compare=False)
+    extensions: frozenset[str] = frozenset()
+    handle: Any = field(default=None, compare=False)
+    process: int = field(default_factory=os.getpid, compare=False)
     """In which the handle means something."""
+
+    def __repr__(self) -> str:
+        # A list of devices is read by people; limits and capabilities alone fill a page.
+        memory = f"{self.device_memory_bytes / (1 << 30):.1f} GiB"
+        kind = f"{self.type.value}, software" if self.is_software else self.type.value
+        return f"<DeviceInfo {self.name}: {self.title} ({kind}), {self.driver}, {memory}>"
 
     def __str__(self) -> str:
         return f"{self.name} ({self.title})"
