@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,9 +16,11 @@ from tests.cli.conftest import Command
 from tests.control_models import model
 from vkml.cli.drawing import Drawing, Label, fitting
 from vkml.cli.timeline import timeline
+from vkml.engine import profile
 from vkml.engine.profile import Ceiling, profiled_steps
 from vkml.engine.report import StepReport
 from vkml.engine.trace import TracedRun
+from vkml.errors import OutOfMemory
 
 LOOP = """
 g (int64 m, float[4] x) => (float[4] last) {
@@ -102,6 +105,22 @@ def test_shares_of_a_ceiling() -> None:
     assert ceiling.share(computing) == 0.5 and ceiling.is_bound_by_operations(computing)
     assert ceiling.share(moving) == 0.25 and not ceiling.is_bound_by_operations(moving)
     assert ceiling.share(_step("c", 1.0)) is None
+
+
+def test_ceilings_grow_until_they_take_long_enough_or_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def fastest(sketch: object, x: np.ndarray[Any, Any], device: str, precision: str, op: str) -> float:
+        asked.append((op, x.size))
+        if op == "Add" and len(asked) > 4:
+            raise OutOfMemory("no more")
+        return 1e-3 * len(asked)
+
+    monkeypatch.setattr(profile, "_fastest", fastest)
+    found = profile.measured_ceiling("vulkan:0")
+    sizes = [512**2 // 4, 512**2, 1024**2]
+    assert asked == [*(("MatMul", size) for size in sizes), ("Add", 1 << 22), ("Add", 1 << 24)]
+    assert found == Ceiling(2.0 * 1024**3 / 3e-3, 12.0 * (1 << 22) / 4e-3)
 
 
 def test_drawings_escape_what_names_hold() -> None:

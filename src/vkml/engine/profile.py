@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from vkml.engine.report import StepReport
 from vkml.engine.session import InferenceSession
 from vkml.engine.sketch import Sketch
 from vkml.engine.trace import TracedRun
+from vkml.errors import OutOfMemory
 
 _PRODUCTS = (256, 512, 1024, 2048, 4096)
 _SUMS = (1 << 22, 1 << 24, 1 << 26)
@@ -135,22 +137,24 @@ def measured_ceiling(device: str, precision: str = "high") -> Ceiling:
         precision: of matrix products.
     """
     flops = bytes_ = 0.0
-    for size in _PRODUCTS:
-        sketch = Sketch("product")
-        x = sketch.input("x", (size, size))
-        sketch.node("MatMul", x, sketch.constant(np.ones((size, size), np.float32)))
-        seconds = _fastest(sketch, np.ones((size, size), np.float32), device, precision, "MatMul")
-        flops = max(flops, 2.0 * size**3 / seconds)
-        if seconds > _LONG_ENOUGH:
-            break
-    for size in _SUMS:
-        sketch = Sketch("sum")
-        x = sketch.input("x", (size,))
-        sketch.node("Add", x, sketch.constant(np.ones(size, np.float32)))
-        seconds = _fastest(sketch, np.ones(size, np.float32), device, precision, "Add")
-        bytes_ = 12.0 * size / seconds  # of the largest alone: smaller ones stay in caches
-        if seconds > 5 * _LONG_ENOUGH:
-            break
+    with suppress(OutOfMemory):  # what smaller ones have reached counts
+        for size in _PRODUCTS:
+            sketch = Sketch("product")
+            x = sketch.input("x", (size, size))
+            sketch.node("MatMul", x, sketch.constant(np.ones((size, size), np.float32)))
+            seconds = _fastest(sketch, np.ones((size, size), np.float32), device, precision, "MatMul")
+            flops = max(flops, 2.0 * size**3 / seconds)
+            if seconds > _LONG_ENOUGH:
+                break
+    with suppress(OutOfMemory):
+        for size in _SUMS:
+            sketch = Sketch("sum")
+            x = sketch.input("x", (size,))
+            sketch.node("Add", x, sketch.constant(np.ones(size, np.float32)))
+            seconds = _fastest(sketch, np.ones(size, np.float32), device, precision, "Add")
+            bytes_ = 12.0 * size / seconds  # of the largest alone: smaller ones stay in caches
+            if seconds > 5 * _LONG_ENOUGH:
+                break
     return Ceiling(flops, bytes_)
 
 
