@@ -13,11 +13,11 @@ import vkml
 
 ROOT = Path(__file__).parent.parent
 FORBIDDEN = {"onnx", "scipy", "torch", "onnxruntime"}
-ALLOWED = {"numpy", "ml_dtypes", "cffi", "rich", "typer"}
+ALLOWED = {"numpy", "ml_dtypes", "cffi", "rich", "click"}
 
 
 def test_import_is_light() -> None:
-    heavy = {"numpy", "ml_dtypes", "cffi", "rich", "typer", "slangpy", "PIL"}
+    heavy = {"numpy", "ml_dtypes", "cffi", "rich", "click", "slangpy", "PIL"}
     code = f"import sys, vkml; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -56,7 +56,7 @@ def test_the_installation_is_small() -> None:
     sizes["vkml"] = sum(file.stat().st_size for file in sources if "__pycache__" not in file.parts)
     assert {"numpy", "rich", "pygments"} <= sizes.keys() and "slangpy" not in sizes
     total = sum(sizes.values()) / (1 << 20)
-    assert 40 < total < 120, sizes
+    assert 40 < total < 100, sizes  # and Python's bytecode
 
 
 def test_no_source_imports_what_it_must_not() -> None:

@@ -3,68 +3,61 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from vkml import __version__
 from vkml.cli.guard import guarded
 
-app = typer.Typer(
+PATH = click.Path(path_type=Path)
+
+
+@click.group(
     name="vkml",
     help="Runs and trains models on any GPU through Vulkan, and on the CPU.",
     epilog="vkml help COMMAND shows a command's options, vkml completion SHELL completes them in bash, zsh "
     "or fish. --debug (anywhere) or VKML_DEBUG=1 shows the traceback of an error.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
-
-ModelFile = Annotated[
-    Path,
-    typer.Argument(metavar="MODEL", help="An .onnx file, or - for the standard input.", show_default=False),
-]
-DeviceName = Annotated[
-    str, typer.Option("--device", "-d", metavar="NAME", help="auto, cpu, vulkan:0, ... (see: vkml devices).")
-]
-Precision = Annotated[str, typer.Option(metavar="POLICY", help="highest, high or medium.")]
-Dimensions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim", metavar="NAME=N", help="Size of a symbolic dimension; 1 where not given.", show_default=False
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of random inputs.")]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Refuse to run any part of the model on another device.")
-]
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from vkml import __version__
-
-        typer.echo(f"vkml {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
+@click.version_option(__version__, prog_name="vkml", message="%(prog)s %(version)s", help="Show the version.")
+def app() -> None:
     """Runs and trains models on any GPU through Vulkan, and on the CPU."""
 
 
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+model_argument = click.argument("model", type=PATH, metavar="MODEL")
+device_option = click.option(
+    "--device", "-d", default="auto", metavar="NAME", help="auto, cpu, vulkan:0, ... (see: vkml devices)."
+)
+precision_option = click.option(
+    "--precision", default="high", metavar="POLICY", help="highest, high or medium."
+)
+dimensions_option = click.option(
+    "--dim",
+    "dimensions",
+    multiple=True,
+    metavar="NAME=N",
+    help="Size of a symbolic dimension; 1 where not given.",
+)
+seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of random inputs.")
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse to run any part of the model on another device.",
+)
+
+
 @app.command()
+@as_json_option
+@click.option(
+    "--all",
+    "-a",
+    "everything",
+    is_flag=True,
+    help="Include software Vulkan devices.",
+)
 @guarded
-def devices(
-    as_json: AsJson = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Include software Vulkan devices.")] = False,
-) -> int:
+def devices(as_json: bool, everything: bool) -> int:
     """List the devices that models can run on."""
     from vkml.cli.devices import show_devices
 
@@ -72,79 +65,95 @@ def devices(
 
 
 @app.command()
+@model_argument
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="An input's value: .npy, .npz, .pb, an image, or - for the standard input; "
+    "several images of one input make a batch.",
+)
+@click.option(
+    "--random",
+    is_flag=True,
+    help="Fill the inputs not given with random values.",
+)
+@click.option("--output", "-o", type=PATH, metavar="DIR", help="Write each output as .npy there.")
+@click.option(
+    "--top", type=click.IntRange(min=1), metavar="K", help="Print the K best classes with probabilities."
+)
+@click.option("--labels", type=PATH, metavar="FILE", help="Names of the classes, one a line, for --top.")
+@click.option(
+    "--softmax/--no-softmax",
+    "softmax",
+    default=None,
+    show_default=False,
+    help="Softmax before --top; by default where scores need it.",
+)
+@device_option
+@precision_option
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Run N times and time each."
+)
+@dimensions_option
+@seed_option
+@click.option(
+    "--fit",
+    default="stretch",
+    metavar="HOW",
+    help="Of images of other proportions: stretch, crop (the middle is kept) or pad (with black).",
+)
+@click.option(
+    "--edge",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Shorter edge of images before --fit crop; 256 is usual for 224.",
+)
+@click.option("--bgr", is_flag=True, help="Images' channels are blue, green, red.")
+@click.option(
+    "--scale", type=float, default=1.0, metavar="N", help="Images' values go from 0 to this: 1 or 255."
+)
+@click.option("--mean", metavar="M[,M...]", help="Taken off images' values (0..--scale), per channel.")
+@click.option("--std", metavar="S[,S...]", help="Divides images' values after that, per channel.")
+@strict_option
+@as_json_option
 @guarded
 def run(
-    model: ModelFile,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="Values of inputs, as for --input.", show_default=False),
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="[NAME=]FILE",
-            help="An input's value: .npy, .npz, .pb, an image, or - for the standard input; "
-            "several images of one input make a batch.",
-            show_default=False,
-        ),
-    ] = None,
-    random: Annotated[
-        bool, typer.Option("--random", help="Fill the inputs not given with random values.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write each output as .npy there.")
-    ] = None,
-    top: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="Print the K best classes with probabilities.")
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Names of the classes, one a line, for --top.")
-    ] = None,
-    softmax: Annotated[
-        bool | None,
-        typer.Option("--softmax/--no-softmax", help="Softmax before --top; by default where scores need it."),
-    ] = None,
-    device: DeviceName = "auto",
-    precision: Precision = "high",
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run N times and time each.")] = 1,
-    dimensions: Dimensions = None,
-    seed: Seed = 0,
-    fit: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="Of images of other proportions: stretch, crop (the middle is kept) or pad (with black).",
-        ),
-    ] = "stretch",
-    edge: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Shorter edge of images before --fit crop; 256 is usual for 224."
-        ),
-    ] = None,
-    bgr: Annotated[bool, typer.Option("--bgr", help="Images' channels are blue, green, red.")] = False,
-    scale: Annotated[
-        float, typer.Option(metavar="N", help="Images' values go from 0 to this: 1 or 255.")
-    ] = 1.0,
-    mean: Annotated[
-        str | None,
-        typer.Option(metavar="M[,M...]", help="Taken off images' values (0..--scale), per channel."),
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(metavar="S[,S...]", help="Divides images' values after that, per channel.")
-    ] = None,
-    strict: Strict = False,
-    as_json: AsJson = False,
+    model: Path,
+    files: tuple[str, ...],
+    inputs: tuple[str, ...],
+    random: bool,
+    output: Path | None,
+    top: int | None,
+    labels: Path | None,
+    softmax: bool | None,
+    device: str,
+    precision: str,
+    repeat: int,
+    dimensions: tuple[str, ...],
+    seed: int,
+    fit: str,
+    edge: int | None,
+    bgr: bool,
+    scale: float,
+    mean: str | None,
+    std: str | None,
+    strict: bool,
+    as_json: bool,
 ) -> int:
-    """Run a model on given or random inputs."""
+    """Run a model on given or random inputs.
+
+    MODEL is an .onnx file, or - for the standard input; FILEs are values of inputs, as for --input.
+    """
     from vkml.cli.run import RunRequest, run_model
 
     return run_model(
         RunRequest(
             model=model,
-            inputs=(*(inputs or ()), *(files or ())),
+            inputs=(*inputs, *files),
             fill_randomly=random,
             output=output,
             top=top,
@@ -153,7 +162,7 @@ def run(
             device=device,
             precision=precision,
             repeat=repeat,
-            dimensions=tuple(dimensions or ()),
+            dimensions=dimensions,
             seed=seed,
             mean=mean,
             std=std,
@@ -168,23 +177,33 @@ def run(
 
 
 @app.command()
+@model_argument
+@click.option("--plan", is_flag=True, help="Also plan it: devices, kernels, memory.")
+@click.option("--graph", type=PATH, metavar="FILE", help="Draw the graph, as .svg or .png.")
+@click.option(
+    "--time",
+    is_flag=True,
+    help="With --plan: run it on random inputs, and time each step.",
+)
+@device_option
+@precision_option
+@dimensions_option
+@as_json_option
 @guarded
 def inspect(
-    model: ModelFile,
-    plan: Annotated[bool, typer.Option("--plan", help="Also plan it: devices, kernels, memory.")] = False,
-    graph: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the graph, as .svg or .png.", show_default=False),
-    ] = None,
-    time: Annotated[
-        bool, typer.Option("--time", help="With --plan: run it on random inputs, and time each step.")
-    ] = False,
-    device: DeviceName = "auto",
-    precision: Precision = "high",
-    dimensions: Dimensions = None,
-    as_json: AsJson = False,
+    model: Path,
+    plan: bool,
+    graph: Path | None,
+    time: bool,
+    device: str,
+    precision: str,
+    dimensions: tuple[str, ...],
+    as_json: bool,
 ) -> int:
-    """Show what a model holds, and how it would run."""
+    """Show what a model holds, and how it would run.
+
+    MODEL is an .onnx file, or - for the standard input.
+    """
     from vkml.cli.inspect import inspect_model
     from vkml.cli.sources import model_file
 
@@ -196,57 +215,65 @@ def inspect(
             drawing=graph,
             device=device,
             precision=precision,
-            dimensions=tuple(dimensions or ()),
+            dimensions=dimensions,
             as_json=as_json,
         )
 
 
 @app.command()
+@model_argument
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@device_option
+@precision_option
+@dimensions_option
+@seed_option
+@click.option("--repeat", type=click.IntRange(min=1), default=10, metavar="N", help="Runs that are measured.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=20, metavar="K", help="Steps that the table shows."
+)
+@click.option(
+    "--trace", type=PATH, metavar="FILE", help="Where a .json for Perfetto goes, or MODEL-trace.json."
+)
+@click.option(
+    "--picture",
+    type=PATH,
+    metavar="FILE",
+    help="Where a drawing of a run goes, .svg or .png, or MODEL-timeline.svg.",
+)
+@click.option("--files/--no-files", "has_files", default=True, help="Write files without being told where.")
+@click.option(
+    "--ceiling/--no-ceiling", "ceiling", default=True, help="Measure what the device can do at best."
+)
+@as_json_option
 @guarded
 def profile(
-    model: ModelFile,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="Values of inputs; others are random.", show_default=False),
-    ] = None,
-    device: DeviceName = "auto",
-    precision: Precision = "high",
-    dimensions: Dimensions = None,
-    seed: Seed = 0,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Runs that are measured.")] = 10,
-    top: Annotated[int, typer.Option(min=1, metavar="K", help="Steps that the table shows.")] = 20,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Where a .json for Perfetto goes, or MODEL-trace.json.", show_default=False
-        ),
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where a drawing of a run goes, .svg or .png, or MODEL-timeline.svg.",
-            show_default=False,
-        ),
-    ] = None,
-    has_files: Annotated[
-        bool, typer.Option("--files/--no-files", help="Write files without being told where.")
-    ] = True,
-    ceiling: Annotated[
-        bool, typer.Option("--ceiling/--no-ceiling", help="Measure what the device can do at best.")
-    ] = True,
-    as_json: AsJson = False,
+    model: Path,
+    files: tuple[str, ...],
+    device: str,
+    precision: str,
+    dimensions: tuple[str, ...],
+    seed: int,
+    repeat: int,
+    top: int,
+    trace: Path | None,
+    picture: Path | None,
+    has_files: bool,
+    ceiling: bool,
+    as_json: bool,
 ) -> int:
-    """Show where a model's time goes."""
+    """Show where a model's time goes.
+
+    MODEL is an .onnx file, or - for the standard input; FILEs are values of inputs, others are random.
+    """
     from vkml.cli.profile import ProfileRequest, profile_model
 
     return profile_model(
         ProfileRequest(
             model=model,
-            inputs=tuple(files or ()),
+            inputs=files,
             device=device,
             precision=precision,
-            dimensions=tuple(dimensions or ()),
+            dimensions=dimensions,
             seed=seed,
             repeat=repeat,
             top=top,
@@ -260,86 +287,108 @@ def profile(
 
 
 @app.command()
+@click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
+@click.option(
+    "--device", "-d", multiple=True, metavar="NAME", help="A device; may be repeated. Default: auto."
+)
+@precision_option
+@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Runs to time, instead of --seconds.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.0), default=2.0, metavar="S", help="Time to spend on each model."
+)
+@dimensions_option
+@seed_option
+@as_json_option
 @guarded
 def bench(
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help=".onnx files.", show_default=False)
-    ],
-    device: Annotated[
-        list[str] | None,
-        typer.Option("--device", "-d", metavar="NAME", help="A device; may be repeated. Default: auto."),
-    ] = None,
-    precision: Precision = "high",
-    repeat: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Runs to time, instead of --seconds.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=0.0, metavar="S", help="Time to spend on each model.")] = 2.0,
-    dimensions: Dimensions = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    models: tuple[Path, ...],
+    device: tuple[str, ...],
+    precision: str,
+    repeat: int | None,
+    seconds: float,
+    dimensions: tuple[str, ...],
+    seed: int,
+    as_json: bool,
 ) -> int:
-    """Time models on random inputs."""
+    """Time models on random inputs.
+
+    MODELs are .onnx files.
+    """
     from vkml.cli.bench import bench_models
 
     return bench_models(
         models,
-        devices=tuple(device or ("auto",)),
+        devices=device or ("auto",),
         precision=precision,
         repeat=repeat,
         seconds=seconds,
-        dimensions=tuple(dimensions or ()),
+        dimensions=dimensions,
         seed=seed,
         as_json=as_json,
     )
 
 
 @app.command()
+@click.argument("data", type=PATH, metavar="DATA")
+@click.option(
+    "--output",
+    "-o",
+    type=PATH,
+    default=Path("model.onnx"),
+    metavar="MODEL",
+    help="Where the .onnx file goes.",
+)
+@click.option("--target", metavar="COLUMN", help="Of a table: what is to be predicted.")
+@click.option("--task", metavar="KIND", help="classification or regression; found out where not given.")
+@click.option("--epochs", type=click.IntRange(min=1), default=30, metavar="N", help="Rounds over the data.")
+@click.option(
+    "--batch", type=click.IntRange(min=1), metavar="N", help="Samples a step; 64, or what fits few samples."
+)
+@click.option(
+    "--size", type=click.IntRange(min=8), metavar="N", help="Images' edge in pixels; theirs, at most 64."
+)
+@click.option(
+    "--lr", type=click.FloatRange(min=0.0), default=0.002, metavar="RATE", help="Learning rate of AdamW."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of all that is random.")
+@device_option
+@click.option(
+    "--val", "validation", type=float, default=0.2, metavar="SHARE", help="Share held out to judge by."
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(min=0),
+    default=10,
+    metavar="N",
+    help="Epochs without improvement that are borne.",
+)
+@click.option("--log-dir", type=PATH, metavar="DIR", help="For checkpoints, log.csv and event files.")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint there.")
+@click.option("--skip-bad", is_flag=True, help="Leave out unreadable images.")
+@click.option("--precision", metavar="POLICY", help="highest, high, medium, bfloat16 or float16.")
 @guarded
 def train(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA", help="A folder of class folders of images, or a .csv table.", show_default=False
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="MODEL", help="Where the .onnx file goes.")
-    ] = Path("model.onnx"),
-    target: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Of a table: what is to be predicted.")
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="classification or regression; found out where not given."),
-    ] = None,
-    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Rounds over the data.")] = 30,
-    batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Samples a step; 64, or what fits few samples.")
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=8, metavar="N", help="Images' edge in pixels; theirs, at most 64.")
-    ] = None,
-    lr: Annotated[float, typer.Option(min=0.0, metavar="RATE", help="Learning rate of AdamW.")] = 2e-3,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    device: DeviceName = "auto",
-    validation: Annotated[
-        float,
-        typer.Option("--val", metavar="SHARE", help="Share held out to judge by."),
-    ] = 0.2,
-    patience: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Epochs without improvement that are borne.")
-    ] = 10,
-    log_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="For checkpoints, log.csv and event files."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint there.")] = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
-    precision: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="highest, high, medium, bfloat16 or float16.")
-    ] = None,
+    data: Path,
+    output: Path,
+    target: str | None,
+    task: str | None,
+    epochs: int,
+    batch: int | None,
+    size: int | None,
+    lr: float,
+    seed: int,
+    device: str,
+    validation: float,
+    patience: int,
+    log_dir: Path | None,
+    resume: bool,
+    skip_bad: bool,
+    precision: str | None,
 ) -> int:
-    """Train a model on images or a table."""
+    """Train a model on images or a table.
+
+    DATA is a folder of class folders of images, or a .csv table.
+    """
     from vkml.cli.train import TrainRequest, train_model
 
     return train_model(
@@ -365,33 +414,35 @@ def train(
 
 
 @app.command()
+@click.option(
+    "--device", "-d", multiple=True, metavar="NAME", help="A device; may be repeated. Default: all."
+)
+@click.option("--match", "-k", default="", metavar="WORD", help="Only cases with it in the name.")
+@click.option(
+    "--all",
+    "-a",
+    "everything",
+    is_flag=True,
+    help="Include software Vulkan devices.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="List the cases that pass, too.")
+@as_json_option
 @guarded
-def doctor(
-    device: Annotated[
-        list[str] | None,
-        typer.Option("--device", "-d", metavar="NAME", help="A device; may be repeated. Default: all."),
-    ] = None,
-    match: Annotated[
-        str, typer.Option("--match", "-k", metavar="WORD", help="Only cases with it in the name.")
-    ] = "",
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Include software Vulkan devices.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List the cases that pass, too.")] = False,
-    as_json: AsJson = False,
-) -> int:
+def doctor(device: tuple[str, ...], match: str, everything: bool, verbose: bool, as_json: bool) -> int:
     """Check the installation and every kernel."""
     from vkml.cli.doctor import show_diagnosis
 
-    return show_diagnosis(
-        tuple(device or ()), match=match, everything=everything, verbose=verbose, as_json=as_json
-    )
+    return show_diagnosis(device, match=match, everything=everything, verbose=verbose, as_json=as_json)
 
 
 @app.command()
+@click.argument("shell", metavar="SHELL")
 @guarded
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
-) -> int:
-    """Print a script that completes commands and options."""
+def completion(shell: str) -> int:
+    """Print a script that completes commands and options.
+
+    SHELL is bash, zsh or fish.
+    """
     from vkml.cli.completion import completion_script
 
     print(completion_script(shell), end="")

@@ -47,13 +47,10 @@ def completion_script(shell: str) -> str:
 
 def known_commands() -> dict[str, Command]:
     """All commands, as the command line has them."""
-    import typer
-
     from vkml.cli.app import app
 
-    group = typer.main.get_command(app)
     found = {}
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    for name, command in app.commands.items():
         options = {}
         for param in command.params:
             spelt = tuple(each for each in (*param.opts, *param.secondary_opts) if each.startswith("-"))

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-import typer
+import click
 
 from vkml.errors import Error, InvalidArgument, InvalidData
 
@@ -31,15 +31,15 @@ def guarded(command: _Command) -> Callable[..., None]:
     def run(*arguments: object, **options: object) -> None:
         try:
             code = command(*arguments, **options) or 0
-        except (typer.Exit, SystemExit):
+        except (click.exceptions.Exit, SystemExit):
             raise
-        except BrokenPipeError:  # typer has a code of its own for it
-            raise typer.Exit(141) from None
+        except BrokenPipeError:  # click has a code of its own for it
+            raise click.exceptions.Exit(141) from None
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+            raise click.exceptions.Exit(130) from None
         except Exception as problem:
             code = _explain(problem)
-        raise typer.Exit(code or _validation_code())
+        raise click.exceptions.Exit(code or _validation_code())
 
     return run
 
