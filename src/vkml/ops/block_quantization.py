@@ -46,6 +46,7 @@ class MatMulNBits(Operator):
         "weight_prepacked": 0,
     }
     attribute_types = {"K": INT, "N": INT, "block_size": INT}
+    is_stepwise = True
 
     def check(self, node: Node) -> None:
         if node.attributes["weight_prepacked"]:
@@ -199,6 +200,7 @@ class GatherBlockQuantized(Operator):
     domain = "com.microsoft"
     inputs = (3, 4)
     attributes = {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1}
+    is_stepwise = True
 
     def _dims(self, node: Node, data: Sequence[int], is_packed: bool) -> tuple[int, ...]:
         """The shape of data in numbers."""
