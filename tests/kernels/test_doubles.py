@@ -110,6 +110,7 @@ def add_images(cases: Cases) -> None:
     add(cases, "MeanVarianceNormalization", x)
     add(cases, "LRN", x, size=3)
     add(cases, "DepthToSpace", x, blocksize=2)
+    add(cases, "RoiAlign", x, weight(3, 4), Fixed(np.array([0, 0, 0])), output_height=2)
     add(cases, "SpaceToDepth", weight(2, 4, 6, 8), blocksize=2)
     scales = Fixed(np.array([1, 1, 1.5, 2.25], np.float32))
     for mode in ("nearest", "linear", "cubic"):
