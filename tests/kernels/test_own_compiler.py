@@ -194,8 +194,6 @@ def test_macros_and_conditions() -> None:
     wrong
     #elif A == 2
     second /* comment */ 0x1Fu 1.5e-3
-    #undef A
-    A
     #else
     wrong
     #endif
