@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.counting import lines_run
 from tests.lowering.checking import broken_dependencies
 from vkml.ir import TensorType, dtypes
 from vkml.kernels.pointwise import COUNT, ELEMENT
@@ -108,6 +109,18 @@ def test_random_programs_keep_every_dependency(seed: int, monkeypatch: pytest.Mo
     single = [[each for found in level for each in found.members or (found,)] for level in levels]
     assert not broken_dependencies(launches, single)
     assert any(found.members for level in levels for found in level)
+
+
+def test_work_grows_as_the_program() -> None:
+    """Of launches of one form in a row, which nothing joins."""
+
+    def work(length: int) -> int:
+        values = [tensor() for _ in range(length + 1)]
+        levels = [[launch((values[at],), (values[at + 1],))] for at in range(length)]
+        assert fused_horizontally(levels, TARGET) is levels
+        return lines_run(fused_horizontally, levels, TARGET)
+
+    assert work(400) < 2.2 * work(200)
 
 
 def test_a_table_says_where_everything_is() -> None:

@@ -87,17 +87,21 @@ def _ranges(
 def _meeting(launches: Sequence[tuple[int, int, Dispatch]]) -> list[tuple[int, list[Dispatch]]]:
     """Sets of launches that can run in one level, as few as possible, and the first such level of each."""
     found = []
-    waiting = list(launches)
-    while len(waiting) >= LEAST_MEMBERS:
-        latest = min(entry[0] for entry in waiting)
-        group = [entry for entry in waiting if entry[1] <= latest]
-        if len(group) < LEAST_MEMBERS:  # too few meet those that cannot wait: others may wait longer
+    ordered = sorted(launches, key=lambda entry: entry[1])
+    waiting: list[tuple[int, int, Dispatch]] = []
+    at = 0
+    for latest in sorted({entry[0] for entry in launches}):
+        while at < len(ordered) and ordered[at][1] <= latest:
+            waiting.append(ordered[at])
+            at += 1
+        if len(waiting) < LEAST_MEMBERS:  # too few meet those that cannot wait: others may wait longer
             waiting = [entry for entry in waiting if entry[0] > latest]
             continue
-        waiting = [entry for entry in waiting if entry[1] > latest]
+        group, waiting = waiting, []
         texts = list(dict.fromkeys(launch.kernel.text for _, _, launch in group))
-        for at in range(0, len(texts), MOST_VARIANTS):
-            part = [entry for entry in group if entry[2].kernel.text in texts[at : at + MOST_VARIANTS]]
+        for first in range(0, len(texts), MOST_VARIANTS):
+            chosen = texts[first : first + MOST_VARIANTS]
+            part = [entry for entry in group if entry[2].kernel.text in chosen]
             if len(part) >= LEAST_MEMBERS:
                 found.append((max(level for _, level, _ in part), [launch for _, _, launch in part]))
     return found
