@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import ShapeError
+from vkml.ir import gradients
 from vkml.ir.dtypes import BOOL, FLOATS
 from vkml.ir.gradients import Emitter, T, behind
 from vkml.ir.graph import Node
@@ -144,8 +145,12 @@ class Attention(Operator):
 
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
         how = AttentionScores.of(node.attributes)
-        q, k, v = (present(inputs, index) for index in range(3))
+        dtype = build.type_of(present(inputs, 0)).dtype
+        # Rounded once, as by a kernel.
+        q, k, v = (gradients.widened(build, present(inputs, index)) for index in range(3))
         mask, bias = optional(inputs, 3), optional(inputs, 4)
+        if bias is not None:
+            bias = gradients.widened(build, bias)
         made: list[T] = []
         for block in row_blocks(build, how, q, k):
             seen = keys_of(build, k, block, is_transposed=how.is_key_transposed)
@@ -162,7 +167,8 @@ class Attention(Operator):
                 first_row=block.start,
             )
             made.append(steps.results)
-        return [made[0] if len(made) == 1 else build.apply("Concat", *made[::-1], axis=-2)]
+        results = made[0] if len(made) == 1 else build.apply("Concat", *made[::-1], axis=-2)
+        return [gradients.converted(build, results, dtype)]
 
     def vjp(
         self,
