@@ -6,7 +6,7 @@ import pytest
 
 from tests.test_site import load
 from vkml.cpu.native.executable import instruction_set
-from vkml.ir.operator import REGISTRY
+from vkml.ir.operator import REGISTRY, Operator
 
 table = load("operator_table")
 Way = table.Way
@@ -21,21 +21,33 @@ def test_every_operator_has_a_row() -> None:
     assert not {of for of, _ in REGISTRY} - set(table.DOMAINS) - {"vkml"}
 
 
-@pytest.mark.parametrize(
-    ("op", "dtype", "cpu", "vulkan"),
-    [
-        ("Add", "float32", Way.KERNEL, Way.KERNEL),
-        ("Conv", "float64", Way.NUMPY, Way.KERNEL),
-        ("AffineGrid", "float32", Way.NUMPY, Way.STEPS),
-        ("Concat", "string", Way.NUMPY, Way.NUMPY),
-        ("RegexFullMatch", "string", Way.NUMPY, Way.NUMPY),
-    ],
-)
-def test_types_are_tried(op: str, dtype: str, cpu: object, vulkan: object, monkeypatch) -> None:
+def test_types_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "SAMPLES", 1)
-    row = table._row("", op)
-    assert row.cpu[dtype] == {cpu if HAS_MACHINE_CODE else Way.NUMPY}
-    assert row.vulkan[dtype] == {vulkan}
+    added, joined = table._row("", "Add"), table._row("", "Concat")
+    assert added.vulkan["float32"] == joined.vulkan["int32"] == {Way.KERNEL}
+    assert added.cpu["float32"] == {Way.KERNEL if HAS_MACHINE_CODE else Way.NUMPY}
+    assert joined.vulkan["string"] == joined.cpu["string"] == {Way.NUMPY}  # texts are no device's
+    assert "string" not in added.cpu  # ONNX adds none
+
+
+def test_steps_are_told_from_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add, were it to state steps alone: x + y = x - ((y - y) - y)."""
+    known = REGISTRY["", "Add"]
+
+    class InSteps(Operator):
+        inputs = known.inputs
+
+        def infer(self, node, inputs):
+            return known.infer(node, inputs)
+
+        def steps(self, build, node, inputs):
+            left, right = inputs
+            zero = build.apply("Sub", right, right)
+            return [build.apply("Sub", left, build.apply("Sub", zero, right))]
+
+    monkeypatch.setattr(table, "SAMPLES", 1)
+    monkeypatch.setitem(REGISTRY, ("", "Add"), InSteps("Add"))
+    assert table._row("", "Add").vulkan["float32"] == {Way.STEPS}
 
 
 def test_what_is_not_tried_is_said_by_its_traits() -> None:
@@ -43,7 +55,7 @@ def test_what_is_not_tried_is_said_by_its_traits() -> None:
     assert table._row("", "Shape").on_cpu == "known in planning"
     assert table._row("", "SwiGLU").on_cpu == "the operators of its body"
     assert table._row("com.microsoft", "QLinearAdd").on_vulkan == "rewritten as other operators"
-    assert table._row("ai.onnx.ml", "Scaler").on_vulkan == "the CPU"
+    assert table._row("", "ImageDecoder").on_vulkan == "the CPU"
 
 
 def test_types_of_a_group_have_one_name() -> None:
