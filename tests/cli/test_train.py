@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -20,8 +21,8 @@ import vkml
 from tests.cli.conftest import Command
 from tests.patience import patience
 from vkml.cli.tables import Column, features, read_table, told_columns
-from vkml.cli.train import held_out
-from vkml.cli.train_table import TableModel
+from vkml.cli.train import TrainRequest, held_out
+from vkml.cli.train_table import TableModel, told_task
 from vkml.pictures import ENDINGS
 
 Array = np.ndarray[Any, Any]
@@ -194,6 +195,22 @@ def test_each_class_gives_its_share() -> None:
     assert sorted([*training, *judged]) == list(range(81))
     assert len(held_out(targets, 0.0, 0, True)[1]) == 0
     assert len(held_out(targets, 0.2, 0, False)[1]) == 16
+
+
+@pytest.mark.parametrize(
+    ("texts", "task"),
+    [
+        (["0", "1"] * 3, "classification"),
+        (["0.5", "1"] * 3, "regression"),
+        (["3", "5", "6", "7", "2", "4", "8", "5"], "regression"),  # most are there once
+        ([str(number) for number in range(21)] * 5, "regression"),  # more than are told apart
+        (["a", "b"] * 3, "classification"),
+    ],
+)
+def test_a_column_is_of_classes_or_of_a_quantity(texts: list[str], task: str) -> None:
+    rest = [field.name for field in dataclasses.fields(TrainRequest) if field.name not in ("target", "task")]
+    request = TrainRequest(**dict.fromkeys(rest), target="y", task=None)
+    assert (told_task(request, texts) is None) == (task == "regression")
 
 
 @pytest.fixture

@@ -114,8 +114,9 @@ def told_task(request: TrainRequest, texts: Sequence[str]) -> tuple[str, ...] | 
         raise InvalidArgument(f"{where} is empty: there is nothing to learn from")
     if len(held) < 2:
         raise InvalidArgument(f"{where} holds {next(iter(held))!r} alone: there is nothing to predict")
+    most = max(2, len(texts) // 2)
     is_quantity = is_numeric(held) and (
-        len(held) > MOST_CLASSES or any(not float(text).is_integer() for text in held)
+        len(held) > min(most, MOST_CLASSES) or any(not float(text).is_integer() for text in held)
     )
     task = request.task or ("regression" if is_quantity else "classification")
     if task == "regression":
@@ -124,9 +125,9 @@ def told_task(request: TrainRequest, texts: Sequence[str]) -> tuple[str, ...] | 
         return None
     if task != "classification":
         raise UsageError(f"--task {task}: expected classification or regression")
-    if len(held) > max(2, len(texts) // 2):
+    if len(held) > most:
         raise UsageError(
-            f"{where} holds {len(held)} different texts in {len(texts)} rows: these are no classes"
+            f"{where} holds {len(held)} different values in {len(texts)} rows: these are no classes"
         )
     return tuple(sorted(held, key=(float if is_numeric(held) else str)))
 
