@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -104,6 +105,14 @@ def test_docstrings_know_no_markup_but_names_and_examples() -> None:
         *given[3:9],
         "and a \\* b.",
     ]
+
+
+def test_what_is_said_not_to_be_there_is_not() -> None:
+    page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^\* Of `torch\.nn`: .*$", page, re.MULTILINE)
+    names = re.findall(r"`(\w+)`", line)
+    assert len(names) > 3
+    assert not [name for name in names if hasattr(vkml.nn, name) or hasattr(vkml.optim, name)]
 
 
 def test_the_picture_of_the_benchmarks_is_that_of_the_tables() -> None:
