@@ -100,6 +100,13 @@ def directives(module: str, sources: Sequence[str] = ()) -> str:
     return "\n".join([*lines, "```"])
 
 
+def _escaped(found: re.Match[str]) -> str:
+    """A name or literal, which may stand before a letter, as in "`Size`s"; or a character for itself."""
+    if not found[1]:
+        return f"\\{found[2]}"
+    return found[1] + ("\\ " if re.match(r"\w", found.string[found.end() :]) else "")
+
+
 def unmarked(docstring: Sequence[str]) -> list[str]:
     """A docstring in which asterisks, bars and underscores stand for themselves.
 
@@ -119,7 +126,7 @@ def unmarked(docstring: Sequence[str]) -> list[str]:
             made.append(line)
             continue
         bullet = "* " if text.startswith("* ") else ""
-        marked = _MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text.removeprefix(bullet))
+        marked = _MARKUP.sub(_escaped, text.removeprefix(bullet))
         made.append(" " * depth + bullet + marked)
         if text.endswith("::"):
             verbatim = depth

@@ -96,14 +96,14 @@ def test_docstrings_know_no_markup_but_names_and_examples() -> None:
         "",
         "As in::",
         "    a * b",
-        "and a * b.",
+        "and a * b of `Size`s.",
     ]
     assert reference.unmarked(given) == [
         "The norm \\|x\\| of [batch, \\*spatial]; see `x_` and ``*``, not x\\_.",
         "",
         "* an item \\* two",
         *given[3:9],
-        "and a \\* b.",
+        "and a \\* b of `Size`\\ s.",
     ]
 
 
