@@ -181,8 +181,7 @@ def test_a_device_runs_all_of_their_parts(vulkan_device_name: str) -> None:
             [*pair(2, 24, 32), real(2, 24, 32), None, np.ones((2, 31), np.int32), None, *pair(2, 2, 7, 16)],
             CAUSAL,
         ),
-        ("GroupQueryAttention", grouped(1, 24, None, 24, more=TABLES), {**TURNED, "local_window_size": 9}),
-        ("GroupQueryAttention", grouped(2, 16, 30, 30, 28, more=TABLES), TURNED),
+        ("GroupQueryAttention", grouped(2, 16, 30, 30, 28, more=TABLES), WINDOW | {"local_window_size": 9}),
     ],
 )  # fmt: skip
 def test_it_is_one_launch_where_there_are_matrix_units(
