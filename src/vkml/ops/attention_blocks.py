@@ -11,8 +11,10 @@ import numpy as np
 from vkml.ir.gradients import Emitter, T, sliced
 from vkml.ops.attention_steps import AttentionScores
 
-BLOCK_BYTES = 8 << 20
-"""Of a block's scores, in float32: what is made of them stays in a processor's last cache."""
+BLOCK_BYTES = 32 << 20
+"""Of a block's scores, in float32. Keys and values are read, and their gradients added up, once a block: with
+2048 rows and 8 heads of 64, both ways took 1.05 of the processor time in one piece, of 8 MiB 1.15;
+under a causal mask 0.54 and 0.50."""
 LEAST_ROWS = 32
 """Products of fewer are bound by memory."""
 MOST_BLOCKS = 64
