@@ -239,6 +239,7 @@ NOT_ALONE = {
     "Module": "a base", "OnnxModule": "of a model", "RNNBase": "a base", "RNNCellBase": "a base",
     "ModuleDict": "computes nothing", "ModuleList": "computes nothing", "ParameterDict": "computes nothing",
     "ParameterList": "computes nothing", "CTCLoss": "its steps go by lengths that are looked at",
-    "DataParallel": "its module is exported", "SyncBatchNorm": "computes as BatchNorm where there are no replicas",
+    "DataParallel": "its module is exported",
+    "SyncBatchNorm": "computes as BatchNorm where there are no replicas",
 }  # fmt: skip
 """Modules that are no layers to be called, or that cannot be exported, and why."""
