@@ -49,7 +49,7 @@ def hostile_model(tmp_path: Path) -> Path:
     name = HOSTILE.replace("\udcff", "")  # protobuf has no such text
     nodes = [
         helper.make_node("Relu", ["i" + name], ["m" + name], name="1" + name),
-        helper.make_node("Exp", ["m" + name], ["o" + name], name="2" + name),
+        helper.make_node("Cos", ["m" + name], ["o" + name], name="2" + name),
     ]
     value = [TensorProto.DOUBLE, ["d" + name, 3]]
     graph = helper.make_graph(
