@@ -9,8 +9,8 @@ import numpy as np
 
 from vkml.errors import NotDifferentiable
 from vkml.ir import scalar
-from vkml.ir.dtypes import FLOATS, INT32, INT64
-from vkml.ir.gradients import Emitter, T, converted, pointwise, summed, widened
+from vkml.ir.dtypes import FLOAT32, FLOATS, INT32, INT64
+from vkml.ir.gradients import Emitter, T, pointwise, summed, widened
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import Array, Operator, operator
@@ -91,16 +91,17 @@ class Softmax(Operator):
         axes = _axes(node, type_.rank)
         if self.name == "Hardmax" or type_.elements == 0 or not axes:
             return None
-        wide = widened(build, x)
+        if type_.dtype.bits < FLOAT32.bits:
+            return None  # a device that stores these has a kernel, and another converts none
         stated = build.constant(list(axes), INT64)
-        below = build.apply("Sub", wide, build.apply("ReduceMax", wide, stated, keepdims=1))
+        below = build.apply("Sub", x, build.apply("ReduceMax", x, stated, keepdims=1))
         powers = build.apply("Exp", below)
         total = summed(build, powers, axes, keep=True)
         if self.name == "Softmax":
             made = build.apply("Div", powers, total)
         else:
             made = build.apply("Sub", below, build.apply("Log", total))
-        return [converted(build, made, type_.dtype)]
+        return [made]
 
     def vjp(
         self,
