@@ -79,9 +79,9 @@ class Evaluation:
             node = self.nodes[number]
             if needed & set(node.outputs):
                 self.needed.add(number)
-                needed |= set(node.inputs)
+                needed |= set(node.operands)
                 if self.read & set(node.outputs):
-                    self.read |= set(node.inputs[: READ_INPUTS.get(node.op)])
+                    self.read |= set(node.operands[: READ_INPUTS.get(node.op)])
 
     def run(self, feed: Mapping[str, Array], disturbance: Disturbance | None = None) -> dict[str, Array]:
         """The values of all outputs, in vkml's storage; `bytes` is then what all of them took."""
@@ -126,7 +126,7 @@ class Evaluation:
         for number, node in enumerate(self.nodes):
             if everything or number in self.needed:
                 self.current = node
-                found = [values[name] if name else None for name in node.inputs]
+                found = [values[name] if name else None for name in node.operands]
                 yield evaluated(node, found, disturbance)
 
 

@@ -37,10 +37,10 @@ def _scaled(build: Writer, q: str, scale: float) -> str:
     return build.apply("Div", q, build.apply("Sqrt", columns))
 
 
-def _first_state(build: Writer, k: str, v: str) -> str:
+def _first_state(build: Writer, q: str, k: str, v: str) -> str:
     """Zeros (batch, heads, columns of keys, columns of values)."""
-    ends = [build.apply("Shape", k, start=1, end=3), *(build.apply("Shape", x, start=4) for x in (k, v))]
-    return build.apply("ConstantOfShape", build.apply("Concat", *ends, axis=0))
+    sizes = [build.apply("Shape", x, start=at, end=at + 1) for x, at in ((q, 1), (k, 2), (k, 4), (v, 4))]
+    return build.apply("ConstantOfShape", build.apply("Concat", *sizes, axis=0))
 
 
 def _body(build: Writer, rows: dict[str, str]) -> Graph:
@@ -93,7 +93,7 @@ def _linear_attention(build: Writer) -> Sequence[Node]:
     if build.given(5):
         rows["beta"] = _rows_first(build, build.given(5), -1, 1, 1)
     past = build.given(3)
-    state = build.apply("Cast", past, to=FLOAT32.code) if past else _first_state(build, k, v)
+    state = build.apply("Cast", past, to=FLOAT32.code) if past else _first_state(build, q, k, v)
     count = build.apply("Squeeze", build.apply("Shape", q, start=0, end=1))
     goes_on = build.constant(np.array(True), BOOL)
     last, read = build.name("state"), build.name("rows")
