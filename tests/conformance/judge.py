@@ -61,13 +61,17 @@ def _run(case: Case, device: str) -> tuple[frozenset[str], tuple[str, ...]]:
         return devices, tuple(sorted(fallbacks))
 
 
+BFLOAT16_TOLERANCE = 2.0**-6
+
+
 def compare(found: Any, expected: Any, rtol: float, atol: float, what: str = "") -> None:
     """Asserts that a value is what is expected.
 
     Args:
         found: an array, a list, or None.
-        expected: the same; of floats that NumPy has, each within `atol + rtol * |expected|`. Integers, truth
-            values and texts have to be equal, and of types that NumPy lacks all bits.
+        expected: the same; of floats that NumPy has, each within `atol + rtol * |expected|`, and of bfloat16
+            with an `rtol` of two places at least, as ONNX's own runner has it. Integers, truth values and
+            texts have to be equal, and of other types that NumPy lacks all bits.
         rtol: relative to what is expected.
         atol: absolute.
         what: begins the message.
@@ -88,6 +92,9 @@ def compare(found: Any, expected: Any, rtol: float, atol: float, what: str = "")
         assert _texts(found) == _texts(expected), f"{what} has other texts"
         return
     assert found.dtype == expected.dtype, f"{what} is {found.dtype}, {expected.dtype} expected"
+    if expected.dtype == dtypes.BFLOAT16.storage:
+        found, expected = found.astype(np.float32), expected.astype(np.float32)
+        rtol = max(rtol, BFLOAT16_TOLERANCE)
     if expected.dtype.kind in "fc" and dtypes.from_numpy(expected.dtype).is_native:
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=what)
         return
