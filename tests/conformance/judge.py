@@ -16,18 +16,19 @@ from vkml.ir import dtypes
 Array = np.ndarray[Any, Any]
 
 
-def judge(case: Case, device: str) -> Verdict:
+def judge(case: Case, device: str, *, is_perturbed: bool = False) -> Verdict:
     """Runs all data sets of a case on a device.
 
     Args:
         case: of the suite.
         device: as `vkml.devices` names it.
+        is_perturbed: whether an element of each output is changed before it is compared: a control.
     """
     said = len(vulkan.validation_messages()) if device != "cpu" else 0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            devices, fallbacks = _run(case, device)
+            devices, fallbacks = _run(case, device, is_perturbed)
     except Exception as error:
         return Verdict(case.name, f"{type(error).__name__}: {_line(str(error))}")
     messages = vulkan.validation_messages()[said:] if device != "cpu" else []
@@ -36,7 +37,7 @@ def judge(case: Case, device: str) -> Verdict:
     return Verdict(case.name, "", devices, fallbacks)
 
 
-def _run(case: Case, device: str) -> tuple[frozenset[str], tuple[str, ...]]:
+def _run(case: Case, device: str, is_perturbed: bool) -> tuple[frozenset[str], tuple[str, ...]]:
     """Asserts that the case passes; names of the devices that its programs run on, and what fell back."""
     options = vkml.SessionOptions()
     options.log_severity_level = 4
@@ -46,6 +47,8 @@ def _run(case: Case, device: str) -> tuple[frozenset[str], tuple[str, ...]]:
         ran = 0
         for inputs, outputs in case.data_sets():
             found = session.run(None, dict(zip(names, inputs, strict=True)))
+            if is_perturbed:
+                found = [perturbed(value) for value in found]
             assert len(found) == len(outputs), f"{len(found)} outputs, {len(outputs)} expected"
             for at, (mine, theirs) in enumerate(zip(found, outputs, strict=True)):
                 compare(mine, theirs, case.rtol, case.atol, f"output {at}")
@@ -59,6 +62,31 @@ def _run(case: Case, device: str) -> tuple[frozenset[str], tuple[str, ...]]:
         }
         devices = frozenset(program.device for plan in plans for program in plan.programs)
         return devices, tuple(sorted(fallbacks))
+
+
+def perturbed(value: Any) -> Any:
+    """A value of which one element is another: the last one, by a hundredth of the greatest or by one."""
+    if isinstance(value, list) and value:
+        return [*value[:-1], perturbed(value[-1])]
+    if not isinstance(value, np.ndarray) or not value.size:
+        return value
+    made = value.copy()
+    flat = made.reshape(-1)
+    if made.dtype.kind in "OUS":
+        made = made.astype(object)
+        flat = made.reshape(-1)
+        flat[-1] = f"{flat[-1]} and more"
+    elif made.dtype == np.bool_:
+        flat[-1] = ~flat[-1]
+    elif not dtypes.from_numpy(made.dtype).is_native:
+        raw = flat.view(np.uint8)
+        raw[-1] ^= 1 if made.dtype.itemsize == 1 else 0x10
+    elif made.dtype.kind in "iu":
+        flat[-1] += 1
+    else:
+        size = np.abs(flat[np.isfinite(flat)])
+        flat[-1] = (flat[-1] if np.isfinite(flat[-1]) else 0) + 0.01 * max(size.max(initial=0), 1)
+    return made
 
 
 BFLOAT16_TOLERANCE = 2.0**-6

@@ -30,7 +30,7 @@ from tests.conformance.expected import (
     stale_fallbacks,
     unexpected_fallbacks,
 )
-from tests.conformance.judge import compare, judge
+from tests.conformance.judge import compare, judge, perturbed
 from tests.conformance.suite import Case, suite
 from tests.conformance.verdict import Verdict
 from vkml.ir.operator import REGISTRY
@@ -299,3 +299,26 @@ def test_the_list_of_fallbacks_is_exact() -> None:
     assert [line.partition(":")[0] for line in stale_fallbacks(cases, fell, "lavapipe", listed)] == ["line 4"]
     assert not stale_fallbacks(cases, {"test_third": fell["test_third"]}, "lavapipe", listed)
     assert not stale_fallbacks(cases, fell, "nvidia", listed)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.float32([[1.0, -2.0], [3.0, 0.0]]),
+        np.float32([np.inf, np.nan]),
+        np.float64(3.0),
+        np.complex64([1j]),
+        np.int64([1, 2]),
+        np.bool_([True, False]),
+        np.array([1, 0], ml_dtypes.bfloat16),
+        np.array([1, 2], ml_dtypes.int4),
+        np.array([1, 0], ml_dtypes.float8_e4m3fn),
+        np.array(["a", "b"], object),
+        [np.float32([1]), np.float32([2])],
+    ],
+)
+def test_a_changed_element_is_seen(value: Any) -> None:
+    """What `--perturb` does to outputs fails a comparison with what they were."""
+    value = np.asarray(value) if isinstance(value, np.generic) else value
+    with pytest.raises(AssertionError):
+        compare(perturbed(value), value, 1e-3, 1e-7)
