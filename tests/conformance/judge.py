@@ -80,7 +80,7 @@ def perturbed(value: Any) -> Any:
         flat[-1] = ~flat[-1]
     elif not dtypes.from_numpy(made.dtype).is_native:
         raw = flat.view(np.uint8)
-        raw[-1] ^= 1 if made.dtype.itemsize == 1 else 0x10
+        raw[-1] ^= 1 if made.dtype.itemsize == 1 else 0x40
     elif made.dtype.kind in "iu":
         flat[-1] += 1
     else:
