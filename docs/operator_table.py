@@ -45,7 +45,7 @@ DEVICE = Target(
     max_invocations=1024,
     subgroup_size=32,
 )
-DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
+DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft")
 GROUPS = {
     "floats": ("float32", "float16", "bfloat16", "float64"),
     "integers": ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
