@@ -154,7 +154,8 @@ def torch_step(name: str, how: str) -> tuple[Step, str]:
 
     def on_device(x: Any, y: Any) -> Any:
         optimizer.zero_grad(set_to_none=how != "graph")
-        loss = loss_of(model(x).float(), y)
+        read = x.to(torch.bfloat16) if how == "bf16" and x.is_floating_point() else x
+        loss = loss_of(model(read).float(), y)
         loss.backward()
         optimizer.step()
         return loss
