@@ -196,7 +196,8 @@ def test_it_is_one_launch_where_there_are_matrix_units(
         steps = session.report().steps
     assert not [step for step in steps if "Softmax" in step.operators]
     assert [step.kernel for step in steps if "Attention" in step.operators and step.kernel == "attention"]
-    np.testing.assert_allclose(found[0], found_by(model, feed)[0], rtol=1e-2, atol=1e-2)
+    # Operands in halfs or TF32, ten bits behind the point each: as tests/ops/test_attention.py.
+    np.testing.assert_allclose(found[0], found_by(model, feed)[0], rtol=4e-3, atol=4e-3)
 
 
 def test_half_precision() -> None:
@@ -207,7 +208,8 @@ def test_half_precision() -> None:
         found_by(*model_of("GroupQueryAttention", half, attributes, outputs)), wide, strict=True
     ):
         assert mine.dtype == np.float16
-        np.testing.assert_allclose(mine, theirs, rtol=1e-2, atol=1e-2)
+        # Halfs between the operators: a few roundings of 2^-11 each.
+        np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=2e-3)
 
 
 def split(x: Array, parts: int) -> list[Array]:

@@ -79,13 +79,11 @@ class Drawing:
             UsageError: the ending is neither .svg nor .png.
             MissingPackage: a .png needs Pillow.
         """
-        ending = path.suffix.lower()
-        if ending == ".svg":
+        check_drawing(path)
+        if path.suffix.lower() == ".svg":
             path.write_text(self.svg(), encoding="utf-8")
-        elif ending == ".png":
-            self._write_png(path)
         else:
-            raise UsageError(f"{path}: drawings are written as .svg or .png")
+            self._write_png(path)
 
     def svg(self) -> str:
         """The drawing as a document of its own."""
@@ -141,7 +139,6 @@ def _element(shape: Box | Label | Line) -> str:
         return f"<text {place}{style}>{_text(shape.text)}</text>"
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
     arrow = ' marker-end="url(#arrow)"' if shape.has_arrow else ""
-    stroke = f'fill="none" stroke="{shape.fill}" stroke-width="{shape.width:g}"'
     stroke = f'fill="none" stroke="{shape.fill}" stroke-width="{shape.width:g}"'
     return f'<polyline points="{points}" {stroke}{arrow}/>'
 

@@ -310,7 +310,7 @@ class TileCode:
                 code.store(Mem(RDX, self._spill + sums[row][v] * code.bytes), sums[row][v])
         if top < code.registers and lanes is not None:
             code.set_mask(top, lanes)
-        # Rows in a loop: R13 counts them, R14 walks the spilled tile, operands move on by their row's step.
+        # Rows in a loop: R13 counts them, R12 walks the spilled tile, operands move on by their row's step.
         code.move_immediate(R13, rows)
         code.lea(R12, Mem(RDX, self._spill))
         again = code.here()
