@@ -148,7 +148,9 @@ class Cases:
         options = SessionOptions(
             graph_optimization_level=GraphOptimizationLevel(level), guard_bytes=GUARD_BYTES
         )
-        session = vkml.InferenceSession(save_graph(graph), options, devices=device)
+        # What matrix units round to ten bits is judged in tests of these kernels.
+        precision = "high" if device == "cpu" else "highest"
+        session = vkml.InferenceSession(save_graph(graph), options, devices=device, precision=precision)
         with session:
             found = session.run(wanted, feed)
             misplaced = self._misplaced(session, device)

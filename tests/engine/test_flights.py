@@ -16,7 +16,6 @@ import vkml.onnx
 from tests.control_models import model
 from tests.patience import patience
 from vkml.engine import flight as flight_room
-from vkml.engine import programs
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray
 from vkml.engine.flight import RESIDENT_BYTES, Flight
@@ -138,7 +137,7 @@ def test_many_threads_get_their_own_results(device_name: str, threads: int) -> N
         with ThreadPoolExecutor(len(feeds)) as pool:
             assert list(pool.map(act, range(len(feeds)))) == [100] * len(feeds)
         for plan in session._runner.plans.kept.values():
-            assert len(plan._flights) <= programs.MOST_AT_ONCE
+            assert len(plan._flights) <= max(program.most_at_once for program in plan.programs)
 
 
 def test_a_session_that_is_closed_waits_for_all_runs(device_name: str, monkeypatch: Any) -> None:

@@ -151,6 +151,7 @@ def interrupted_everywhere(
 def _run_until(action: Callable[[], object], files: Collection[str], place: int) -> _Interrupter:
     """Calls `action`, interrupted at its n-th place, and returns what interrupted it."""
     interrupter = _Interrupter(files, place)
+    sys._getframe().f_trace_opcodes = True  # or Python 3.12 and later tell of no instructions the first time
     sys.settrace(interrupter)
     try:
         action()

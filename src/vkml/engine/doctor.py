@@ -7,7 +7,7 @@ import platform
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import vkml
 import vkml.ops
 from vkml.engine.doctor_cases import CASES, Case
 from vkml.errors import Error
-from vkml.ir.graph import Graph, Node
+from vkml.ir.graph import Graph
 from vkml.ir.operator import find, normalise_attributes
 
 Array = np.ndarray[Any, Any]
@@ -45,21 +45,18 @@ def seed_of(name: str) -> int:
 
 
 def reference(graph: Graph, feed: Mapping[str, Array]) -> list[Array]:
-    """The graph's outputs by the operators' own NumPy definitions."""
-    values: dict[str, Array] = {name: constant.array for name, constant in graph.constants.items()} | dict(
-        feed
-    )
+    """The graph's outputs by the operators' own NumPy definitions, in float64 and rounded once."""
+    given = {name: constant.array for name, constant in graph.constants.items()} | dict(feed)
+    wide = {name: x.astype(np.float64) if x.dtype.kind == "f" else x for name, x in given.items()}
+    kinds = [array.dtype for array in _evaluated(graph, given)]
+    return [array.astype(kind) for array, kind in zip(_evaluated(graph, wide), kinds, strict=True)]
+
+
+def _evaluated(graph: Graph, given: Mapping[str, Array]) -> list[Array]:
+    values = dict(given)
     for node in graph.nodes:
         spec = find(node)
-        whole = Node(
-            node.op,
-            node.inputs,
-            node.outputs,
-            normalise_attributes(node, spec),
-            node.name,
-            node.domain,
-            node.version,
-        )
+        whole = replace(node, attributes=normalise_attributes(node, spec))
         outputs = spec.evaluate(whole, [values[name] if name else None for name in node.inputs])
         values.update(zip(node.outputs, outputs, strict=False))
     return [values[output.name] for output in graph.outputs]

@@ -26,7 +26,7 @@ HIGH_TOLERANCE = 4e-3
 
 @dataclass(frozen=True)
 class Case:
-    """One graph with its inputs; its answer is what the operators' own evaluation gives."""
+    """One graph with its inputs; its answer is what the operators' own evaluation gives in float64."""
 
     name: str
     family: str
@@ -201,7 +201,8 @@ def _all() -> Iterator[Case]:
     high = HIGH_TOLERANCE, "high"
     yield case("attention", "fp32, precision high", _attention(1, 2, 70, 64), *high)
     yield case("attention", "fp32, precision high, masked", _attention(1, 2, 70, 40, has_mask=True), *high)
-    yield case("attention", "fp16, precision high", _attention(1, 2, 70, 64, **f16), *high)
+    # Separate kernels round scores up to 40 to fp16, by 1/64 at most, before they divide them by 8.
+    yield case("attention", "fp16, precision high", _attention(1, 2, 70, 64, **f16), 2**-7, "high")
     k3 = {"kernel_shape": (3, 3)}
     yield case(
         "convolution",

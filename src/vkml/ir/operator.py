@@ -82,6 +82,8 @@ class Operator:
     """Inputs that hold what has been seen in training: kept by models, but not learned by gradients."""
     is_pointwise: ClassVar[bool] = False
     """Whether each output element depends only on the inputs' elements at the same (broadcast) place."""
+    form_hangs_on_numbers: ClassVar[bool] = False
+    """Whether a pointwise operator's scalar form is another one where an operand is a known number."""
     stands_alone: ClassVar[bool] = False
     """Whether no program has a form of it, so that the graph is cut there: it runs other graphs, or takes or
     makes sequences and optionals."""

@@ -140,7 +140,9 @@ _SHORT_POWERS: Mapping[float, Callable[[Scalar], Scalar]] = {
 
 
 class _Pow(Binary):
-    """Power; base and exponent may have different types."""
+    """Power; base and exponent may have different types. Short known powers are products and roots."""
+
+    form_hangs_on_numbers = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         base, exponent = required(node, inputs, 0), required(node, inputs, 1)

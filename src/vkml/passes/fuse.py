@@ -57,7 +57,7 @@ def fuse(
     numbers = _numbers(graph)
     merged: list[Node] = []
     for group in _grow(graph, numbers, place, follows):
-        if len(group) == 1:
+        if len(group) == 1 and not _hangs_on_numbers(group[0], graph.types, numbers):
             merged += group
             continue
         read, outputs = index.boundary(group)
@@ -178,6 +178,16 @@ def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
         if dtype is not None and not (dtype.is_native and dtype.kind in "fiub"):
             return False
     return True
+
+
+def _hangs_on_numbers(node: Node, types: Mapping[str, TensorType], numbers: Set[str]) -> bool:
+    """Whether a node is worth a body of its own, in which numbers are known."""
+    return (
+        find(node).form_hangs_on_numbers
+        and _is_pointwise(node, types)
+        and bool(numbers & set(node.inputs))
+        and not numbers >= set(node.inputs)
+    )
 
 
 def _numbers(graph: Graph) -> frozenset[str]:
