@@ -20,6 +20,9 @@ from vkml.kernels.writer import KernelWriter, compute_type, load_expression, mul
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
+LEAST_PIXELS = 1024
+"""From so many on computed weights are copied, taps first: an estimate."""
+
 
 def conv(
     build: VulkanBuilder,
@@ -76,9 +79,16 @@ def conv(
         return conv_units.launch(build, product, x, weight, windows, geometry)
     product = replace(product, why_strict=why)
     is_pointwise = windows.is_pointwise
-    is_tap_major = not is_pointwise and weight.shape[1] % TILE_K == 0 and weight.buffer.constant is not None
-    if is_tap_major:
+    is_constant = weight.buffer.constant is not None
+    # A copy of computed weights pays where they are few beside what they are multiplied with.
+    is_tap_major = not is_pointwise and weight.shape[1] % TILE_K == 0
+    is_tap_major = is_tap_major and (is_constant or batch * pixels >= LEAST_PIXELS)
+    if is_tap_major and is_constant:
         weight = build.prepared(weight, "taps_first", _taps_first)
+    elif is_tap_major:
+        turned = build.scratch(TensorType(weight.dtype, (out_channels, *kernel, weight.shape[1])))
+        build.copy(weight.transpose((0, 2, 3, 4, 1)), turned)
+        weight = turned
     weights = View(
         weight.buffer,
         weight.dtype,
@@ -217,7 +227,8 @@ def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major:
             ]
         return "\n".join([*prepare, *rest])
 
-    return Operand(declare, True)
+    # Lanes follow memory: along columns, or along windows that are wider, as in gradients by weights.
+    return Operand(declare, geometry["OW"] >= geometry["KW"])
 
 
 def _depthwise(

@@ -11,7 +11,7 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import Product, add_partials, estimate_strict
+from vkml.kernels.gemm import Product, add_partials, estimate_ordinary
 from vkml.kernels.matrix_units import Choice, Tile, boolean, choose, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
     LARGEST_RANGE,
@@ -160,7 +160,7 @@ def launch(
             variant=f"matrix units, {tile.label()}, {counted(splits, 'K range')}",
             reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: fp16 scaled by tiles "
             f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
-            f"strict {estimate_strict(build.target, product):.0f}",
+            f"else {estimate_ordinary(build.target, product):.0f}",
             subgroup_size=fragment.lanes,
         )
     )

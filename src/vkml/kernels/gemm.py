@@ -11,6 +11,7 @@ from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
+from vkml.kernels import bfloat16_units
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
@@ -45,6 +46,9 @@ class Tile:
     @property
     def threads(self) -> int:
         return (self.m // self.thread_m) * (self.n // self.thread_n)
+
+    def label(self) -> str:
+        return f"{self.m}x{self.n}x{self.k} tile, {self.thread_m}x{self.thread_n} a thread"
 
     def shared_bytes(self, itemsize: int) -> int:
         return 2 * self.k * (self.m + 4 + self.n + 4) * itemsize
@@ -125,10 +129,19 @@ class Product:
 
 def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results."""
+    fragment = build.target.bfloat16_fragment
     tile, splits = choose(build.target, product)
     epilogue, outputs = build.take_epilogue(product.result)
-    width_a = a.width_for(tile.m * tile.k, tile.threads)
-    width_b = b.width_for(tile.n * tile.k, tile.threads)
+    has_units = isinstance(tile, bfloat16_units.Tile)
+    if isinstance(tile, bfloat16_units.Tile):
+        assert fragment is not None
+        # Four neighbours a load, in one instruction or four.
+        width_a, width_b = (4 if operand.width == 4 else 1 for operand in (a, b))
+        how = tile.text(fragment)
+    else:
+        width_a = a.width_for(tile.m * tile.k, tile.threads)
+        width_b = b.width_for(tile.n * tile.k, tile.threads)
+        how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
     k_range = -(-product.k // (splits * tile.k)) * tile.k
     if not isinstance(product.k, Size):
         splits = -(-product.k // k_range) if product.k else 1
@@ -149,12 +162,11 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
                 f"static const int TILE_M = {tile.m};",
                 f"static const int TILE_N = {tile.n};",
                 f"static const int TILE_K = {tile.k};",
-                f"static const int THREAD_M = {tile.thread_m};",
-                f"static const int THREAD_N = {tile.thread_n};",
+                how,
                 f"static const bool A_ALONG_K = {_bool(a.along_inner)};",
                 f"static const bool B_ALONG_N = {_bool(b.along_inner)};",
-                f"static const int WIDTH_A = {width_a};",
-                f"static const int WIDTH_B = {width_b};",
+                f"#define WIDTH_A {width_a}",
+                f"#define WIDTH_B {width_b}",
                 multiply_add(product.accumulator),
             ]
         )
@@ -178,16 +190,18 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
             "void finish(int batch, int split, int m, int n, Accumulator x)\n{\n"
             f"    store({product.coordinates}, x);\n}}"
         )
-    writer.text(template("gemm"))
+    if has_units:
+        writer.need(*bfloat16_units.NEEDS)
+    writer.text(template("bfloat16_units" if has_units else "gemm"))
     groups = (-(-product.n // tile.n), -(-product.m // tile.m), product.batch * splits)
     build.emit(
         writer.finish(
             product.label,
             groups,
-            variant=f"{tile.m}x{tile.n}x{tile.k} tile, {tile.thread_m}x{tile.thread_n} a thread, "
-            f"{counted(splits, 'K range')}",
+            variant=f"{tile.label()}, {counted(splits, 'K range')}",
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
-            + (f"; no matrix units: {product.why_strict}" if product.why_strict else ""),
+            + (f"; not in fp16: {product.why_strict}" if product.why_strict else ""),
+            subgroup_size=fragment.lanes if has_units and fragment is not None else None,
         )
     )
     if partials is not None:
@@ -237,16 +251,20 @@ def add_partials(
     build.emit(writer.finish("add_partials", (across, rows, 1), variant=f"{splits} parts"))
 
 
-def choose(target: Target, product: Product) -> tuple[Tile, int]:
+def choose(target: Target, product: Product) -> tuple[Tile | bfloat16_units.Tile, int]:
     """The tile and number of K ranges with the least estimated time."""
     if forced is not None:
         return forced
-    return _cheapest(target, product)[1:]
+    cycles, tile, splits = _cheapest(target, product)
+    units = bfloat16_units.choose(target, product)
+    return (units.tile, units.splits) if units is not None and units.cycles < cycles else (tile, splits)
 
 
-def estimate_strict(target: Target, product: Product) -> float:
-    """The microseconds that the tiled product is expected to take."""
-    return LAUNCH + _cheapest(target, product)[0] / CYCLES
+def estimate_ordinary(target: Target, product: Product) -> float:
+    """The microseconds that the tiled product is expected to take, in pieces of bfloat16 or without."""
+    units = bfloat16_units.choose(target, product)
+    cycles = _cheapest(target, product)[0]
+    return LAUNCH + (cycles if units is None else min(cycles, units.cycles)) / CYCLES
 
 
 def _cheapest(target: Target, product: Product) -> tuple[float, Tile, int]:

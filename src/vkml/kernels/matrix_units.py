@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_strict
+from vkml.kernels.gemm import LAUNCH, Product, add_partials, estimate_ordinary
 from vkml.kernels.packed_weights import (
     COLUMN_PADDING,
     MATRIX_UNIT_NEEDS,
@@ -211,7 +211,7 @@ def why_not_chosen(target: Target, product: Product, choice: Choice | None) -> s
         return f"sums of more than {LONGEST_SUM}"
     if choice is None:
         return "no tile fits the device"
-    if forced is None and choice.time >= estimate_strict(target, product):
+    if forced is None and choice.time >= estimate_ordinary(target, product):
         return "too small a product"
     return "" if target.holds_elements_once() else "the device's fragments hold elements more than once"
 
@@ -277,7 +277,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
             variant=f"matrix units, {tile.label()}, {counted(splits, 'K range')}"
             + (", scales from a pass" if has_pass else ""),
             reason=f"M {product.m}, N {product.n}, K {product.k}: fp16 scaled by rows and columns, "
-            f"fp32 sums; {choice.time:.0f} µs expected, strict {estimate_strict(build.target, product):.0f}",
+            f"fp32 sums; {choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}",
             subgroup_size=fragment.lanes,
         )
     )

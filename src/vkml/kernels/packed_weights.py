@@ -43,6 +43,8 @@ class Fragment:
     n: int
     k: int
     lanes: int
+    element: str = "float16"
+    """The type of both operands; sums are float32."""
 
 
 class PackedWeights(Constant):

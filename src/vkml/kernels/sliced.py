@@ -106,7 +106,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, shape: Shap
             groups,
             variant=f"{shape.m}x{shape.n} tile, {shape.slices} slices of K, {shape.unroll} blocks at a time",
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
-            + (f"; no matrix units: {product.why_strict}" if product.why_strict else ""),
+            + (f"; not in fp16: {product.why_strict}" if product.why_strict else ""),
         )
     )
     return outputs

@@ -30,6 +30,8 @@ class Target:
     """What the device's matrix units multiply in one instruction: fp16, added up in fp32."""
     wide_fragment: Fragment | None = None
     """One of as much k and 16 columns, where the device has it beside `fragment`."""
+    bfloat16_fragment: Fragment | None = None
+    """Of bfloat16: what products of float32 are made of whose operands are split into pieces."""
     fragment_layouts: Callable[[Fragment], FragmentLayouts | None] = field(
         default=lambda fragment: None, compare=False
     )

@@ -19,6 +19,7 @@ _CAPABILITIES = {
 }  # fmt: skip
 _STORAGE = "SPV_KHR_physical_storage_buffer"
 _MATRICES = "SPV_KHR_cooperative_matrix"
+_BFLOAT16 = "SPV_KHR_bfloat16"
 _MEMORY_MODEL = "SPV_KHR_vulkan_memory_model"
 
 
@@ -69,6 +70,10 @@ class Module:
             capability = _CAPABILITIES.get(type_)
             if capability is not None:
                 self._capabilities.add(capability)
+            if type_ is types.BFLOAT16:
+                self._capabilities.add(op.BFLOAT16)
+                self._extensions.add(_BFLOAT16)
+                return self._declare(op.TYPE_FLOAT, type_.bits, op.ENCODED_AS_BFLOAT16)
             if type_.kind == "b":
                 return self._declare(op.TYPE_BOOL)
             if type_.kind == "f":
@@ -91,6 +96,8 @@ class Module:
     def _fragment(self, type_: Fragment) -> int:
         self._capabilities.add(op.COOPERATIVE_MATRIX)
         self._extensions.add(_MATRICES)
+        if type_.element is types.BFLOAT16:
+            self._capabilities.add(op.BFLOAT16_MATRIX)
         sizes = (op.SCOPE_SUBGROUP, type_.rows, type_.columns, type_.use)
         numbers = [self.constant(types.UINT, size) for size in sizes]
         return self._declare(op.TYPE_COOPERATIVE_MATRIX, self.type(type_.element), *numbers)

@@ -18,7 +18,7 @@ class Type:
 class Scalar(Type):
     name: str
     kind: str
-    """f, i, u or b."""
+    """f, i, u, b or e."""
     bits: int
 
 
@@ -68,13 +68,15 @@ class Void(Type):
 VOID = Void()
 BOOL = Scalar("bool", "b", 1)
 FLOAT, HALF, DOUBLE = Scalar("float", "f", 32), Scalar("half", "f", 16), Scalar("double", "f", 64)
+BFLOAT16 = Scalar("BFloat16", "e", 16)
+"""Of fragments alone: nothing is computed in it."""
 INT, UINT = Scalar("int", "i", 32), Scalar("uint", "u", 32)
 INT8, UINT8 = Scalar("int8_t", "i", 8), Scalar("uint8_t", "u", 8)
 INT16, UINT16 = Scalar("int16_t", "i", 16), Scalar("uint16_t", "u", 16)
 INT64, UINT64 = Scalar("int64_t", "i", 64), Scalar("uint64_t", "u", 64)
 SCALARS = {
     scalar.name: scalar
-    for scalar in (BOOL, FLOAT, HALF, DOUBLE, INT, UINT, INT8, UINT8, INT16, UINT16, INT64, UINT64)
+    for scalar in (BOOL, FLOAT, HALF, DOUBLE, BFLOAT16, INT, UINT, INT8, UINT8, INT16, UINT16, INT64, UINT64)
 }
 
 _VECTOR = re.compile(r"(bool|float|half|double|int|uint)([234])")

@@ -1,0 +1,168 @@
+"""Products of float32 on matrix units of bfloat16: elements in pieces, tiles, and when that is faster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkml.ir.dtypes import FLOAT32
+from vkml.ir.size import typical
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+
+if TYPE_CHECKING:
+    from vkml.kernels.gemm import Product
+    from vkml.lowering.target import Target
+
+NEEDS = (*MATRIX_UNIT_NEEDS, "bfloat16_cooperative_matrix")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a workgroup computes its tile of results, and what the rule knows of it."""
+
+    m: int
+    n: int
+    k: int
+    sub_m: int
+    """Rows of results that a subgroup owns,"""
+    sub_n: int
+    """and columns."""
+    pieces: int
+    """Of bfloat16 that an element is the sum of: 3 hold all of its bits, 2 hold 16."""
+    promoted: int
+    """Steps of k after which sums leave the unit, which truncates as it adds."""
+    rate: float = 100.0
+    """Multiply-adds of fp32 that a multiprocessor does in a cycle when it holds all workgroups that fit."""
+    alone: float = 0.6
+    """The share of that with one workgroup."""
+
+    @property
+    def subgroups(self) -> int:
+        return self.m // self.sub_m * self.n // self.sub_n
+
+    def threads(self, fragment: Fragment) -> int:
+        return self.subgroups * fragment.lanes
+
+    def shared_bytes(self, fragment: Fragment) -> int:
+        """As bfloat16_units.slang counts them, for operands that are packed along k."""
+        operands = (self.m + self.n) * (self.pieces * self.k // 4 + 2)
+        results = self.subgroups * fragment.m * (self.sub_n + 4) // 2
+        return 8 * max(operands, results)
+
+    def fits(self, fragment: Fragment, target: Target) -> bool:
+        """Whether the kernel's loops come out even with this fragment, and the device has room."""
+        loaded = 4 * self.threads(fragment)
+        return (
+            self.sub_m % fragment.m == 0
+            and self.sub_n % fragment.n == 0
+            and self.k % fragment.k == 0
+            and self.m * self.k % loaded == 0
+            and self.n * self.k % loaded == 0
+            and self.threads(fragment) <= target.max_invocations
+            and self.shared_bytes(fragment) <= target.shared_bytes
+        )
+
+    def label(self) -> str:
+        return (
+            f"matrix units, {self.pieces} pieces of bfloat16, {self.m}x{self.n}x{self.k} tile, "
+            f"{self.sub_m}x{self.sub_n} a subgroup"
+        )
+
+    def text(self, fragment: Fragment) -> str:
+        """What bfloat16_units.slang wants to know of it."""
+        numbers = {
+            "PIECES": self.pieces,
+            "FRAGMENT_M": fragment.m,
+            "FRAGMENT_N": fragment.n,
+            "FRAGMENT_K": fragment.k,
+            "LANES": fragment.lanes,
+            "SUB_M": self.sub_m,
+            "SUB_N": self.sub_n,
+            "PROMOTED": self.promoted,
+        }
+        lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
+        return "\n".join([*lines, _PIECES[fragment.element]])
+
+
+_PIECES = {
+    "bfloat16": """typealias Piece = BFloat16;
+uint cut(float x) { return (asuint(x) + 0x8000u) & 0xffff0000u; }
+float whole(uint piece) { return asfloat(piece); }
+uint2 packed(uint4 pieces) { return uint2(pieces.x >> 16 | pieces.y, pieces.z >> 16 | pieces.w); }""",
+    # fp16 has too few exponents for it: for devices that stand for others in tests.
+    "float16": """typealias Piece = half;
+uint cut(float x) { return uint(asuint16(half(x))); }
+float whole(uint piece) { return float(bit_cast<half>(uint16_t(piece))); }
+uint2 packed(uint4 pieces) { return uint2(pieces.x | pieces.y << 16, pieces.z | pieces.w << 16); }""",
+}
+
+_NEVER = 1 << 30
+TILES = (
+    Tile(128, 128, 16, 64, 32, 3, 4, 103, 1.0),
+    Tile(64, 128, 16, 32, 64, 3, 4, 103, 0.6),
+    Tile(128, 64, 16, 64, 32, 3, 4, 103, 0.6),
+    Tile(64, 64, 16, 32, 32, 3, 4, 103, 0.5),
+    Tile(32, 64, 32, 32, 32, 3, 2, 90, 0.35),
+    Tile(128, 128, 16, 64, 32, 2, _NEVER, 216, 0.6),
+    Tile(64, 128, 16, 32, 64, 2, _NEVER, 216, 0.5),
+    Tile(128, 64, 16, 64, 32, 2, _NEVER, 216, 0.5),
+    Tile(64, 64, 32, 32, 32, 2, _NEVER, 216, 0.5),
+    Tile(32, 64, 32, 32, 32, 2, _NEVER, 180, 0.35),
+)
+SHARED = 49152
+"""Bytes of shared memory that the workgroups of a multiprocessor have together (H200)."""
+REGISTERS = 65536
+"""Of a multiprocessor; a lane is taken to need 255 of them."""
+START = 1500
+"""Cycles in which a workgroup begins and ends."""
+MOST_RANGES = 32
+
+forced: tuple[Tile, int] | None = None
+"""For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile, a number of ranges of K, and the cycles that are expected, a second pass included."""
+
+    tile: Tile
+    splits: int
+    cycles: float
+
+
+def choose(target: Target, product: Product) -> Choice | None:
+    """The tile and number of ranges of K with the least estimated time; None where no units are for it."""
+    fragment = target.bfloat16_fragment
+    if fragment is None or product.accumulator != FLOAT32 or set(NEEDS) - target.capabilities:
+        return None
+    if forced is not None:
+        return Choice(*forced, 0.0)
+    batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
+    best: Choice | None = None
+    for tile in TILES:
+        if tile.pieces != (3 if target.strict_fp32 else 2) or not tile.fits(fragment, target):
+            continue
+        tiles = math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch
+        for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, MOST_RANGES):
+            if splits > 1 and k < 128 * splits:
+                break
+            cycles = _cycles(target, fragment, tile, tiles * splits, math.ceil(k / splits))
+            if splits > 1:
+                cycles += 5500 + batch * m * n * (splits + 1) / target.processors / 8
+            if best is None or cycles < best.cycles:
+                best = Choice(tile, splits, cycles)
+    return best
+
+
+def _cycles(target: Target, fragment: Fragment, tile: Tile, groups: int, k: int) -> float:
+    """Workgroups run in waves of as many as fit on all multiprocessors; the last is sparse."""
+    by_registers = REGISTERS // (255 * tile.threads(fragment))
+    resident = max(1, min(by_registers, SHARED // tile.shared_bytes(fragment)))
+    waves, rest = divmod(groups, target.processors * resident)
+    work = resident * k * tile.m * tile.n / tile.rate
+    cycles = waves * (work + START)
+    if rest:
+        share = math.ceil(rest / target.processors) / resident
+        cycles += max(share, min(1.0, 1 / (resident * tile.alone))) * work + START
+    return cycles
