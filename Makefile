@@ -17,7 +17,7 @@ help:
 	@echo "make clean   remove what the other targets made"
 
 demo:
-	@tools/environment.sh image,compiler
+	@tools/environment.sh image
 	@echo "classifying pictures of digits: python examples/digits/classify.py examples/digits/*.png"
 	@$(PYTHON_IN_VENV) examples/digits/classify.py examples/digits/*.png
 

@@ -2,7 +2,7 @@
 
 Environment: VKML_TEST_DEVICES (comma-separated words found in a device's name, title or driver, or ``cpu``)
 narrows the devices; CI=true or VKML_STRICT_SKIPS=1 fails a run whose skip reasons are not all in
-``allowed_skips.txt``. VKML_KERNEL_COMPILER is ``vkml`` unless it is set: users have no other compiler.
+``allowed_skips.txt``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from typing import Any
 import pytest
 
 from tests.patience import patience
-
-# Also of processes that tests start.
-os.environ.setdefault("VKML_KERNEL_COMPILER", "vkml")
 
 ALLOWED_SKIPS = Path(__file__).parent / "allowed_skips.txt"
 SKIPS = pytest.StashKey[set[str]]()

@@ -44,7 +44,7 @@ from vkml.errors import Error
 from vkml.ir.dtypes import FLOAT16
 from vkml.ir.wording import duration
 from vkml.kernels.attention_variants import Variant
-from vkml.kernels.compiler import compile_slang
+from vkml.kernels.compiling import compile_kernel
 from vkml.vulkan import Device, find_device
 
 
@@ -208,7 +208,7 @@ class Bench:
         try:
             dispatches, _ = attention_dispatches(self.kernels, variant, problem, FLOAT16)
             kernel = dispatches[-1].kernel
-            spirv = compile_slang(kernel.source, kernel.label)
+            spirv = compile_kernel(kernel.source, kernel.label)
             words = tuple(value & 0xFFFFFFFF for value in kernel.constants)
             return statistics(self.device, spirv, words, kernel.push_bytes)
         except (Error, ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,7 @@ from vkml.ir import Node, TensorType
 from vkml.ir.dtypes import FLOAT32, DType, from_numpy
 from vkml.kernels.attention import Attention, Causal, emit
 from vkml.kernels.attention_variants import Variant
-from vkml.kernels.compiler import compile_slang
+from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.fragment_layout import FragmentLayouts
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import Dispatch
@@ -83,7 +82,7 @@ class Kernels:
 
 
 def _compile(source: str) -> bytes:
-    return compile_slang(source, "attention_units", sessions=os.cpu_count() or 1)
+    return compile_kernel(source, "attention_units")
 
 
 @dataclass

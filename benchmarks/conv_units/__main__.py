@@ -31,7 +31,7 @@ from benchmarks.models import model_file
 from vkml import vulkan
 from vkml.engine import devices as device_registry
 from vkml.kernels import conv_units, matrix_units
-from vkml.kernels.compiler import compile_slang
+from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.matrix_units import Choice, Tile
 from vkml.lowering.kept import forget_lowerings
 from vkml.onnx import save_graph
@@ -219,7 +219,7 @@ def print_statistics(device: str) -> None:
         for layer in (Layer(8, 256, 256, 28), Layer(8, 256, 256, 28, 1)):
             with planning(Choice(tile, 1)):
                 kernel = kernel_of(layer, target)
-            spirv = compile_slang(kernel.source, kernel.label)
+            spirv = compile_kernel(kernel.source, kernel.label)
             found = statistics(opened, spirv, kernel.constants, kernel.push_bytes)
             figures = ", ".join(f"{name} {value & 0xFFFFFFFF}" for name, value in found.items())
             print(f"{tile.label()}, {layer.kernel}×{layer.kernel}: {figures}", flush=True)

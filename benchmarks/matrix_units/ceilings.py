@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.launching import Burner, Timing, time_chain
 from benchmarks.matrix_units.problems import Problem
 from benchmarks.matrix_units.variants import copy_source, padded, unit_source
-from vkml.kernels.compiler import compile_slang
+from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.packed_weights import Fragment
 from vkml.vulkan import Device, MemoryKind
 
@@ -52,7 +52,7 @@ def measure_ceilings(
     halfs = np.random.default_rng(0).standard_normal(4096).astype(np.float16)
     device.upload(source, 0, halfs)
     pipeline = device.pipeline(
-        compile_slang(unit_source(fragment), "unit"),
+        compile_kernel(unit_source(fragment), "unit"),
         push_constant_bytes=24,
         subgroup_size=fragment.lanes,
         label="unit",
@@ -63,7 +63,7 @@ def measure_ceilings(
     )
     operations = 2 * fragment.m * fragment.n * fragment.k * 32 * 4 * turns * groups / taken
     # Not the copy command: on an H200 it reaches 0.85 TB/s, a fifth of what a kernel does.
-    copier = device.pipeline(compile_slang(copy_source(), "copy"), push_constant_bytes=24, label="copy")
+    copier = device.pipeline(compile_kernel(copy_source(), "copy"), push_constant_bytes=24, label="copy")
     words = size // 16
     copy_push = struct.pack("<2Qi4x", source.address, target.address, words)
     copying = time_chain(

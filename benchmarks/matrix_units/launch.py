@@ -26,7 +26,7 @@ from benchmarks.matrix_units.variants import (
     product_source,
     slack_halfs,
 )
-from vkml.kernels.compiler import compile_slang
+from vkml.kernels.compiling import compile_kernel
 from vkml.vulkan import Device, Memory, MemoryKind, Pipeline
 
 Floats = npt.NDArray[np.float32]
@@ -101,7 +101,7 @@ class Kernels:
 
     def _pipeline(self, source: str, constants: tuple[int, ...], push: int, variant: Variant) -> Pipeline:
         return self.device.pipeline(
-            compile_slang(source, "matrix_units"),
+            compile_kernel(source, "matrix_units"),
             constants=constants,
             push_constant_bytes=push,
             subgroup_size=variant.fragment.lanes,

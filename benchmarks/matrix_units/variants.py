@@ -156,10 +156,10 @@ PUSH = """struct Push
     int* row_exponents;
     int* column_exponents;
     uint* largest;
-    Atomic<uint>* out_largest;
+    uint* out_largest;
     uint* status;
     uint4* partials;
-    Atomic<uint>* counters;
+    uint* counters;
     int m, n, k, splits, batch, is_b_shared;
 };
 [[vk::push_constant]] ConstantBuffer<Push> push;"""

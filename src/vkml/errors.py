@@ -112,7 +112,7 @@ class CaptureError(RuntimeException, RuntimeError):
 
 
 class CompileError(Error):
-    """A kernel did not compile, or there is no Slang compiler to compile it."""
+    """A kernel did not compile: a bug in vkml."""
 
 
 class DeviceError(RuntimeException):

@@ -52,7 +52,7 @@ def test_help_loads_nothing_heavy() -> None:
         "from vkml.cli import main\n"
         "try: main(['run', '--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'rich.table', 'rich.console', 'cffi', '_cffi_backend', 'slangpy', 'ctypes'}\n"
+        "heavy = {'numpy', 'rich.table', 'rich.console', 'cffi', '_cffi_backend', 'ctypes'}\n"
         "print('loaded', sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,20 +1,14 @@
-"""vkml's own compiler of kernels: what it makes of the language, and what it leaves to Slang's."""
+"""vkml's own compiler of kernels: what it makes of the language, and what it refuses."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.kernels.test_compiler import ARITHMETIC
 from tests.patience import patience
-from vkml.errors import CompileError, InvalidSetting
-from vkml.kernels import compiling
-from vkml.kernels.compiler import NoCompiler
-from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.slang import Unsupported
 from vkml.kernels.slang import compile_kernel as compile_own
 from vkml.kernels.slang.tokens import tokens_of
@@ -221,21 +215,112 @@ def test_what_is_known_is_computed() -> None:
 # --- arithmetic ---------------------------------------------------------------------------------------------
 
 
-def test_arithmetic_is_compiled_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("VKML_KERNEL_COMPILER", "vkml")
-    found = list(instructions(words_of(compile_kernel(ARITHMETIC))))
+ARITHMETIC = """
+    float x = asfloat(push.x[0]), c = asfloat(push.x[1]);
+    float found[8];
+    found[0] = (x + c) - c;
+    found[1] = x / x;
+    found[2] = (x * 3.0) / 3.0;
+    found[3] = -(-x);
+    found[4] = 0.0 / x;
+    found[5] = fma(x, c, x * 0.0);
+    found[6] = x - x;
+    found[7] = x + 0.0;
+    push.y[i] = asint(found[i]);"""
+
+
+def test_arithmetic_is_compiled_as_it_is_written() -> None:
     add, subtract, multiply, divide, negate, function = 129, 131, 133, 136, 127, 12
-    wanted = [add, subtract, divide, multiply, divide, negate, negate, divide, multiply, function]
-    operations = [line for line in found if line.opcode in wanted]
-    assert [line.opcode for line in operations] == wanted
-    decorated = {line.operands[0] for line in found if line.opcode == 71 and line.operands[1] == 42}
-    assert decorated == {line.operands[1] for line in operations}
+    operations = add, subtract, multiply, divide, negate, function
+    wanted = [
+        add,
+        subtract,
+        divide,
+        multiply,
+        divide,
+        negate,
+        negate,
+        divide,
+        multiply,
+        function,
+        subtract,
+        add,
+    ]
+    assert [opcode for opcode in of_text(ARITHMETIC) if opcode in operations] == wanted
 
 
-# --- which compiler -----------------------------------------------------------------------------------------
+# --- matrices -----------------------------------------------------------------------------------------------
 
-UNKNOWN = FRAME.format("", "switch (i) { default: push.y[i] = 1; }")
+MATRICES = """using namespace linalg;
+typealias Left = CoopMat<half, MemoryScope.Subgroup, 16, 16, CoopMatMatrixUse.MatrixA>;
+typealias Sums = CoopMat<float, MemoryScope.Subgroup, 16, 16, CoopMatMatrixUse.MatrixAccumulator>;
+groupshared uint2 room[64];
+"""
+ALIGNED, MAKE_AVAILABLE, MAKE_VISIBLE, NON_PRIVATE = 0x2, 0x8, 0x10, 0x20
+
+
+def matrix_accesses(statements: str) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Of loads and stores of matrices: the pointer's storage class, bits of its elements, memory operands."""
+    lines = list(instructions(words_of(compile_own(FRAME.format(MATRICES, statements)))))
+    pointer_to, number_type, chain, pointer_chain, vector = 32, (21, 22), 65, 67, 23
+    bits = {line.operands[0]: line.operands[1] for line in lines if line.opcode in number_type}
+    for line in lines:
+        if line.opcode == vector:
+            bits[line.operands[0]] = bits[line.operands[1]] * line.operands[2]
+    kinds = {line.operands[0]: tuple(line.operands[1:3]) for line in lines if line.opcode == pointer_to}
+    types = {line.operands[1]: line.operands[0] for line in lines if line.opcode in (chain, pointer_chain)}
+    numbers = {line.operands[1]: line.operands[2] for line in lines if line.opcode == 43}
+    found = []
+    for line in lines:
+        if line.opcode in (4457, 4458):
+            pointer = line.operands[2 if line.opcode == 4457 else 0]
+            storage, element = kinds[types[pointer]]
+            memory = tuple(line.operands[5 if line.opcode == 4457 else 4 :])
+            found.append((storage, bits[element], (*memory[:2], *(numbers[each] for each in memory[2:]))))
+    return found
+
+
+def test_matrices_lie_in_shared_and_in_device_memory() -> None:
+    found = matrix_accesses(
+        """Left a = Left.Load<CoopMatMatrixLayout.RowMajor>(room, 4, 4);
+        Left b = Left.Load<CoopMatMatrixLayout.ColumnMajor>((half*)push.x, 8 * push.n, 16);
+        (a + b).Store<CoopMatMatrixLayout.RowMajor>(room, 4 * i, 4);"""
+    )
+    shared, device, plain = 4, 5349, (ALIGNED, 16)
+    assert found == [(shared, 64, plain), (device, 16, plain), (shared, 64, plain)]
+
+
+def test_matrices_that_other_workgroups_read_are_made_available_to_them() -> None:
+    found = matrix_accesses(
+        """float* parts = (float*)push.y;
+        Sums sums = Sums(1.0);
+        sums.StoreCoherent<CoopMatMatrixLayout.RowMajor>(parts, 256 * i, 16, MemoryScope.Device);
+        AllMemoryBarrierWithGroupSync();
+        sums = Sums.LoadCoherent<CoopMatMatrixLayout.RowMajor>(parts, 256 * push.n, 16, MemoryScope.Device);
+        sums.Store<CoopMatMatrixLayout.RowMajor>(parts, 256 * i, 16);"""
+    )
+    scope_device, ways = 1, [MAKE_AVAILABLE, MAKE_VISIBLE]
+    coherent = [(5349, 32, (ALIGNED | way | NON_PRIVATE, 16, scope_device)) for way in ways]
+    assert found == [*coherent, (5349, 32, (ALIGNED, 16))]
+
+
+@pytest.mark.parametrize(
+    ("name", "waiting", "memory", "semantics"),
+    [
+        ("GroupMemoryBarrierWithGroupSync", 2, 2, 0x108),
+        ("AllMemoryBarrierWithGroupSync", 2, 1, 0x148),
+        ("AllMemoryBarrierWithWaveSync", 3, 3, 0x148),
+    ],
+)
+def test_barriers(name: str, waiting: int, memory: int, semantics: int) -> None:
+    """Who waits, whom writes reach, and which memory is meant (acquire and release; shared; device)."""
+    lines = list(instructions(words_of(compile_own(FRAME.format("", f"{name}();")))))
+    numbers = {line.operands[1]: line.operands[2] for line in lines if line.opcode == 43}
+    [barrier] = [line for line in lines if line.opcode == 224]
+    assert [numbers[each] for each in barrier.operands] == [waiting, memory, semantics]
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,71 +333,16 @@ UNKNOWN = FRAME.format("", "switch (i) { default: push.y[i] = 1; }")
         ("int a[2]; push.y[i] = a[2];", "the element 2 of 2"),
         ("[ForceUnroll] for (int k = 0; k < push.n; ++k) push.y[k] = 1;", "whose end is not known"),
         ("push.x[0] = ", "expected"),
+        (
+            "Sums.LoadCoherent<CoopMatMatrixLayout.RowMajor>(room, 0, 4, MemoryScope.Workgroup);",
+            "another scope",
+        ),
+        (
+            "Sums.Load<CoopMatMatrixLayout.RowMajor>(i, 0, 4);",
+            "neither in a shared array nor behind a pointer",
+        ),
     ],
 )
 def test_what_is_not_known_is_named(statements: str, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
-        compile_own(FRAME.format("", statements))
-
-
-def test_slang_compiles_what_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("VKML_KERNEL_COMPILER", raising=False)
-    asked: list[str] = []
-
-    def other(source: str, label: str, sessions: int) -> bytes:
-        asked.append(label)
-        raise CompileError("there is no Slang compiler")
-
-    monkeypatch.setattr(compiling, "compile_slang", other)
-    compile_kernel(FRAME.format("", "push.y[i] = 1;"), "known")
-    assert asked == []
-    with pytest.raises(CompileError, match=r"no Slang compiler .*does not know .*which the kernel odd has"):
-        compile_kernel(UNKNOWN, "odd")
-    assert asked == ["odd"]
-    monkeypatch.setenv("VKML_KERNEL_COMPILER", "vkml")
-    with pytest.raises(CompileError, match="which the kernel odd has"):
-        compile_kernel(UNKNOWN, "odd")
-    assert asked == ["odd"]
-    monkeypatch.setenv("VKML_KERNEL_COMPILER", "slang")
-    with pytest.raises(CompileError, match=r"no Slang compiler$"):
-        compile_kernel(FRAME.format("", "push.y[i] = 1;"), "known")
-    monkeypatch.setenv("VKML_KERNEL_COMPILER", "gcc")
-    with pytest.raises(InvalidSetting, match="'gcc'"):
-        compile_kernel(UNKNOWN)
-
-
-def test_hardware_gets_what_slang_compiles_where_there_is_slang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("VKML_KERNEL_COMPILER", raising=False)
-    source = FRAME.format("", "push.y[i] = 1;")
-    monkeypatch.setattr(compiling, "compile_slang", lambda *_: b"of Slang")
-    assert compile_kernel(source, is_for_hardware=True) == b"of Slang"
-
-    def missing(*_: object) -> bytes:
-        raise NoCompiler("there is no Slang compiler")
-
-    monkeypatch.setattr(compiling, "compile_slang", missing)
-    assert compile_kernel(source, is_for_hardware=True) == compile_kernel(source) != b"of Slang"
-    monkeypatch.setenv("VKML_KERNEL_COMPILER", "slang")
-    with pytest.raises(NoCompiler):
-        compile_kernel(source, is_for_hardware=True)
-
-
-def test_what_another_version_made_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("VKML_KERNEL_COMPILER", raising=False)
-    made: list[str] = []
-
-    def compile_(source: str) -> bytes:
-        made.append(source)
-        return compile_own(source)
-
-    monkeypatch.setattr(compiling.slang, "compile_kernel", compile_)
-    source = FRAME.format("", "push.y[i] = 1;")
-    first = compile_kernel(source)
-    assert compile_kernel(source) == first and len(made) == 1
-    monkeypatch.setattr(compiling, "_own_version", lambda: "another")
-    assert compile_kernel(source) == first and len(made) == 2
+        compile_own(FRAME.format(MATRICES, statements))

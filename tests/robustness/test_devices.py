@@ -1,4 +1,4 @@
-"""No device, unknown devices, too little memory, no compiler."""
+"""No device, unknown devices, too little memory."""
 
 from __future__ import annotations
 
@@ -177,32 +177,3 @@ def test_numpy_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
     with vkml.InferenceSession(product(), devices="cpu") as session:
         assert session.run(None, {"x": X})[0].shape == (2, 3)
-
-
-# --- no compiler --------------------------------------------------------------------------------------------
-
-COMPILED = """
-    import numpy as np, vkml
-    from tests.robustness.models import product
-    try:
-        with vkml.InferenceSession(product(), devices="{name}") as session:
-            print(session.run(None, {{"x": np.ones((1, 4), np.float32)}})[0].tolist())
-    except vkml.CompileError as error:
-        print(error)
-"""
-
-
-def test_no_compiler(tmp_path: Path, vulkan_device_name: str) -> None:
-    code = COMPILED.format(name=vulkan_device_name)
-    # vkml's own compiler needs no other.
-    alone = {"VKML_CACHE_DIR": str(tmp_path / "own"), "VKML_SLANG_LIBRARY": "/nowhere/libslang.so"}
-    assert output_of(code, **alone) == "[[-2.0, 2.0, 6.0]]\n"
-    only = {"VKML_CACHE_DIR": str(tmp_path / "cache"), "VKML_KERNEL_COMPILER": "slang"}
-    missing = output_of(code, **only, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
-    for word in ("/nowhere/libslang.so", "pip install 'vkml[compiler]'", "VKML_SLANG_LIBRARY", "cpu"):
-        assert word in missing
-    wrong = output_of(code, **only, VKML_SLANG_LIBRARY="libc.so.6")
-    assert "no Slang compiler" in wrong and "pip install 'vkml[compiler]'" in wrong
-    assert output_of(code, **only) == "[[-2.0, 2.0, 6.0]]\n"
-    filled = output_of(code, **only, VKML_SLANG_LIBRARY="/nowhere/libslang.so")
-    assert filled == "[[-2.0, 2.0, 6.0]]\n"

@@ -137,7 +137,7 @@ HELD = """
     from tests.robustness.forks import in_children
     from tests.robustness.models import model, node, value
     from vkml.cpu.blas import borrowed_threads
-    from vkml.kernels.compiler import close_compiler, compile_slang
+    from vkml.kernels.compiling import compile_kernel
 
     SOURCE = '[shader("compute")] [numthreads({0}, 1, 1)] void main(uint3 i : SV_DispatchThreadID) {{ }}'
     mixed = model(
@@ -169,8 +169,7 @@ HELD = """
             check(other, 5)
         with borrowed_threads():
             pass
-        assert compile_slang(SOURCE.format(2 + number))
-        close_compiler()
+        assert compile_kernel(SOURCE.format(2 + number))
         if number:
             session.close()
 

@@ -23,11 +23,9 @@ from vkml.vulkan.spirv import (
 Words = tuple[int, ...]
 
 SHADER: Words = (17, 1)
-DENORM_PRESERVE: Words = (17, 4464)
 MEMORY_MODEL: Words = (14, 0, 1)
 MAIN: Words = (15, 5, 1, *struct.unpack("<2I", b"main\0\0\0\0"))
 LOCAL_SIZE: Words = (16, 1, 17, 64, 1, 1)
-KEEP_DENORMALS: Words = (16, 1, 4459, 32)
 NAME: Words = (5, 2, *struct.unpack("<I", b"abc\0"))
 BLOCK: Words = (71, 9, 2)
 FLOAT: Words = (22, 3, 32)
@@ -42,7 +40,6 @@ def text(opcode: int, *rest: int, value: bytes) -> Words:
 
 FUNCTIONS = text(11, 6, value=b"GLSL.std.450")
 OTHER_FUNCTIONS = text(11, 6, value=b"OpenCL.std")
-FLOAT_CONTROLS = text(10, value=b"SPV_KHR_float_controls")
 STORAGE = text(10, value=b"SPV_KHR_physical_storage_buffer")
 
 
@@ -91,12 +88,6 @@ def test_what_is_decorated_already_stays() -> None:
     once = keep_arithmetic(given)
     assert lines(once).count(no_contraction(20)) == lines(once).count(no_contraction(21)) == 1
     assert keep_arithmetic(once) == once
-
-
-def test_statements_about_denormals_go() -> None:
-    kept = [SHADER, STORAGE, MEMORY_MODEL, MAIN, LOCAL_SIZE, BLOCK, FLOAT]
-    given = [DENORM_PRESERVE, SHADER, STORAGE, FLOAT_CONTROLS, *kept[2:4], KEEP_DENORMALS, *kept[4:]]
-    assert lines(keep_arithmetic(module(*given))) == kept
 
 
 def test_special_values_are_preserved_in_every_entry_point() -> None:

@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from vkml.engine.in_threads import in_threads
-from vkml.kernels.compiler import close_compiler
 from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.spec import KernelSpec
 
@@ -29,10 +28,8 @@ def compile_kernels(
     """
 
     def make(kernel: KernelSpec) -> Pipeline:
-        is_for_hardware = not device.info.is_software
-        code = compile_kernel(kernel.source, kernel.label, sessions, is_for_hardware=is_for_hardware)
         return device.pipeline(
-            code,
+            compile_kernel(kernel.source, kernel.label),
             constants=[value & 0xFFFFFFFF for value in kernel.constants],
             push_constant_bytes=kernel.push_bytes,
             subgroup_size=kernel.subgroup_size,
@@ -53,17 +50,11 @@ def compile_kernels(
     if not missing:
         return {id(kernel): made[kernel.name] for kernel in kernels}
     workers = min(8, _cores(), -(-len(missing) // 2))
-    # A compiler a thread costs a model of few kernels 150 MiB each; with one alone, resnet50 (40 kernels of
-    # a second each, with an H200's tiles) loads in 42 s instead of 10.
-    sessions = min(workers, -(-len({kernel.source for kernel in missing.values()}) // 4)) or 1
-    try:
-        with closing(in_threads(make, list(missing.values()), workers, "vkml-compile")) as pipelines:
-            for name, pipeline in zip(missing, pipelines, strict=True):
-                made[name] = pipeline
-                if progress:
-                    progress("compile", len(made), len(unique))
-    finally:
-        close_compiler()
+    with closing(in_threads(make, list(missing.values()), workers, "vkml-compile")) as pipelines:
+        for name, pipeline in zip(missing, pipelines, strict=True):
+            made[name] = pipeline
+            if progress:
+                progress("compile", len(made), len(unique))
     return {id(kernel): made[kernel.name] for kernel in kernels}
 
 

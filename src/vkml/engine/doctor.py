@@ -129,24 +129,12 @@ def facts() -> list[tuple[str, str]]:
         ("NumPy", np.__version__),
         ("Vulkan loader", _loader()),
     ]
-    found.append(("Slang compiler", _compiler()))
     found.append(("cache folder", _cache_folder()))
     advice = "mapped: replace them by renaming, or set SessionOptions.copy_model where they are written into"
     found.append(("model files", advice))
     variables = sorted(name for name in os.environ if name.startswith(("VKML_", "VK_")))
     found += [(name, os.environ[name]) for name in variables]
     return found
-
-
-def _compiler() -> str:
-    """Which library compiles what vkml's own compiler does not know, or why there is none."""
-    from vkml.kernels.compiler import open_library
-
-    try:
-        library = open_library()
-    except Error as problem:
-        return f"none, and vkml's own needs none: {problem}"
-    return f"{library.path}, version {library.version}"
 
 
 def _cache_folder() -> str:

@@ -1,74 +1,87 @@
-"""Kernels' source to SPIR-V, by vkml's own compiler or by Slang's."""
+"""Kernels' source to SPIR-V, from the disk cache where it was compiled before."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import os
+import threading
+import weakref
 from importlib import resources
+from typing import TYPE_CHECKING
 
-from vkml.errors import CompileError, InvalidSetting
-from vkml.kernels import slang
-from vkml.kernels.compiler import NoCompiler, compile_slang, kept
+from vkml.errors import CompileError
+from vkml.forks import renew_in_child
+from vkml.vulkan import cache
 from vkml.vulkan.spirv import keep_arithmetic, require_functions_of_doubles
 
-_VARIABLE = "VKML_KERNEL_COMPILER"
-_OWN, _SLANG = "vkml", "slang"
+if TYPE_CHECKING:
+    from _thread import LockType
 
 
-def compile_kernel(
-    source: str, label: str = "kernel", sessions: int = 1, *, is_for_hardware: bool = False
-) -> bytes:
-    """SPIR-V of a kernel, from the disk cache where it was compiled before.
-
-    vkml's own compiler makes it, in milliseconds, and Slang's where that one does not know something of the
-    source; for hardware the other way round where there is a Slang compiler, until what both make has been
-    measured there. The environment variable VKML_KERNEL_COMPILER, ``vkml`` or ``slang``, allows only one.
+def compile_kernel(source: str, label: str = "kernel") -> bytes:
+    """SPIR-V of a kernel.
 
     Args:
-        source: complete.
+        source: complete; its entry point is ``main``.
         label: for messages.
-        sessions: how many threads may use Slang's compiler at once.
-        is_for_hardware: whether the device is a GPU, not a program that stands for one.
 
     Raises:
-        CompileError: neither takes the source, or there is no Slang compiler.
+        CompileError: the source has something that the compiler does not know.
     """
-    wanted = os.environ.get(_VARIABLE, "")
-    if wanted not in ("", _OWN, _SLANG):
-        raise InvalidSetting(f"{_VARIABLE} is {wanted!r}: it may be {_OWN} or {_SLANG}, or not set")
-    if wanted == _SLANG:
-        return compile_slang(source, label, sessions)
-    if is_for_hardware and not wanted:
-        try:
-            return compile_slang(source, label, sessions)
-        except NoCompiler:
-            pass
+    digest = hashlib.sha256("\0".join((_compiler_version(), source)).encode()).hexdigest()
+    name = f"spirv/{digest[:2]}/{digest}"
+    found = cache.read(name)
+    if found is not None:
+        return found
+    with _changed:
+        turn = _turns.setdefault(digest, threading.Lock())
+    # Kernels differ in their constants more than in their sources: who waits for a thread that compiles the
+    # same source finds it in the cache.
+    with turn:
+        found = cache.read(name)
+        if found is None:
+            found = _compiled(source, label)
+            cache.write(name, found)
+        return found
 
-    def make() -> bytes:
-        module = slang.compile_kernel(source)
-        require_functions_of_doubles(module, label)
-        return keep_arithmetic(module)
+
+def _compiled(source: str, label: str) -> bytes:
+    # Here, for only who compiles needs it: no session on the CPU does, nor one that finds all in the cache.
+    from vkml.kernels import slang
 
     try:
-        return kept((_own_version(), source), make)
+        module = slang.compile_kernel(source)
     except slang.Unsupported as problem:
-        reason = f"vkml's own compiler does not know {problem}, which the kernel {label} has"
-        if wanted == _OWN:
-            raise CompileError(reason) from None
-        try:
-            return compile_slang(source, label, sessions)
-        except CompileError as error:
-            raise CompileError(f"{error} ({reason})") from None
+        raise CompileError(
+            f"vkml's compiler does not know {problem}, which its kernel {label} has. This is a bug in vkml: "
+            "please report it with the model; device 'cpu' compiles no kernels"
+        ) from None
+    require_functions_of_doubles(module, label)
+    return keep_arithmetic(module)
 
 
 @functools.cache
-def _own_version() -> str:
-    """What the compiler of this package is known by: its text, so that nothing of an older one is taken."""
+def _compiler_version() -> str:
+    """What the compiler is known by: its text, so that nothing of an older one is taken."""
     digest = hashlib.sha256()
-    folder = resources.files("vkml.kernels.slang")
+    folder = resources.files("vkml.kernels").joinpath("slang")
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".py"):
             digest.update(file.read_bytes())
     digest.update(resources.files("vkml.vulkan").joinpath("spirv.py").read_bytes())
     return digest.hexdigest()
+
+
+_changed = threading.Lock()
+"""Guards what follows."""
+_turns: weakref.WeakValueDictionary[str, LockType] = weakref.WeakValueDictionary()
+"""Cache key → what a thread holds that compiles such a source, as long as any thread holds or wants it."""
+
+
+def _renew() -> None:
+    """In a forked child: nobody compiles."""
+    global _changed, _turns
+    _changed, _turns = threading.Lock(), weakref.WeakValueDictionary()
+
+
+renew_in_child(_renew)

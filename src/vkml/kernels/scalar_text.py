@@ -17,7 +17,7 @@ MOST_STEPS = 1024
 """Operations of one kernel: compiling takes time in proportion to their square."""
 
 _SYMBOLS = {
-    "add": "+", "multiply": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+    "add": "+", "subtract": "-", "multiply": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
     "equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
 }  # fmt: skip
 _PREFIXES = {"negative": "-", "invert": "~"}
@@ -29,7 +29,7 @@ _OF_BOOLS = {
     "invert": "(!{})",
 }
 _FUNCTIONS = {
-    "subtract": "subtract", "divide": "divide", "absolute": "absolute", "sign": "sign_of",
+    "divide": "divide", "absolute": "absolute", "sign": "sign_of",
     "minimum": "minimum", "maximum": "maximum", "fma": "fma", "sqrt": "sqrt", "floor": "floor",
     "ceil": "ceil", "trunc": "trunc", "rint": "round_half_even", "isnan": "is_nan",
     "isposinf": "is_infinite_above", "isneginf": "is_infinite_below", "where": "select",

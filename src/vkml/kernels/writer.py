@@ -230,8 +230,7 @@ class KernelWriter:
     def zero(self, dtype: DType, *, is_negative: bool = False) -> str:
         """A floating-point zero, of the dtype's compute type, that compilers do not see.
 
-        Of one that they see, Slang and Mesa conclude that x + 0 is x, also for -0, that 0 / x is 0, also for
-        NaN, and that x / 0 is anything.
+        Of one that they see, Mesa's conclude that 0 / x is 0, also for NaN, and that x / 0 is anything.
         """
         if all(name != "zero" for _, name in self._words):
             self.word("zero", 0)

@@ -11,7 +11,6 @@ MAGIC = 0x07230203
 _HEADER_WORDS = 5
 
 # Opcodes, decorations and the like, from the specification's tables.
-_EXTENSION = 10
 _EXT_INST_IMPORT = 11
 _EXT_INST = 12
 _ENTRY_POINT = 15
@@ -26,9 +25,6 @@ _DECORATIONS = frozenset({71, 72, 73, 74, 75, 332, 5632, 5633})
 _NO_CONTRACTION = 42
 _SIGNED_ZERO_INF_NAN_PRESERVE = 4466, 4461
 """Its capability and its execution mode."""
-_DENORM_PRESERVE = 4464, 4459
-_FLOAT_CONTROLS = b"SPV_KHR_float_controls"
-"""The extension, part of SPIR-V since 1.4."""
 _SHADER_FUNCTIONS = b"GLSL.std.450"
 
 _ROUNDING = frozenset({115, 127, 129, 131, 133, 136, 140, 141, *range(142, 149)})
@@ -78,13 +74,11 @@ def keep_arithmetic(module: bytes) -> bytes:
 
     Drivers may then neither contract a product and a sum nor reorder sums (NoContraction); nor, as Mesa does
     otherwise, reorder sums of products that are one operation already (Fma), nor leave out a conversion and
-    the one back. What the compiler was told about subnormal numbers, to keep its optimiser from arithmetic,
-    is taken out again.
+    the one back.
     """
     words = words_of(module)
     decorated: set[int] = set()
     results: list[int] = []
-    dropped: list[Instruction] = []
     functions: int | None = None
     insertion = 0
     for instruction in instructions(words):
@@ -95,8 +89,6 @@ def keep_arithmetic(module: bytes) -> bytes:
             functions = operands[0]
         elif opcode == _DECORATE and operands[1] == _NO_CONTRACTION:
             decorated.add(operands[0])
-        elif _is_about_denormals(instruction):
-            dropped.append(instruction)
         if opcode in _BEFORE_DECORATIONS or opcode in _DECORATIONS:
             insertion = instruction.end
     added = [
@@ -105,7 +97,7 @@ def keep_arithmetic(module: bytes) -> bytes:
         if result not in decorated
         for word in (3 << 16 | _DECORATE, result, _NO_CONTRACTION)
     ]
-    return _edited(words, {insertion: added}, dropped)
+    return _edited(words, {insertion: added})
 
 
 def preserve_special_values(module: bytes, widths: Iterable[int]) -> bytes:
@@ -136,7 +128,7 @@ def preserve_special_values(module: bytes, widths: Iterable[int]) -> bytes:
     ]
     if not modes:
         return module
-    return _edited(words, {last_capability: [2 << 16 | _CAPABILITY, capability], last_mode: modes}, ())
+    return _edited(words, {last_capability: [2 << 16 | _CAPABILITY, capability], last_mode: modes})
 
 
 def require_functions_of_doubles(module: bytes, label: str) -> None:
@@ -165,30 +157,17 @@ def require_functions_of_doubles(module: bytes, label: str) -> None:
                 )
 
 
-def _is_about_denormals(instruction: Instruction) -> bool:
-    opcode, operands = instruction.opcode, instruction.operands
-    capability, mode = _DENORM_PRESERVE
-    return (
-        (opcode == _CAPABILITY and operands[0] == capability)
-        or (opcode == _EXECUTION_MODE and operands[1] == mode)
-        or (opcode == _EXTENSION and _text(operands) == _FLOAT_CONTROLS)
-    )
-
-
 def _text(words: Sequence[int]) -> bytes:
     return b"".join(word.to_bytes(4, "little") for word in words).partition(b"\0")[0]
 
 
-def _edited(words: memoryview, added: dict[int, list[int]], dropped: Sequence[Instruction]) -> bytes:
-    """The module with words put in at places, and without some instructions."""
-    ends = {instruction.at: instruction.end for instruction in dropped}
+def _edited(words: memoryview, added: dict[int, list[int]]) -> bytes:
+    """The module with words put in at places."""
     parts: list[bytes] = []
     copied = 0
-    for place in sorted({*added, *ends}):
-        if place > copied:
-            parts.append(words[copied:place].tobytes())
-            copied = place
-        parts += [word.to_bytes(4, "little") for word in added.get(place, ())]
-        copied = ends.get(place, copied)
+    for place in sorted(added):
+        parts.append(words[copied:place].tobytes())
+        parts += [word.to_bytes(4, "little") for word in added[place]]
+        copied = place
     parts.append(words[copied:].tobytes())
     return b"".join(parts)

@@ -1,7 +1,8 @@
 """A compiler of the part of Slang that kernels are written in, to SPIR-V: small, and loaded in no time.
 
-What it does not know (`Unsupported`) is left to Slang's compiler. It optimises little, for drivers do that:
-names of what does not change are values, loops that are told to are unrolled, and what is known is computed.
+It knows what kernels use of the language, and refuses the rest (`Unsupported`). It optimises little, for
+drivers do that: names of what does not change are values, loops that are told to are unrolled, and what is
+known is computed.
 """
 
 from __future__ import annotations

@@ -426,12 +426,6 @@ class Emitter:
             raise Unsupported(f"{len(parts)} elements for {type_.count}")
         return body.construct(type_, [convert(body, part, type_.element) for part in parts])
 
-    def _instruction(self, expression: syntax.Instruction) -> Value:
-        if expression.opcode != "OpFSub":
-            raise Unsupported(f"the instruction {expression.opcode}")
-        numbers = [self.body.number(self.value(operand)) for operand in expression.operands]
-        return self.body.emit(op.F_SUB, self.type(expression.type), *numbers)
-
 
 _OPERANDS: dict[type[syntax.Expression], Callable[[Emitter, Any], Operand]] = {
     syntax.Name: Emitter._name,
@@ -443,7 +437,6 @@ _OPERANDS: dict[type[syntax.Expression], Callable[[Emitter, Any], Operand]] = {
     syntax.Construct: Emitter._construct,
     syntax.Unary: Emitter._unary,
     syntax.Conditional: Emitter._conditional,
-    syntax.Instruction: Emitter._instruction,
 }
 
 

@@ -1,4 +1,4 @@
-"""What the compiler of kernels says when it leaves one to Slang's."""
+"""What the compiler of kernels says of what it does not know."""
 
 from __future__ import annotations
 

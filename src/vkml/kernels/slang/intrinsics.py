@@ -49,6 +49,7 @@ _LAYOUTS = {"RowMajor": 0, "ColumnMajor": 1}
 _FRAGMENT_ALIGNMENT = 16
 """Bytes: kernels see to it."""
 _SUBGROUP_ID, _LANE = 40, 41
+_ALL_MEMORY = op.ACQUIRE_RELEASE | op.WORKGROUP_SEMANTICS | op.DEVICE_SEMANTICS
 
 
 def call(emitter: Emitter, expression: syntax.Call) -> Value | None:
@@ -225,10 +226,12 @@ def _atomic(emitter: Emitter, expression: syntax.Call) -> None:
         body.store(target, convert(body, before, target.type))
 
 
-def _barrier(scope: int, semantics: int) -> Callable[[Emitter, syntax.Call], None]:
+def _barrier(waiting: int, memory: int, semantics: int) -> Callable[[Emitter, syntax.Call], None]:
+    """A barrier of the invocations of a scope, to writes that reach another."""
+
     def wait(emitter: Emitter, expression: syntax.Call) -> None:
         module = emitter.body.module
-        numbers = [module.constant(UINT, number) for number in (scope, scope, semantics)]
+        numbers = [module.constant(UINT, number) for number in (waiting, memory, semantics)]
         emitter.body.act(op.CONTROL_BARRIER, *numbers)
 
     return wait
@@ -285,14 +288,14 @@ def _of_lane(emitter: Emitter, value: Value, lane: Value) -> Value:
 
 
 def of_type(emitter: Emitter, type_: Type, expression: syntax.Call) -> Value:
-    """``Matrix.Load<layout>(shared array, element, stride)``"""
+    """``Matrix.Load<layout>(array or pointer, element, stride)``, or ``LoadCoherent`` with a scope"""
     if isinstance(type_, Fragment) and expression.name == "GetLength":
         return _length(emitter, type_)
-    if not isinstance(type_, Fragment) or expression.name != "Load":
+    if not isinstance(type_, Fragment) or expression.name not in ("Load", "LoadCoherent"):
         raise Unsupported(f"{expression.name} of a type")
     pointer, stride = _in_memory(emitter, expression)
     layout = emitter.body.module.constant(UINT, _layout(expression))
-    memory = op.ALIGNED, _FRAGMENT_ALIGNMENT
+    memory = _memory_operands(emitter, expression, op.MAKE_VISIBLE)
     return emitter.body.emit(op.MATRIX_LOAD, type_, pointer, layout, stride, *memory)
 
 
@@ -302,16 +305,18 @@ def _length(emitter: Emitter, type_: Type) -> Value:
 
 
 def of_fragment(emitter: Emitter, matrix: Operand, expression: syntax.Call) -> Value | None:
-    """``matrix.Store<layout>(shared array, element, stride)`` and ``matrix.GetLength()``"""
+    """``matrix.Store<layout>(array or pointer, element, stride)``, ``StoreCoherent`` with a scope, too,
+    and ``matrix.GetLength()``"""
     if expression.name == "GetLength":
         return _length(emitter, matrix.type)
-    if expression.name != "Store":
+    if expression.name not in ("Store", "StoreCoherent"):
         raise Unsupported(f"{expression.name} of a matrix")
     body = emitter.body
     value = body.load(matrix) if isinstance(matrix, Place) else matrix
     pointer, stride = _in_memory(emitter, expression)
     layout = body.module.constant(UINT, _layout(expression))
-    body.act(op.MATRIX_STORE, pointer, body.number(value), layout, stride, op.ALIGNED, _FRAGMENT_ALIGNMENT)
+    memory = _memory_operands(emitter, expression, op.MAKE_AVAILABLE)
+    body.act(op.MATRIX_STORE, pointer, body.number(value), layout, stride, *memory)
     return None
 
 
@@ -324,13 +329,28 @@ def _layout(expression: syntax.Call) -> int:
 
 def _in_memory(emitter: Emitter, expression: syntax.Call) -> tuple[int, int]:
     """Numbers of the pointer to a fragment's first element and of its stride."""
-    where, element, stride = expression.arguments
+    where, element, stride = expression.arguments[:3]
     base = emitter.operand(where)
     body = emitter.body
-    if not isinstance(base, Place) or not isinstance(base.type, types.Array):
-        raise Unsupported("a matrix that is not in a shared array")
-    first = body.at(base, emitter.value(element), base.type.element)
-    return body.pointer(first), body.number(convert(body, emitter.value(stride), INT))
+    if isinstance(base.type, Pointer):
+        pointer = body.load(base) if isinstance(base, Place) else base
+        first = body.number(emitter.moved(pointer, emitter.value(element)))
+    elif isinstance(base, Place) and isinstance(base.type, types.Array):
+        first = body.pointer(body.at(base, emitter.value(element), base.type.element))
+    else:
+        raise Unsupported("a matrix that is neither in a shared array nor behind a pointer")
+    return first, body.number(convert(body, emitter.value(stride), INT))
+
+
+def _memory_operands(emitter: Emitter, expression: syntax.Call, coherence: int) -> tuple[int, ...]:
+    """How memory is accessed; of a coherent function, for whom a load or store is `coherence`."""
+    if not expression.name.endswith("Coherent"):
+        return op.ALIGNED, _FRAGMENT_ALIGNMENT
+    scope = expression.arguments[3] if len(expression.arguments) > 3 else None
+    if not isinstance(scope, syntax.Member) or scope.name != "Device":
+        raise Unsupported(f"{expression.name} for another scope than the device")
+    device = emitter.body.module.constant(UINT, op.SCOPE_DEVICE)
+    return op.ALIGNED | coherence | op.NON_PRIVATE, _FRAGMENT_ALIGNMENT, device
 
 
 def _multiply_add(emitter: Emitter, expression: syntax.Call) -> Value:
@@ -345,11 +365,10 @@ _SPECIAL: dict[str, Callable[[Emitter, syntax.Call], Value | None]] = {
     "loadAligned": _load,
     "storeAligned": _store,
     "GroupMemoryBarrierWithGroupSync": _barrier(
-        op.SCOPE_WORKGROUP, op.ACQUIRE_RELEASE | op.WORKGROUP_SEMANTICS
+        op.SCOPE_WORKGROUP, op.SCOPE_WORKGROUP, op.ACQUIRE_RELEASE | op.WORKGROUP_SEMANTICS
     ),
-    "AllMemoryBarrierWithWaveSync": _barrier(
-        op.SCOPE_SUBGROUP, op.ACQUIRE_RELEASE | op.WORKGROUP_SEMANTICS | op.DEVICE_SEMANTICS
-    ),
+    "AllMemoryBarrierWithGroupSync": _barrier(op.SCOPE_WORKGROUP, op.SCOPE_DEVICE, _ALL_MEMORY),
+    "AllMemoryBarrierWithWaveSync": _barrier(op.SCOPE_SUBGROUP, op.SCOPE_SUBGROUP, _ALL_MEMORY),
     "WaveGetLaneIndex": _input(_LANE),
     "WaveGetWaveIndex": _input(_SUBGROUP_ID),
     "coopMatMulAdd": _multiply_add,

@@ -24,7 +24,6 @@ from vkml.kernels.slang.syntax import (
     Function,
     If,
     Index,
-    Instruction,
     Member,
     Name,
     Number,
@@ -47,7 +46,18 @@ _PRECEDENCE = {symbol: level for level, symbols in enumerate(_LEVELS, 1) for sym
 _ASSIGNMENTS = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="))
 _PREFIXES = frozenset(("-", "+", "!", "~", "*"))
 _GENERIC_TYPES = frozenset(("vector", "CoopMat"))
-_GENERIC_FUNCTIONS = frozenset(("loadAligned", "storeAligned", "bit_cast", "Load", "Store", "coopMatMulAdd"))
+_GENERIC_FUNCTIONS = frozenset(
+    (
+        "loadAligned",
+        "storeAligned",
+        "bit_cast",
+        "coopMatMulAdd",
+        "Load",
+        "Store",
+        "LoadCoherent",
+        "StoreCoherent",
+    )
+)
 _LITERAL = re.compile(r"(0[xX][0-9a-fA-F]+|\d+)([uUlL]*)")
 
 
@@ -516,8 +526,6 @@ class _Parser:
         if text in ("true", "false"):
             self._next()
             return Number(text == "true", "bool")
-        if text == "spirv_asm":
-            return self._instruction()
         if self._is_type_here():
             type_ = self._type()
             if self._accept("("):
@@ -555,20 +563,6 @@ class _Parser:
         if not suffix and value >= 1 << 31:
             raise Unsupported(f"the number {text} without a suffix")
         return Number(value, names["u" in suffix, is_long])
-
-    def _instruction(self) -> Expression:
-        """``spirv_asm { result:$$TYPE = OPCODE $a $b; }``"""
-        for word in ("spirv_asm", "{", "result", ":", "$$"):
-            self._expect(word)
-        type_ = self._type()
-        self._expect("=")
-        opcode = self._name()
-        operands = []
-        while self._accept("$"):
-            operands.append(self._primary())
-        self._expect(";")
-        self._expect("}")
-        return Instruction(opcode, type_, tuple(operands))
 
     def _list(self, end: str) -> tuple[Expression, ...]:
         found: list[Expression] = []

@@ -104,15 +104,6 @@ class Braces(Expression):
 
 
 @dataclass(slots=True, eq=False)
-class Instruction(Expression):
-    """One SPIR-V instruction, spelt out."""
-
-    opcode: str
-    type: TypeName
-    operands: tuple[Expression, ...]
-
-
-@dataclass(slots=True, eq=False)
 class Statement:
     """Any statement."""
 
