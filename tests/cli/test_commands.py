@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,21 +162,76 @@ def test_bench_says_how_far_it_is_where_somebody_watches(
     assert done.json[0]["runs"] == 5
 
 
-def test_completion_knows_commands_options_and_values(command: Command, tmp_path: Path) -> None:
-    script = command("completion", "bash").out
-    proposals = {"vkml ins": "inspect", "vkml run x.onnx --no-so": "--no-softmax", "vkml bench m -d c": "cpu"}
-    for line, wanted in proposals.items():
-        words = line.split()
-        asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _vkml; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(
-            ["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == wanted
-    assert "bashcompinit" in command("completion", "zsh").out
-    fish = command("completion", "fish").out
-    assert "complete -c vkml -n '__fish_seen_subcommand_from run' -l fit -x -a 'stretch crop pad'" in fish
+PROPOSALS = {
+    "vkml ins": ["plain,inspect"],
+    "vkml run x.onnx --no-so": ["plain,--no-softmax"],
+    "vkml bench m -d c": ["plain,cpu"],
+    "vkml doctor --device=vul": ["plain,vulkan:0", "plain,vulkan:1"],
+    "vkml profile m --precision me": ["plain,medium"],
+    "vkml train d --precision b": ["plain,bfloat16"],
+    "vkml run m --fit ": ["plain,stretch", "plain,crop", "plain,pad"],
+    "vkml train t.csv --task r": ["plain,regression"],
+    "vkml completion z": ["plain,zsh"],
+    "vkml help insp": ["plain,inspect"],
+    "vkml run mo": ["file,mo"],
+    "vkml run m pho": ["file,pho"],
+    "vkml run m -i pho": ["file,pho"],
+    "vkml run m --labels na": ["file,na"],
+    "vkml run m -o res": ["dir,res"],
+    "vkml bench a.onnx b": ["file,b"],
+}
+"""Lines as they stand → what click's script for bash is answered."""
+
+
+@pytest.mark.parametrize("line", PROPOSALS)
+def test_completion_proposes(command: Command, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    words = line.split(" ")
+    monkeypatch.setenv("_VKML_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    done = command()
+    assert (done.code, done.out.splitlines(), done.err) == (0, PROPOSALS[line], "")
+
+
+def test_completion_in_a_shell(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "vkml").write_text(f'#!/bin/sh\nexec {sys.executable} -m vkml "$@"\n')
+    (tmp_path / "vkml").chmod(0o755)
+    lines = ["vkml ins", "vkml run x.onnx --no-so", "vkml bench m -d c"]
+    asked = [
+        f"COMP_WORDS=({line}); COMP_CWORD={line.count(' ')}; COMPREPLY=(); $ask vkml; echo ${{COMPREPLY[@]}}"
+        for line in lines
+    ]
+    # What the script has bash call: the word behind -F.
+    find = r"ask=$(complete -p vkml | sed 's/.*-F \([^ ]*\).*/\1/')"
+    done = subprocess.run(
+        ["bash", "-c", "\n".join([command("completion", "bash").out, find, *asked])],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["inspect", "--no-softmax", "cpu"] and not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "current", "proposed"),
+    [("zsh", "3", "plain\ncpu\n_\n"), ("fish", "c", "plain,cpu\n")],
+    ids=["zsh", "fish"],
+)
+def test_completion_in_other_shells(
+    command: Command, monkeypatch: pytest.MonkeyPatch, shell: str, current: str, proposed: str
+) -> None:
+    script = command("completion", shell).out
+    assert f"_VKML_COMPLETE={shell}_complete" in script
+    monkeypatch.setenv("_VKML_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", "vkml bench -d c")
+    monkeypatch.setenv("COMP_CWORD", current)
+    assert command().out == proposed
+
+
+def test_completion_of_an_unknown_shell(command: Command) -> None:
     done = command("completion", "tcsh")
-    assert done.code == 2 and "bash, zsh, fish" in done.err
+    assert done.code == 2 and "'bash', 'zsh', 'fish'" in done.err
 
 
 def test_help_is_a_word_too(command: Command) -> None:

@@ -46,7 +46,8 @@ def test_unknown_command_is_a_usage_error() -> None:
     assert "fly" in done.stderr and not done.stdout
 
 
-def test_help_loads_nothing_heavy() -> None:
+@pytest.mark.parametrize("asks", ["help", "completion"])
+def test_who_only_asks_waits_for_nothing_heavy(asks: str) -> None:
     code = (
         "import sys\n"
         "from vkml.cli import main\n"
@@ -55,7 +56,12 @@ def test_help_loads_nothing_heavy() -> None:
         "heavy = {'numpy', 'rich.table', 'rich.console', 'cffi', '_cffi_backend', 'ctypes'}\n"
         "print('loaded', sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    line = {"_VKML_COMPLETE": "bash_complete", "COMP_WORDS": "vkml run m --fit p", "COMP_CWORD": "4"}
+    environment = os.environ | (line if asks == "completion" else {})
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ("plain,pad" in done.stdout) == (asks == "completion")
     assert done.stdout.splitlines()[-1] == "loaded []"
 
 

@@ -250,14 +250,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("table.csv --target same", 2, "holds 'x' alone: there is nothing to predict"),
         ("table.csv --target note", 2, "these are no classes"),
         ("table.csv --target kind --task regression", 2, "holds texts"),
-        ("table.csv --target kind --task guessing", 2, "classification or regression"),
+        ("table.csv --target kind --task guessing", 2, "'classification', 'regression'"),
         ("table.csv --target kind --size 8", 2, "for folders of images"),
         ("header.csv --target a", 2, "no rows"),
         ("ragged.csv --target a", 2, "line 3: 1 fields, there are 2 columns"),
         ("blank.csv --target b", 2, "is empty"),
         ("binary.csv --target b", 2, "codec can't decode"),
         ("images -d vulkan:77", 1, "vulkan:77"),
-        ("images --precision half-way", 2, "no precision 'half-way'"),
+        ("images --precision half-way", 2, "'half-way' is not one of 'highest'"),
     ],
 )
 def test_what_cannot_be_meant_is_said(

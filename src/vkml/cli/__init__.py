@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from vkml.cli.completion import VARIABLE
 from vkml.cli.terminal import printable_streams
 
 
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ["VKML_DEBUG"] = "1"
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    with printable_streams():
+    # A shell that asks for proposals reads them as they are.
+    with contextlib.nullcontext() if VARIABLE in os.environ else printable_streams():
         code = _flushed(_code_of(words))
     sys.exit(code)
 

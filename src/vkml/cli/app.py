@@ -7,9 +7,14 @@ from pathlib import Path
 import click
 
 from vkml import __version__
+from vkml.cli.completion import SHELLS, propose_devices
 from vkml.cli.guard import guarded
+from vkml.precisions import PRECISIONS
 
 PATH = click.Path(path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+VALUE = click.Path()
+"""Of an input: a file behind its name and =, as a rule."""
 
 
 @click.group(
@@ -27,10 +32,19 @@ def app() -> None:
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 model_argument = click.argument("model", type=PATH, metavar="MODEL")
 device_option = click.option(
-    "--device", "-d", default="auto", metavar="NAME", help="auto, cpu, vulkan:0, ... (see: vkml devices)."
+    "--device",
+    "-d",
+    default="auto",
+    metavar="NAME",
+    help="auto, cpu, vulkan:0, ... (see: vkml devices).",
+    shell_complete=propose_devices,
 )
 precision_option = click.option(
-    "--precision", default="high", metavar="POLICY", help="highest, high or medium."
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="high",
+    metavar="POLICY",
+    help="highest, high or medium.",
 )
 dimensions_option = click.option(
     "--dim",
@@ -66,11 +80,12 @@ def devices(as_json: bool, everything: bool) -> int:
 
 @app.command()
 @model_argument
-@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.argument("files", type=VALUE, nargs=-1, metavar="[FILE]...")
 @click.option(
     "--input",
     "-i",
     "inputs",
+    type=VALUE,
     multiple=True,
     metavar="[NAME=]FILE",
     help="An input's value: .npy, .npz, .pb, an image, or - for the standard input; "
@@ -81,7 +96,7 @@ def devices(as_json: bool, everything: bool) -> int:
     is_flag=True,
     help="Fill the inputs not given with random values.",
 )
-@click.option("--output", "-o", type=PATH, metavar="DIR", help="Write each output as .npy there.")
+@click.option("--output", "-o", type=FOLDER, metavar="DIR", help="Write each output as .npy there.")
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="K", help="Print the K best classes with probabilities."
 )
@@ -102,6 +117,7 @@ def devices(as_json: bool, everything: bool) -> int:
 @seed_option
 @click.option(
     "--fit",
+    type=click.Choice(("stretch", "crop", "pad")),
     default="stretch",
     metavar="HOW",
     help="Of images of other proportions: stretch, crop (the middle is kept) or pad (with black).",
@@ -222,7 +238,7 @@ def inspect(
 
 @app.command()
 @model_argument
-@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.argument("files", type=VALUE, nargs=-1, metavar="[FILE]...")
 @device_option
 @precision_option
 @dimensions_option
@@ -289,7 +305,12 @@ def profile(
 @app.command()
 @click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
 @click.option(
-    "--device", "-d", multiple=True, metavar="NAME", help="A device; may be repeated. Default: auto."
+    "--device",
+    "-d",
+    multiple=True,
+    metavar="NAME",
+    help="A device; may be repeated. Default: auto.",
+    shell_complete=propose_devices,
 )
 @precision_option
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Runs to time, instead of --seconds.")
@@ -339,7 +360,12 @@ def bench(
     help="Where the .onnx file goes.",
 )
 @click.option("--target", metavar="COLUMN", help="Of a table: what is to be predicted.")
-@click.option("--task", metavar="KIND", help="classification or regression; found out where not given.")
+@click.option(
+    "--task",
+    type=click.Choice(("classification", "regression")),
+    metavar="KIND",
+    help="classification or regression; found out where not given.",
+)
 @click.option("--epochs", type=click.IntRange(min=1), default=30, metavar="N", help="Rounds over the data.")
 @click.option(
     "--batch", type=click.IntRange(min=1), metavar="N", help="Samples a step; 64, or what fits few samples."
@@ -362,10 +388,15 @@ def bench(
     metavar="N",
     help="Epochs without improvement that are borne.",
 )
-@click.option("--log-dir", type=PATH, metavar="DIR", help="For checkpoints, log.csv and event files.")
+@click.option("--log-dir", type=FOLDER, metavar="DIR", help="For checkpoints, log.csv and event files.")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint there.")
 @click.option("--skip-bad", is_flag=True, help="Leave out unreadable images.")
-@click.option("--precision", metavar="POLICY", help="highest, high, medium, bfloat16 or float16.")
+@click.option(
+    "--precision",
+    type=click.Choice((*PRECISIONS, "bfloat16", "float16")),
+    metavar="POLICY",
+    help="highest, high, medium, bfloat16 or float16.",
+)
 @guarded
 def train(
     data: Path,
@@ -415,7 +446,12 @@ def train(
 
 @app.command()
 @click.option(
-    "--device", "-d", multiple=True, metavar="NAME", help="A device; may be repeated. Default: all."
+    "--device",
+    "-d",
+    multiple=True,
+    metavar="NAME",
+    help="A device; may be repeated. Default: all.",
+    shell_complete=propose_devices,
 )
 @click.option("--match", "-k", default="", metavar="WORD", help="Only cases with it in the name.")
 @click.option(
@@ -436,7 +472,7 @@ def doctor(device: tuple[str, ...], match: str, everything: bool, verbose: bool,
 
 
 @app.command()
-@click.argument("shell", metavar="SHELL")
+@click.argument("shell", type=click.Choice(SHELLS), metavar="SHELL")
 @guarded
 def completion(shell: str) -> int:
     """Print a script that completes commands and options.

@@ -19,9 +19,6 @@ from vkml.pictures import MODES, SIXTEEN_BITS, eight_bit_picture, sixteen_bit_pl
 Array = np.ndarray[Any, Any]
 
 
-FITS = ("stretch", "crop", "pad")
-
-
 @dataclass(frozen=True)
 class Preparation:
     """What is done to pictures before a model sees them.
@@ -55,8 +52,6 @@ def parse_preparation(
     Raises:
         UsageError: one of them is wrong, or does not go with another one.
     """
-    if fit not in FITS:
-        raise UsageError(f"--fit {fit}: expected one of {', '.join(FITS)}")
     if edge is not None and fit != "crop":
         raise UsageError("--edge is the shorter edge before --fit crop cuts the middle out; give that, too")
     if not (math.isfinite(white) and white > 0):

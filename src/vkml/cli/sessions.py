@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cli.guard import UsageError
 from vkml.cli.progress import StageProgress
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from vkml.engine.session import InferenceSession
 
 Array = np.ndarray[Any, Any]
-
-PRECISIONS = ("highest", "high", "medium")
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,6 @@ def opened_session(
     is_traced: bool = False,
 ) -> Iterator[OpenedSession]:
     """A session on a device, closed at the end; shows its progress where that is slow."""
-    if precision not in PRECISIONS:
-        raise UsageError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
     import vkml
 
     with StageProgress() as progress:

@@ -15,11 +15,11 @@ from vkml.engine.placement import by_node_names, matches
 from vkml.errors import InvalidArgument, ModelLoadCanceled
 from vkml.ir import Graph
 from vkml.onnx import ModelMetadata
+from vkml.precisions import PRECISIONS
 
 if TYPE_CHECKING:
     from vkml.engine.devices import Choice
 
-PRECISIONS = ("highest", "high", "medium")
 _CONFIGURED = {
     "intra_op_num_threads": int,
     "inter_op_num_threads": int,

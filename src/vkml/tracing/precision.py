@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vkml.errors import InvalidArgument
+from vkml.precisions import PRECISIONS
 
-PRECISIONS = ("highest", "high", "medium")
 current = "high"
 
 

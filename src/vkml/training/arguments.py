@@ -9,6 +9,7 @@ from typing import Any
 from vkml import nn, optim
 from vkml.errors import InvalidArgument
 from vkml.ir import DType, dtypes
+from vkml.precisions import PRECISIONS
 from vkml.tensors import Tensor
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -156,8 +157,6 @@ def half_type(precision: Any) -> DType | None:
     Raises:
         InvalidArgument: there is no such precision.
     """
-    from vkml.tracing.precision import PRECISIONS
-
     if precision is None or precision in PRECISIONS:
         return None
     if isinstance(precision, DType) and precision in _HALVES.values():

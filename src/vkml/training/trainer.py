@@ -17,6 +17,7 @@ from vkml import nn
 from vkml.amp import GradScaler
 from vkml.errors import AnomalyFound, InvalidArgument, InvalidCheckpoint, NoDevice
 from vkml.ir.dtypes import FLOAT16
+from vkml.precisions import PRECISIONS
 from vkml.tensors import Tensor
 from vkml.tensors.anomaly import set_detect_anomaly
 from vkml.tensors.generator import default_generators, generator_of, manual_seed, set_rng_state
@@ -563,7 +564,7 @@ def _set_generators(states: dict[str, Tensor]) -> None:
 def _products(precision: Any) -> Iterator[None]:
     """How exactly float32 products are computed, for a while."""
     before = products.get_float32_matmul_precision()
-    if precision in products.PRECISIONS:
+    if precision in PRECISIONS:
         products.set_float32_matmul_precision(precision)
     try:
         yield
