@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from tests.patience import patience
 from vkml.kernels.slang import Unsupported
 from vkml.kernels.slang import compile_kernel as compile_own
 from vkml.kernels.slang.tokens import tokens_of
-from vkml.vulkan.spirv import instructions, words_of
+from vkml.vulkan.spirv import instructions, keep_arithmetic, words_of
+
+if TYPE_CHECKING:
+    from vkml.vulkan import Device
 
 FRAME = """struct Push {{ int* x; int* y; int n; }};
 [[vk::constant_id(0)]] const int SIZE = 1;
@@ -156,23 +160,157 @@ def paired(i: int) -> int:
 
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_the_language(vulkan_device_name: str, name: str) -> None:
-    from vkml.vulkan import Device, MemoryKind, find_device
+    from vkml.vulkan import Device, find_device
 
     declarations, statements, expected = LANGUAGE[name]
     x = [-3, 4, 1, 9, 2, 0, 3, -8]
     with Device(find_device(vulkan_device_name)) as device:
-        given, made = (device.allocate(32, MemoryKind.DEVICE, part) for part in "xy")
-        device.upload(given, 0, np.array(x, np.int32))
-        code = compile_own(FRAME.format(declarations, statements))
-        pipeline = device.pipeline(code, constants=[5], push_constant_bytes=24)
-        recorder = device.recorder("language")
-        recorder.dispatch(pipeline, struct.pack("<QQii", given.address, made.address, 9, 0), 1)
-        recorder.barrier()
-        submission = device.submission(recorder.finish())
-        submission.submit()
-        assert submission.wait(timeout_seconds=patience(60))
-        found = device.download(made, 0, 16).view(np.int32).tolist()
+        found = results(device, FRAME.format(declarations, statements), x, 4)
     assert found == [expected(i, x) for i in range(4)]
+
+
+def results(device: Device, source: str, x: Sequence[int], count: int) -> list[int]:
+    """What a kernel writes to y, given x."""
+    from vkml.vulkan import MemoryKind
+
+    given, made = (device.allocate(4 * size, MemoryKind.DEVICE) for size in (max(len(x), 1), count))
+    device.upload(given, 0, np.array(x, np.int64).astype(np.uint32))
+    # Mesa drops a conversion and the one back where it is allowed to.
+    code = keep_arithmetic(compile_own(source))
+    pipeline = device.pipeline(code, constants=[5], push_constant_bytes=24)
+    recorder = device.recorder("language")
+    recorder.dispatch(pipeline, struct.pack("<QQii", given.address, made.address, 9, 0), 1)
+    recorder.barrier()
+    submission = device.submission(recorder.finish())
+    submission.submit()
+    assert submission.wait(timeout_seconds=patience(60))
+    return device.download(made, 0, 4 * count).view(np.int32).tolist()
+
+
+UINT, NAN = np.uint32, float("nan")
+EXPRESSIONS: list[tuple[str, tuple[int | float | np.uint32, ...], int | float]] = [
+    ("{0} / {1}", (-7, 2), -3),
+    ("{0} % {1}", (-7, 2), -1),
+    ("{0} % {1}", (7, -2), 1),
+    ("{0} % {1}", (UINT(2**32 - 7), UINT(10)), 9),
+    ("{0} % {1}", (-7.5, 2.0), -1.5),
+    ("{0} << {1}", (3, 30), -(2**30)),
+    ("{0} >> {1}", (-7, 1), -4),
+    ("{0} >> {1}", (UINT(2**32 - 7), UINT(1)), 2**31 - 4),
+    ("~{0} ^ ({1} & 6) | 8", (5, 3), ~5 ^ 2 | 8),
+    ("-{0} - {1}", (-(2**31), 1), 2**31 - 1),
+    ("2 * {0} + {0} * 2 + {0} / 2 + 2 / {0}", (3,), 13),
+    ("0 + {0} - 0 | 0", (3,), 3),
+    ("1 * {0} * 1 / 1 << 0 >> 0", (3,), 3),
+    # The sign of an operand decides, and 32 bits without a sign are stronger than 32 with one.
+    ("{0} < {1}", (-1, 1), 1),
+    ("{0} < {1}", (UINT(2**32 - 1), UINT(1)), 0),
+    ("{0} < {1}", (-1, UINT(1)), 0),
+    ("{0} >= {1}", (UINT(2**31), UINT(1)), 1),
+    ("{0} <= {1}", (-2, -2), 1),
+    ("{0} > {1}", (-2, -2), 0),
+    # NaN is unlike all, itself included, and no zero.
+    *(
+        ("{0} " + sign + " {1}", (1.0, 1.0), is_true)
+        for sign, is_true in (("<", 0), ("<=", 1), (">", 0), (">=", 1))
+    ),
+    *(("{0} " + sign + " {1}", (NAN, NAN), int(sign == "!=")) for sign in ("<", "<=", ">", ">=", "==", "!=")),
+    ("bool({0}) ? 3 : 4", (NAN,), 3),
+    ("bool({0}) ? 3 : 4", (-0.0,), 4),
+    # Between numbers and others, which are the nearest or those towards 0.
+    ("uint({0})", (3e9,), 3000000000 - 2**32),
+    ("int({0})", (-1.9,), -1),
+    ("float({0})", (16777217,), 16777216.0),
+    ("float({0})", (-(2**31),), -(2.0**31)),
+    ("float({0})", (UINT(2**32 - 1),), 2.0**32),
+    ("float({0} > 2)", (3,), 1.0),
+    ("asint({0})", (-0.0,), -(2**31)),
+    ("asint(asfloat({0}))", (UINT(0x7F800123),), 0x7F800123),
+    ("min({0}, {1})", (UINT(2**31), UINT(1)), 1),
+    ("max({0}, {1})", (UINT(2**31), UINT(1)), -(2**31)),
+    ("min({0}, {1})", (-5, 3), -5),
+    ("max({0}, {1})", (-5.5, -3.25), -3.25),
+    ("clamp({0}, {1}, 7)", (-5, 2), 2),
+    ("clamp({0}, {1}, 7u)", (UINT(2**31), UINT(1)), 7),
+    ("abs({0})", (-5,), 5),
+    ("abs({0})", (UINT(2**32 - 5),), -5),
+    ("rint({0}) + 10.0 * rint({1})", (2.5, 3.5), 42.0),
+    ("floor({0}) + 10.0 * ceil({1}) + 100.0 * trunc({1})", (-2.5, -1.5), -113.0),
+    # Numbers as they are written.
+    ("0.1", (), 0.1),
+    ("16777217.0", (), 16777216.0),
+    ("1e-3f + .5", (), float(np.float32(1e-3) + np.float32(0.5))),
+    ("0x7fffffff", (), 2**31 - 1),
+]
+"""An expression, its operands, and what it is: known when the kernel is compiled, and found as it runs."""
+NARROW = [
+    ("uint8_t({0}) + uint8_t({1})", (200, 100), 300),
+    ("uint16_t({0}) - int16_t({1})", (1, 2), -1),
+    ("uint16_t({0}) - {1} < 0", (1, 2), 1),
+    ("int(int8_t({0}))", (200,), -56),
+    ("uint(int8_t({0}))", (200,), -56),
+    ("int(uint8_t({0}))", (-1,), 255),
+    ("int(uint16_t({0}))", (-1.9 + 70001,), 70000 - 65536 - 1),
+    ("-uint8_t({0})", (5,), -5),
+    ("~uint8_t({0})", (5,), -6),
+    ("int(int64_t({0}) * {1} >> 32)", (-(2**31), 6), -3),
+    ("int(uint64_t({0}) * {1} >> 32)", (UINT(2**31), UINT(6)), 3),
+    ("int(uint64_t({0}) >> 32)", (-1,), -1),
+    ("float(half({0}))", (0.1,), float(np.float16(0.1))),
+    ("float(0.1h)", (), float(np.float16(0.1))),
+    ("float(double({0}) - double(0.1))", (0.1,), 0.0),
+    ("float(double(0.1) * 10.0 - 1.0)", (), float(np.float64(np.float32(0.1)) * 10 - 1)),
+]
+"""The same with other widths than 32 bits, which not every device has."""
+
+
+@pytest.mark.parametrize("are_narrow", [False, True], ids=["words", "other widths"])
+def test_expressions(vulkan_device_name: str, are_narrow: bool) -> None:
+    """Integers and exact operations: known and at run time the same, and what C, and so Slang, says."""
+    from vkml.vulkan import Device, find_device
+
+    cases = NARROW if are_narrow else EXPRESSIONS
+    given: list[int] = []
+    lines = []
+    for expression, operands, wanted in cases:
+        known, read = [], []
+        for operand in operands:
+            word = f"push.x[{len(given)}]"
+            if isinstance(operand, float):
+                bits = int(np.float32(operand).view(np.uint32))
+                known.append(f"asfloat({bits}u)")
+                read.append(f"asfloat({word})")
+                given.append(bits)
+            else:
+                is_unsigned = isinstance(operand, UINT)
+                known.append(f"{operand}u" if is_unsigned else f"int({int(operand) & 0xFFFFFFFF}u)")
+                read.append(f"uint({word})" if is_unsigned else word)
+                given.append(int(operand))
+        made = "asint" if isinstance(wanted, float) else "int"
+        for texts in (known, read):
+            lines.append(f"push.y[{len(lines)}] = {made}({expression.format(*texts)});")
+    with Device(find_device(vulkan_device_name)) as device:
+        able = device.info.capabilities
+        if are_narrow and not (able.int8 and able.int16 and able.int64 and able.float16 and able.float64):
+            return
+        found = results(device, FRAME.format("", "\n".join(lines)), given, len(lines))
+    wanted_bits = [
+        int(np.float32(wanted).view(np.int32)) if isinstance(wanted, float) else wanted
+        for _, _, wanted in cases
+    ]
+    wrong = {
+        lines[index]: (found[index], wanted_bits[index // 2])
+        for index in range(len(lines))
+        if found[index] != wanted_bits[index // 2]
+    }
+    assert not wrong
+
+
+def test_rint_takes_the_even_one_of_two() -> None:
+    """RoundEven: which of two numbers that are equally near Round gives is the device's affair."""
+    source = FRAME.format("", "push.y[i] = int(rint(asfloat(push.x[i])));")
+    [call] = [line for line in instructions(words_of(compile_own(source))) if line.opcode == 12]
+    assert call.operands[3] == 2
 
 
 def test_macros_and_conditions() -> None:

@@ -253,7 +253,7 @@ def test_max_and_min_keep_nan() -> None:
 
 
 def test_very_many_inputs_are_none_of_a_kernels(device_name: str) -> None:
-    """Slang would take more than 4 GiB for this one."""
+    """A driver would compile this one for ten seconds."""
     sketch = Sketch("many")
     names = [sketch.input(f"x{i}", (2,)) for i in range(3)]
     model = save_graph(sketch.finish(sketch.node("Max", *(names[i % 3] for i in range(1000)))))

@@ -52,7 +52,7 @@ _recipes: dict[Hashable, _Recipe] = {}
 
 
 MOST_INPUTS = 128
-"""Of a node, the same one counted each time: Slang took 50 MiB for a Max of 100, 1 GiB for one of 400."""
+"""Of a node, the same one counted each time: lavapipe compiles a Max of 400 for 2 s, one of 1000 for 11."""
 
 
 def pointwise(

@@ -268,7 +268,10 @@ class Emitter:
         return self._named(expression.name)
 
     def _number(self, expression: syntax.Number) -> Value:
-        return Value(types.SCALARS[expression.type], 0, expression.value)
+        type_ = types.SCALARS[expression.type]
+        value = expression.value
+        # Of 0.1 a double, too, is the float that is nearest.
+        return Value(type_, 0, arithmetic.rounded(value, type_) if type_.kind == "f" else value)
 
     def _call(self, expression: syntax.Call) -> Value:
         found = calls.call(self, expression)
