@@ -104,9 +104,6 @@ def reduce(
     outputs = math.prod(x.shape[axis] for axis in kept)
     length = math.prod(x.shape[axis] for axis in axes)
     accumulator = how.accumulator or _accumulator(x.dtype)
-    if accumulator.bits == 64 and accumulator.is_integer and not isinstance(length, Size):
-        # Slang 2026.12 writes invalid SPIR-V for a specialization constant converted to uint64.
-        how = replace(how, finalize=how.finalize.replace("COUNT", str(length)))
     splits = _splits(build, outputs, length)
     if splits == 1:
         return _pass(build, x, kept, list(axes), how, result, accumulator, outputs, length, 1, length)
