@@ -164,6 +164,20 @@ def test_convolution(device: str, name: str) -> None:
     assert error(found, exact) <= 1.1 * error(shape.exact(tf32(x), tf32(weight)), exact)
 
 
+@pytest.mark.parametrize(
+    ("splits", "shape"),
+    [(2, Shape(1, 8, 16, (97, 93), (96, 92))), (5, Shape(1, 32, 8, (97, 98), (97, 97)))],
+    ids=["70656", "301088"],
+)
+def test_long_sums_are_added_up_in_ranges(device: str, splits: int, shape: Shape) -> None:
+    """As in gradients of weights, whose windows are the outputs of all images."""
+    matrix_units.forced = Choice(SMALL, splits)
+    x, weight = shape.x(), shape.weight()
+    [found] = run(graph(shape, weight), device, x)
+    exact = shape.exact(x, weight)
+    assert error(found, exact) <= 1.1 * error(shape.exact(tf32(x), tf32(weight)), exact)
+
+
 IMAGE = Shape(1, 32, 20, (6, 9), (3, 3), pads=(1, 1, 1, 1))
 
 
@@ -393,11 +407,21 @@ def test_what_is_for_matrix_units() -> None:
         "groups": kernels(LARGE, group=2),
         "multiple of 8": kernels(replace(LARGE, channels=3)),
         "too small": kernels(replace(LARGE, batch=1, spatial=(5, 5))),
-        "sums of more": kernels(replace(LARGE, channels=8192, batch=1, spatial=(5, 5))),
     }
     for reason, found in refused.items():
         assert not is_on_units(found), reason
         assert reason in found[0].reason, found[0].reason
+
+
+def test_no_range_of_a_long_sum_is_too_long() -> None:
+    long = replace(LARGE, channels=8192, filters=512, batch=32, spatial=(5, 5))
+    found = kernels(long)
+    assert is_on_units(found)
+    assert found[-1].label == "add_partials"
+    matrix_units.forced = Choice(SMALL, 1)
+    assert "sums of more" in kernels(long)[0].reason
+    matrix_units.forced = Choice(SMALL, 2)
+    assert is_on_units(kernels(long))
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, 1e-9], ids=str)

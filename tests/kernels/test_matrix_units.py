@@ -104,6 +104,7 @@ CASES = {
     "one row more than a tile, transposed weights": (Choice(SMALL, 1, True), (17, 64, 33), True),
     "ranges of K": (Choice(SMALL, 3, True), (20, 200, 36), False),
     "ranges of K, edges": (Choice(SMALL, 2, True), (20, 131, 37), True),
+    "ranges of K, of which one were too long a sum": (Choice(SMALL, 2, True), (17, 70000, 20), False),
     "slices": (Choice(SLICED, 1, True), (20, 300, 36), False),
     "own scales": (Choice(SMALL, 1), (37, 100, 44), False),
     "own scales, edges": (Choice(SMALL, 2), (37, 101, 45), False),
@@ -342,7 +343,6 @@ def test_what_is_for_matrix_units() -> None:
     for reason, (target, left, right) in refused.items():
         assert reason in matrix_units.refusal(VulkanBuilder(target), product, left, right)
     assert "too small" in matrix_units.refusal(VulkanBuilder(GPU), *operands(16, 64, 64))
-    assert "sums of more" in matrix_units.refusal(VulkanBuilder(GPU), *operands(16, 70000, 64))
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, 1e-9], ids=str)
@@ -367,6 +367,28 @@ def test_every_tile_fits_a_gpu_and_the_rule_takes_wide_ones_for_large_products()
     long = matrix_units.choose(GPU, GPU.fragment, operands(128, 3072, 768)[0])
     assert long is not None
     assert long.splits > 1
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(147, 64, 802816), (576, 64, 200704), (64, 64, 65536), (64, 64, 65537)]
+)
+def test_long_sums_are_ranges_that_fill_the_device(m: int, n: int, k: int) -> None:
+    """The gradients of ResNet-18's first weights, 64 images a step; at the limit, and beyond it."""
+    fragment = GPU.fragment
+    assert fragment is not None
+    choice = matrix_units.choose(GPU, fragment, operands(m, k, n)[0])
+    assert choice is not None
+    assert choice.longest_sum(k) <= matrix_units.LONGEST_SUM
+    groups = -(-m // choice.tile.m) * -(-n // choice.tile.n) * choice.splits
+    assert groups >= 64
+
+
+def test_one_range_of_a_long_sum_is_refused() -> None:
+    matrix_units.forced = Choice(SMALL, 1, True)
+    reason = matrix_units.refusal(VulkanBuilder(GPU), *operands(16, 65537, 16))
+    assert "sums of more than 65536" in reason
+    matrix_units.forced = Choice(SLICED, 1, True)
+    assert matrix_units.refusal(VulkanBuilder(GPU), *operands(16, 65537, 16)) == ""
 
 
 def test_packed_weights_are_made_once_and_keep_no_original_alive() -> None:

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 LEAST_FRAGMENT = (16, 8, 16)
 """Smaller units than this have not been found to be faster than ordinary arithmetic."""
 LONGEST_SUM = 1 << 16
-"""Units truncate as they add, by 1.2e-9 a step of K (H200): 8e-5 here, where TF32's rounding gives 3e-4."""
+"""Units truncate as they add, by 1.2e-9 a step of K (H200): 8e-5 here, where TF32's rounding gives 3e-4.
+
+Longer sums are ranges of K, no longer than this each, whose sums are added in fp32.
+"""
+MOST_RANGES = 16
+"""Of K, where they are short;"""
+LONG_RANGE = 4096
+"""of ranges as long as this there may be more: what adds them up is little beside them."""
 SUMS_A_LANE = 128
 """fp32 sums a lane may hold: half the registers of a GPU whose lanes have 255."""
 REGISTERS = 65536
@@ -146,6 +153,12 @@ class Choice:
     """Whether a pass before finds the scales of rows; otherwise each workgroup finds its own rows'."""
     time: float = 0.0
 
+    def longest_sum(self, k: int) -> int:
+        """How much of K a unit adds up before ordinary arithmetic does."""
+        return (
+            math.ceil(math.ceil(k / self.tile.step_k) / (self.splits * self.tile.slices)) * self.tile.step_k
+        )
+
 
 finds_own_scales = False
 """Whether `choose` also offers that workgroups find their rows' scales: not measured yet, only tested."""
@@ -207,10 +220,10 @@ def why_no_units(target: Target) -> str:
 
 def why_not_chosen(target: Target, product: Product, choice: Choice | None) -> str:
     """Why strict arithmetic is taken instead of a choice, or an empty string."""
-    if product.k > LONGEST_SUM:
-        return f"sums of more than {LONGEST_SUM}"
     if choice is None:
         return "no tile fits the device"
+    if choice.longest_sum(typical(product.k)) > LONGEST_SUM:
+        return f"sums of more than {LONGEST_SUM}"
     if forced is None and choice.time >= estimate_ordinary(target, product):
         return "too small a product"
     return "" if target.holds_elements_once() else "the device's fragments hold elements more than once"
@@ -382,16 +395,25 @@ def choose(
     for tile in TILES:
         if not (tile.fits(fragment, target) and suits(tile)):
             continue
-        tiles = -(-m // tile.m) * -(-n // tile.n)
-        most = max(1, k // (tile.step_k * tile.slices * 2))
-        ranges = {1, *(max(1, min(most, 16, i * target.processors // tiles)) for i in (1, 2))}
-        for splits in sorted(ranges):
+        for splits in _ranges(target, tile, m, n, k):
             for has_pass in passes:
                 choice = Choice(tile, splits, has_pass)
                 time = estimate(target, fragment, choice, m, n, k)
                 if best is None or time < best.time:
                     best = replace(choice, time=time)
     return best
+
+
+def _ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:
+    """Numbers of ranges of K that fill the device once or a few times, none of them too long a sum."""
+    tiles = -(-m // tile.m) * -(-n // tile.n)
+    least = -(-k // (LONGEST_SUM * tile.slices))
+    most = min(k // (tile.step_k * tile.slices * 2), max(MOST_RANGES, k // LONG_RANGE))
+    # Four workgroups a multiprocessor is what the registers of the smaller tiles allow.
+    turns = (1, 2) if least <= 1 else (1, 2, 3, 4)
+    return sorted(
+        {max(1, least, min(most, turn * target.processors // tiles)) for turn in turns} | {max(1, least)}
+    )
 
 
 def estimate(target: Target, fragment: Fragment, choice: Choice, m: int, n: int, k: int) -> float:
