@@ -12,6 +12,7 @@ import pytest
 
 import vkml
 from benchmarks.conv_units.layers import SETS
+from vkml import nn
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, TensorType, dtypes
@@ -20,7 +21,7 @@ from vkml.kernels import matrix_units
 from vkml.kernels.matrix_units import Choice, Tile
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import KernelSpec
-from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering.target import Target
 from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
@@ -144,6 +145,11 @@ CASES = {
     ),
     "1x1": (Choice(SMALL, 1), Shape(2, 64, 40, (6, 6), (1, 1))),
     "1x1 of stride 2": (Choice(SMALL, 1), Shape(2, 40, 33, (8, 10), (1, 1), (2, 2))),
+    "three channels": (Choice(SMALL, 1), Shape(2, 3, 20, (11, 14), (7, 7), (2, 2), (3, 3, 3, 3))),
+    "channels of odd number": (
+        Choice(SLICED, 2),
+        Shape(2, 13, 17, (5, 6), (3, 2), (1, 2), (1, 0, 1, 1), (1, 2)),
+    ),
     "one dimension": (Choice(SMALL, 1), Shape(2, 16, 24, (37,), (5,), (2,), (2, 2))),
     "three dimensions": (Choice(SMALL, 1), Shape(1, 8, 16, (3, 5, 6), (2, 3, 3), pads=(1, 1, 1, 0, 1, 1))),
     "ranges of K": (Choice(SMALL, 3), Shape(1, 32, 36, (7, 12), (3, 3), pads=(1, 1, 1, 1))),
@@ -162,6 +168,55 @@ def test_convolution(device: str, name: str) -> None:
     exact = shape.exact(x, weight)
     assert found.shape == exact.shape
     assert error(found, exact) <= 1.1 * error(shape.exact(tf32(x), tf32(weight)), exact)
+
+
+GRADIENTS = {
+    "rows of 16": (Choice(SMALL, 1), Shape(8, 4, 20, (7, 16), (3, 3), pads=(1, 1, 1, 1))),
+    "strides, dilations, few samples": (
+        Choice(SMALL, 2),
+        Shape(3, 5, 17, (9, 14), (3, 2), (2, 3), (1, 2, 1, 2), (2, 1)),
+    ),
+    "first layer": (Choice(SLICED, 2), Shape(2, 3, 20, (22, 22), (7, 7), (2, 2), (3, 3, 3, 3))),
+}
+
+
+@pytest.fixture
+def medium() -> Iterator[None]:
+    before = vkml.get_float32_matmul_precision()
+    vkml.set_float32_matmul_precision("medium")
+    yield
+    vkml.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_weights(device: str, name: str, medium: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over samples and places, as in training; the output's gradient is packed as it lies."""
+    choice, shape = GRADIENTS[name]
+    copies: list[View] = []
+    kept = VulkanBuilder.copy
+    monkeypatch.setattr(VulkanBuilder, "copy", lambda *given: (copies.append(given[1]), kept(*given)))
+    x = shape.x()
+    windows = shape.rows(x)
+    for scale in (1.0, 1e-12):
+        matrix_units.forced = choice
+        incoming = normal(3, shape.batch, shape.filters, *windows.shape[1:3]) * np.float32(scale)
+        given = shape.attributes()
+        weight = vkml.tensor(shape.weight(), device=device, requires_grad=True)
+        image = vkml.tensor(x, device=device)
+        made = nn.functional.conv2d(
+            image, weight, None, given["strides"], given["pads"][:2], given["dilations"]
+        )
+        made.backward(vkml.tensor(incoming, device=device))
+        assert weight.grad is not None
+        found = weight.grad.numpy()
+
+        def gradient(windows: Doubles, incoming: npt.NDArray[np.floating]) -> Doubles:
+            return np.einsum("nfhw,nhwckl->fckl", incoming.astype(np.float64), windows, optimize=True)
+
+        exact = gradient(windows, incoming)
+        assert error(found, exact) <= 1.1 * error(gradient(shape.rows(tf32(x)), tf32(incoming)), exact)
+        assert error(found, exact) > 1e-5  # on matrix units
+    assert not any(view.elements == incoming.size for view in copies)
 
 
 @pytest.mark.parametrize(
@@ -398,6 +453,7 @@ LARGE = Shape(8, 64, 64, (56, 56), (3, 3), pads=(1, 1, 1, 1))
 
 def test_what_is_for_matrix_units() -> None:
     assert is_on_units(kernels(LARGE))
+    assert is_on_units(kernels(replace(LARGE, channels=3, kernel=(7, 7), spatial=(224, 224))))
     refused = {
         "strict": kernels(LARGE, replace(GPU, strict_fp32=True)),
         "no matrix units": kernels(LARGE, replace(GPU, fragment=None)),
@@ -405,7 +461,6 @@ def test_what_is_for_matrix_units() -> None:
         "more than once": kernels(LARGE, replace(GPU, holds_elements_once=lambda: False)),
         "lacks": kernels(LARGE, replace(GPU, capabilities=frozenset())),
         "groups": kernels(LARGE, group=2),
-        "multiple of 8": kernels(replace(LARGE, channels=3)),
         "too small": kernels(replace(LARGE, batch=1, spatial=(5, 5))),
     }
     for reason, found in refused.items():

@@ -217,7 +217,7 @@ class Lowering(Protocol[V]):
         ...
 
     def conv(self, x: V, weight: V, bias: V | None, windows: Windows, *, group: int) -> list[V]:
-        """Convolution over windows of three spatial axes."""
+        """Convolution over windows of three spatial axes; operands of any strides."""
         ...
 
     def conv_weight_gradient(self, x: V, cotangent: V, windows: Windows) -> V | None:

@@ -38,7 +38,7 @@ def conv(
     Args:
         build: where the launches go.
         x: (batch, channels, depth, height, width), any strides.
-        weight: (out channels, channels / group, kernel depth, height, width), row-major.
+        weight: (out channels, channels / group, kernel depth, height, width), any strides.
         bias: (out channels,) or None.
         result: type of the output as the node states it, (batch, out channels, *spatial).
         windows: over depth, height and width.
@@ -55,6 +55,8 @@ def conv(
         **_named("K", kernel),
         **_named("O", spatial),
     }
+    if weight.buffer.is_constant or weight.is_reversed or (group == channels and weight.shape[1] == 1):
+        weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
         return _depthwise(build, x, weight, bias, result, spatial, geometry)
     pixels = math.prod(spatial)
@@ -78,6 +80,7 @@ def conv(
         _add_bias(build, bias, space, result)
         return conv_units.launch(build, product, x, weight, windows, geometry)
     product = replace(product, why_strict=why)
+    weight = build.contiguous(weight)
     is_pointwise = windows.is_pointwise
     is_constant = weight.buffer.constant is not None
     # A copy of computed weights pays where they are few beside what they are multiplied with.

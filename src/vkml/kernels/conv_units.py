@@ -1,4 +1,4 @@
-"""Launches of convolutions of float32 with constant weights on matrix units: whether, and in which tiles."""
+"""Launches of convolutions of float32 on matrix units: whether, in which order of k, and in which tiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
-from vkml.ir.size import Size, is_multiple
+from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
 from vkml.kernels.gemm import Product, add_partials, estimate_ordinary
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from vkml.lowering.target import Target
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
-CHANNEL_GROUP = 8
-"""Channels of a pixel that a lane brings to shared memory at a time."""
+VECTOR = 8
+"""Neighbours along k, of one window, that a lane brings to shared memory at a time."""
 CHANNEL_BLOCK = 64
 """What the longest step of k takes, so that each is of one tap."""
 LARGEST_POWER = 14
@@ -53,7 +53,7 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
         build: for a device.
         product: its sizes: m counts filters, n pixels of all images.
         x: (batch, channels, depth, height, width).
-        weight: (out channels, channels, kernel depth, height, width).
+        weight: (out channels, channels, kernel depth, height, width); row-major where it is constant.
         group: number of groups.
     """
     target = build.target
@@ -67,14 +67,12 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
         return "no constant weights"
     if group != 1:
         return "groups"
-    if weight.shape[1] % CHANNEL_GROUP:
-        return f"channels are no multiple of {CHANNEL_GROUP}"
     if x.is_reversed:
         return "reversed images"
     why = why_not_chosen(target, product, _choice(target, product))
     if why or not is_constant:
         return why
-    suits = build.ask(_matrix(weight), _least_power) is not None
+    suits = build.ask(_matrix(x, weight), _least_power) is not None
     return "" if suits else "weights that one scale a filter does not suit"
 
 
@@ -92,7 +90,7 @@ def launch(
         build: where the launches go.
         product: as in `refusal`.
         x: (batch, channels, depth, height, width), any strides.
-        weight: (out channels, channels, kernel depth, height, width), row-major.
+        weight: as in `refusal`.
         windows: over depth, height and width.
         geometry: of the windows, by the names that kernels know it by.
     """
@@ -103,7 +101,9 @@ def launch(
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
     m = product.n
-    matrix = _matrix(weight)
+    if weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:]))) is None:
+        weight = build.contiguous(weight)
+    matrix = _matrix(x, weight)
     if weight.buffer.is_constant:
         least = build.ask(matrix, _least_power)
         packed = build.packed_weights(matrix, fragment)
@@ -121,7 +121,10 @@ def launch(
     for name, value in geometry.items():
         writer.constant(value, name)
     writer.constant(pixels, "PIXELS")
-    writer.constant(_block(weight), "BLOCK")
+    if _has_taps_innermost(x, weight):
+        writer.text("#define TAPS_INNERMOST")
+    else:
+        writer.constant(_block(weight), "BLOCK")
     writer.constant(math.prod(weight.shape[2:]), "TAPS")
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     writer.constant(least, "LEAST")
@@ -181,7 +184,7 @@ def fits(tile: Tile, fragment: Fragment) -> bool:
     )
     return (
         slice_threads % tile.m == 0
-        and tile.m * tile.step_k % (slice_threads * CHANNEL_GROUP) == 0
+        and tile.m * tile.step_k % (slice_threads * VECTOR) == 0
         and fragment.n * tile.sub_m // 4 % fragment.lanes == 0
         and threads // fragment.lanes <= tile.m
         and threads <= words
@@ -196,18 +199,37 @@ def _choice(target: Target, product: Product) -> Choice | None:
     return choose(target, fragment, turned, lambda tile: fits(tile, fragment), (False,))
 
 
+def _has_taps_innermost(x: View, weight: View) -> bool:
+    """Whether k counts each channel's taps one after the other; else channels, in blocks, for each tap.
+
+    Channels where they are whole vectors, for pixels of several channels are worked out once; but not where
+    channels lie further apart than images do. These are the images of a gradient of weights, which sums over
+    samples: their channels are samples, their taps the outputs.
+    """
+    if weight.shape[1] % VECTOR:
+        return True
+    return typical(x.shape[0]) > 1 and typical(x.strides[1]) > typical(x.strides[0])
+
+
 def _block(weight: View) -> int:
     """Channels that are read for all taps before others are: so many pixels stay in the first-level cache."""
     channels, taps = weight.shape[1], math.prod(weight.shape[2:])
     return CHANNEL_BLOCK if taps > 1 and channels % CHANNEL_BLOCK == 0 else channels
 
 
-def _matrix(weight: View) -> View:
-    """(blocks, taps, channels of a block, out channels) of row-major weights."""
-    out, channels, *kernel = weight.shape
-    taps, block = math.prod(kernel), _block(weight)
-    shape, strides = (channels // block, taps, block, out), (block * taps, 1, taps, channels * taps)
-    return View(weight.buffer, weight.dtype, shape, strides, weight.offset)
+def _matrix(x: View, weight: View) -> View:
+    """(k, out channels) of weights, or (blocks, taps, channels of a block, out channels)."""
+    flat = weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:])))
+    assert flat is not None
+    out, channels, taps = flat.shape
+    far, near, along = flat.strides
+    if not _has_taps_innermost(x, weight):
+        block = _block(weight)
+        shape, strides = (channels // block, taps, block, out), (block * near, along, near, far)
+        return replace(flat, shape=shape, strides=strides)
+    if near == taps * along or channels == 1:
+        return replace(flat, shape=(channels * taps, out), strides=(along, far))
+    return replace(flat, shape=(1, channels, taps, out), strides=(0, near, along, far))
 
 
 def _least_power(matrix: View) -> int | None:

@@ -56,7 +56,7 @@ def conv(
         lanes = bias.reshape((1, filters, *(1,) * (len(result.dims) - 2)))
         assert lanes is not None
         build.before_epilogue(result, addend=lanes.expand(result.dims))
-    image = plane(x)
+    image, weight = plane(x), build.contiguous(weight)
     kernel_y, kernel_x = planar.kernel
     need = Border.reached_by(planar)
     image = with_border(build, image, need)
@@ -183,7 +183,7 @@ def _packed_filters(build: NativeBuilder, weight: View, group: int, panel: int) 
 
     Lanes beyond the last filter keep what was in memory: nothing that is stored depends on them.
     """
-    weight = build.contiguous(build.widened(weight))
+    weight = build.widened(weight)
     filters, inner = weight.shape[:2]
     taps, per_group = math.prod(weight.shape[2:]), filters // group
     full, rest = divmod(per_group, panel)

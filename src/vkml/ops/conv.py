@@ -234,7 +234,7 @@ class Conv(Operator):
         windows = geometry.over(3)
         return build.conv(
             build.reshape(x, (*x.shape[:2], *windows.spatial)),
-            build.contiguous(build.reshape(weight, (*weight.shape[:2], *windows.kernel))),
+            build.reshape(weight, (*weight.shape[:2], *windows.kernel)),
             optional(inputs, 2),
             windows,
             group=geometry.group,

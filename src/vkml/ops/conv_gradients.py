@@ -239,7 +239,7 @@ class ConvWeightGradient(Operator):
             over.kernel,
         )
         with build.step(TensorType(result.dtype, (inner, filters, *windows.kernel))):
-            [made] = build.conv(image, build.contiguous(factor), None, turned, group=group)
+            [made] = build.conv(image, factor, None, turned, group=group)
         return [made.transpose((1, 0, *range(2, len(made.shape))))]
 
     def vjp(
