@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cpu.native.executable import instruction_set
+from vkml.cpu.pool import shared_pool
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Queues, Timing
@@ -530,7 +531,9 @@ def _make_plan(
     if sizes is None and _stays_on_host(graph, placement):
         placement = replace(placement, sites=())
     graph = expand_steps(
-        graph, lambda graph, found: _with_kernels(found, graph, placement), on_host=not placement.sites
+        graph,
+        lambda graph, found: _with_kernels(found, graph, placement, options),
+        on_host=not placement.sites,
     )
     places = place(graph, placement)
     device_of, fallbacks = places.device_of, tuple(places.fallbacks)
@@ -609,9 +612,18 @@ def _accepted(
     return accepted
 
 
-def _with_kernels(nodes: Sequence[Node], graph: Graph, placement: Placement) -> set[str]:
+def _with_kernels(
+    nodes: Sequence[Node], graph: Graph, placement: Placement, options: SessionOptions
+) -> set[str]:
     """The results of those nodes that any of the devices has kernels for."""
     accepted: set[str] = set()
+    instructions = None if placement.sites else instruction_set()
+    if instructions is not None:
+        from vkml.lowering import native  # not for sessions on a GPU: 50 ms
+
+        threads, is_strict = shared_pool(options.threads).size, placement.precision == "highest"
+        refused = native.refusals(nodes, graph.types, graph.constants, instructions, threads, is_strict)
+        accepted |= {node.key for node in nodes} - refused.keys()
     for site in placement.sites:
         refused = refusals(nodes, graph.types, graph.constants, site.target)
         accepted |= {node.key for node in nodes} - refused.keys()

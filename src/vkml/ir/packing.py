@@ -41,7 +41,7 @@ def from_bytes(raw: Array, dtype: DType, shape: Sequence[int]) -> Array:
         raise InvalidArgument(
             f"{count} elements of {dtype.name} take {dtype.bytes_for(count)} bytes, there are {raw.size}"
         )
-    flat = _unpack(raw, count, dtype.bits) if dtype.is_packed else raw
+    flat = unpacked(raw, dtype.bits, count) if dtype.is_packed else raw
     return flat.view(dtype.storage).reshape(tuple(shape))
 
 
@@ -54,10 +54,11 @@ def _pack(codes: Array, bits: int) -> Array:
     return np.asarray(np.bitwise_or.reduce(padded, axis=1), np.uint8)
 
 
-def _unpack(packed: Array, count: int, bits: int) -> Array:
-    lanes = packed.reshape(-1, 1) >> _places(bits)
+def unpacked(packed: Array, bits: int, count: int) -> Array:
+    """The first `count` numbers of `bits` bits along the last axis of bytes, lowest bits first, as bytes."""
+    lanes = packed[..., None] >> _places(bits)
     lanes &= np.uint8((1 << bits) - 1)
-    return lanes.reshape(-1)[:count]
+    return lanes.reshape(*packed.shape[:-1], -1)[..., :count]
 
 
 def _places(bits: int) -> Array:

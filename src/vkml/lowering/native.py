@@ -10,6 +10,7 @@ from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.pool import WorkerPool
 from vkml.ir import Constant, Node, TensorType, find
 from vkml.ir.lowering import CannotLower
+from vkml.ir.operator import Operator
 from vkml.ir.size import Symbol, TooOpen, is_deciding
 from vkml.kernels.views import BufferKind, View
 from vkml.lowering.native_builder import NativeBuilder
@@ -102,6 +103,47 @@ def compile_native(
         budget,
         symbols,
     )
+
+
+def refusals(
+    nodes: Sequence[Node],
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    instructions: InstructionSet,
+    threads: int,
+    is_strict: bool,
+) -> dict[str, str]:
+    """First output of each node that has no machine code by itself → why.
+
+    Nodes are lowered to find out, on throw-away buffers; what they come to is kept for `compile_native`.
+
+    Args:
+        nodes: any.
+        types: of all values.
+        constants: values that are known.
+        instructions: the set that code may use.
+        threads: that will run it.
+        is_strict: as for `compile_native`.
+    """
+    build = NativeBuilder(instructions, threads, Layouts(frozenset(), {}), is_strict)
+    found = {}
+    for node in nodes:
+        if type(find(node)).lower is Operator.lower:
+            found[node.key] = f"{node.op} has no {build.makes}"
+            continue
+        views = {
+            name: build.buffer(BufferKind.INPUT, types[name], name)
+            for name in node.inputs
+            if name and name not in constants
+        }
+        given = [view_of(name, views, constants, build, {}) for name in node.inputs]
+        try:
+            reason = build.refusal(node, given, [types[name] for name in node.outputs if name])
+        except (TooOpen, struct.error) as error:
+            reason = str(error)
+        if reason is not None:
+            found[node.key] = reason
+    return found
 
 
 def _layouts(nodes: Sequence[Node], outputs: Sequence[str], types: Mapping[str, TensorType]) -> Layouts:

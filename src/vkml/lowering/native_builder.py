@@ -24,6 +24,7 @@ from vkml.ir.types import contiguous_strides
 from vkml.ir.windows import Windows
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.lowering import (
+    native_blocks,
     native_bytes,
     native_gradients,
     native_images,
@@ -433,6 +434,11 @@ class NativeBuilder(Builder[NativeDispatch]):
 
     def byte_matmul(self, a: View, b: View) -> list[View]:
         return native_bytes.byte_matmul(self, a, b)
+
+    def block_matmul(
+        self, a: View, codes: View, scales: View, zeros: View | None, bias: View | None, bits: int, block: int
+    ) -> list[View]:
+        return native_blocks.block_matmul(self, a, codes, scales, zeros, bias, bits, block)
 
     def byte_conv(self, x: View, weight: View, windows: Windows, *, group: int, fill: int) -> list[View]:
         return native_bytes.byte_conv(self, x, weight, windows, group, fill)

@@ -34,6 +34,12 @@ class Templates:
         """Batched product of uint8 (batch, m, k) and int8 (batch, k, n), in int32."""
         raise self._lacks("a product of bytes")
 
+    def block_matmul(
+        self, a: View, codes: View, scales: View, zeros: View | None, bias: View | None, bits: int, block: int
+    ) -> list[View]:
+        """Product of (rows, k) with numbers of few bits."""
+        raise self._lacks("a product with weights of few bits")
+
     def byte_conv(self, x: View, weight: View, windows: Windows, *, group: int, fill: int) -> list[View]:
         """Convolution of uint8 with int8, in int32, over windows of three spatial axes."""
         raise self._lacks("a convolution of bytes")

@@ -11,20 +11,15 @@ from vkml.ir import scalar
 from vkml.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT32, INT64, UINT4, UINT8, UINT32, DType
 from vkml.ir.gradients import Emitter, T, expression, reshaped, sliced, transposed
 from vkml.ir.graph import Node
+from vkml.ir.lowering import CannotLower, Lowering, V, given
 from vkml.ir.operator import INT, REQUIRED, Array, Operator, operator
+from vkml.ir.packing import unpacked
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import normalise_axis, optional, present, require_dtype, require_same_dtype, required
 from vkml.ops.limits import check_size
 from vkml.ops.pointwise import widened
 
 _REAL = (FLOAT32, FLOAT16, BFLOAT16)
-
-
-def unpacked(packed: Array, bits: int, count: int) -> Array:
-    """The first `count` numbers of `bits` bits along the last axis of bytes, lowest bits first."""
-    places = np.arange(0, 8, bits, dtype=np.uint8)
-    codes = (packed[..., None] >> places) & np.uint8((1 << bits) - 1)
-    return codes.reshape(*packed.shape[:-1], -1)[..., :count]
 
 
 @operator()
@@ -47,6 +42,7 @@ class MatMulNBits(Operator):
     }
     attribute_types = {"K": INT, "N": INT, "block_size": INT}
     is_stepwise = True
+    is_anchor = True
 
     def check(self, node: Node) -> None:
         if node.attributes["weight_prepacked"]:
@@ -102,6 +98,25 @@ class MatMulNBits(Operator):
         if bias is not None:
             product = product + widened(bias).reshape(-1)
         return [product.astype(a.dtype, copy=False)]
+
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None]:
+        a, data, scales = (given(inputs, at) for at in range(3))
+        zeros, groups, bias = (optional(inputs, at) for at in (3, 4, 5))
+        if groups is not None:
+            raise CannotLower("weights whose rows are put in groups have no kernel")
+        inner, columns, bits, block = (node.attributes[key] for key in ("K", "N", "bits", "block_size"))
+        blocks = -(-inner // block)
+        if zeros is not None:
+            zeros = build.reshape(zeros, (columns, zeros.type.elements // columns))
+        return build.block_matmul(
+            build.reshape(a, (a.type.elements // inner, inner)),
+            build.reshape(data, (columns, blocks * block * bits // 8)),
+            build.reshape(scales, (columns, blocks)),
+            zeros,
+            None if bias is None else build.reshape(bias, (columns,)),
+            bits,
+            block,
+        )
 
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
         a, bias = present(inputs, 0), optional(inputs, 5)

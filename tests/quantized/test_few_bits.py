@@ -1,0 +1,83 @@
+"""Weights of few bits stay so: products with them read what the model holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from tests.cpu.native.epilogues import rounding_of_sums
+from tests.quantized.few_bits import FewBits, Model, random_weights
+from vkml.cpu.native.executable import instruction_set
+
+Array = np.ndarray[Any, Any]
+needs_machine_code = pytest.mark.skipif(instruction_set() is None, reason="no machine code here")
+CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "4 bits": (200, 70, {}),
+    "4 bits with zero points": (200, 70, {"has_zeros": True, "block": 16}),
+    "2 bits": (64, 33, {"bits": 2, "has_zeros": True}),
+    "8 bits": (130, 50, {"bits": 8, "block": 128, "has_zeros": True}),
+    "4 bits of float16": (96, 40, {"dtype": np.float16}),
+}
+
+
+def rows_of(count: int, inner: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(count).standard_normal((count, inner)).astype(dtype)
+
+
+def check_product(found: Array, x: Array, weights: FewBits, *, bias: Array | float = 0.0) -> None:
+    """That a result is the product with the weights, rounded as float32 sums and the result's type are."""
+    matrix, wide = weights.matrix, x.astype(np.float64)
+    expected = wide @ matrix + bias
+    size = {np.dtype(np.float32): 2.0**-24, np.dtype(np.float16): 2.0**-11}[found.dtype]
+    bound = rounding_of_sums(wide, matrix) + 2 * size * (np.abs(expected) + np.abs(bias))
+    if instruction_set() is None:  # the matrix is made of the result's type
+        bound += size * (np.abs(wide) @ np.abs(matrix))
+    assert (np.abs(found - expected) <= bound).all()
+
+
+def steps_of(session: vkml.InferenceSession) -> list[tuple[tuple[str, ...], bool]]:
+    """The operators of each step of the last plan, and whether it is machine code."""
+    return [(tuple(step.operators), step.variant != "numpy") for step in session.report().steps]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_of_any_number_of_rows(name: str) -> None:
+    inner, columns, how = CASES[name]
+    weights, model = random_weights(inner, columns, **how), Model(inner, how.get("dtype", np.float32))
+    session = vkml.InferenceSession(model.bytes(model.product("x", weights)), devices="cpu")
+    for rows in (1, 3, 40):
+        x = rows_of(rows, inner, how.get("dtype", np.float32))
+        check_product(session.run(None, {"x": x})[0], x, weights)
+    if instruction_set() is not None:
+        assert (("MatMulNBits",), True) in steps_of(session)
+
+
+@needs_machine_code
+def test_what_follows_is_part_of_the_product() -> None:
+    weights, bias = random_weights(64, 40), np.linspace(-1, 1, 40, dtype=np.float32)
+    model = Model(64)
+    y = model.add("Relu", model.product("x", weights, bias))
+    session = vkml.InferenceSession(model.bytes(y), devices="cpu")
+    x = rows_of(3, 64)
+    [found] = session.run(None, {"x": x})
+    np.testing.assert_allclose(found, np.maximum(x @ weights.matrix + bias, 0), rtol=1e-4, atol=1e-5)
+    assert steps_of(session) == [(("MatMulNBits", "Relu"), True)]
+
+
+@needs_machine_code
+def test_rows_that_would_drive_one_another_from_the_cache_are_moved_apart() -> None:
+    weights, model = random_weights(1024, 24), Model(1024)
+    session = vkml.InferenceSession(model.bytes(model.product("x", weights)), devices="cpu")
+    x = rows_of(30, 1024)
+    check_product(session.run(None, {"x": x})[0], x, weights)
+
+
+@needs_machine_code
+def test_weights_take_half_a_byte_each() -> None:
+    model = Model(1024)
+    session = vkml.InferenceSession(model.bytes(model.product("x", random_weights(1024, 512))), devices="cpu")
+    session.run(None, {"x": rows_of(1, 1024)})
+    assert session.report().memory["cpu"]["weights"] == 1024 * 512 // 2 + 4 * 512 * 1024 // 32
