@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -99,6 +100,17 @@ class Model:
             given += ["", self.weight(bias)]
         sizes = {"K": inner, "N": columns, "bits": weights.bits, "block_size": weights.block}
         return self.add("MatMulNBits", *given, domain="com.microsoft", **sizes, **attributes)
+
+    def dequantized_product(self, x: str, weights: FewBits) -> str:
+        """A DequantizeLinear of 4 bits in blocks and a MatMul."""
+        assert weights.bits == 4
+        dtype, middle = (ml_dtypes.int4, 8) if weights.zeros is None else (ml_dtypes.uint4, 0)
+        given = [(weights.codes - middle).astype(dtype), weights.scales]
+        if weights.zeros is not None:
+            given.append(weights.zeros.astype(dtype))
+        names = [self.weight(np.ascontiguousarray(array.T)) for array in given]
+        matrix = self.add("DequantizeLinear", *names, axis=0, block_size=weights.block)
+        return self.add("MatMul", x, matrix)
 
     def bytes(self, output: str) -> bytes:
         """The model with one output."""

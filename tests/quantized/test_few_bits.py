@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,8 +79,26 @@ def test_rows_that_would_drive_one_another_from_the_cache_are_moved_apart() -> N
 
 
 @needs_machine_code
-def test_weights_take_half_a_byte_each() -> None:
-    model = Model(1024)
-    session = vkml.InferenceSession(model.bytes(model.product("x", random_weights(1024, 512))), devices="cpu")
-    session.run(None, {"x": rows_of(1, 1024)})
-    assert session.report().memory["cpu"]["weights"] == 1024 * 512 // 2 + 4 * 512 * 1024 // 32
+@pytest.mark.parametrize("form", ["MatMulNBits", "DequantizeLinear"])
+def test_weights_take_half_a_byte_each_once(form: str, tmp_path: Path) -> None:
+    model, weights, path = Model(1024), random_weights(1024, 512), tmp_path / "model.onnx"
+    write = model.product if form == "MatMulNBits" else model.dequantized_product
+    path.write_bytes(model.bytes(write("x", weights)))
+    expected = weights.codes.size // 2 + weights.scales.nbytes
+    with vkml.InferenceSession(path, devices="cpu") as session:
+        x = rows_of(1, 1024)
+        tracemalloc.start()
+        try:
+            [found] = session.run(None, {"x": x})
+            gc.collect()
+            held = sum(
+                trace.size
+                for trace in tracemalloc.take_snapshot().traces
+                if trace.size > weights.scales.nbytes // 2
+            )
+        finally:
+            tracemalloc.stop()
+        check_product(found, x, weights)
+        assert session.report().memory["cpu"]["weights"] == expected
+        assert steps_of(session) == [(("MatMulNBits",), True)]
+    assert expected <= held < 1.05 * expected

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import vkml.ops  # noqa: F401  fills the registry of operators
 from vkml.ir import Constant, Graph, Known, Node, with_bodies
 from vkml.passes import normalise, remove_dead
+from vkml.passes.few_bits import use_few_bits
 from vkml.passes.folding import Folding, is_foldable
 from vkml.passes.inline import inline_branches
 from vkml.passes.integer_products import use_integer_products
@@ -22,7 +23,9 @@ _DEQUANTIZING = ("DequantizeLinear",)
 """What makes floats of weights, before it is known who wants them as floats."""
 
 
-def prepare(graph: Graph, *, optimise: bool = True, multiplies_bytes: bool = False) -> Graph:
+def prepare(
+    graph: Graph, *, optimise: bool = True, multiplies_bytes: bool = False, keeps_few_bits: bool = False
+) -> Graph:
     """Normalises a graph and folds what needs no input shape, so that all plans share the same constants.
 
     Bodies are prepared in the same way; constants that they capture become their own.
@@ -31,18 +34,32 @@ def prepare(graph: Graph, *, optimise: bool = True, multiplies_bytes: bool = Fal
         graph: as loaded.
         optimise: whether it may be changed for speed.
         multiplies_bytes: whether products of quantised numbers are faster as such.
+        keeps_few_bits: whether products read weights of few bits as they are.
     """
-    return prepare_normalised(normalise(graph), optimise, multiplies_bytes)
+    return prepare_normalised(normalise(graph), optimise, multiplies_bytes, keeps_few_bits)
 
 
-def prepare_normalised(graph: Graph, optimise: bool = True, multiplies_bytes: bool = False) -> Graph:
+def prepare_normalised(
+    graph: Graph, optimise: bool = True, multiplies_bytes: bool = False, keeps_few_bits: bool = False
+) -> Graph:
     """The same for a graph whose nodes are in their newest form, with all attributes."""
-    return _prepared(graph, optimise, optimise and multiplies_bytes, UnrollBudget())
+    products: list[Callable[[Graph], Graph]] = []
+    if optimise and multiplies_bytes:
+        products.append(use_integer_products)
+    if optimise and keeps_few_bits:
+        products.append(use_few_bits)
+    return _prepared(graph, optimise, products, UnrollBudget())
 
 
-def _prepared(graph: Graph, optimise: bool, multiplies_bytes: bool, budget: UnrollBudget) -> Graph:
-    if multiplies_bytes:  # before weights are folded to floats
-        graph = remove_dead(use_integer_products(fold_constants(graph, _DEQUANTIZING)))
+def _prepared(
+    graph: Graph, optimise: bool, products: Sequence[Callable[[Graph], Graph]], budget: UnrollBudget
+) -> Graph:
+    """Prepares a graph; `products` are passes that want to see what is dequantised."""
+    if products:  # before weights are folded to floats
+        graph = fold_constants(graph, _DEQUANTIZING)
+        for rewrite in products:
+            graph = rewrite(graph)
+        graph = remove_dead(graph)
     graph = fold_constants(graph)
     for _ in range(_ROUNDS if optimise else 0):
         inlined = inline_branches(graph)
@@ -62,14 +79,14 @@ def _prepared(graph: Graph, optimise: bool, multiplies_bytes: bool, budget: Unro
         whole = replace(inner, constants={**inner.constants, **known}, fold_allowance=allowance)
         if not known:
             Graph.captures.know(whole, inner.captures)
-        made = _prepared(whole, optimise, multiplies_bytes, budget)
+        made = _prepared(whole, optimise, products, budget)
         allowance = made.fold_allowance
         return made
 
     nodes = tuple(with_bodies(node, body) for node in graph.nodes)
     graph = remove_dead(replace(graph, nodes=nodes, fold_allowance=allowance))
     unrolled = unroll_loops(graph, budget) if optimise else graph
-    return graph if unrolled is graph else _prepared(unrolled, optimise, multiplies_bytes, budget)
+    return graph if unrolled is graph else _prepared(unrolled, optimise, products, budget)
 
 
 def fold_constants(graph: Graph, left: Collection[str] = ()) -> Graph:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir.graph import Constant, Graph, Node, PackedConstant, every_node
+from vkml.ir.graph import Constant, Graph, MadeConstant, Node, PackedConstant, every_node
 from vkml.ir.mapped_file import MappedFile, mapping_of
 
 Array = np.ndarray[Any, Any]
@@ -57,6 +57,10 @@ def settled(constant: Constant, *, copies: bool = False) -> Constant:
         packed = settled(constant.packed, copies=copies)
         same = packed is constant.packed
         return constant if same else PackedConstant(constant.dtype, constant.shape, packed)
+    if isinstance(constant, MadeConstant):
+        source = settled(constant.source, copies=copies)
+        same = source is constant.source
+        return constant if same else MadeConstant(constant.dtype, constant.shape, source, constant.make)
     mapping = mapping_of(constant.array)
     if mapping is None:
         return constant
@@ -120,8 +124,15 @@ def files_of(graph: Graph) -> tuple[MappedFile, ...]:
     for node in every_node(graph):
         if node.attributes:
             constants += [constant for body in node.subgraphs for constant in body.constants.values()]
-    held = [c.packed if isinstance(c, PackedConstant) else c for c in constants]
+    held = [_stored(constant) for constant in constants]
     return tuple(dict.fromkeys(constant.file for constant in held if isinstance(constant, FileConstant)))
+
+
+def _stored(constant: Constant) -> Constant:
+    """What memory or a file holds of a constant."""
+    if isinstance(constant, MadeConstant):
+        return _stored(constant.source)
+    return constant.packed if isinstance(constant, PackedConstant) else constant
 
 
 def _holds_constants(value: Any) -> bool:

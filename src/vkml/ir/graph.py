@@ -87,6 +87,47 @@ class PackedConstant(Constant):
         return self.packed.array
 
 
+class MadeConstant(Constant):
+    """A constant that is made of another one when its array is asked for, and kept by nobody else.
+
+    While anyone holds the array, everyone gets the same one. It decides no shapes.
+    """
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        source: Constant,
+        make: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]],
+    ) -> None:
+        """Args:
+        dtype: of the elements.
+        shape: of the tensor.
+        source: of what it is made.
+        make: the source's array → its own.
+        """
+        put = object.__setattr__  # the base class is frozen
+        put(self, "dtype", dtype)
+        put(self, "shape", shape)
+        put(self, "source", source)
+        put(self, "make", make)
+        put(self, "is_open", False)
+        put(self, "_last", None)
+
+    source: Constant
+    make: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+    _last: weakref.ref[np.ndarray[Any, Any]] | None
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        found = self._last() if self._last is not None else None
+        if found is None:
+            found = self.make(self.source.array)
+            found.flags.writeable = False
+            object.__setattr__(self, "_last", weakref.ref(found))
+        return found
+
+
 @described
 class Node:
     """One application of an operator.

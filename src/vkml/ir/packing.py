@@ -25,7 +25,7 @@ def to_bytes(array: Array, dtype: DType) -> Array:
         dtype: any but string.
     """
     if dtype.is_packed:
-        return _pack(array.reshape(-1).view(np.uint8), dtype.bits)
+        return packed(array.reshape(-1).view(np.uint8), dtype.bits)
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return np.asarray(little.reshape(-1).view(np.uint8))
 
@@ -45,22 +45,22 @@ def from_bytes(raw: Array, dtype: DType, shape: Sequence[int]) -> Array:
     return flat.view(dtype.storage).reshape(tuple(shape))
 
 
-def _pack(codes: Array, bits: int) -> Array:
+def packed(codes: Array, bits: int) -> Array:
+    """Numbers along the last axis in bytes: of each the lowest `bits` bits, the first in the lowest."""
     lanes = 8 // bits
-    padded = np.zeros((-(-codes.size // lanes), lanes), np.uint8)
-    padded.reshape(-1)[: codes.size] = codes
-    padded &= np.uint8((1 << bits) - 1)
-    padded <<= _places(bits)
-    return np.asarray(np.bitwise_or.reduce(padded, axis=1), np.uint8)
+    room = -codes.shape[-1] % lanes
+    if room:
+        codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], room), np.uint8)], -1)
+    made = np.zeros((*codes.shape[:-1], codes.shape[-1] // lanes), np.uint8)
+    for at in range(lanes):
+        made |= (codes[..., at::lanes] & np.uint8((1 << bits) - 1)) << np.uint8(at * bits)
+    return made
 
 
 def unpacked(packed: Array, bits: int, count: int) -> Array:
     """The first `count` numbers of `bits` bits along the last axis of bytes, lowest bits first, as bytes."""
-    lanes = packed[..., None] >> _places(bits)
-    lanes &= np.uint8((1 << bits) - 1)
-    return lanes.reshape(*packed.shape[:-1], -1)[..., :count]
-
-
-def _places(bits: int) -> Array:
-    """How far each element of a byte is shifted."""
-    return np.arange(0, 8, bits, dtype=np.uint8)
+    lanes = 8 // bits
+    made = np.empty((*packed.shape[:-1], lanes * packed.shape[-1]), np.uint8)
+    for at in range(lanes):  # neighbours in an axis of their own take six times as long
+        np.bitwise_and(packed >> np.uint8(at * bits), np.uint8((1 << bits) - 1), out=made[..., at::lanes])
+    return made[..., :count]

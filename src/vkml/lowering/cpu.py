@@ -89,10 +89,11 @@ class CpuProgram:
         self._slots = dict(slots)
         self._constants = constants
         self._template: Slots = [None] * len(slots)
-        for name, slot in slots.items():
-            if name in constants and not constants[name].is_open:
-                self._template[slot] = constants[name].array
         read = {slot for step in steps if not step.is_native for slot in step.reads}
+        for name, slot in slots.items():
+            # What machine code reads it has in a form of its own, or asks for.
+            if name in constants and not constants[name].is_open and (slot in read or name in outputs):
+                self._template[slot] = constants[name].array
         self._open = [(slots[n], c) for n, c in constants.items() if c.is_open and slots.get(n) in read]
         """Constants that hold open sizes and that NumPy reads."""
         self._shared = shared

@@ -11,6 +11,7 @@ import numpy as np
 
 from vkml.errors import InvalidGraph
 from vkml.ir import Constant, Graph, Known, Node, Operator, TensorType, Value, find
+from vkml.ir.graph import MadeConstant
 from vkml.ir.size import is_deciding
 from vkml.passes.explain import explained
 from vkml.passes.folding import Folding, is_foldable
@@ -136,7 +137,8 @@ def _known(name: str, types: Mapping[str, TensorType], constants: Mapping[str, C
     if not name:
         return None
     constant = constants.get(name)
-    return Known(types[name], constant.array if constant is not None else None)
+    is_known = constant is not None and not isinstance(constant, MadeConstant)
+    return Known(types[name], constant.array if constant is not None and is_known else None)
 
 
 def _check_sizes(node: Node, known: Sequence[Known | None]) -> None:
