@@ -38,6 +38,7 @@ from vkml.passes import (
     expand_steps,
     fuse,
     fuse_attention,
+    fuse_reductions,
     remove_dead,
     simplify,
     specialise,
@@ -543,7 +544,15 @@ def _make_plan(
     if optimise:
         if any(site.target.has_units for site in placement.sites):
             graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
-        graph = fuse(graph, _keeps_apart(graph, device_of, placement), _follows(graph, device_of))
+        kept_apart = _keeps_apart(graph, device_of, placement)
+        graph = fuse(graph, kept_apart, _follows(graph, device_of))
+        if placement.sites:
+            graph, copies = fuse_reductions(
+                graph,
+                lambda node: kept_apart(members(node)[0]),
+                lambda node: device_of[members(node)[0].key] != CPU,
+            )
+            device_of.update({copy: device_of[node] for copy, node in copies.items()})
         for node in graph.nodes:
             device_of[node.key] = device_of[members(node)[0].key]
     if placement.named:

@@ -94,6 +94,9 @@ class Operator:
     is_anchor: bool = False
     """Whether pointwise nodes may be fused behind it: its templates apply them as an epilogue to each element
     before they store it."""
+    reduction: str = ""
+    """What it does to the elements of its first input along `reduced_axes`, as `Lowering.reduce` calls it;
+    empty for other operators. Its kernels compute the elements themselves where pointwise nodes make them."""
     is_view: ClassVar[bool] = False
     """Whether its result is its first input's elements under another shape or order of axes, so that it may
     share their memory."""
@@ -175,6 +178,20 @@ class Operator:
         Args:
             node: normalised.
             rank: of the output.
+        """
+        return None
+
+    def reduced_axes(
+        self, node: Node, rank: int, constants: Mapping[str, Constant]
+    ) -> tuple[int, ...] | None:
+        """For operators that have a `reduction`: the axes of a node's first input, ascending.
+
+        None where there are none, or where they are not known.
+
+        Args:
+            node: normalised.
+            rank: of the first input.
+            constants: values that are known.
         """
         return None
 

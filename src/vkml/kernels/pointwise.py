@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vkml.ir import Graph
@@ -311,13 +311,38 @@ def emit_store(
         epilogue: what is applied first.
         accumulator: Slang type of the template's result.
     """
+    if epilogue is None:
+        emit_results(writer, sizes, outputs, {"x": accumulator}, None, {})
+    else:
+        emit_results(writer, sizes, outputs, {epilogue.result: accumulator}, epilogue.body, epilogue.leaves)
+
+
+def emit_results(
+    writer: KernelWriter,
+    sizes: tuple[int, ...],
+    outputs: Sequence[View],
+    results: Mapping[str, str],
+    body: Graph | None,
+    leaves: Mapping[str, View],
+) -> None:
+    """As `emit_store`, of a template with several results: ``void store(int c0, …, T0 x0, T1 x1, …)``.
+
+    Args:
+        writer: of the template's kernel.
+        sizes: the template's index space.
+        outputs: views of what the body makes, or of the results; each must be reshapable to `sizes`.
+        results: the template's, by their names in the body, and their Slang types.
+        body: what is applied first; None: nothing is.
+        leaves: what it reads besides, by names.
+    """
     coordinates = tuple(f"c{axis}" for axis in range(len(sizes)))
     lines: list[str] = []
-    if epilogue is None:
-        results = ["x"]
-    else:
-        bound = {epilogue.result: "x"}
-        for name, leaf in epilogue.leaves.items():
+    bound = {name: f"x{number}" for number, name in enumerate(results)}
+    values = list(bound.values())
+    arguments = [f"int {c}" for c in coordinates]
+    arguments += [f"{type_} {bound[name]}" for name, type_ in results.items()]
+    if body is not None:
+        for name, leaf in leaves.items():
             view = on_space(leaf, sizes)
             pointer = writer.read(view, in_place=True)
             offset = writer.offset(coordinates, view.strides)
@@ -326,17 +351,16 @@ def emit_store(
                 f"    {compute_type(view.dtype)} {variable} = {load_expression(pointer, offset, view.dtype)};"
             )
             bound[name] = variable
-        operands = [bound[value.name] for value in epilogue.body.inputs]
-        statements, results = write_statements(writer, scalar_results(epilogue.body), operands)
+        operands = [bound[value.name] for value in body.inputs]
+        statements, values = write_statements(writer, scalar_results(body), operands)
         lines += statements
         writer.math()
-    for result, output in zip(results, outputs, strict=True):
+    for value, output in zip(values, outputs, strict=True):
         view = on_space(output, sizes)
         pointer = writer.write(view)
         offset = writer.offset(coordinates, view.strides)
-        lines.append(f"    {pointer}[{offset}] = {store_expression(result, output.dtype)};")
-    arguments = ", ".join(f"int {c}" for c in coordinates)
-    writer.text("\n".join([f"void store({arguments}, {accumulator} x)", "{", *lines, "}"]))
+        lines.append(f"    {pointer}[{offset}] = {store_expression(value, output.dtype)};")
+    writer.text("\n".join([f"void store({', '.join(arguments)})", "{", *lines, "}"]))
 
 
 def emit_vector_store(

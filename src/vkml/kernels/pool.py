@@ -10,8 +10,8 @@ from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.windows import Windows
 from vkml.kernels.pointwise import emit_store, on_space
-from vkml.kernels.reduce import extreme
-from vkml.kernels.reduce import norm as reduce_norm
+from vkml.kernels.reduction import extreme
+from vkml.kernels.reduction import norm as reduce_norm
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, store_expression, template
 

@@ -1,212 +1,356 @@
-"""Reductions over any axes of any strided view, in one pass or two."""
+"""Reductions over any axes of what pointwise nodes make of strided views, in one pass or two."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vkml.ir import DType, TensorType, dtypes
-from vkml.ir.lowering import CannotLower
-from vkml.ir.scalar import arithmetic_type
-from vkml.ir.size import Size, typical
+from vkml.ir import DType, Graph, TensorType
+from vkml.ir.scalar import Scalar, argument
+from vkml.ir.scalar_body import scalar_results
+from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels.pointwise import emit_store
-from vkml.kernels.scalar_text import literal
+from vkml.kernels.reduction import Folding
+from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.views import View, collapse
-from vkml.kernels.writer import NEEDS, KernelWriter, compute_type, load_expression, template
+from vkml.kernels.writer import (
+    NEEDS,
+    KernelWriter,
+    compute_type,
+    load_expression,
+    loaded,
+    storage_type,
+    template,
+)
 
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
+UNROLLED = 4
+"""Accesses of a thread that are under way at a time: memory answers late."""
+LEAST_ELEMENTS = 16
+"""Of a thread, where a row is cut into ranges: a second launch takes a level."""
+COLUMNS = 32
+"""Threads beside each other along what is kept, where that is what lies together."""
+
 
 @dataclass(frozen=True)
-class Reduction:
-    """What is done to the elements, as Slang text over the accumulator's type."""
+class Elements:
+    """What is reduced: what forms make of the elements of views at each place of an index space."""
 
-    map: str
-    """Of one element x."""
-    combine: str
-    """Of two values a and b."""
-    initial: str
-    """The neutral value."""
-    finalize: str = "x"
-    """Of the combined value x; COUNT is the number of elements."""
-    accumulator: DType | None = None
-    """In which values are combined, where that is not the elements' own compute type."""
+    views: tuple[View, ...]
+    """Of one shape; strides may be 0."""
+    forms: tuple[Scalar, ...]
+    """One for each folding; argument n is an element of view n."""
+    dtypes: tuple[DType, ...]
+    """Of what the forms make."""
 
+    @classmethod
+    def of(cls, view: View) -> Elements:
+        """A view's own."""
+        return cls((view,), (argument(0, view.dtype),), (view.dtype,))
 
-def reduction(name: str, dtype: DType) -> Reduction:
-    """The reduction an ONNX operator ReduceNAME stands for on elements of `dtype`."""
-    zero, one = literal(0, dtype), literal(1, dtype)
-    accumulator = compute_type(dtype)
-    if name in ("Max", "Min"):
-        return Reduction("x", f"{name.lower()}imum(a, b)", extreme(dtype, lowest=name == "Max"))
-    if name == "Prod":
-        return Reduction("x", "a * b", one)
-    finalize = {
-        "Sum": "x",
-        "SumSquare": "x",
-        "L1": "x",
-        "Mean": f"x / {accumulator}(COUNT)",
-        "L2": "sqrt(x)",
-        "LogSum": "logarithm(x)",
-    }.get(name)
-    if finalize is None:
-        raise CannotLower(f"Reduce{name} has no reduction kernel")
-    if not dtype.is_float and name in ("L2", "LogSum"):
-        raise CannotLower(f"Reduce{name} of {dtype.name} has no kernel")
-    if dtype == dtypes.FLOAT64 and name == "LogSum":
-        raise CannotLower("Vulkan has no logarithm of float64")
-    if name == "L1":
-        mapped = "x" if dtype.kind == "u" else f"(x < {zero} ? -x : x)"
-    else:
-        mapped = "x * x" if name in ("SumSquare", "L2") else "x"
-    if name == "Mean" and not dtype.is_float and dtype.bits < 64:
-        # The sum may need more bits than the mean has.
-        wide = dtypes.UINT64 if dtype.kind == "u" else dtypes.INT64
-        return Reduction(mapped, "a + b", literal(0, wide), f"x / {compute_type(wide)}(COUNT)", wide)
-    return Reduction(mapped, "a + b", zero, finalize)
+    @classmethod
+    def made(cls, body: Graph, views: Sequence[View]) -> Elements:
+        """What a body makes of views, which correspond to its inputs."""
+        return cls(tuple(views), scalar_results(body), tuple(value.tensor.dtype for value in body.outputs))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.views[0].shape
 
 
-def norm(p: float, dtype: DType) -> Reduction:
-    """The p-norm of elements of `dtype`."""
-    if p == 1:
-        return Reduction("absolute(x)", "a + b", "0")
-    if p == 2:
-        return Reduction("x * x", "a + b", "0", "sqrt(x)")
-    if dtype == dtypes.FLOAT64:
-        raise CannotLower(f"Vulkan has no powers of float64, which the {p:g}-norm needs")
-    return Reduction(f"power(absolute(x), {float(p)!r})", "a + b", "0", f"power(x, {1 / p!r})")
-
-
-def extreme(dtype: DType, *, lowest: bool) -> str:
-    """Slang text of the least (or greatest) value of a dtype."""
-    if dtype == dtypes.BOOL:
-        return "false" if lowest else "true"
-    if dtype.is_float:
-        return literal(-math.inf if lowest else math.inf, dtype)
-    if dtype.kind == "u":
-        return literal(0 if lowest else (1 << dtype.bits) - 1, dtype)
-    return literal(-(1 << (dtype.bits - 1)) if lowest else (1 << (dtype.bits - 1)) - 1, dtype)
+Store = Callable[[KernelWriter, int, Sequence[str]], list[View]]
+"""Adds ``void store(int row, …)``, which takes a row's results, of these types; the views that it writes."""
 
 
 def reduce(
-    build: VulkanBuilder, x: View, axes: Sequence[int], how: Reduction, result: TensorType
+    build: VulkanBuilder, x: View, axes: Sequence[int], how: Folding, result: TensorType
 ) -> list[View]:
-    """Reduces `axes` of `x`; `result` has the remaining elements in order.
+    """Reduces `axes` of `x`; `result` has the remaining elements in order."""
 
-    A single pass where there are enough results to fill the device, otherwise the rows are cut into ranges
-    and a second launch combines their partial results.
-    """
-    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-    outputs = math.prod(x.shape[axis] for axis in kept)
-    length = math.prod(x.shape[axis] for axis in axes)
-    accumulator = how.accumulator or _accumulator(x.dtype)
-    splits = _splits(build, outputs, length)
-    if splits == 1:
-        return _pass(build, x, kept, list(axes), how, result, accumulator, outputs, length, 1, length)
-    range_ = -(-length // splits)
-    splits = -(-length // range_)
-    partial = TensorType(accumulator, (outputs, splits))
-    first = replace(how, finalize="x")
-    parts = build.scratch(partial)
-    _pass(build, x, kept, list(axes), first, partial, accumulator, outputs, length, splits, range_, parts)
-    second = Reduction("x", how.combine, how.initial, how.finalize.replace("COUNT", str(length)))
-    return _pass(build, parts, [0], [1], second, result, accumulator, outputs, splits, 1, splits)
-
-
-def _accumulator(dtype: DType) -> DType:
-    return arithmetic_type(dtype)
-
-
-def _splits(build: VulkanBuilder, outputs: int, length: int) -> int:
-    if isinstance(outputs, Size) or isinstance(length, Size):
-        return 1
-    wanted = build.target.processors * 4
-    if build.target.processors == 1 or outputs >= wanted or length < 16384:
-        return 1
-    return max(1, min(wanted // max(1, outputs), length // 4096, 65535))
-
-
-def _pass(
-    build: VulkanBuilder,
-    x: View,
-    kept: list[int],
-    axes: list[int],
-    how: Reduction,
-    result: TensorType,
-    accumulator: DType,
-    outputs: int,
-    length: int,
-    splits: int,
-    range_: int,
-    parts: View | None = None,
-) -> list[View]:
-    writer = build.writer()
-    type_ = compute_type(accumulator)
-    writer.text(f"typealias Accumulator = {type_};")
-    writer.need(*NEEDS.get(accumulator, ()))
-    rows, row_threads, element = _rows(build, writer, x, kept, axes, outputs, length, range_)
-    if accumulator != x.dtype and not x.dtype.is_float:
-        element = f"{type_}({element})"
-    writer.text(
-        f"Accumulator load(int row, int column) {{ Accumulator x = {element}; return {how.map}; }}\n"
-        f"Accumulator combine(Accumulator a, Accumulator b) {{ return {how.combine}; }}\n"
-        f"Accumulator initial() {{ return {how.initial}; }}"
-    )
-    if parts is not None:
-        target = writer.write(parts)
-        count = writer.constant(splits, "SPLITS")
-        writer.text(
-            f"void finish(int row, int split, Accumulator x) {{ {target}[row * {count} + split] = x; }}"
-        )
-        views = [parts]
-    else:
+    def store(writer: KernelWriter, rows: int, types: Sequence[str]) -> list[View]:
         epilogue, views = build.take_epilogue(result)
-        stored = compute_type(result.dtype)
-        emit_store(writer, (outputs,), views, epilogue, stored)
-        writer.text(
-            f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}({how.finalize})); }}"
-        )
-    across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
-    writer.text(template("reduce"))
-    variant = f"{counted(row_threads, 'thread')} a row, {counted(rows, 'row')}, {counted(splits, 'range')}"
-    build.emit(
-        writer.finish(
-            "reduce", (across, splits, high), variant=variant, reason=f"{counted(outputs, 'row')} of {length}"
-        )
-    )
+        [type_] = types
+        emit_store(writer, (rows,), views, epilogue, type_)
+        return views
+
+    return reduce_together(build, Elements.of(x), axes, [how], store)
+
+
+def reduce_together(
+    build: VulkanBuilder, elements: Elements, axes: Sequence[int], hows: Sequence[Folding], store: Store
+) -> list[View]:
+    """Reduces the same axes of several values that are made of the same views.
+
+    A single pass where there are enough rows to fill the device, otherwise rows are cut into ranges and a
+    second launch joins what comes of these.
+
+    Args:
+        build: where the launches go.
+        elements: what is reduced; none of the sizes is 0.
+        axes: of the index space.
+        hows: what is done to each of the values.
+        store: what is done with the results.
+    """
+    kept = [axis for axis in range(len(elements.shape)) if axis not in axes]
+    walk = _Walk(build, elements.views, kept, list(axes))
+    splits = _splits(build, walk)
+    range_ = -(-walk.length // splits)
+    if splits > 1:
+        range_ = -(-range_ // walk.width) * walk.width
+        splits = -(-walk.length // range_)
+    folded = _Folded(hows, elements.dtypes, walk.length)
+    writer = build.writer()
+    folded.declare(writer)
+    _emit_loads(writer, walk, elements, folded, range_)
+    if splits > 1:
+        parts = [build.scratch(TensorType(type_, (walk.outputs, splits))) for type_ in folded.flat]
+        number = writer.constant(splits, "SPLITS")
+        lines = [f"{writer.write(part)}[row * {number} + split] = x.f{at};" for at, part in enumerate(parts)]
+        writer.text(f"void finish(int row, int split, Accumulator x) {{ {' '.join(lines)} }}")
+        _launch(build, writer, walk, splits)
+        walk = _Walk(build, parts, [0], [1], widest=1)
+        writer = build.writer()
+        folded.declare(writer)
+        _emit_loads_of_parts(writer, walk)
+    views = store(writer, walk.outputs, folded.result_types)
+    results = ", ".join(folded.results)
+    writer.text(f"void finish(int row, int split, Accumulator x) {{ store(row, {results}); }}")
+    _launch(build, writer, walk, 1)
     return views
 
 
-def _rows(
-    build: VulkanBuilder,
-    writer: KernelWriter,
-    x: View,
-    kept: list[int],
-    axes: list[int],
-    outputs: int,
-    length: int,
-    range_: int,
-) -> tuple[int, int, str]:
-    """How rows are spread over threads: rows a workgroup, threads a row, and the element of (row, column)."""
-    kept_walk = collapse([x.shape[a] for a in kept], [[x.strides[a] for a in kept]])
-    reduced_walk = collapse([x.shape[a] for a in axes], [[x.strides[a] for a in axes]])
-    is_column = reduced_walk[1][0][-1] != 1 and kept_walk[1][0][-1] == 1 and typical(outputs) >= 1024
-    row_threads = 1 if is_column else _threads_a_row(typical(range_), build.target.max_invocations)
-    rows = max(1, min(build.target.max_invocations, 256) // row_threads)
-    if typical(outputs) < build.target.processors * rows and not is_column:
-        rows = max(1, 64 // row_threads)
-    writer.text(f"static const int ROW_THREADS = {row_threads};\nstatic const int ROWS = {rows};")
-    for name, value in (("OUTPUTS", outputs), ("LENGTH", length), ("RANGE", range_), ("COUNT", length)):
-        writer.constant(value, name)
-    pointer = writer.read(x)
-    index_function(writer, "row_offset", *kept_walk)
-    index_function(writer, "column_offset", *reduced_walk)
+class _Folded:
+    """The accumulator of several foldings: a struct of all their numbers, f0, f1, ….
+
+    Args:
+        hows: the foldings.
+        dtypes: of the elements of each.
+        length: how many elements meet in each result.
+    """
+
+    def __init__(self, hows: Sequence[Folding], dtypes: Sequence[DType], length: int) -> None:
+        self.hows, self.dtypes, self.length = hows, dtypes, length
+        self.fields = [how.fields(dtype) for how, dtype in zip(hows, dtypes, strict=True)]
+        self.flat = [type_ for types in self.fields for type_ in types]
+        self.result_types: list[str] = []
+        self.results: list[str] = []
+        for at, (how, dtype) in enumerate(zip(hows, dtypes, strict=True)):
+            types = [compute_type(type_) for type_ in how.result_types(dtype)]
+            self.result_types += types
+            made = how.results(at, self.names(at, "x"))
+            self.results += [f"{type_}({result})" for type_, result in zip(types, made, strict=True)]
+
+    def names(self, at: int, of: str) -> list[str]:
+        """The numbers of one of the foldings in an accumulator."""
+        first = sum(len(types) for types in self.fields[:at])
+        return [f"{of}.f{first + number}" for number in range(len(self.fields[at]))]
+
+    def declare(self, writer: KernelWriter) -> None:
+        """Adds ``Accumulator``, ``initial`` and ``combine``."""
+        writer.constant(self.length, "COUNT")
+        members = [f"{compute_type(type_)} f{at};" for at, type_ in enumerate(self.flat)]
+        lines = [f"struct Accumulator {{ {' '.join(members)} }};"]
+        initial, join = [], []
+        for at, (how, dtype) in enumerate(zip(self.hows, self.dtypes, strict=True)):
+            lines.append(how.functions(at, dtype))
+            numbers = self.names(at, "c")
+            initial += [f"{to} = {n};" for to, n in zip(numbers, how.initial(dtype), strict=True)]
+            join += how.joined(at, numbers, self.names(at, "a"), self.names(at, "b"))
+        lines.append(f"Accumulator initial() {{ Accumulator c; {' '.join(initial)} return c; }}")
+        lines += ["Accumulator combine(Accumulator a, Accumulator b)", "{", "    Accumulator c;"]
+        lines += [*[f"    {line}" for line in join], "    return c;", "}"]
+        writer.text("\n".join(lines))
+        for type_ in self.flat:
+            writer.need(*NEEDS.get(type_, ()))
+
+
+def _splits(build: VulkanBuilder, walk: _Walk) -> int:
+    if isinstance(walk.outputs, Size) or isinstance(walk.length, Size):
+        return 1
+    wanted = build.target.processors * 4
+    groups = -(-walk.outputs // walk.rows)
+    least = LEAST_ELEMENTS * walk.row_threads
+    if build.target.processors == 1 or groups >= wanted or walk.length < 4 * least:
+        return 1
+    return max(1, min(wanted // groups, walk.length // least, 65535))
+
+
+class _Walk:
+    """How rows are spread over threads.
+
+    Args:
+        build: where the launch goes.
+        views: what is read, of one shape.
+        kept: the axes along which rows are numbered, ...
+        axes: ... and those along which the elements of a row are.
+        widest: neighbours that may be read at once.
+    """
+
+    def __init__(
+        self, build: VulkanBuilder, views: Sequence[View], kept: Sequence[int], axes: Sequence[int],
+        widest: int = 4,
+    ) -> None:  # fmt: skip
+        shape = views[0].shape
+        self.views = views
+        self.outputs = math.prod(shape[axis] for axis in kept)
+        self.length = math.prod(shape[axis] for axis in axes)
+        self.kept = collapse([shape[a] for a in kept], [[v.strides[a] for a in kept] for v in views])
+        self.reduced = collapse([shape[a] for a in axes], [[v.strides[a] for a in axes] for v in views])
+        most = min(build.target.max_invocations, 256)
+        outputs, length = typical(self.outputs), typical(self.length)
+        self.is_column = (
+            outputs >= COLUMNS
+            and any(strides[-1] == 1 for strides in self.kept[1])
+            and not any(strides[-1] == 1 for strides in self.reduced[1])
+        )
+        """Whether threads beside each other are so along what is kept."""
+        self.width = 1 if self.is_column else self._width(widest)
+        if self.is_column:
+            self.rows = min(COLUMNS, most)
+            self.row_threads = min(_threads_a_row(length, most), most // self.rows)
+        else:
+            self.row_threads = _threads_a_row(-(-length // self.width), most)
+            self.rows = max(1, most // self.row_threads)
+            if outputs < build.target.processors * self.rows:
+                self.rows = max(1, 64 // self.row_threads)
+
+    def _width(self, widest: int) -> int:
+        """Neighbours in a row that a thread reads at once: as many as 16-byte accesses allow."""
+        width = min(widest, 16 // max(view.itemsize for view in self.views))
+        if not any(strides[-1] == 1 for strides in self.reduced[1]):
+            return 1
+        while width > 1 and not all(
+            is_multiple(self.reduced[0][-1], width)
+            and (
+                strides[-1] == 0
+                or (
+                    strides[-1] == 1
+                    and all(is_multiple(step, width) for step in (*strides[:-1], *kept, view.offset))
+                )
+            )
+            for view, strides, kept in zip(self.views, self.reduced[1], self.kept[1], strict=True)
+        ):
+            width //= 2
+        return width
+
+    def declare(self, writer: KernelWriter, range_: int, unrolled: int) -> None:
+        """Adds the constants that the template goes by."""
+        threads = (self.rows, self.row_threads) if self.is_column else (self.row_threads, self.rows)
+        numbers = {
+            "ROW_THREADS": self.row_threads, "ROWS": self.rows, "THREADS_X": threads[0],
+            "THREADS_Y": threads[1], "WIDTH": self.width, "UNROLLED": unrolled,
+            "STEP": self.row_threads * self.width,
+        }  # fmt: skip
+        lines = [f"static const int {name} = {number};" for name, number in numbers.items()]
+        writer.text("\n".join([*lines, f"static const bool IS_COLUMN = {str(self.is_column).lower()};"]))
+        for value, name in ((self.outputs, "OUTPUTS"), (self.length, "LENGTH"), (range_, "RANGE")):
+            writer.constant(value, name)
+
+
+class _Loads:
+    """Statements that read the elements of a walk's views at ``row`` and ``at``, the column.
+
+    Args:
+        writer: of the kernel.
+        walk: over the views.
+    """
+
+    def __init__(self, writer: KernelWriter, walk: _Walk) -> None:
+        self._width = walk.width
+        self.of_row = _coordinates(writer, walk.kept[0], "row", "k", 1)
+        """Of the row: coordinates."""
+        self.of_column = _coordinates(writer, walk.reduced[0], "at", "c", walk.width)
+        """Of the column: coordinates, and the vectors there."""
+        self.of_lane: list[str] = []
+        """Of a lane: each view's element, x0, x1, …."""
+        kept = tuple(f"k{axis}" for axis in range(len(walk.kept[0])))
+        reduced = tuple(f"c{axis}" for axis in range(len(walk.reduced[0])))
+        for number, view in enumerate(walk.views):
+            steps = (*walk.kept[1][number], *walk.reduced[1][number])
+            type_, name = compute_type(view.dtype), f"x{number}"
+            if walk.width > 1 and steps[-1] == 1:
+                pointer, storage = writer.read(view, width=walk.width), storage_type(view.dtype)
+                in_vectors = (*kept, *reduced[:-1], f"uint({reduced[-1]}) / {walk.width}")
+                offset = writer.offset(in_vectors, (*(step // walk.width for step in steps[:-1]), 1))
+                load = f"loadAligned<{walk.width * view.itemsize}>({pointer} + ({offset}))"
+                self.of_column.append(f"vector<{storage}, {walk.width}> v{number} = {load};")
+                self.of_lane.append(f"{type_} {name} = {loaded(f'v{number}[lane]', view.dtype)};")
+            else:
+                offset = writer.offset((*kept, *reduced), steps)
+                value = load_expression(writer.read(view), offset, view.dtype)
+                self.of_column.append(f"{type_} {name} = {value};")
+
+
+def _coordinates(writer: KernelWriter, sizes: Sequence[int], index: str, stem: str, width: int) -> list[str]:
+    """Coordinates of a flat index, of the first of so many neighbours."""
+    lines = [f"int {stem}rest = {index};"]
+    for axis in range(len(sizes) - 1, 0, -1):
+        size = writer.constant(sizes[axis])
+        lines.append(f"int {stem}{axis} = {stem}rest % {size}; {stem}rest /= {size};")
+    return [*lines, f"int {stem}0 = {stem}rest;"]
+
+
+def _emit_loads(writer: KernelWriter, walk: _Walk, elements: Elements, folded: _Folded, range_: int) -> None:
+    """Adds ``load``, which brings `WIDTH` elements into an accumulator, and ``load_many``, of more."""
+    unrolled = UNROLLED if typical(range_) >= UNROLLED * walk.row_threads * walk.width else 1
+    walk.declare(writer, range_, unrolled)
+    loads = _Loads(writer, walk)
+    names = [f"x{number}" for number in range(len(walk.views))]
+    statements, results = write_statements(writer, elements.forms, names, "")
+    types = [compute_type(types[0]) for types in folded.fields]
+    for name, turns in (("load", 1), ("load_many", unrolled))[: 1 if unrolled == 1 else 2]:
+        count = turns * walk.width
+        lines = ["Accumulator c;", *loads.of_row]
+        lines += [f"{type_} e{at}[{count}];" for at, type_ in enumerate(types)]
+        lines += [
+            f"[ForceUnroll] for (int turn = 0; turn < {turns}; ++turn)",
+            "{",
+            "int at = column + turn * STEP;",
+        ]
+        lines += [*loads.of_column, f"[ForceUnroll] for (int lane = 0; lane < {walk.width}; ++lane)", "{"]
+        lines += [*loads.of_lane, *statements]
+        lines += [
+            f"e{at}[turn * {walk.width} + lane] = {type_}({result});"
+            for at, (type_, result) in enumerate(zip(types, results, strict=True))
+        ]
+        lines += ["}", "}"]
+        for at, how in enumerate(folded.hows):
+            lines += how.gathered(at, folded.names(at, "c"), [f"e{at}[{number}]" for number in range(count)])
+        writer.text("\n".join([f"Accumulator {name}(int row, int column)", "{", *lines, "return c;", "}"]))
+    if unrolled == 1:
+        writer.text(_LOAD_MANY)
     writer.math()
-    return rows, row_threads, load_expression(pointer, "row_offset(row) + column_offset(column)", x.dtype)
+
+
+_LOAD_MANY = "Accumulator load_many(int row, int column) { return load(row, column); }"
+
+
+def _emit_loads_of_parts(writer: KernelWriter, walk: _Walk) -> None:
+    """Adds ``load``, which reads an accumulator, each of whose numbers is one of the views'."""
+    walk.declare(writer, walk.length, 1)
+    loads = _Loads(writer, walk)
+    lines = ["Accumulator c;", "int at = column;", *loads.of_row, *loads.of_column]
+    lines += [f"c.f{number} = x{number};" for number in range(len(walk.views))]
+    writer.text(
+        "\n".join(["Accumulator load(int row, int column)", "{", *lines, "return c;", "}", _LOAD_MANY])
+    )
+    writer.math()
+
+
+def _launch(
+    build: VulkanBuilder, writer: KernelWriter, walk: _Walk, splits: int, label: str = "reduce"
+) -> None:
+    across, high = writer.grid(-(-walk.outputs // walk.rows), build.target.max_groups)
+    writer.text(template("reduce"))
+    threads, rows = counted(walk.row_threads, "thread"), counted(walk.rows, "row")
+    variant = f"{threads} a row, {rows}, {counted(splits, 'range')}"
+    reason = f"{counted(walk.outputs, 'row')} of {walk.length}"
+    build.emit(writer.finish(label, (across, splits, high), variant=variant, reason=reason))
 
 
 def arg_reduce(
@@ -222,11 +366,12 @@ def arg_reduce(
         is_max: whether the greatest is looked for.
         takes_last: which of equal elements counts.
     """
-    kept = [a for a in range(len(x.shape)) if a != axis]
-    outputs, length = math.prod(x.shape[a] for a in kept), x.shape[axis]
+    walk = _Walk(build, [x], [a for a in range(len(x.shape)) if a != axis], [axis], widest=1)
     writer = build.writer()
+    walk.declare(writer, walk.length, 1)
+    loads = _Loads(writer, walk)
+    writer.math()
     type_ = compute_type(x.dtype)
-    rows, row_threads, element = _rows(build, writer, x, kept, [axis], outputs, length, length)
     beats = f"a {'>' if is_max else '<'} b"
     if x.dtype.is_float:
         beats = f"{beats} || (is_nan(a) && !is_nan(b))"
@@ -234,7 +379,16 @@ def arg_reduce(
         f"""
 struct Accumulator {{ {type_} value; int index; }};
 
-Accumulator load(int row, int column) {{ Accumulator x; x.value = {element}; x.index = column; return x; }}
+Accumulator load(int row, int column)
+{{
+    Accumulator c;
+    int at = column;
+    {" ".join([*loads.of_row, *loads.of_column])}
+    c.value = x0;
+    c.index = column;
+    return c;
+}}
+{_LOAD_MANY}
 Accumulator initial() {{ Accumulator x; x.value = {type_}(0); x.index = -1; return x; }}
 bool beats({type_} a, {type_} b) {{ return {beats}; }}
 
@@ -249,17 +403,9 @@ Accumulator combine(Accumulator a, Accumulator b)
     )
     epilogue, views = build.take_epilogue(result)
     stored = compute_type(result.dtype)
-    emit_store(writer, (outputs,), views, epilogue, stored)
+    emit_store(writer, (walk.outputs,), views, epilogue, stored)
     writer.text(f"void finish(int row, int split, Accumulator x) {{ store(row, {stored}(x.index)); }}")
-    across, high = writer.grid(-(-outputs // rows), build.target.max_groups)
-    writer.text(template("reduce"))
-    label = "arg_max" if is_max else "arg_min"
-    variant = f"{counted(row_threads, 'thread')} a row, {counted(rows, 'row')}"
-    build.emit(
-        writer.finish(
-            label, (across, 1, high), variant=variant, reason=f"{counted(outputs, 'row')} of {length}"
-        )
-    )
+    _launch(build, writer, walk, 1, "arg_max" if is_max else "arg_min")
     return views
 
 

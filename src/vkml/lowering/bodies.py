@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from vkml.ir import Graph, Node, TensorType, Value
+from vkml.ir import Graph, Node, TensorType, Value, find
 from vkml.ir.graph import attribute_key
 
 
@@ -21,6 +21,40 @@ def tail_of(body: Graph) -> Graph:
     used = {name for node in body.nodes[1:] for name in node.reads}
     leaves = tuple(value for value in body.inputs if value.name in used)
     return replace(body, inputs=(result, *leaves), nodes=body.nodes[1:])
+
+
+def anchors_of(body: Graph) -> list[Node]:
+    """The nodes of a fused body that are not pointwise."""
+    return [node for node in body.nodes if not find(node).is_pointwise]
+
+
+def parts_of_reduction(body: Graph) -> tuple[Graph, list[Node], Graph]:
+    """A body of reductions and pointwise nodes before and behind them.
+
+    Returns:
+        What makes the elements that are reduced, an output for each reduction; the reductions; and what is
+        made of their results, which are its inputs besides those that it reads of the body's.
+    """
+    reductions = anchors_of(body)
+    data = [node.inputs[0] for node in reductions]
+    needed, before = set(data), []
+    for node in reversed(body.nodes):
+        if not needed.isdisjoint(node.outputs):
+            before.append(node)
+            needed.update(node.reads)
+    types = {**body.types, **{value.name: value.tensor for value in body.inputs}}
+    made = [name for node in reductions for name in node.outputs if name]
+    behind = [node for node in body.nodes if node not in before and node not in reductions]
+    read = {name for node in behind for name in node.reads} | {value.name for value in body.outputs}
+    first = replace(
+        body,
+        inputs=tuple([value for value in body.inputs if value.name in needed]),
+        outputs=tuple([Value(name, types[name]) for name in data]),
+        nodes=tuple(before[::-1]),
+    )
+    leaves = [value for value in body.inputs if value.name in read]
+    results = [Value(name, types[name]) for name in made if name in read]
+    return first, reductions, replace(body, inputs=(*results, *leaves), nodes=tuple(behind))
 
 
 _BODIES_KEPT = 1024

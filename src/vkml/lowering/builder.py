@@ -16,7 +16,7 @@ from vkml.ir.lowering import CannotLower, all_given
 from vkml.ir.size import is_deciding
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.views import Buffer, BufferKind, View, contiguous
-from vkml.lowering.bodies import body_graph, identity, tail_of
+from vkml.lowering.bodies import anchors_of, body_graph, identity, tail_of
 from vkml.lowering.body import Body
 from vkml.lowering.epilogues import begun_with
 from vkml.lowering.kept import Trace, keep, kept_for
@@ -397,17 +397,29 @@ class Builder(Templates, Generic[D]):
         """Lowers a fused group: a pointwise body as one kernel, an anchor with the rest as its epilogue."""
         operands = all_given(inputs)
         views = {value.name: view for value, view in zip(body.inputs, operands, strict=True)}
-        anchor = body.nodes[0]
-        if find(anchor).is_pointwise:
+        anchors = anchors_of(body)
+        if not anchors:
             outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
             self.pointwise(body, operands, outputs, label=body.name)
             return outputs
+        anchor = anchors[0]
+        if anchor is not body.nodes[0] or len(anchors) > 1:
+            return self.reductions(body, views)
         mark = self.mark()
         try:
             return self._with_epilogue(body, anchor, views)
         except CannotLower:
             self.rewind(mark)
             return self._without_epilogue(body, anchor, views)
+
+    def reductions(self, body: Graph, views: Mapping[str, View]) -> list[View]:
+        """A body of reductions of what pointwise nodes make, and what is made of their results.
+
+        Args:
+            body: as `parts_of_reduction` takes it.
+            views: of its inputs.
+        """
+        raise self._lacks("a reduction that computes what it reads")
 
     def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
         result = anchor.outputs[0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from vkml.ir import Constant, DType, Graph, TensorType, dtypes
+from vkml.ir import Constant, DType, Graph, Node, TensorType, dtypes, find
 from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
@@ -24,6 +24,7 @@ from vkml.kernels import (
     pool,
     recurrent,
     reduce,
+    reduction,
     resize,
     roi_align,
     rows,
@@ -37,6 +38,7 @@ from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
+from vkml.lowering.bodies import parts_of_reduction
 from vkml.lowering.builder import Builder, Mark, prepared_forms
 from vkml.lowering.kept import Placed, Step
 from vkml.lowering.recurrence import RecurrentLayer
@@ -157,6 +159,94 @@ class VulkanBuilder(Builder[Dispatch]):
             )
         )
 
+    def reductions(self, body: Graph, views: Mapping[str, View]) -> list[View]:
+        parts = parts_of_reduction(body)
+        mark = self.mark()
+        try:
+            return self._reduced(body, parts, views)
+        except CannotLower:
+            self.rewind(mark)
+            return self._reduced_apart(body, parts, views)
+
+    def _reduced(
+        self, body: Graph, parts: tuple[Graph, list[Node], Graph], views: Mapping[str, View]
+    ) -> list[View]:
+        """In one kernel, or two where rows are cut."""
+        first, nodes, behind = parts
+        shape = first.outputs[0].tensor.dims
+        elements = reduce.Elements.made(first, [views[value.name].expand(shape) for value in first.inputs])
+        hows = [
+            reduction.folding(find(node).reduction, dtype)
+            for node, dtype in zip(nodes, elements.dtypes, strict=True)
+        ]
+        names: list[str] = []
+        """Of the results; those that nobody wants have names that nobody else has."""
+        for node, how, dtype in zip(nodes, hows, elements.dtypes, strict=True):
+            count = len(how.result_types(dtype))
+            wanted = (*node.outputs, *[""] * count)[:count]
+            names += [name or f"~{len(names) + at}" for at, name in enumerate(wanted)]
+        axes = [self._axes(node, len(shape), views) for node in nodes]
+        assert all(other == axes[0] for other in axes)
+        results = set(names)
+        shapes = {name: body.types[node.outputs[0]].dims for node in behind.nodes for name in node.reads}
+        leaves = {
+            value.name: views[value.name].expand(shapes[value.name])
+            for value in behind.inputs
+            if value.name not in results
+        }
+        outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
+
+        def store(writer: KernelWriter, rows: int, types: Sequence[str]) -> list[View]:
+            given = dict(zip(names, types, strict=True))
+            pointwise_kernels.emit_results(writer, (rows,), outputs, given, behind, leaves)
+            return outputs
+
+        return reduce.reduce_together(self, elements, axes[0], hows, store)
+
+    def _axes(self, node: Node, rank: int, views: Mapping[str, View]) -> tuple[int, ...]:
+        """The axes along which a node reduces."""
+        constants = {}
+        for name in filter(None, node.inputs[1:]):
+            constant = views[name].buffer.constant
+            assert constant is not None and self.contents(views[name]) is not None
+            constants[name] = constant
+        axes = find(node).reduced_axes(node, rank, constants)
+        assert axes is not None
+        return axes
+
+    def _reduced_apart(
+        self, body: Graph, parts: tuple[Graph, list[Node], Graph], views: Mapping[str, View]
+    ) -> list[View]:
+        """In a launch for what is reduced, one for each reduction and one for what follows."""
+        first, nodes, behind = parts
+        known = dict(views)
+        data = [value for value in dict.fromkeys(first.outputs) if value.name not in known]
+        if data:
+            made = [self.scratch(value.tensor) for value in data]
+            self.pointwise(
+                replace(first, outputs=tuple(data)),
+                [views[value.name] for value in first.inputs],
+                made,
+                label=first.name,
+            )
+            known.update(zip([value.name for value in data], made, strict=True))
+        names, self._result_names = self._result_names, ()
+        for node in nodes:
+            self._types = tuple(body.types[name] for name in node.outputs if name)
+            lowered = self._by_operator(node, [known[name] if name else None for name in node.inputs])
+            known.update((n, view) for n, view in zip(node.outputs, lowered, strict=False) if n and view)
+        self._result_names = names
+        outputs = [self.output(value.tensor, index) for index, value in enumerate(body.outputs)]
+        rows = (outputs[0].elements,)
+        shapes = {name: body.types[node.outputs[0]].dims for node in behind.nodes for name in node.reads}
+        leaves = [
+            self.reshape(known[value.name].expand(shapes.get(value.name, value.tensor.dims)), rows)
+            for value in behind.inputs
+        ]
+        targets = [pointwise_kernels.on_space(view, rows) for view in outputs]
+        self.pointwise(behind, leaves, targets, label=behind.name)
+        return outputs
+
     def positions(self, count: int) -> View:
         one = self.constant(Constant(dtypes.INT32, (), np.ones((), np.int32)), "one")
         with self.step(TensorType(dtypes.INT32, (count,))):
@@ -253,10 +343,10 @@ class VulkanBuilder(Builder[Dispatch]):
         pool.max_pool_places(self, x, windows, values, places, is_column_major=is_column_major)
 
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
-        return reduce.reduce(self, x, axes, reduce.reduction(name, x.dtype), self.result())
+        return reduce.reduce(self, x, axes, reduction.reduction(name, x.dtype), self.result())
 
     def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
-        return reduce.reduce(self, x, axes, reduce.norm(p, x.dtype), self.result())
+        return reduce.reduce(self, x, axes, reduction.norm(p, x.dtype), self.result())
 
     def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
         return reduce.arg_reduce(self, x, axis, self.result(), is_max=is_max, takes_last=takes_last)

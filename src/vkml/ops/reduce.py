@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from vkml.ir.dtypes import (
     DType,
 )
 from vkml.ir.gradients import Emitter, T, reshaped
-from vkml.ir.graph import Node
+from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, given, known
 from vkml.ir.operator import INTS, Array, Operator, register
 from vkml.ir.scalar import arithmetic_type
@@ -85,6 +85,7 @@ class Reduction(Operator):
         """States the reduction; before `axes_opset` its axes were an attribute."""
         super().__init__(name)
         self.is_anchor = is_anchor
+        self.reduction = name.removeprefix("Reduce") if is_anchor else ""
         self.is_shape_arithmetic = is_shape_arithmetic
         self.compute = compute
         self.allowed = tuple(allowed)
@@ -113,6 +114,15 @@ class Reduction(Operator):
         with np.errstate(all="ignore"):
             value = np.asarray(self.compute(widened(data), axes))
             return [value.astype(data.dtype, copy=False).reshape(shape)]
+
+    def reduced_axes(self, node: Node, rank: int, constants: Mapping[str, Constant]) -> Axes | None:
+        stated = None
+        if len(node.inputs) > 1 and node.inputs[1]:
+            constant = constants.get(node.inputs[1])
+            if constant is None or constant.is_open:
+                return None
+            stated = integers(constant.array)
+        return reduction_axes(node, rank, stated) or None
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         data = given(inputs, 0)

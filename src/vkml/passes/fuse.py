@@ -54,15 +54,15 @@ def fuse(
         follows: whether an anchor's group may take a pointwise node; None: always.
     """
     index = GraphIndex.of(graph)
-    numbers = _numbers(graph)
+    numbers = numbers_of(graph)
     merged: list[Node] = []
     for group in _grow(graph, numbers, place, follows):
-        if len(group) == 1 and not _hangs_on_numbers(group[0], graph.types, numbers):
-            merged += group
-            continue
-        read, outputs = index.boundary(group)
-        if len(outputs) <= MAX_OUTPUTS and len(read) - len(numbers.intersection(read)) <= MAX_LEAVES:
-            merged.append(_fused(group, graph, read, outputs))
+        if len(group) > 1:
+            read, outputs = index.boundary(group)
+        if len(group) == 1 or (
+            len(outputs) <= MAX_OUTPUTS and len(read) - len(numbers.intersection(read)) <= MAX_LEAVES
+        ):
+            merged.append(group_node(group, graph, numbers, index))
             continue
         for part in _split(group, graph, numbers, index):
             merged.append(part[0] if len(part) == 1 else fused_node(part, graph, index))
@@ -83,7 +83,7 @@ def _grow(
     """Value → number of the group that makes it."""
     for i, node in enumerate(nodes):
         operator, operations = find(node), max(1, len(node.inputs) - 1)
-        is_pointwise = operator.is_pointwise and _is_pointwise(node, types)
+        is_pointwise = operator.is_pointwise and fits_body(node, types)
         leaves = set(node.reads).difference(numbers)
         sources: dict[int, int] = {}
         """Group → how many of the values read it makes."""
@@ -170,7 +170,8 @@ def _merge(groups: list[_Group], nodes: Sequence[Node]) -> None:
             became[at] = into
 
 
-def _is_pointwise(node: Node, types: Mapping[str, TensorType]) -> bool:
+def fits_body(node: Node, types: Mapping[str, TensorType]) -> bool:
+    """Whether a node can be part of a group of pointwise ones."""
     if not find(node).is_pointwise or len(node.outputs) != 1:
         return False
     for name in (*node.inputs, *node.outputs):
@@ -184,13 +185,13 @@ def _hangs_on_numbers(node: Node, types: Mapping[str, TensorType], numbers: Set[
     """Whether a node is worth a body of its own, in which numbers are known."""
     return (
         find(node).form_hangs_on_numbers
-        and _is_pointwise(node, types)
+        and fits_body(node, types)
         and bool(numbers & set(node.inputs))
         and not numbers >= set(node.inputs)
     )
 
 
-def _numbers(graph: Graph) -> frozenset[str]:
+def numbers_of(graph: Graph) -> frozenset[str]:
     """The constants that become part of a body."""
     return frozenset([name for name, constant in graph.constants.items() if _is_number(constant)])
 
@@ -214,7 +215,7 @@ def _split(
         waiting: dict[str, int] = {}
         """Values made so far that are read outside → how many readers there are."""
         for at, node in enumerate(group, 1):
-            if at > 1 or _is_pointwise(node, graph.types):
+            if at > 1 or fits_body(node, graph.types):
                 leaves |= set(node.reads) - numbers - made
             for name in waiting.keys() & {*node.reads}:
                 waiting[name] -= 1
@@ -230,6 +231,13 @@ def _split(
         group = group[length:]
 
 
+def group_node(group: Sequence[Node], graph: Graph, numbers: Set[str], index: GraphIndex) -> Node:
+    """Nodes as one: as they are where it is a single one that is worth no body of its own."""
+    if len(group) == 1 and not _hangs_on_numbers(group[0], graph.types, numbers):
+        return group[0]
+    return fused_node(group, graph, index)
+
+
 def fused_node(members: Sequence[Node], graph: Graph, index: GraphIndex) -> Node:
     """Nodes as one group, whose results are what the index knows to be read outside of it."""
     return _fused(members, graph, *index.boundary(members))
@@ -238,8 +246,8 @@ def fused_node(members: Sequence[Node], graph: Graph, index: GraphIndex) -> Node
 def _fused(members: Sequence[Node], graph: Graph, read: Sequence[str], outputs: Sequence[str]) -> Node:
     """Nodes as one group that reads these values and makes those."""
     types = graph.types
-    kept_out = members[0].inputs if not _is_pointwise(members[0], types) else ()
-    """Numbers among the anchor's operands are operands, too."""
+    kept_out = {name for node in members if not fits_body(node, types) for name in node.inputs}
+    """Numbers among the operands of an anchor are operands, too."""
     constants = {}
     for name in read:
         constant = graph.constants.get(name)
