@@ -66,7 +66,9 @@ def device(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
         monkeypatch.setattr(device_registry, "fragments_of", fragments_of)
         monkeypatch.setattr(bfloat16_units, "NEEDS", NEEDS[:-1])
+    device_registry.target_of.cache_clear()
     yield vulkan_device_name
+    device_registry.target_of.cache_clear()
     bfloat16_units.forced = None
 
 
