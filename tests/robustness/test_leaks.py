@@ -199,6 +199,21 @@ def test_end_of_the_interpreter(device_name: str, more: str) -> None:
     assert output_of(EXIT.format(name=device_name, more=more)) == "[[-2.0, 2.0, 6.0]]\n"
 
 
+def test_end_of_the_interpreter_with_names_in_modules(vulkan_device_name: str) -> None:
+    """What a module of vkml keeps of the program keeps the program's names, until modules lose theirs."""
+    done = run_python(f"""
+        from benchmarks import training
+        from vkml.kernels import gemm
+        gemm.of_the_program = lambda: None
+        step = training.vkml_step("mlp_b64", {vulkan_device_name!r}, True)
+        batches = training.CASES["mlp_b64"].batches()
+        for batch in batches[:3]:
+            step(*batch)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert "ignored" not in done.stderr, done.stderr
+
+
 def test_end_of_the_interpreter_during_runs(device_name: str) -> None:
     code = """
     def run():

@@ -6,6 +6,7 @@ import functools
 import itertools
 import logging
 import math
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -478,7 +479,9 @@ class Plan:
                 flight.close()
         return True
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_ending():
+            return  # its device is closed, and modules have lost their names
         try:
             self.close()
         except Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -480,7 +481,9 @@ class VulkanBound(RecordedProgram):
             near = min(memories.offsets.items(), key=lambda item: abs(item[1] - at))[0]
             raise EngineError(f"a kernel wrote outside its buffers, at byte {at} of the arena, near {near}")
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_ending():
+            return  # its device is closed, and modules have lost their names
         try:
             self.close()  # where an interrupt came between making it and handing it over, or during `close`
         except Exception:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -579,9 +580,9 @@ class InferenceSession(SessionInterface):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not hasattr(self, "_runner"):
-            return  # not even made
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_ending() or not hasattr(self, "_runner"):
+            return  # its device is closed, and modules have lost their names; or it was not even made
         try:
             self.close()
         except Exception:
