@@ -101,7 +101,7 @@ EVERYWHERE = """
 
     names = ["forks", "process_settings", "cpu/blas", "cpu/pool", "cpu/native/replay", "lowering/native"]
     names += ["lowering/native_step"]
-    names += ["kernels/compiler", "engine/session", "engine/plan_cache", "engine/runner", "engine/plan"]
+    names += ["kernels/compiling", "engine/session", "engine/plan_cache", "engine/runner", "engine/plan"]
     names += ["engine/programs", "engine/turns", "engine/weights", "engine/compilation", "engine/cpu_bound"]
     files = [f"vkml/{{name}}.py" for name in (*names, "engine/feed", "engine/collector")]
     assert interrupted_everywhere(lambda: run(3), lambda: run(3), files) > 6
