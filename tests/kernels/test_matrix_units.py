@@ -17,7 +17,7 @@ from vkml.engine import fragment_check
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.kernels import gemm, matrix_units
+from vkml.kernels import gemm, matrix_units, packed_weights
 from vkml.kernels.matrix_units import Choice, Tile
 from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
 from vkml.kernels.spec import Dispatch
@@ -158,6 +158,27 @@ def test_products_of_what_a_run_computes(
     with vkml.InferenceSession(model, devices=device, precision="high") as session:
         session.run(None, feed)
         assert not any(step.variant.startswith("matrix units") for step in session.report().steps)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_the_largest_of_values_may_lie_anywhere(
+    device: str, is_transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Magnitudes are found in ranges of k by several workgroups; each that packs looks at all of them."""
+    matrix_units.forced = Choice(SMALL, 1, True)
+    monkeypatch.setattr(packed_weights, "_PACKING_GROUPS", 1)  # several chunks a workgroup
+    m, k, n = 16, 3004, 20
+    sketch = Sketch("product of values")
+    given = sketch.input("x", (m, k)), sketch.input("y", (n, k) if is_transposed else (k, n))
+    model = save_graph(sketch.finish(sketch.node("Gemm", *given, transB=int(is_transposed))))
+    with vkml.InferenceSession(model, devices=device, precision="medium") as session:
+        for place in (5, 1029, 3003):
+            x, y = normal(1, m, k), normal(2, k, n)
+            y[place, ::2] *= np.float32(3e5)
+            [found] = session.run(None, {"x": x, "y": y.T.copy() if is_transposed else y})
+            exact = x.astype(np.float64) @ y
+            assert errors(found, exact)[1] <= 1.05 * errors(tf32(x) @ tf32(y), exact)[1]
+        assert any(step.variant.startswith("matrix units") for step in session.report().steps)
 
 
 @pytest.mark.parametrize("has_pass", [True, False], ids=["pass", "own scales"])

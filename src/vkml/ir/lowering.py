@@ -134,8 +134,9 @@ class Lowering(Protocol[V]):
 
     # the frame of launches
 
-    def step(self, result: TensorType) -> AbstractContextManager[None]:
-        """Inside, templates make an intermediate `result` in scratch memory, without the epilogue."""
+    def step(self, result: TensorType, order: Sequence[int] | None = None) -> AbstractContextManager[None]:
+        """Inside, templates make an intermediate `result` in scratch memory, without the epilogue; its axes
+        had better lie there in this order."""
         ...
 
     def before_epilogue(

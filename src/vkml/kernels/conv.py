@@ -55,7 +55,7 @@ def conv(
         **_named("K", kernel),
         **_named("O", spatial),
     }
-    if weight.buffer.is_constant or weight.is_reversed or (group == channels and weight.shape[1] == 1):
+    if weight.buffer.is_constant or (group == channels and weight.shape[1] == 1):
         weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
         return _depthwise(build, x, weight, bias, result, spatial, geometry)

@@ -12,11 +12,12 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
 from vkml.ir.wording import counted
 from vkml.kernels.gemm import Product, add_partials, estimate_ordinary
-from vkml.kernels.matrix_units import Choice, Tile, boolean, choose, define, why_no_units, why_not_chosen
+from vkml.kernels.matrix_units import Choice, Tile, choose, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
     LARGEST_RANGE,
     MATRIX_UNIT_NEEDS,
     Fragment,
+    boolean,
     exponents_of,
     fragments_of,
     range_of,
@@ -101,7 +102,7 @@ def launch(
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
     m = product.n
-    if weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:]))) is None:
+    if weight.is_reversed or weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:]))) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
     if weight.buffer.is_constant:
@@ -122,10 +123,12 @@ def launch(
         writer.constant(value, name)
     writer.constant(pixels, "PIXELS")
     if _has_taps_innermost(x, weight):
-        writer.text("#define TAPS_INNERMOST")
+        across = windows.kernel[-1]
+        rows = 1 if across % VECTOR == 0 else 1 + -(-(VECTOR - 1) // across)
+        writer.text(f"#define TAPS_INNERMOST\nstatic const int ROWS_A_LOAD = {rows};")
     else:
         writer.constant(_block(weight), "BLOCK")
-    writer.constant(math.prod(weight.shape[2:]), "TAPS")
+        writer.constant(math.prod(weight.shape[2:]), "TAPS")
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     writer.constant(least, "LEAST")
     writer.constant((least + LARGEST_POWER) // 2, "GUESS")

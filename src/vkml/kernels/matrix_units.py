@@ -17,6 +17,7 @@ from vkml.kernels.packed_weights import (
     WIDEST_TILE,
     Fragment,
     are_scalable,
+    boolean,
     exponents_of,
     fragments_of,
 )
@@ -449,7 +450,3 @@ def _matrix(b: View) -> View:
 def _is_aligned(a: View) -> bool:
     """Whether four neighbours along k may be read at once, from any row."""
     return all(is_multiple(number, 4) for number in (a.shape[2], a.strides[1], a.offset))
-
-
-def boolean(value: bool) -> str:
-    return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""Constant weights as matrix units want them: what a kernel makes of the original when it is uploaded."""
+"""Weights as matrix units want them: what a kernel makes of constants once, of values in every run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from vkml.errors import EngineError
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.size import is_multiple
 from vkml.kernels.spec import Dispatch
-from vkml.kernels.views import Buffer, BufferKind, View, contiguous
+from vkml.kernels.views import Buffer, BufferKind, View, collapse, contiguous
 from vkml.kernels.writer import KernelWriter, template
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ K_PADDING = 64
 """Packed weights hold zeros from K up to a multiple of this: what the longest step needs."""
 _CHUNK = 256
 """Of k, which fragments.slang packs at a time."""
+_MAXIMA_RANGE = 1024
+"""The least of k of which a workgroup finds the largest magnitudes of a run's values;"""
+_MAXIMA_RANGES = 128
+"""the most of such ranges: every workgroup that packs looks at what all of them have found."""
+_PACKING_GROUPS = 1024
+"""Workgroups that pack, where more of them had a chunk each: they take several, so that each looks once."""
 COLUMN_PADDING = 16
 """Packed weights hold whole groups of so many columns."""
 WIDEST_TILE = 512
@@ -91,15 +98,23 @@ def _words(weights: View) -> int:
 
 
 def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment) -> View:
-    """Emits the launch that packs values (k, n) of a run as `PackedWeights` are; returns the words."""
+    """Emits the launches that pack values of a run as `PackedWeights` are; returns the words."""
     packed = build.scratch(TensorType(dtypes.UINT32, (_words(values),)))
-    columns = TensorType(dtypes.UINT32, values.shape[-1:])
-    maxima = build.scratch(columns)
-    nothing = build.constant(Constant(dtypes.UINT32, (), np.zeros((), np.uint32)), "nothing")
-    build.copy(nothing.expand(columns.dims), maxima)
+    k, n = math.prod(values.shape[:-1]), values.shape[-1]
+    ranges = -(-k // _maxima_range(k))
+    maxima = build.scratch(TensorType(dtypes.UINT32, (ranges, padded(n, COLUMN_PADDING))))
     for stage in (1, 2):
         build.emit(_packing(values, packed, fragment, build.target.push_bytes, stage, maxima))
     return packed
+
+
+def _maxima_range(k: int) -> int:
+    return padded(max(_MAXIMA_RANGE, -(-k // _MAXIMA_RANGES)), _CHUNK)
+
+
+def boolean(value: bool) -> str:
+    """As Slang writes it."""
+    return "true" if value else "false"
 
 
 def padded(value: int, multiple: int) -> int:
@@ -127,12 +142,33 @@ def _packing(
 ) -> Dispatch:
     """The launch that packs weights (k, n) or (blocks, taps, channels, n); stages: see fragments.slang."""
     k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
+    axes = list(zip(weights.shape[:-1], weights.strides[:-1], strict=True))
+    if stage == 1:  # the largest of all k are the same in any order: that of memory is the fastest
+        axes.sort(key=lambda axis: -axis[1])
+    sizes, (strides,) = collapse([size for size, _ in axes], [[stride for _, stride in axes]])
+    axes_of_k = len(sizes)
+    sizes, strides = (1,) * (3 - len(sizes)) + sizes, (0,) * (3 - len(strides)) + strides
+    row_stride, k_stride = weights.strides[-1], strides[-1]
+    whole = (weights.offset, row_stride, sizes[-1], *strides[:-1])
     writer = KernelWriter(push_bytes)
-    numbers = {"FRAGMENT_N": fragment.n, "FRAGMENT_K": fragment.k, "LANES": fragment.lanes}
+    numbers = {
+        "FRAGMENT_N": fragment.n,
+        "FRAGMENT_K": fragment.k,
+        "LANES": fragment.lanes,
+        "CHUNK": _CHUNK,
+    }
+    # One kernel packs all constants, once; what each run packs has some more.
+    is_of_run = stage > 0
+    is_vector = k_stride == 1 and all(is_multiple(number, 4) for number in whole)
+    names = {
+        "STAGE": stage,
+        "K_AXES": axes_of_k if is_of_run else 3,
+        "IS_WHOLE_VECTORS": boolean(is_of_run and is_vector),
+        "IS_ALONG_K": boolean(k_stride < row_stride) if is_of_run else "(push.k_stride < push.row_stride)",
+    }
     pointers = {"SOURCE": writer.read(weights)}
     if stage == 1:
         assert maxima is not None
-        writer.read(maxima)
         pointers["MAXIMA"] = writer.write(maxima)
     else:
         pointers["EXPONENTS"] = writer.write(exponents_of(packed, n), reinterpreted_as="int")
@@ -140,29 +176,35 @@ def _packing(
     if stage == 2:
         assert maxima is not None
         pointers["MAXIMA"] = writer.read(maxima)
+    blocks, chunks = -(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // _CHUNK)
+    share = {
+        0: chunks * _CHUNK,
+        1: _maxima_range(k),
+        2: max(1, min(8, blocks * chunks // _PACKING_GROUPS)) * _CHUNK,
+    }[stage]
     # Pushed, so that one pipeline packs all weights.
     writer.word("rows", n)
     writer.word("steps", k)
     writer.word("k_padded", padded(k, K_PADDING))
-    writer.word("row_stride", weights.strides[-1])
-    writer.word("k_stride", weights.strides[-2])
-    writer.word("channels", weights.shape[-2])
-    has_taps = len(weights.shape) == 4
-    writer.word("taps", weights.shape[1] if has_taps else 1)
-    writer.word("block_stride", weights.strides[0] if has_taps else 0)
-    writer.word("tap_stride", weights.strides[1] if has_taps else 0)
+    writer.word("share", share)
+    writer.word("ranges", maxima.shape[0] if maxima is not None else 0)
+    writer.word("row_stride", row_stride)
+    writer.word("k_stride", k_stride)
+    writer.word("channels", sizes[-1])
+    writer.word("taps", sizes[-2])
+    writer.word("block_stride", strides[-3])
+    writer.word("tap_stride", strides[-2])
     writer.need(*MATRIX_UNIT_NEEDS)
     writer.text(
         "\n".join(
             [
                 *(f"static const int {name} = {value};" for name, value in numbers.items()),
-                f"#define STAGE {stage}",
-                *(f"#define {name} {pointer}" for name, pointer in pointers.items()),
+                *(f"#define {name} {value}" for name, value in (names | pointers).items()),
             ]
         )
     )
     writer.text(template("fragments"))
-    groups = (-(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // _CHUNK) if stage else 1, 1)
+    groups = (blocks, -(-(k if stage == 1 else padded(k, K_PADDING)) // share), 1)
     label = "column_maxima" if stage == 1 else "pack_weights"
     return writer.finish(label, groups, subgroup_size=fragment.lanes)
 

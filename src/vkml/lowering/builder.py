@@ -66,6 +66,7 @@ class Builder(Templates, Generic[D]):
         self._epilogue_types: tuple[TensorType, ...] = ()
         self._epilogue_names: tuple[str, ...] = ()
         self._types: tuple[TensorType, ...] = ()
+        self._order: Sequence[int] | None = None
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -209,9 +210,15 @@ class Builder(Templates, Generic[D]):
         return self.buffer(BufferKind.ACTIVATION, type_)
 
     @contextlib.contextmanager
-    def step(self, result: TensorType) -> Iterator[None]:
-        """Inside, template methods make an intermediate `result` in scratch memory, without the epilogue."""
+    def step(self, result: TensorType, order: Sequence[int] | None = None) -> Iterator[None]:
+        """Inside, template methods make an intermediate `result` in scratch memory, without the epilogue.
+
+        Args:
+            result: its type.
+            order: of its axes, in which it had better lie in memory where a template has no wish of its own.
+        """
         saved = self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names
+        saved_order, self._order = self._order, order
         self._result_names, self._types = (), (result,)
         self._epilogue, self._epilogue_types, self._epilogue_names = None, (), ()
         try:
@@ -220,6 +227,7 @@ class Builder(Templates, Generic[D]):
             self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names = (
                 saved
             )
+            self._order = saved_order
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
@@ -561,6 +569,7 @@ class Builder(Templates, Generic[D]):
             order: of its axes, in which it had better lie in memory where nothing else is wanted.
         """
         taken, self._epilogue = self._epilogue, None
+        order = self._order if order is None else order
         if taken is None:
             if order is None or (self._result_names and self._result_names[0] in self._destinations):
                 return None, [self.output(type_)]

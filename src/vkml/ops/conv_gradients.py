@@ -238,9 +238,10 @@ class ConvWeightGradient(Operator):
             tuple(max(reach, 0) for reach in over.reach_end),
             over.kernel,
         )
-        with build.step(TensorType(result.dtype, (inner, filters, *windows.kernel))):
+        order = (1, 0, *range(2, len(result.dims)))
+        with build.step(TensorType(result.dtype, (inner, filters, *windows.kernel)), order):
             [made] = build.conv(image, factor, None, turned, group=group)
-        return [made.transpose((1, 0, *range(2, len(made.shape))))]
+        return [made.transpose(order)]
 
     def vjp(
         self,
