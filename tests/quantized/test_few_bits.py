@@ -58,6 +58,24 @@ def test_products_of_any_number_of_rows(name: str) -> None:
         assert (("MatMulNBits",), True) in steps_of(session)
 
 
+def test_products_on_a_device(vulkan_device_name: str) -> None:
+    for inner, columns, how in CASES.values():
+        dtype = how.get("dtype", np.float32)
+        weights, model = random_weights(inner, columns, **how), Model(inner, dtype)
+        bias = np.linspace(-1, 1, columns).astype(dtype)
+        y = model.add("Relu", model.product("x", weights, bias))
+        with vkml.InferenceSession(model.bytes(y), devices=vulkan_device_name) as session:
+            for rows in (1, 3, 20):
+                x = rows_of(rows, inner, dtype)
+                [found] = session.run(None, {"x": x})
+                wide, matrix = x.astype(np.float64), weights.matrix
+                expected = np.maximum(wide @ matrix + bias, 0)
+                assert np.abs(found - expected).max() <= (2e-5 if dtype == np.float32 else 2e-2), (how, rows)
+                kernels = [step.kernel for step in session.report({"rows": rows}).steps]
+                if dtype == np.float32:  # SwiftShader lacks the other
+                    assert kernels == (["block_product"] if rows < 9 else ["unpack_blocks", "matmul"])
+
+
 @needs_machine_code
 def test_what_follows_is_part_of_the_product() -> None:
     weights, bias = random_weights(64, 40), np.linspace(-1, 1, 40, dtype=np.float32)

@@ -86,6 +86,20 @@ def _weighted(
     return build
 
 
+def _dequantized(rows: int) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """A product with weights that stay bytes, each column's with a scale."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch("dequantized")
+        feed = {"x": _values(generator, (rows, 256), np.float32)}
+        scales = generator.uniform(0.5, 1, 66).astype(np.float32) / 1000
+        codes = sketch.constant(_values(generator, (256, 66), np.int8))
+        numbers = sketch.node("DequantizeLinear", codes, sketch.constant(scales), axis=1)
+        return sketch.finish(sketch.node("MatMul", sketch.input("x", (rows, 256)), numbers)), feed
+
+    return build
+
+
 def _chain(generator: np.random.Generator) -> tuple[Graph, Feed]:
     """A fused elementwise kernel: several operators, broadcasting, two outputs."""
     sketch = Sketch("chain")
@@ -195,6 +209,8 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "fp32 tiles", _weighted("MatMul", (128, 64), (64, 128)))
     yield case("matmul", "fp16", _weighted("MatMul", (64, 96), (96, 64), **f16), FLOAT16_TOLERANCE)
     yield case("matmul", "batched", _simple("MatMul", (3, 2, 17, 9), (2, 9, 21)))
+    yield case("matmul", "few rows by weights of 8 bits", _dequantized(2))
+    yield case("matmul", "rows by weights of 8 bits", _dequantized(20))
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
     yield case("attention", "two heads", _attention(2, 3, 19, 16))

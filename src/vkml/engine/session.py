@@ -172,7 +172,7 @@ class InferenceSession(SessionInterface):
                     loaded,
                     optimise=self._options.graph_optimization_level > 0,
                     multiplies_bytes=not choice.gpus and instruction_set() is not None,
-                    keeps_few_bits=not choice.gpus and instruction_set() is not None,
+                    keeps_few_bits=bool(choice.gpus) or instruction_set() is not None,
                 )
                 if not fed:
                     write_optimized(prepared, self._options)

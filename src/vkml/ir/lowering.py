@@ -178,9 +178,7 @@ class Lowering(Protocol[V]):
         """Batched product of uint8 (batch, m, k) and int8 (batch, k, n), in int32."""
         ...
 
-    def block_matmul(
-        self, a: V, codes: V, scales: V, zeros: V | None, bias: V | None, bits: int, block: int
-    ) -> list[V]:
+    def block_matmul(self, a: V, codes: V, scales: V, zeros: V | None, bits: int, block: int) -> list[V]:
         """Product of (rows, k) with numbers of few bits, which are dequantised on the way.
 
         Args:
@@ -190,7 +188,6 @@ class Lowering(Protocol[V]):
             scales: floats (columns, blocks).
             zeros: zero points, packed like the numbers, each column's in bytes of its own, or floats
                 (columns, blocks); None for the middle of what the bits count to.
-            bias: (columns,).
             bits: of a number.
             block: numbers along k with a scale.
         """

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cpu.native import block_product
 from vkml.cpu.native.block_product import WORD_BITS, BlockFormat
-from vkml.cpu.native.expression import Access
 from vkml.cpu.native.product import LINE_BYTES, rows_held
 from vkml.cpu.native.tiles import lanes_of
 from vkml.ir import TensorType, dtypes
@@ -18,7 +16,6 @@ from vkml.ir.packing import unpacked
 from vkml.ir.size import typical
 from vkml.kernels.views import View
 from vkml.lowering.deferred import is_open
-from vkml.lowering.native_epilogue import biased
 from vkml.lowering.native_layout import require_floats
 
 if TYPE_CHECKING:
@@ -33,13 +30,12 @@ def block_matmul(
     codes: View,
     scales: View,
     zeros: View | None,
-    bias: View | None,
     bits: int,
     block: int,
 ) -> list[View]:
     """[rows, k] times a matrix whose columns are rows of `codes`; operands as for `Lowering.block_matmul`."""
     require_floats(a, scales)
-    given = [codes, scales, *([] if zeros is None else [zeros]), *([] if bias is None else [bias])]
+    given = [codes, scales, *([] if zeros is None else [zeros])]
     if not all(build.is_whole_constant(view) for view in given):
         raise CannotLower("products with computed weights of few bits have no machine code")
     if bits not in block_product.BITS or block * bits % WORD_BITS:
@@ -77,9 +73,6 @@ def block_matmul(
         lambda view: columns == 1 or view.strides[1] == 1,
         has_narrow=not is_open((a.shape, a.strides)),
     )
-    if bias is not None:
-        epilogue = biased(ending.epilogue, Access((0, 1)))
-        ending = replace(ending, epilogue=epilogue, leaves=[build.widened(bias), *ending.leaves])
     launch = build.launch(
         block_product.block_product,
         form=BlockFormat(bits, block, scales.dtype.numpy_name, zero),

@@ -48,12 +48,6 @@ def divided(epilogue: Epilogue, divisor: Access) -> Epilogue:
     return replace(epilogue, expression=expression, leaves=(divisor, *epilogue.leaves))
 
 
-def biased(epilogue: Epilogue, bias: Access) -> Epilogue:
-    """The result plus a further leaf that comes first, and then the epilogue."""
-    expression = after(epilogue.expression, (Step("add", (0, 1)),), 1)
-    return replace(epilogue, expression=expression, leaves=(bias, *epilogue.leaves))
-
-
 def rooted(epilogue: Epilogue) -> Epilogue:
     return replace(epilogue, expression=after(epilogue.expression, (Step("sqrt", (0,)),), 0))
 

@@ -13,6 +13,7 @@ from vkml.ir.size import Size
 from vkml.ir.windows import Windows
 from vkml.kernels import (
     attention,
+    block_product,
     conv,
     conv_transpose,
     gather,
@@ -267,6 +268,11 @@ class VulkanBuilder(Builder[Dispatch]):
         if shape is not None:
             return sliced.launch(self, product, a, b, shape)
         return gemm.matmul(self, product, a, b)
+
+    def block_matmul(
+        self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int
+    ) -> list[View]:
+        return block_product.block_product(self, a, codes, scales, zeros, bits, block)
 
     def attention(
         self,

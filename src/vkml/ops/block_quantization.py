@@ -108,12 +108,14 @@ class MatMulNBits(Operator):
         blocks = -(-inner // block)
         if zeros is not None:
             zeros = build.reshape(zeros, (columns, zeros.type.elements // columns))
+        if bias is not None:
+            addend = build.reshape(bias, (columns,)).expand(build.result().dims)
+            build.before_epilogue(build.result(), addend=addend)
         return build.block_matmul(
             build.reshape(a, (a.type.elements // inner, inner)),
             build.reshape(data, (columns, blocks * block * bits // 8)),
             build.reshape(scales, (columns, blocks)),
             zeros,
-            None if bias is None else build.reshape(bias, (columns,)),
             bits,
             block,
         )
