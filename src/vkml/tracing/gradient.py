@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from vkml.errors import NotDifferentiable
 from vkml.tracing.emit import EMITTER, apply
 from vkml.tracing.value import Application, Traced
@@ -77,7 +79,55 @@ def placed(found: list[Traced | None], wrt: Sequence[Traced]) -> list[Traced | N
 
 
 def _sum(parts: Sequence[Traced]) -> Traced:
+    if len(parts) > 1:
+        parts = _joined(parts)
     return parts[0] if len(parts) == 1 else apply("Sum", *parts)
+
+
+def _joined(parts: Sequence[Traced]) -> Sequence[Traced]:
+    """What is to be added up, where it is the gradients of all slices along an axis these in one piece.
+
+    Each of them is a slice's gradient with zeros round it: queries, keys and values that are cut out of one
+    product would be written three times, and read three times to be added.
+    """
+    padded = [(part, found) for part in parts if (found := _padding(part)) is not None]
+    for axis in {found[0] for _, found in padded}:
+        along = sorted((found[1], found[2], at) for at, (_, found) in enumerate(padded) if found[0] == axis)
+        place, taken = 0, []
+        for begin, end, at in along:
+            if begin == place and end > begin:
+                place = end
+                taken.append(padded[at][0])
+        if len(taken) > 1 and place == taken[0].dims[axis]:
+            made = apply("Concat", *[_made_of(part).inputs[0] for part in taken], axis=axis)
+            return [made, *(part for part in parts if not any(part is each for each in taken))]
+    return parts
+
+
+def _padding(value: Traced) -> tuple[int, int, int] | None:
+    """The one axis along which a value is zeros round another one, where that begins and where it ends."""
+    if value.data is not None or value.application is None or value.application.node.op != "Pad":
+        return None
+    made = value.application
+    counts = made.inputs[1].data if len(made.inputs) == 2 and made.inputs[1] is not None else None
+    if (
+        not isinstance(counts, np.ndarray)
+        or counts.dtype == object
+        or made.node.attributes["mode"] != "constant"
+    ):
+        return None
+    rank = len(value.dims)
+    sides = [(int(counts[axis]), int(counts[axis + rank])) for axis in range(rank)]
+    axes = [axis for axis, side in enumerate(sides) if any(side)]
+    if len(axes) != 1 or min(sides[axes[0]]) < 0 or not isinstance(value.dims[axes[0]], int):
+        return None
+    begin, behind = sides[axes[0]]
+    return axes[0], begin, value.dims[axes[0]] - behind
+
+
+def _made_of(value: Traced) -> Application:
+    assert value.application is not None
+    return value.application
 
 
 _Step = tuple[Application, list[bool], list[Traced]]
