@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quantized``: models of onnxruntime's quantiser on the CPU, beside onnxruntime."""
+"""``python -m benchmarks.quantized``: models of bytes and weights of 4 bits on the CPU, beside onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.quantized.few_bits import decoder_layer
 from tests.quantized.models import quantized, residual, transformer
 from vkml.cli.output import console, show_table, table
 from vkml.ir.wording import duration
@@ -20,6 +21,14 @@ MODELS: dict[str, Callable[[], bytes]] = {
     "residual, unsigned, by channel": lambda: quantized(residual(224, 64, 4), **_unsigned()),
     "transformer": lambda: quantized(transformer(128, 512, 8, 4)),
     "transformer, dynamic": lambda: quantized(transformer(128, 512, 8, 4), dynamic=True),
+    # accuracy_level 4 lets onnxruntime quantise activations, too; vkml computes in float32 either way.
+    **{
+        f"decoder layer of 4 bits, {rows} rows{how}": partial(
+            decoder_layer, rows, 2048, 16, 5632, accuracy_level=level
+        )
+        for rows in (1, 128)
+        for level, how in ((0, ""), (4, ", accuracy_level 4"))
+    },
 }
 REPEATED = 30
 

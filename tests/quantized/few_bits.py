@@ -78,8 +78,8 @@ class Model:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
-    def weight(self, array: Array) -> str:
-        self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
+    def weight(self, array: Array | np.floating[Any]) -> str:
+        self.weights.append(numpy_helper.from_array(np.asarray(array), f"w{len(self.weights)}"))
         return self.weights[-1].name
 
     def add(self, op: str, *inputs: str, **attributes: Any) -> str:
@@ -120,3 +120,38 @@ class Model:
         found = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
         assert isinstance(found, bytes)
         return found
+
+
+def decoder_layer(rows: int, width: int, heads: int, hidden: int, **attributes: Any) -> bytes:
+    """Attention of rows to one another and a gated product of `hidden` columns, all weights of 4 bits.
+
+    Args:
+        rows: of the input [rows, width].
+        width: of the input and the result.
+        heads: of attention.
+        hidden: columns of the gate.
+        attributes: of each MatMulNBits.
+    """
+    model = Model(width, rows=rows)
+
+    def linear(x: str, inner: int, columns: int) -> str:
+        seed = len(model.nodes)
+        return model.product(x, random_weights(inner, columns, seed=seed), **attributes)
+
+    def normal(x: str) -> str:
+        return model.add("LayerNormalization", x, model.weight(np.ones(width, np.float32)), axis=-1)
+
+    y, shape = normal("x"), model.weight(np.array([rows, heads, width // heads], np.int64))
+    q, k, v = (
+        model.add("Transpose", model.add("Reshape", linear(y, width, width), shape), perm=perm)
+        for perm in ([1, 0, 2], [1, 2, 0], [1, 0, 2])
+    )
+    factor = model.weight(np.float32((width // heads) ** -0.5))
+    scores = model.add("Softmax", model.add("Mul", model.add("MatMul", q, k), factor), axis=-1)
+    mixed = model.add("Transpose", model.add("MatMul", scores, v), perm=[1, 0, 2])
+    mixed = model.add("Reshape", mixed, model.weight(np.array([rows, width], np.int64)))
+    x = model.add("Add", "x", linear(mixed, width, width))
+    y = normal(x)
+    gate = linear(y, width, hidden)
+    gated = model.add("Mul", model.add("Mul", gate, model.add("Sigmoid", gate)), linear(y, width, hidden))
+    return model.bytes(model.add("Add", x, linear(gated, hidden, width)))

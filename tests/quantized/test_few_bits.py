@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import vkml
 from tests.cpu.native.epilogues import rounding_of_sums
-from tests.quantized.few_bits import FewBits, Model, random_weights
+from tests.quantized.few_bits import FewBits, Model, decoder_layer, random_weights
 from vkml.cpu.native.executable import instruction_set
 
 Array = np.ndarray[Any, Any]
@@ -120,3 +121,10 @@ def test_weights_take_half_a_byte_each_once(form: str, tmp_path: Path) -> None:
         assert session.report().memory["cpu"]["weights"] == expected
         assert steps_of(session) == [(("MatMulNBits",), True)]
     assert expected <= held < 1.05 * expected
+
+
+def test_a_decoder_layer_agrees_with_onnxruntime() -> None:
+    data, x = decoder_layer(5, 64, 4, 96), rows_of(5, 64)
+    [expected] = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    [found] = vkml.InferenceSession(data, devices="cpu").run(None, {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
