@@ -80,7 +80,6 @@ def conv(
         _add_bias(build, bias, space, result)
         return conv_units.launch(build, product, x, weight, windows, geometry)
     product = replace(product, why_strict=why)
-    weight = build.contiguous(weight)
     is_pointwise = windows.is_pointwise
     is_constant = weight.buffer.constant is not None
     # A copy of computed weights pays where they are few beside what they are multiplied with.
@@ -92,6 +91,8 @@ def conv(
         turned = build.scratch(TensorType(weight.dtype, (out_channels, *kernel, weight.shape[1])))
         build.copy(weight.transpose((0, 2, 3, 4, 1)), turned)
         weight = turned
+    else:
+        weight = build.contiguous(weight)
     weights = View(
         weight.buffer,
         weight.dtype,
