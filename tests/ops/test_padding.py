@@ -9,8 +9,10 @@ import pytest
 
 import vkml
 from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
+from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import dtypes
+from vkml.onnx import save_graph
 
 
 def _array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -72,6 +74,18 @@ def test_pad_takes_away_what_it_adds(pads: tuple[int, ...], device_name: str) ->
     with vkml.InferenceSession(model, devices=device_name) as session:
         [found] = session.run(None, {f"x{index}": array for index, array in enumerate(arrays)})
     np.testing.assert_array_equal(found, expected)
+
+
+def test_pad_that_crops_alone_copies_nothing(vulkan_device_name: str) -> None:
+    sketch = Sketch("crop")
+    x = _array(4, 5, 6)
+    made = sketch.node("Pad", sketch.input("x", x.shape), sketch.constant(_list(0, -1, -2, -1, 0, -1)))
+    model = save_graph(sketch.finish(sketch.node("Neg", sketch.node("ReduceSum", made, keepdims=0))))
+    with vkml.InferenceSession(model, devices=vulkan_device_name) as session:
+        [found] = session.run(None, {"x": x})
+        kernels = [step.kernel for step in session.report().steps]
+    np.testing.assert_allclose(found, -x[:3, 1:, 2:5].sum(), rtol=1e-5)
+    assert len(kernels) == 1, kernels
 
 
 def test_pad_errors() -> None:

@@ -223,6 +223,8 @@ def _lower_pad(
             for size, b, e in zip(x.shape, geometry.begins, geometry.ends, strict=True)
         ],
     )
+    if cropped.shape == tuple(geometry.output):
+        return [cropped]
     return build.pad(cropped, [max(b, 0) for b in geometry.begins], mode, fill)
 
 
