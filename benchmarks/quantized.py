@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quantized``: models of bytes and weights of 4 bits on the CPU, beside onnxruntime."""
+"""``python -m benchmarks.quantized``: models of bytes and 4-bit weights on the CPU, beside onnxruntime."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 import vkml
 from tests.cpu.native.epilogues import rounding_of_sums
@@ -75,6 +76,15 @@ def test_products_on_a_device(vulkan_device_name: str) -> None:
                 kernels = [step.kernel for step in session.report({"rows": rows}).steps]
                 if dtype == np.float32:  # SwiftShader lacks the other
                     assert kernels == (["block_product"] if rows < 9 else ["unpack_blocks", "matmul"])
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0,), ()])
+def test_rows_of_any_shape(shape: tuple[int, ...]) -> None:
+    weights, model = random_weights(64, 40), Model(64)
+    model.input = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * len(shape) + [64])
+    session = vkml.InferenceSession(model.bytes(model.product("x", weights)), devices="cpu")
+    x = np.random.default_rng(0).standard_normal((*shape, 64)).astype(np.float32)
+    check_product(session.run(None, {"x": x})[0], x, weights)
 
 
 @needs_machine_code
