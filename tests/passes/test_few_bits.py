@@ -97,33 +97,66 @@ def operators(graph: Graph) -> list[str]:
     return [node.op for node in nodes[:-1]]
 
 
-def result(graph: Graph, path: Any) -> Array:
+def compare(graph: Graph, feed: dict[str, Array], path: Any) -> None:
+    """That a session gives what it gives with weights that are folded to floats."""
     save_graph(graph, path)
-    of = graph.inputs[0].tensor.dtype.storage
-    x = np.random.default_rng(1).standard_normal((3, INNER)).astype(of)
     with vkml.InferenceSession(path, devices="cpu") as session:
-        found = np.asarray(session.run(None, {"x": x})[0], np.float64)
+        found = np.asarray(session.run(None, feed)[0], np.float64)
     reference = vkml.SessionOptions()
     reference.graph_optimization_level = vkml.GraphOptimizationLevel.ORT_DISABLE_ALL
     with vkml.InferenceSession(path, reference, devices="cpu") as session:
-        expected = np.asarray(session.run(None, {"x": x})[0], np.float64)
-    size = 1e-3 if of == np.float16 else 2e-6  # of float16, there, are the dequantised weights, too
-    assert np.abs(found - expected).max() <= size * np.abs(expected).max()
-    return found
+        expected = np.asarray(session.run(None, feed)[0], np.float64)
+    is_half = feed["x"].dtype == np.float16  # as the dequantised weights are, there
+    assert np.abs(found - expected).max() <= (1e-3 if is_half else 2e-6) * np.abs(expected).max()
+
+
+def check_product(graph: Graph, path: Any) -> None:
+    of = graph.inputs[0].tensor.dtype.storage
+    compare(graph, {"x": np.random.default_rng(1).standard_normal((3, INNER)).astype(of)}, path)
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_weights_stay_of_few_bits(name: str, tmp_path: Any) -> None:
     graph = product(**KEPT[name])
     assert operators(graph) == ["MatMulNBits", *(["Add"] if "bias" in KEPT[name] else [])]
-    result(graph, tmp_path / "model.onnx")
+    check_product(graph, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("name", FOLDED)
 def test_other_weights_are_folded(name: str, tmp_path: Any) -> None:
     graph = product(**FOLDED[name])
     assert operators(graph) == [FOLDED[name].get("op", "MatMul")]
-    result(graph, tmp_path / "model.onnx")
+    check_product(graph, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "stated"),
+    [
+        (ml_dtypes.int4, (COLUMNS, 5), {"axis": 1, "block_size": 32}),
+        (ml_dtypes.uint4, (COLUMNS,), {"axis": 0}),
+        (np.int8, (), {}),
+    ],
+    ids=["blocks", "rows", "one scale"],
+)
+@pytest.mark.parametrize("has_zero", [False, True], ids=["", "zero points"])
+def test_rows_that_are_gathered(
+    dtype: Any, scale: tuple[int, ...], stated: dict[str, int], has_zero: bool, tmp_path: Any
+) -> None:
+    """As embeddings are: beside a product with the same numbers, turned."""
+    sketch = Sketch("embedding")
+    x = sketch.input("x", (3, 2), vkml.ir.dtypes.INT64)
+    given = [numbers(dtype, COLUMNS, INNER), ((0.5 + RANDOM.random(scale)) / 100).astype(np.float32)]
+    if has_zero:
+        given.append(numbers(dtype, *scale))
+    table = sketch.node("DequantizeLinear", *map(sketch.constant, given), **stated)
+    rows = sketch.node("Gather", table, x, axis=0)
+    graph = sketch.finish(sketch.node("MatMul", rows, sketch.node("Transpose", table, perm=[1, 0])))
+    assert operators(graph) == ["GatherBlockQuantized", "MatMulNBits"]
+    gather, product = prepare(graph, keeps_few_bits=True).nodes[:2]
+    assert (gather.inputs[0], *gather.inputs[2:]) == product.inputs[1:]
+    one_kind = prepare(graph, keeps_few_bits=True, stores_bytes=False)
+    assert [node.op for node in one_kind.nodes[:-1]] == ["Gather", "MatMulNBits"]
+    compare(graph, {"x": np.array([[0, 5], [COLUMNS - 1, -1], [7, -COLUMNS]])}, tmp_path / "model.onnx")
 
 
 def test_products_with_the_same_weights_share_them() -> None:

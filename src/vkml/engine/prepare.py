@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import vkml.ops  # noqa: F401  fills the registry of operators
 from vkml.ir import Constant, Graph, Known, Node, with_bodies
@@ -24,7 +25,12 @@ _DEQUANTIZING = ("DequantizeLinear",)
 
 
 def prepare(
-    graph: Graph, *, optimise: bool = True, multiplies_bytes: bool = False, keeps_few_bits: bool = False
+    graph: Graph,
+    *,
+    optimise: bool = True,
+    multiplies_bytes: bool = False,
+    keeps_few_bits: bool = False,
+    stores_bytes: bool = True,
 ) -> Graph:
     """Normalises a graph and folds what needs no input shape, so that all plans share the same constants.
 
@@ -35,19 +41,24 @@ def prepare(
         optimise: whether it may be changed for speed.
         multiplies_bytes: whether products of quantised numbers are faster as such.
         keeps_few_bits: whether products read weights of few bits as they are.
+        stores_bytes: whether every device does, which rows gathered from such weights take.
     """
-    return prepare_normalised(normalise(graph), optimise, multiplies_bytes, keeps_few_bits)
+    return prepare_normalised(normalise(graph), optimise, multiplies_bytes, keeps_few_bits, stores_bytes)
 
 
 def prepare_normalised(
-    graph: Graph, optimise: bool = True, multiplies_bytes: bool = False, keeps_few_bits: bool = False
+    graph: Graph,
+    optimise: bool = True,
+    multiplies_bytes: bool = False,
+    keeps_few_bits: bool = False,
+    stores_bytes: bool = True,
 ) -> Graph:
     """The same for a graph whose nodes are in their newest form, with all attributes."""
     products: list[Callable[[Graph], Graph]] = []
     if optimise and multiplies_bytes:
         products.append(use_integer_products)
     if optimise and keeps_few_bits:
-        products.append(use_few_bits)
+        products.append(partial(use_few_bits, gathers=stores_bytes))
     return _prepared(graph, optimise, products, UnrollBudget())
 
 

@@ -173,6 +173,9 @@ class InferenceSession(SessionInterface):
                     optimise=self._options.graph_optimization_level > 0,
                     multiplies_bytes=not choice.gpus and instruction_set() is not None,
                     keeps_few_bits=bool(choice.gpus) or instruction_set() is not None,
+                    stores_bytes=all(
+                        info.capabilities.int8 and info.capabilities.storage_8bit for info in choice.gpus
+                    ),
                 )
                 if not fed:
                     write_optimized(prepared, self._options)

@@ -1,12 +1,13 @@
-"""Products with dequantised constants become MatMulNBits, which keeps the numbers as few bits as they have.
+"""Products with dequantised constants become MatMulNBits, rows gathered from them GatherBlockQuantized.
 
-Folding would make floats of them. Exporters of weight-only models write a scale for the whole matrix, for
-each column, or for blocks along k, and the matrix as it is multiplied, transposed, or for Gemm either way.
+Both keep numbers as few bits as they have; folding would make floats of them. Exporters of weight-only models
+write a scale for the whole matrix, for each column, or for blocks along k, and the matrix as it is
+multiplied, transposed, or for Gemm either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,16 +27,17 @@ _LEAST_BYTES = 1 << 16
 """Of floats: smaller matrices are folded to them."""
 
 
-def use_few_bits(graph: Graph) -> Graph:
-    """The graph with products of dequantised matrices as MatMulNBits.
+def use_few_bits(graph: Graph, *, gathers: bool = True) -> Graph:
+    """The graph with products of dequantised matrices, and rows of such, as of few bits.
 
     Args:
         graph: normalised; types need not be known, DequantizeLinear of constants not be folded.
+        gathers: whether rows are gathered from such, too.
     """
     if not any(node.op == "DequantizeLinear" and not node.domain for node in graph.nodes):
         return graph
     rewriter = _Rewriter(graph)
-    rewriter.write()
+    rewriter.write(_FORMS if gathers else _PRODUCTS)
     return rewriter.finish()
 
 
@@ -70,14 +72,14 @@ class _Rewriter(Rewriting):
         super().__init__(graph)
         self._index = GraphIndex.of(graph)
         self._made: dict[tuple[str, int], list[str]] = {}
-        """Dequantised value and axis of k → the inputs of MatMulNBits behind the first."""
+        """Dequantised value and axis of k → codes, scales and zero points."""
 
-    def write(self) -> None:
-        """Adds all nodes, or what stands in their places."""
+    def write(self, forms: Mapping[str, Callable[[_Rewriter, Node], bool]]) -> None:
+        """Adds all nodes, or what stands in their places by the forms of operators."""
         for node in self._graph.nodes:
             self.stem = node.outputs[0]
-            form = None if node.domain else {"MatMul": self._matmul, "Gemm": self._gemm}.get(node.op)
-            if form is None or not form(node):
+            form = None if node.domain else forms.get(node.op)
+            if form is None or not form(self, node):
                 self.nodes.append(node)
 
     def add(self, node: Node) -> None:
@@ -99,6 +101,18 @@ class _Rewriter(Rewriting):
             self.apply("Add", [product, bias], made=node.outputs[0])
         return True
 
+    def _gather(self, node: Node) -> bool:
+        if node.attributes["axis"] not in (0, -2):
+            return False
+        matrix = self._dequantized(node.inputs[0], 1)
+        if matrix is None or matrix.inner % matrix.block:
+            return False
+        sizes = {"bits": matrix.codes.dtype.bits, "block_size": matrix.block}
+        codes, *others = self._constants_of(node.inputs[0], matrix)
+        inputs = [codes, node.inputs[1], *others]
+        self.apply("GatherBlockQuantized", inputs, made=node.outputs[0], domain="com.microsoft", **sizes)
+        return True
+
     def _multiply(self, node: Node, k_axis: int, made: str) -> bool:
         """Adds the product of a node's first two inputs; False where the second is none for it."""
         name = node.inputs[1]
@@ -107,20 +121,28 @@ class _Rewriter(Rewriting):
             if tuple(maker.attributes["perm"] or (1, 0)) != (1, 0):
                 return False
             name, k_axis = maker.inputs[0], 1 - k_axis
-            maker = self._index.producer(name)
-        if maker is None or maker.op != "DequantizeLinear" or maker.domain:
-            return False
-        matrix = self._matrix(maker, k_axis)
+        matrix = self._dequantized(name, k_axis)
         if matrix is None:
             return False
-        if (name, k_axis) not in self._made:
-            self.stem = name
-            self._made[name, k_axis] = self._operands(matrix)
         sizes = {"K": matrix.inner, "N": matrix.columns, "block_size": matrix.block}
-        inputs = [node.inputs[0], *self._made[name, k_axis]]
+        inputs = [node.inputs[0], *self._constants_of(name, matrix)]
         bits = matrix.codes.dtype.bits
         self.apply("MatMulNBits", inputs, made=made, domain="com.microsoft", bits=bits, **sizes)
         return True
+
+    def _dequantized(self, name: str, k_axis: int) -> _Matrix | None:
+        """The matrix of constants that a value is made of; None where there is none, or none for a kernel."""
+        maker = self._index.producer(name)
+        is_made = maker is not None and maker.op == "DequantizeLinear" and not maker.domain
+        return self._matrix(maker, k_axis) if maker is not None and is_made else None
+
+    def _constants_of(self, name: str, matrix: _Matrix) -> list[str]:
+        """Codes, scales and, where they are not the middle, zero points; made once for each value."""
+        key = name, matrix.k_axis
+        if key not in self._made:
+            self.stem = name
+            self._made[key] = self._operands(matrix)
+        return self._made[key]
 
     def _matrix(self, node: Node, k_axis: int) -> _Matrix | None:
         """What a DequantizeLinear makes floats of; None where that is no matrix of constants for a kernel."""
@@ -170,16 +192,16 @@ class _Rewriter(Rewriting):
             if any(room[k_axis]):
                 found = np.pad(found, room)
             if k_axis:
-                return packed(found, bits).reshape(columns, blocks, -1)
+                return packed(found, bits)
             # Words are turned: bytes would take several times as long.
             per_word = _WORD_BITS // bits
             words = np.zeros((found.shape[0] // per_word, columns), "<u4")
             for at in range(per_word):
                 words |= found[at::per_word].astype(np.uint32) << np.uint32(at * bits)
-            return np.ascontiguousarray(words.T).view(np.uint8).reshape(columns, blocks, -1)
+            return np.ascontiguousarray(words.T).view(np.uint8)
 
         operands = [
-            self._constant(codes, matrix.codes, UINT8, (columns, blocks, block * bits // 8), "codes"),
+            self._constant(codes, matrix.codes, UINT8, (columns, blocks * block * bits // 8), "codes"),
             self._constant(along_k, matrix.scale, matrix.scale.dtype, (columns, blocks), "scales"),
         ]
         middle = 1 << bits - 1
@@ -204,3 +226,10 @@ class _Rewriter(Rewriting):
         self.constants[name] = made = MadeConstant(dtype, shape, source, make)
         self.types[name] = made.type
         return name
+
+
+_PRODUCTS: Mapping[str, Callable[[_Rewriter, Node], bool]] = {
+    "MatMul": _Rewriter._matmul,
+    "Gemm": _Rewriter._gemm,
+}
+_FORMS = {**_PRODUCTS, "Gather": _Rewriter._gather}
