@@ -99,7 +99,7 @@ class MatMulNBits(Operator):
             product = product + widened(bias).reshape(-1)
         return [product.astype(a.dtype, copy=False)]
 
-    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None]:
+    def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         a, data, scales = (given(inputs, at) for at in range(3))
         zeros, groups, bias = (optional(inputs, at) for at in (3, 4, 5))
         if groups is not None:
