@@ -10,6 +10,7 @@ import numpy as np
 
 from vkml.ir import TensorType
 from vkml.ir.scalar import arithmetic_type
+from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels import conv_units
 from vkml.kernels.gemm import TILE_K, Operand, Product, aligned, launch, load_vector, matrix_operand
@@ -84,7 +85,7 @@ def conv(
     is_constant = weight.buffer.constant is not None
     # A copy of computed weights pays where they are few beside what they are multiplied with.
     is_tap_major = not is_pointwise and weight.shape[1] % TILE_K == 0
-    is_tap_major = is_tap_major and (is_constant or batch * pixels >= LEAST_PIXELS)
+    is_tap_major = is_tap_major and (is_constant or typical(batch * pixels) >= LEAST_PIXELS)
     if is_tap_major and is_constant:
         weight = build.prepared(weight, "taps_first", _taps_first)
     elif is_tap_major:
