@@ -221,6 +221,38 @@ def test_gradients_of_weights(device: str, name: str, medium: None, monkeypatch:
 
 
 @pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(2, 24, 16, (6, 7), (3, 3), (1, 1), (1, 1, 1, 1)),
+        Shape(2, 5, 16, (7, 8), (3, 2), (2, 2), (1, 0, 1, 0)),
+    ],
+    ids=["weights turned round", "stride 2"],
+)
+def test_gradients_of_images(device: str, shape: Shape, medium: None) -> None:
+    """Convolutions by weights that are packed as they lie; a stride leaves places between."""
+    matrix_units.forced = Choice(FLAT, 1)
+    strides, (top, left, bottom, right), (height, width) = shape.strides, shape.pads, shape.spatial
+    image, weight = vkml.tensor(shape.x(), device=device, requires_grad=True), shape.weight()
+    made = nn.functional.conv2d(image, vkml.tensor(weight, device=device), None, strides, (top, left))
+    incoming = normal(3, *made.shape)
+    made.backward(vkml.tensor(incoming, device=device))
+    assert image.grad is not None
+    found = image.grad.numpy()
+
+    def gradient(weight: npt.NDArray[np.floating], incoming: Doubles) -> Doubles:
+        whole = np.zeros((shape.batch, shape.channels, height + top + bottom, width + left + right))
+        down, across = ((size - 1) * s + 1 for size, s in zip(incoming.shape[2:], strides, strict=True))
+        for y, x in itertools.product(*map(range, shape.kernel)):
+            part = np.einsum("fc,nfhw->nchw", weight[:, :, y, x].astype(np.float64), incoming)
+            whole[:, :, y : y + down : strides[0], x : x + across : strides[1]] += part
+        return whole[:, :, top : top + height, left : left + width]
+
+    exact = gradient(weight, incoming.astype(np.float64))
+    rounded = gradient(tf32(weight), tf32(incoming))
+    assert 1e-5 < error(found, exact) <= 1.1 * error(rounded, exact)
+
+
+@pytest.mark.parametrize(
     ("splits", "shape"),
     [(2, Shape(1, 8, 16, (97, 93), (96, 92))), (5, Shape(1, 32, 8, (97, 98), (97, 97)))],
     ids=["70656", "301088"],
