@@ -40,7 +40,6 @@ Array = np.ndarray[Any, Any]
 MORE_TILES = (
     Tile(64, 64, 4, 1, 32, 2, 1.0, 1.0),
     Tile(64, 64, 2, 1, 32, 2, 1.0, 1.0),
-    Tile(64, 32, 2, 1, 32, 2, 1.0, 1.0),
     Tile(64, 32, 4, 1, 64, 4, 1.0, 1.0),
     Tile(64, 16, 4, 1, 64, 4, 1.0, 1.0),
     Tile(64, 16, 2, 2, 64, 4, 1.0, 1.0),
@@ -189,7 +188,7 @@ def sweep(name: str, device: str, heater: Heater, until: float) -> None:
     with planning(is_strict=True):
         strict = run_layers(layers, device, heater)
     for splits in RANGES[name]:
-        for tile in (*matrix_units.TILES, *MORE_TILES):
+        for tile in (*conv_units.TILES, *MORE_TILES):
             if time.perf_counter() > until:
                 print("out of time", flush=True)
                 return
@@ -213,7 +212,7 @@ def print_statistics(device: str) -> None:
     info = vulkan.find_device(device, True)
     opened, target = device_registry.open_device(info), device_registry.target_of(info)
     assert target.fragment is not None, f"{device} has no matrix units"
-    for tile in (*matrix_units.TILES, *MORE_TILES):
+    for tile in (*conv_units.TILES, *MORE_TILES):
         if not conv_units.fits(tile, target.fragment):
             continue
         for layer in (Layer(8, 256, 256, 28), Layer(8, 256, 256, 28, 1)):

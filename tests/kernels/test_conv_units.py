@@ -521,6 +521,13 @@ def test_weights_that_scales_do_not_suit_are_strict(value: float) -> None:
     assert is_on_units(kernels(LARGE, weight=weight))
 
 
+def test_64_filters_take_tiles_of_64() -> None:
+    for channels, kernel in ((64, 1), (256, 1), (3, 7)):
+        found = kernels(Shape(32, channels, 64, (62, 62), (kernel, kernel)))
+        assert "64x64 tile, 64x32 a subgroup" in found[0].variant
+    assert "64x128 tile" in kernels(Shape(32, 256, 128, (56, 56), (1, 1)))[0].variant
+
+
 def test_every_layer_of_the_benchmark_finds_a_tile() -> None:
     for layer in itertools.chain.from_iterable(SETS.values()):
         half, rest = layer.kernel // 2, (layer.kernel - 1) // 2

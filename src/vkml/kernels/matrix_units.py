@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -378,6 +378,7 @@ def choose(
     product: Product,
     suits: Callable[[Tile], bool] = lambda tile: True,
     passes: tuple[bool, ...] = (),
+    tiles: Sequence[Tile] = TILES,
 ) -> Choice | None:
     """The tile and number of K ranges with the least estimated time; None where no tile fits.
 
@@ -387,13 +388,14 @@ def choose(
         product: its sizes.
         suits: whether a tile is considered.
         passes: what `Choice.has_pass` may be, if the operand says so.
+        tiles: those that there are.
     """
     if forced is not None:
         return forced
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
     passes = passes or ((True, False) if finds_own_scales else (True,))
     best: Choice | None = None
-    for tile in TILES:
+    for tile in tiles:
         if not (tile.fits(fragment, target) and suits(tile)):
             continue
         for splits in _ranges(target, tile, m, n, k):
