@@ -138,3 +138,15 @@ def test_a_decoder_layer_agrees_with_onnxruntime() -> None:
     [expected] = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     [found] = vkml.InferenceSession(data, devices="cpu").run(None, {"x": x})
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_that_a_session_writes_has_few_bits_too(tmp_path: Path) -> None:
+    model, weights, path = Model(256), random_weights(256, 96, has_zeros=True), tmp_path / "optimized.onnx"
+    options = vkml.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    vkml.InferenceSession(model.bytes(model.dequantized_product("x", weights)), options, devices="cpu")
+    if instruction_set() is not None:
+        assert path.stat().st_size < weights.codes.size
+    x = rows_of(2, 256)
+    [found] = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    check_product(found, x, weights)

@@ -71,8 +71,8 @@ class _Rewriter(Rewriting):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self._index = GraphIndex.of(graph)
-        self._made: dict[tuple[str, int], list[str]] = {}
-        """Dequantised value and axis of k → codes, scales and zero points."""
+        self._made: dict[tuple[str, int, bool], list[str]] = {}
+        """Dequantised value, axis of k, and whether codes are flat → codes, scales and zero points."""
 
     def write(self, forms: Mapping[str, Callable[[_Rewriter, Node], bool]]) -> None:
         """Adds all nodes, or what stands in their places by the forms of operators."""
@@ -108,7 +108,7 @@ class _Rewriter(Rewriting):
         if matrix is None or matrix.inner % matrix.block:
             return False
         sizes = {"bits": matrix.codes.dtype.bits, "block_size": matrix.block}
-        codes, *others = self._constants_of(node.inputs[0], matrix)
+        codes, *others = self._constants_of(node.inputs[0], matrix, is_flat=True)
         inputs = [codes, node.inputs[1], *others]
         self.apply("GatherBlockQuantized", inputs, made=node.outputs[0], domain="com.microsoft", **sizes)
         return True
@@ -136,12 +136,15 @@ class _Rewriter(Rewriting):
         is_made = maker is not None and maker.op == "DequantizeLinear" and not maker.domain
         return self._matrix(maker, k_axis) if maker is not None and is_made else None
 
-    def _constants_of(self, name: str, matrix: _Matrix) -> list[str]:
-        """Codes, scales and, where they are not the middle, zero points; made once for each value."""
-        key = name, matrix.k_axis
+    def _constants_of(self, name: str, matrix: _Matrix, *, is_flat: bool = False) -> list[str]:
+        """Codes, scales and, where they are not the middle, zero points; made once for each value.
+
+        Codes are [n, blocks, bytes], or [n, bytes] where they are to be flat.
+        """
+        key = name, matrix.k_axis, is_flat
         if key not in self._made:
             self.stem = name
-            self._made[key] = self._operands(matrix)
+            self._made[key] = self._operands(matrix, is_flat)
         return self._made[key]
 
     def _matrix(self, node: Node, k_axis: int) -> _Matrix | None:
@@ -170,10 +173,12 @@ class _Rewriter(Rewriting):
             codes, scale, zeros[0] if zeros else None, k_axis, block or -(-inner // per_word) * per_word
         )
 
-    def _operands(self, matrix: _Matrix) -> list[str]:
-        """B, the scales and, where they are not the middle, zero points."""
+    def _operands(self, matrix: _Matrix, is_flat: bool) -> list[str]:
+        """The constants of `_constants_of`."""
         dtype, k_axis, block = matrix.codes.dtype, matrix.k_axis, matrix.block
         bits, columns, blocks = dtype.bits, matrix.columns, matrix.blocks
+        of_block = block * bits // 8
+        shape = (columns, blocks * of_block) if is_flat else (columns, blocks, of_block)
         flip = 1 << bits - 1 if dtype in _SIGNED else 0
 
         def along_k(array: Array) -> Array:
@@ -192,16 +197,16 @@ class _Rewriter(Rewriting):
             if any(room[k_axis]):
                 found = np.pad(found, room)
             if k_axis:
-                return packed(found, bits)
+                return packed(found, bits).reshape(shape)
             # Words are turned: bytes would take several times as long.
             per_word = _WORD_BITS // bits
             words = np.zeros((found.shape[0] // per_word, columns), "<u4")
             for at in range(per_word):
                 words |= found[at::per_word].astype(np.uint32) << np.uint32(at * bits)
-            return np.ascontiguousarray(words.T).view(np.uint8)
+            return np.ascontiguousarray(words.T).view(np.uint8).reshape(shape)
 
         operands = [
-            self._constant(codes, matrix.codes, UINT8, (columns, blocks * block * bits // 8), "codes"),
+            self._constant(codes, matrix.codes, UINT8, shape, "codes"),
             self._constant(along_k, matrix.scale, matrix.scale.dtype, (columns, blocks), "scales"),
         ]
         middle = 1 << bits - 1
