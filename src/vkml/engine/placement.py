@@ -150,14 +150,19 @@ def _wanted(graph: Graph, placement: Placement, places: Places) -> dict[str, str
     return wanted  # type: ignore[return-value]
 
 
+def named_device(node: Node, placement: Placement) -> str | None:
+    """The device that a node is to run on by its name; None where its name says nothing."""
+    # What a pass has made of a node has that one's name in front of its own.
+    return placement.named.get(node.name) or placement.named.get(node.name.partition("/")[0])
+
+
 def _named(graph: Graph, placement: Placement) -> dict[str, str]:
     """First output of each node → the device that it is to run on, where nodes have these by their names."""
     first = placement.sites[0].name if placement.sites else CPU
     made_on: dict[str, str] = {}
     wanted = {}
     for node in graph.nodes:
-        # What a pass has made of a node has that one's name in front of its own.
-        device = placement.named.get(node.name) or placement.named.get(node.name.partition("/")[0])
+        device = named_device(node, placement)
         if device is None:
             device = next((made_on[name] for name in node.reads if name in made_on), first)
         wanted[node.key] = device

@@ -20,7 +20,7 @@ from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Queues, Timing
 from vkml.engine.overlap import cut_for_overlap, stages, with_copies
-from vkml.engine.placement import CPU, Placement, cut, place
+from vkml.engine.placement import CPU, Placement, cut, named_device, place
 from vkml.engine.plan_memory import budget_of, check_peak, check_program, check_results
 from vkml.engine.programs import Bound, Prepared, VulkanBound
 from vkml.engine.written_over import Pairs, written_over
@@ -41,6 +41,7 @@ from vkml.passes import (
     fuse_attention,
     fuse_reductions,
     remove_dead,
+    share_small,
     simplify,
     specialise,
 )
@@ -539,6 +540,8 @@ def _make_plan(
         lambda graph, found: _with_kernels(found, graph, placement, options),
         on_host=not placement.sites,
     )
+    if optimise:
+        graph = share_small(graph, lambda node: named_device(node, placement))
     places = place(graph, placement)
     device_of, fallbacks = places.device_of, tuple(places.fallbacks)
     misplaced = places.displaced if placement.takes_cpu else fallbacks

@@ -113,11 +113,7 @@ def sum_to(build: Emitter[T], x: T, dims: Sequence[int]) -> T:
     """The sum of `x` over the axes along which a tensor of shape `dims` was broadcast to its shape."""
     found = build.type_of(x).dims
     more = len(found) - len(dims)
-    axes = [
-        axis
-        for axis, size in enumerate(found)
-        if axis < more or (size != dims[axis - more] and dims[axis - more] == 1)
-    ]
+    axes = [axis for axis, size in enumerate(found) if size != 1 and (axis < more or dims[axis - more] == 1)]
     return reshaped(build, summed(build, x, axes), dims)
 
 

@@ -283,6 +283,10 @@ class Lowering(Protocol[V]):
         """A reduction, by the name of its operator without ``Reduce``."""
         ...
 
+    def moments(self, x: V, axes: Sequence[int]) -> list[V]:
+        """Mean and variance over axes, which stay with a size of 1, both of the type `result`."""
+        ...
+
     def norm(self, x: V, axes: Sequence[int], p: float) -> list[V]:
         """The p-norm over axes."""
         ...

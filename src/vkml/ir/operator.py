@@ -100,6 +100,8 @@ class Operator:
     is_view: ClassVar[bool] = False
     """Whether its result is its first input's elements under another shape or order of axes, so that it may
     share their memory."""
+    is_repetition: ClassVar[bool] = False
+    """Whether its result is its first input's elements, repeated: a view of as much memory."""
     is_shape_only: ClassVar[bool] = False
     """Whether its result follows from its input's shape alone: `evaluate_shape` gives it."""
     is_shape_arithmetic: bool = False

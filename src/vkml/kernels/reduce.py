@@ -12,8 +12,8 @@ from vkml.ir.scalar import Scalar, argument
 from vkml.ir.scalar_body import scalar_results
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels.pointwise import emit_store
-from vkml.kernels.reduction import Folding
+from vkml.kernels.pointwise import emit_results, emit_store
+from vkml.kernels.reduction import Folding, Moments
 from vkml.kernels.scalar_text import write_statements
 from vkml.kernels.views import View, collapse
 from vkml.kernels.writer import (
@@ -79,6 +79,17 @@ def reduce(
         return views
 
     return reduce_together(build, Elements.of(x), axes, [how], store)
+
+
+def moments(build: VulkanBuilder, x: View, axes: Sequence[int], result: TensorType) -> list[View]:
+    """Mean and variance over axes of `x`, both of the type `result`."""
+    outputs = [build.output(result, index) for index in range(2)]
+
+    def store(writer: KernelWriter, rows: int, types: Sequence[str]) -> list[View]:
+        emit_results(writer, (rows,), outputs, dict(zip(("mean", "variance"), types, strict=True)), None, {})
+        return outputs
+
+    return reduce_together(build, Elements.of(x), axes, [Moments(result.dtype)], store)
 
 
 def reduce_together(

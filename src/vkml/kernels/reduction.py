@@ -108,7 +108,7 @@ class Moments:
 
     def gathered(self, at: int, to: Sequence[str], elements: Sequence[str]) -> list[str]:
         type_, number = compute_type(self.dtype), len(elements)
-        mean, squares = f"mean{at}", [f"square{at}(subtract({element}, mean{at}))" for element in elements]
+        mean, squares = f"mean{at}", [f"square{at}({element} - mean{at})" for element in elements]
         terms = list(elements)
         for parts in (terms, squares):
             while len(parts) > 1:
@@ -129,7 +129,7 @@ class Moments:
             f"{to[0]} = {a[0]} + {b[0]};",
             f"{type_} {share} = {b[0]} == {zero} ? {zero} : {b[0]} / {to[0]};",
             # Of none there is no mean, and what it differs by may overflow.
-            f"{type_} {apart} = {a[0]} == {zero} || {b[0]} == {zero} ? {zero} : subtract({b[1]}, {a[1]});",
+            f"{type_} {apart} = {a[0]} == {zero} || {b[0]} == {zero} ? {zero} : {b[1]} - {a[1]};",
             f"{to[1]} = {a[0]} == {zero} ? {b[1]} : {a[1]} + {apart} * {share};",
             f"{to[2]} = {a[2]} + {b[2]} + {apart} * {apart} * ({a[0]} * {share});",
         ]

@@ -411,7 +411,7 @@ class Builder(Templates, Generic[D]):
             self.pointwise(body, operands, outputs, label=body.name)
             return outputs
         anchor = anchors[0]
-        if anchor is not body.nodes[0] or len(anchors) > 1:
+        if anchor is not body.nodes[0] or len(anchors) > 1 or len(anchor.outputs) > 1:
             return self.reductions(body, views)
         mark = self.mark()
         try:

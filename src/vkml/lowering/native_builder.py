@@ -457,6 +457,9 @@ class NativeBuilder(Builder[NativeDispatch]):
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return native_rows.reduce(self, name, x, axes)
 
+    def moments(self, x: View, axes: Sequence[int]) -> list[View]:
+        return native_rows.moments(self, x, axes)
+
     def arg_reduce(self, x: View, axis: int, *, is_max: bool, takes_last: bool) -> list[View]:
         return native_rows.arg_reduce(self, x, axis, is_max=is_max, takes_last=takes_last)
 

@@ -64,6 +64,23 @@ def reduce(build: NativeBuilder, name: str, x: View, axes: Sequence[int]) -> lis
     return _reduce_rows(build, moved, shape, count, kind, name)
 
 
+def moments(build: NativeBuilder, x: View, axes: Sequence[int]) -> list[View]:
+    """Mean and variance over axes, of what is centred: large means would leave no digits of squares."""
+    result = build.result()
+    with build.step(result):
+        [mean] = build.reduce("Mean", x, axes)
+
+    def squared(body: BodyWriter, x: str, mean: str) -> str:
+        centred = body("Sub", body.cast(x, result.dtype), mean)
+        return str(body("Mul", centred, centred))
+
+    target = build.scratch(TensorType(result.dtype, x.shape))
+    squares = build.compute(squared, [x, mean], target, label="squares")
+    with build.step(result):
+        [variance] = build.reduce("Mean", squares, axes)
+    return [mean, variance]
+
+
 def _shortened(build: NativeBuilder, moved: View, rank: int, lane_axis: int, kind: str) -> View | None:
     """A view with no more than `MOST_PLACES` to fold, of sums of some places each; None where there is none.
 

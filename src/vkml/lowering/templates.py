@@ -115,6 +115,10 @@ class Templates:
         """A reduction, by the name of its operator without ``Reduce``."""
         raise self._lacks("a reduction")
 
+    def moments(self, x: View, axes: Sequence[int]) -> list[View]:
+        """Mean and variance over axes, which stay with a size of 1."""
+        raise self._lacks("a mean with its variance")
+
     def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
         """The p-norm over axes."""
         raise self._lacks("a norm over axes")

@@ -351,6 +351,9 @@ class VulkanBuilder(Builder[Dispatch]):
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return reduce.reduce(self, x, axes, reduction.reduction(name, x.dtype), self.result())
 
+    def moments(self, x: View, axes: Sequence[int]) -> list[View]:
+        return reduce.moments(self, x, axes, self.result())
+
     def norm(self, x: View, axes: Sequence[int], p: float) -> list[View]:
         return reduce.reduce(self, x, axes, reduction.norm(p, x.dtype), self.result())
 

@@ -16,6 +16,7 @@ FAMILIES = (
     "cast",
     "quantization",
     "reduce",
+    "moments",
     "arg_reduce",
     "cumulative",
     "softmax",

@@ -10,11 +10,12 @@ import numpy as np
 
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT64, DType
-from vkml.ir.gradients import Emitter, T, converted
+from vkml.ir.gradients import Emitter, T, converted, pointwise, reshaped
 from vkml.ir.gradients import widened as widened_value
 from vkml.ir.graph import Node
 from vkml.ir.lowering import BodyWriter, Lowering, V, all_given, given
 from vkml.ir.operator import INT, INTS, REQUIRED, Array, Operator, operator
+from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import (
     normalise_axis,
@@ -25,11 +26,13 @@ from vkml.ops.checks import (
     require_same_dtype,
     required,
 )
+from vkml.ops.moments import mean_along
 from vkml.ops.norm_gradients import (
     affine_vjp,
     batch_vjp,
     by_statistics,
     channel_lanes,
+    inverse_root,
 )
 from vkml.ops.pointwise import widened
 from vkml.ops.upgrading import NEWEST, constant_node, fresh_name, renew
@@ -51,12 +54,6 @@ def _check_vector(node: Node, found: Known, length: int, what: str) -> None:
         raise ShapeError(f"{node.label}: {what} must have shape [{length}], it has {list(found.dims)}")
 
 
-def mean_along(x: Array, axes: tuple[int, ...]) -> Array:
-    """The mean over `axes`, which stay; of no elements it is NaN, of which numpy.mean warns."""
-    count = math.prod(x.shape[axis] for axis in axes)
-    return np.asarray(np.add.reduce(x, axis=axes, keepdims=True) / x.dtype.type(count))
-
-
 def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
     """``(x - mean) / sqrt(variance + epsilon)`` over `axes`, with the mean and the inverse deviation."""
     with np.errstate(all="ignore"):
@@ -74,6 +71,8 @@ class BatchNormalization(Operator):
     inputs = (5, 5)
     outputs = (1, 3)
     statistic_inputs = (3, 4)
+    is_stepwise = True
+    """In training: then its steps stand for it everywhere."""
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
     attribute_types = {"consumed_inputs": INTS, "is_test": INT, "spatial": INT}
 
@@ -130,12 +129,9 @@ class BatchNormalization(Operator):
         x = given(inputs, 0)
         if FLOAT64 in {view.dtype for view in all_given(inputs)} != {FLOAT64}:
             return None
-        vectors = [_channel_view(build, view, len(x.shape)) for view in all_given(inputs)[1:]]
-        running: list[V] = []
         if node.attributes["training_mode"]:
-            if len(x.shape) < 2 or 0 in x.shape:
-                return None
-            vectors[2:], running = _batch_statistics(build, node, x, vectors[2:])
+            return None  # its steps are others
+        vectors = [_channel_view(build, view, len(x.shape)) for view in all_given(inputs)[1:]]
 
         def write(body: BodyWriter, x: str, scale: str, bias: str, mean: str, variance: str) -> str:
             deviation = body(
@@ -145,8 +141,32 @@ class BatchNormalization(Operator):
             offset = body("Sub", bias, body("Mul", mean, factor))
             return str(body("Add", body("Mul", x, factor), offset))
 
-        made = build.compute(write, [x, *vectors], build.output(build.result()), label="batch_norm")
-        return [made, *running]
+        return [build.compute(write, [x, *vectors], build.output(build.result()), label="batch_norm")]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
+        if not node.attributes["training_mode"]:
+            return None
+        x, scale, bias, *stored = (present(inputs, index) for index in range(5))
+        type_ = build.type_of(x)
+        lanes, momentum = channel_lanes(type_.dims), node.attributes["momentum"]
+        axes = tuple(axis for axis in range(type_.rank) if axis != 1)
+        found = build.apply_all("Moments", [x], 2, domain="vkml", axes=axes)
+        inverse = inverse_root(build, found[1], node.attributes["epsilon"])
+        scale, bias = (reshaped(build, vector, lanes) for vector in (scale, bias))
+
+        def normalised(x: Scalar, scale: Scalar, bias: Scalar, mean: Scalar, inverse: Scalar) -> Scalar:
+            return (x - mean) * (scale * inverse) + bias
+
+        def mixed(old: Scalar, new: Scalar) -> Scalar:
+            made: Scalar = old * momentum + new * (1 - momentum)
+            return made
+
+        made = pointwise(build, normalised, x, scale, bias, found[0], inverse, dtype=type_.dtype)
+        running = [
+            pointwise(build, mixed, old, reshaped(build, new, build.type_of(old).dims))
+            for old, new in zip(stored, found, strict=True)
+        ]
+        return [made, *running][: len(node.outputs)]
 
     def vjp(
         self,
@@ -163,37 +183,6 @@ class BatchNormalization(Operator):
             return batch_vjp(build, inputs, cotangents, needed, epsilon=epsilon, momentum=momentum)
         given = [present(inputs, at) for at in range(5)]
         return by_statistics(build, given, present(cotangents, 0), epsilon, needed)
-
-
-def _batch_statistics(build: Lowering[V], node: Node, x: V, stored: Sequence[V]) -> tuple[list[V], list[V]]:
-    """Mean and variance of each channel, [channels, 1, …], and the running ones that are outputs."""
-    lanes = stored[0].shape
-    axes = [axis for axis in range(len(x.shape)) if axis != 1]
-    wide = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
-    with build.step(static(wide, lanes)):
-        [mean] = build.reduce("Mean", x, axes)
-
-    def squared(body: BodyWriter, x: str, mean: str) -> str:
-        centred = body("Sub", body.cast(x, wide), mean)
-        return str(body("Mul", centred, centred))
-
-    # Of what is centred: the mean of squares less the mean's square would lose all digits of large means.
-    squares = build.compute(squared, [x, mean], build.scratch(static(wide, x.shape)), label="squares")
-    with build.step(static(wide, lanes)):
-        [variance] = build.reduce("Mean", squares, axes)
-    momentum = node.attributes["momentum"]
-
-    def mixed(body: BodyWriter, new: str, old: str) -> str:
-        kept = body("Mul", body.cast(old, wide), body.constant(momentum, new))
-        return str(body("Add", kept, body("Mul", new, body.constant(1 - momentum, new))))
-
-    running = []
-    for index, (new, old) in enumerate(zip((mean, variance), stored, strict=True), 1):
-        if len(node.outputs) > index and node.outputs[index]:
-            type_ = build.result(index)
-            flat = [build.reshape(view, type_.dims) for view in (new, old)]
-            running.append(build.compute(mixed, flat, build.output(type_, index), label="running"))
-    return [mean, variance], running
 
 
 def _per_activation(node: Node) -> list[Node]:

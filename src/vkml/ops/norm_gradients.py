@@ -7,7 +7,7 @@ follow. All is computed in the widest type of what is given, at least in float32
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 import numpy as np
@@ -53,25 +53,57 @@ class Standardised(Generic[T]):
         self._build = build
         self.type = build.type_of(x)
         self.axes = tuple(axes)
-        self.is_centred = is_centred
         self.count = max(1, math.prod(self.type.dims[axis] for axis in axes))
         """How many elements meet in each mean; 1 where there are none."""
-        self.centred = build.apply("Sub", x, mean_over(build, x, axes)) if is_centred else x
-        square = mean_over(build, build.apply("Mul", self.centred, self.centred), axes)
-        self.inverse = inverse_root(build, square, epsilon)
-        self.normal = build.apply("Mul", self.centred, self.inverse)
+        self._mean: list[T] = []
+        """The one, where it is subtracted."""
+        if is_centred:
+            mean, square = build.apply_all("Moments", [x], 2, domain="vkml", axes=self.axes)
+            self._mean.append(mean)
+        else:
+            square = mean_over(build, build.apply("Mul", x, x), axes)
+        self.x, self.inverse = x, inverse_root(build, square, epsilon)
 
-    def by_normal(self, incoming: T) -> T:
-        """The cotangent of x from that of the normalised value."""
+    def _made(self, form: Callable[..., Scalar], *values: T) -> T:
+        """A form of what is centred, of the inverse deviation and of values, the result being of x's type."""
+
+        def centring(*elements: Scalar) -> Scalar:
+            *given, inverse, x = elements[: len(values) + 2]
+            centred = x - elements[-1] if self._mean else x
+            return form(centred, inverse, *given)
+
+        given = (*values, self.inverse, self.x, *self._mean)
+        return pointwise(self._build, centring, *given, dtype=self.type.dtype)
+
+    def sums(self, incoming: T) -> tuple[T, T]:
+        """The sums over the axes, which stay, of a cotangent and of its product with the normalised value."""
         build = self._build
-        along = mean_over(build, build.apply("Mul", incoming, self.normal), self.axes)
-        if self.is_centred:
-            incoming = build.apply("Sub", incoming, mean_over(build, incoming, self.axes))
+        along = self._made(lambda centred, inverse, incoming: incoming * (centred * inverse), incoming)
+        total, product = (summed(build, value, self.axes, keep=True) for value in (incoming, along))
+        return total, product
 
-        def form(incoming: Scalar, normal: Scalar, along: Scalar, inverse: Scalar) -> Scalar:
-            return inverse * (incoming - normal * along)
+    def by_normal(self, incoming: T, total: T, product: T, factor: T | None = None) -> T:
+        """The cotangent of x from that of the normalised value.
 
-        return pointwise(build, form, incoming, self.normal, along, self.inverse)
+        Args:
+            incoming: that cotangent, or what times `factor` is that.
+            total: its `sums`, ...
+            product: ... both of them.
+            factor: one number for all of what meets in a mean.
+        """
+        part, is_centred = 1 / self.count, bool(self._mean)
+
+        def form(
+            centred: Scalar, inverse: Scalar, incoming: Scalar, product: Scalar, *more: Scalar
+        ) -> Scalar:
+            rest = list(more)
+            if is_centred:
+                incoming = incoming - rest.pop() * part
+            made = incoming - centred * inverse * (product * part)
+            return made * (inverse * rest[0] if rest else inverse)
+
+        values = [incoming, product, *([] if factor is None else [factor]), *([total] if is_centred else [])]
+        return self._made(form, *values)
 
     def by_mean(self, incoming: T) -> T:
         """The cotangent of x from that of the means."""
@@ -80,19 +112,17 @@ class Standardised(Generic[T]):
 
     def by_mean_square(self, incoming: T) -> T:
         """The cotangent of x from that of the means of squares."""
-
-        def form(incoming: Scalar, centred: Scalar) -> Scalar:
-            return incoming * centred * (2 / self.count)
-
-        return pointwise(self._build, form, incoming, self.centred, dtype=self.type.dtype)
+        part = 2 / self.count
+        return self._made(lambda centred, inverse, incoming: incoming * centred * part, incoming)
 
     def by_inverse(self, incoming: T) -> T:
         """The cotangent of x from that of the inverse deviations."""
+        part = -1 / self.count
 
-        def form(incoming: Scalar, normal: Scalar, inverse: Scalar) -> Scalar:
-            return incoming * normal * inverse * inverse * (-1 / self.count)
+        def form(centred: Scalar, inverse: Scalar, incoming: Scalar) -> Scalar:
+            return incoming * (centred * inverse) * inverse * inverse * part
 
-        return pointwise(self._build, form, incoming, self.normal, self.inverse, dtype=self.type.dtype)
+        return self._made(form, incoming)
 
     def by_affine(
         self, incoming: T, vectors: Sequence[T | None], lanes: Sequence[Sequence[int]], needed: Sequence[bool]
@@ -109,15 +139,28 @@ class Standardised(Generic[T]):
         made: list[T | None] = [None, None, None]
         scale, bias = vectors
         assert scale is not None
-        if needed[0]:
-            factor = reshaped(build, converted(build, scale, self.type.dtype), lanes[0])
-            made[0] = self.by_normal(build.apply("Mul", incoming, factor))
+        factor = reshaped(build, converted(build, scale, self.type.dtype), lanes[0])
+        if all(self._is_one_along_axes(lane) for lane in lanes):
+            # A factor for all that meets in a mean: of the sums that x takes, the others are sums.
+            total, product = self.sums(incoming)
+            if needed[0]:
+                made[0] = self.by_normal(incoming, total, product, factor)
+        else:
+            if needed[0]:
+                scaled = build.apply("Mul", incoming, factor)
+                made[0] = self.by_normal(scaled, *self.sums(scaled))
+            total = incoming
+            product = self._made(lambda centred, inverse, incoming: incoming * (centred * inverse), incoming)
         if needed[1]:
-            each = build.apply("Mul", incoming, self.normal)
-            made[1] = stored(build, sum_to(build, each, lanes[0]), scale)
+            made[1] = stored(build, sum_to(build, product, lanes[0]), scale)
         if bias is not None and needed[2]:
-            made[2] = stored(build, sum_to(build, incoming, lanes[1]), bias)
+            made[2] = stored(build, sum_to(build, total, lanes[1]), bias)
         return made
+
+    def _is_one_along_axes(self, lanes: Sequence[int]) -> bool:
+        """Whether what broadcasts so has one element along all of the axes."""
+        first = self.type.rank - len(lanes)
+        return all(axis < first or lanes[axis - first] == 1 for axis in self.axes)
 
 
 def affine_vjp(

@@ -363,6 +363,7 @@ class Expand(Operator):
     """Repeats axes of size 1, as broadcasting does."""
 
     inputs = (2, 2)
+    is_repetition = True
     value_inputs = (1,)
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:

@@ -17,7 +17,7 @@ from vkml.ir.scalar import arithmetic_type
 from vkml.ir.types import Known, TensorType, static
 from vkml.ir.windows import Windows
 from vkml.ops.checks import normalise_axes, normalise_axis, present, require_dtype, require_rank, required
-from vkml.ops.norm import mean_along
+from vkml.ops.moments import mean_along
 from vkml.ops.norm_gradients import local_response_gradient, lp_gradient, mean_variance_gradient
 from vkml.ops.pointwise import widened
 

@@ -6,6 +6,7 @@ from vkml.passes.fuse import fuse
 from vkml.passes.fuse_reductions import fuse_reductions
 from vkml.passes.normalise import normalise
 from vkml.passes.operator_steps import expand_steps
+from vkml.passes.share import share_small
 from vkml.passes.simplify import simplify
 from vkml.passes.specialise import specialise
 
@@ -16,6 +17,7 @@ __all__ = [
     "fuse_reductions",
     "normalise",
     "remove_dead",
+    "share_small",
     "simplify",
     "specialise",
 ]

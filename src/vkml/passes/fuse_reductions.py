@@ -36,6 +36,8 @@ MAX_CHOICES = 4
 class _Unit:
     """A node or a group."""
 
+    number: int
+    """In the order of the graph."""
     node: Node | None
     """As which it stands in the graph, while nothing about it has changed."""
     nodes: list[Node]
@@ -76,6 +78,7 @@ def fuse_reductions(
     for unit in reversed(search.units):
         search.dissolve(unit)
     search.join()
+    search.follow()
     return search.finish()
 
 
@@ -94,7 +97,7 @@ class _Search:
         self._readers: dict[str, set[_Unit]] = {}
         self._maker: dict[str, _Unit] = {}
         for node in graph.nodes:
-            unit = _Unit(node, list(members(node)), place(node))
+            unit = _Unit(len(self.units), node, list(members(node)), place(node))
             if takes(node):
                 self._classify(unit)
             unit.notice(self._numbers)
@@ -138,55 +141,100 @@ class _Search:
         if unit.space is None or unit.is_reduction:
             return
         results = [name for name in _in_order(unit) if self._readers.get(name) or name in self._wanted]
-        free = [name for name in results if name not in self._wanted and self._all_take(unit, name)]
-        if not any(reader.is_reduction for name in free for reader in self._readers[name]):
+        readers = self._read_by(results)
+        takers = {reader for reader in readers if self._takes(reader, unit)}
+        if not any(reader.is_reduction for reader in takers):
             return
-        fixed = set(results) - set(free)
-        best = self._plan(unit, fixed | set(free))
-        assert best is not None, "as it is"
-        for written in _choices(free):
-            found = self._plan(unit, fixed | set(written))
-            if found is not None and (found.bytes, len(found.rest)) < (best.bytes, len(best.rest)):
+        free = [n for n in results if n not in self._wanted and takers.issuperset(self._readers[n])]
+        best = None
+        for written in _choices(free, set(results)):
+            found = self._plan(unit, written, readers, takers)
+            if found is not None and (best is None or found.cost < best.cost):
                 best = found
-        self._carry_out(unit, best)
+        assert best is not None, "all may be written"
+        if best.readers:
+            self._carry_out(unit, best)
 
-    def _all_take(self, unit: _Unit, name: str) -> bool:
-        """Whether all that read a value may compute it themselves."""
-        for reader in self._readers[name]:
-            if (reader.space, reader.place) != (unit.space, unit.place):
-                return False
-            if reader.is_reduction:
-                tail = _parts(reader.nodes)[2]
-                if any(name in node.reads for node in tail):
-                    return False
-        return True
+    def _read_by(self, names: Iterable[str]) -> list[_Unit]:
+        """What reads any of some values, in a fixed order."""
+        found = {reader for name in names for reader in self._readers.get(name, ())}
+        return sorted(found, key=lambda reader: reader.number)
 
-    def _plan(self, unit: _Unit, written: set[str]) -> _Plan | None:
-        """What comes of writing only some of the results; None where a reader would be too large."""
+    def _takes(self, reader: _Unit, unit: _Unit) -> bool:
+        """Whether what reads a pointwise group's results may compute them itself."""
+        if (reader.space, reader.place) != (unit.space, unit.place):
+            return False
+        tail = _parts(reader.nodes)[2] if reader.is_reduction else []
+        return all(unit.made.isdisjoint(node.reads) for node in tail)
+
+    def _plan(
+        self, unit: _Unit, written: set[str], readers: Sequence[_Unit], takers: set[_Unit]
+    ) -> _Plan | None:
+        """What comes of writing some of the results; None where a reader would be too large.
+
+        A reader also computes what is written, where it reads all that takes.
+
+        Args:
+            unit: the pointwise group.
+            written: those of its results.
+            readers: of its results.
+            takers: those of them that may compute what they read.
+        """
         rest = _slice(unit.nodes, written, set())
-        readers: dict[_Unit, list[Node]] = {}
-        for reader in {reader for name in unit.made - written for reader in self._readers.get(name, ())}:
-            readers[reader] = _slice(unit.nodes, reader.reads & (unit.made - written), written)
-        moved = sum(self._bytes(name) for name in written) + self._read_bytes(self._outside(rest))
-        for reader in {reader for name in unit.made for reader in self._readers.get(name, ())}:
-            done = readers.get(reader, [])
-            leaves = (reader.reads - unit.made) | (reader.reads & written) | self._outside(done)
-            if done:
-                steps = sum(map(_steps, done))
-                if len(leaves - _operands(reader)) > MAX_LEAVES or (
-                    len(readers) > 1 and steps > MAX_REPEATED
-                ):
-                    return None
-                if steps + sum(map(_steps, reader.nodes)) > MAX_OPERATIONS:
-                    return None
-            moved += self._read_bytes(leaves)
-        return _Plan(rest, readers, moved)
+        done: dict[_Unit, list[Node]] = {}
+        together: dict[object, list[_Unit]] = {}
+        """Readers of which one launch will be: reductions over the same axes."""
+        for reader in readers:
+            together.setdefault((reader.axes, reader in takers) if reader.axes else reader, []).append(reader)
+        repeated = {id(node) for node in rest} if len(readers) == 1 else None
+        moved = 0
+        for group in together.values():
+            ways = [[_slice(unit.nodes, (r.reads & unit.made) - written, written) for r in group]]
+            if takers.issuperset(group):
+                ways.append([_slice(unit.nodes, r.reads & unit.made, set()) for r in group])
+            best: tuple[int, list[list[Node]]] | None = None
+            for way in ways:
+                leaves = [self._leaves(r, unit, nodes) for r, nodes in zip(group, way, strict=True)]
+                if all(map(self._is_small, group, way, leaves, itertools.repeat(repeated))):
+                    read = self._read_bytes(set().union(*leaves))
+                    best = (read, way) if best is None or read < best[0] else best
+            if best is None:
+                return None
+            moved += best[0]
+            done.update((r, nodes) for r, nodes in zip(group, best[1], strict=True) if nodes)
+        moved += self._read_bytes(written) + self._read_bytes(self._outside(rest))
+        return _Plan(rest, done, (moved, len(rest)))
+
+    def _leaves(self, reader: _Unit, unit: _Unit, done: Sequence[Node]) -> set[str]:
+        """What a unit reads that does some nodes of a pointwise group itself."""
+        made = {name for node in done for name in node.outputs}
+        return ((reader.reads - made) | self._outside(done)) - _operands(reader)
+
+    def _is_small(
+        self, reader: _Unit, done: Sequence[Node], leaves: set[str], others: set[int] | None
+    ) -> bool:
+        """Whether a unit may do some nodes besides its own.
+
+        Args:
+            reader: the unit.
+            done: the nodes.
+            leaves: what it then reads.
+            others: nodes that are done elsewhere, too, by identity; None: all.
+        """
+        if not done:
+            return True
+        again = sum(_steps(node) for node in done if others is None or id(node) in others)
+        steps = sum(map(_steps, (*done, *reader.nodes)))
+        return len(leaves) <= MAX_LEAVES and again <= MAX_REPEATED and steps <= MAX_OPERATIONS
 
     def _outside(self, nodes: Sequence[Node]) -> set[str]:
         made = {name for node in nodes for name in node.outputs}
         return {name for node in nodes for name in node.reads} - made - self._numbers
 
     def _bytes(self, name: str) -> int:
+        maker = self._maker.get(name)
+        if maker is not None and find(maker.nodes[0]).is_repetition:
+            name = maker.nodes[0].inputs[0]
         type_ = self._types[name]
         return typical(type_.elements) * max(1, type_.dtype.bits // 8) if type_.is_static else 0
 
@@ -194,8 +242,6 @@ class _Search:
         return sum(self._bytes(name) for name in names)
 
     def _carry_out(self, unit: _Unit, plan: _Plan) -> None:
-        if not plan.readers:
-            return
         kept = {id(node) for node in plan.rest}
         for reader, nodes in plan.readers.items():
             renamed: dict[str, str] = {}
@@ -296,12 +342,16 @@ class _Search:
         }
         if len(results) > 1 and any(_parts(unit.nodes)[2] for unit in (one, other)):
             return False
+        return self._fit(one, other)
+
+    def _fit(self, one: _Unit, other: _Unit) -> bool:
+        """Whether the nodes of both fit one kernel."""
         outputs = [name for name in one.made | other.made if self._is_read_outside(name, {one, other})]
         leaves = (one.reads | other.reads) - one.made - other.made
         return (
             len(outputs) <= MAX_OUTPUTS
             and len(leaves - _operands(one) - _operands(other)) <= MAX_LEAVES
-            and sum(map(_steps, nodes)) <= MAX_OPERATIONS
+            and sum(map(_steps, (*one.nodes, *other.nodes))) <= MAX_OPERATIONS
         )
 
     def _is_read_outside(self, name: str, units: set[_Unit]) -> bool:
@@ -313,6 +363,28 @@ class _Search:
         nodes = [node for part in zip(*both, strict=True) for nodes in part for node in nodes]
         self._change(other, [])
         self._change(one, nodes)
+
+    # -- what is made of results ---------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Has reductions do what pointwise groups do to their results, where these wait for nothing else."""
+        depths = self._depths()
+        for unit in self._ordered():
+            if unit.space is None or unit.is_reduction:
+                continue
+            makers = {self._maker[name] for name in unit.reads if name in self._maker}
+            for maker in sorted(makers, key=lambda maker: maker.number):
+                late = [other for other in makers - {maker} if depths[other] >= depths[maker]]
+                if not late and self._ends_with(maker, unit):
+                    nodes = [*maker.nodes, *unit.nodes]
+                    self._change(unit, [])
+                    self._change(maker, nodes)
+                    break
+
+    def _ends_with(self, unit: _Unit, end: _Unit) -> bool:
+        """Whether a pointwise group is over the results of reductions, and fits their kernel."""
+        given = {self._types[name].dims for name in end.reads & unit.made}
+        return unit.is_reduction and unit.place == end.place and given == {end.space} and self._fit(unit, end)
 
     # -- the graph --------------------------------------------------------------------------------------
 
@@ -349,17 +421,16 @@ class _Plan:
     """Its nodes that stay."""
     readers: dict[_Unit, list[Node]]
     """Nodes that its readers do themselves."""
-    bytes: int
-    """That it and its readers read and write."""
+    cost: tuple[int, int]
+    """Bytes that it and its readers read and write, then its nodes that stay."""
 
 
-def _choices(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Which of some values to write."""
-    if len(names) > MAX_CHOICES:
-        yield ()
-        return
-    for count in range(len(names)):
-        yield from itertools.combinations(names, count)
+def _choices(free: Sequence[str], results: set[str]) -> Iterator[set[str]]:
+    """Which of a group's results to write: those that are not free, and any of the others."""
+    counts = range(len(free) + 1) if len(free) <= MAX_CHOICES else (0, len(free))
+    for count in counts:
+        for written in itertools.combinations(free, count):
+            yield (results - set(free)) | set(written)
 
 
 def _in_order(unit: _Unit) -> list[str]:
@@ -395,4 +466,6 @@ def _operands(unit: _Unit) -> set[str]:
 def _steps(node: Node) -> int:
     """About how many operations a node is for one element."""
     form = node.attributes.get("form")
-    return len(ordered([form])) if isinstance(form, Scalar) else max(1, len(node.inputs) - 1)
+    if isinstance(form, Scalar):
+        return sum(bool(part.inputs) for part in ordered([form]))
+    return max(1, len(node.inputs) - 1)

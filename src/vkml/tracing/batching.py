@@ -292,6 +292,11 @@ def _reduction(given: _Given) -> list[Traced] | None:
     return _again(given.made, [given.batches[0], shifted])
 
 
+def _moments(given: _Given) -> list[Traced] | None:
+    axes = tuple(axis % given.rank(0) + 1 for axis in given.made.node.attributes["axes"])
+    return _again(given.made, [given.batches[0]], axes=axes)
+
+
 def _by_axis(*places: int) -> Rule:
     """Along an axis of some inputs, which are as many as the batch's; of all where none are named."""
 
@@ -401,6 +406,7 @@ _RULES: dict[tuple[str, str], Rule] = {
         ("", f"Reduce{name}"): _reduction
         for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
+    ("vkml", "Moments"): _moments,
     **{("", name): _reshape for name in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")},
     **{
         ("", name): _by_axis(0)
