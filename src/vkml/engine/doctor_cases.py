@@ -100,6 +100,17 @@ def _dequantized(rows: int) -> Callable[[np.random.Generator], tuple[Graph, Feed
     return build
 
 
+def _sums(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """Two reductions of what is made of the same values, in one kernel, and what is made of their results."""
+    sketch = Sketch("sums")
+    feed = {name: _values(generator, (5, 4, 9, 16), np.float32) for name in "ab"}
+    a, b = (sketch.input(name, value.shape) for name, value in feed.items())
+    axes = sketch.constant(np.array([0, 2, 3], np.int64))
+    total = sketch.node("ReduceSum", sketch.node("Mul", a, b), axes)
+    greatest = sketch.node("ReduceMax", sketch.node("Sub", a, b), axes)
+    return sketch.finish(sketch.node("Add", total, greatest), greatest), feed
+
+
 def _chain(generator: np.random.Generator) -> tuple[Graph, Feed]:
     """A fused elementwise kernel: several operators, broadcasting, two outputs."""
     sketch = Sketch("chain")
@@ -194,6 +205,14 @@ def _all() -> Iterator[Case]:
     for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceProd"):
         axes = np.array([1], np.int64)
         yield case("reduce", f"{op} middle axis", _simple(op, (3, 17, 5), constants=[axes], keepdims=0))
+    yield case("reduce", "columns", _simple("ReduceSum", (1033, 70), constants=[np.array([0])], keepdims=0))
+    yield case("reduce", "several of products", _sums)
+    statistics = ((6,),) * 4
+    yield case(
+        "reduce",
+        "mean and variance",
+        _simple("BatchNormalization", (4, 6, 7, 9), *statistics, training_mode=1),
+    )
     yield case("reduce", "sum of all", _simple("ReduceSum", (5, 1033), keepdims=0))
     yield case("reduce", "int32 sum", _simple("ReduceSum", (5, 33), dtype=np.int32, keepdims=0))
     yield case("reduce", "ArgMax", _simple("ArgMax", (7, 100), axis=1, keepdims=0))

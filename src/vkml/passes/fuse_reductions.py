@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from vkml.ir import Graph, GraphIndex, Node, find, unused, value_names
@@ -271,27 +271,39 @@ class _Search:
     # -- reductions that become one ---------------------------------------------------------------------
 
     def join(self) -> None:
-        """Has reductions of the same values over the same axes be one group, where that delays neither."""
+        """Has reductions of the same values over the same axes be one group, where none waits for another."""
         alike: dict[object, list[_Unit]] = {}
         for unit in self.units:
             if unit.is_reduction:
                 alike.setdefault((unit.place, unit.space, unit.axes), []).append(unit)
+        together = [units for units in alike.values() if len(units) > 1]
+        for units in together:
+            for unit in units:
+                self._cut(unit)
         depths = self._depths()
-        for units in alike.values():
+        for units in together:
             for at, unit in enumerate(units):
                 for other in units[:at]:
-                    if other.nodes and self._begins_with(other, unit, depths) and self._meet(other, unit):
-                        is_later = depths[unit] > depths[other]
+                    if other.nodes and depths[other] == depths[unit] and self._meet(other, unit):
                         self._unite(other, unit)
-                        if is_later:
-                            depths = self._depths()
                         break
+
+    def _cut(self, unit: _Unit) -> None:
+        """Makes what follows reductions a unit of its own, which may wait for more; see `follow`."""
+        before, reductions, behind = _parts(unit.nodes)
+        if behind:
+            self._change(unit, [*before, *reductions])
+            end = _Unit(len(self.units), None, behind, unit.place, self._types[behind[0].outputs[0]].dims)
+            end.notice(self._numbers)
+            self.units.append(end)
+            self._enter(end)
 
     def _depths(self) -> dict[_Unit, int]:
         """Units on the longest way to each."""
         depths: dict[_Unit, int] = {}
         for unit in self._ordered():
-            depths[unit] = self._depth(unit.reads, depths)
+            makers = [self._maker[name] for name in unit.reads if name in self._maker]
+            depths[unit] = 1 + max([depths[maker] for maker in makers], default=0)
         return depths
 
     def _ordered(self) -> list[_Unit]:
@@ -313,36 +325,12 @@ class _Search:
                         found.append(unit)
         return found
 
-    def _depth(self, reads: Iterable[str], depths: Mapping[_Unit, int]) -> int:
-        return 1 + max([depths[self._maker[name]] for name in reads if name in self._maker], default=0)
-
-    def _begins_with(self, one: _Unit, other: _Unit, depths: Mapping[_Unit, int]) -> bool:
-        """Whether two reductions can run as one where the earlier one runs.
-
-        Only what follows the later one's reductions may wait for the earlier one, and nothing between them.
-        """
-        if depths[one] > depths[other]:
-            one, other = other, one
-        if depths[one] == depths[other]:
-            return True
-        before, reductions, _ = _parts(other.nodes)
-        read = {name for node in (*before, *reductions) for name in node.reads} & other.reads
-        return depths[other] == depths[one] + 1 and self._depth(read, depths) <= depths[one]
-
     def _meet(self, one: _Unit, other: _Unit) -> bool:
         """Whether two reductions read something large in common, and fit one kernel."""
         assert one.space is not None
         elements = math.prod(one.space)
         shared = [name for name in one.reads & other.reads if self._types[name].elements == elements]
-        if not shared:
-            return False
-        nodes = [*one.nodes, *other.nodes]
-        results = {
-            self._types[name].dims for node in nodes if find(node).reduction for name in node.outputs if name
-        }
-        if len(results) > 1 and any(_parts(unit.nodes)[2] for unit in (one, other)):
-            return False
-        return self._fit(one, other)
+        return bool(shared) and self._fit(one, other)
 
     def _fit(self, one: _Unit, other: _Unit) -> bool:
         """Whether the nodes of both fit one kernel."""
@@ -358,9 +346,13 @@ class _Search:
         return name in self._wanted or bool(self._readers.get(name, set()) - units)
 
     def _unite(self, one: _Unit, other: _Unit) -> None:
-        """Gives one unit the nodes of both."""
-        both = [_parts(unit.nodes) for unit in ((other, one) if other.made & one.reads else (one, other))]
-        nodes = [node for part in zip(*both, strict=True) for nodes in part for node in nodes]
+        """Gives one unit the nodes of both: what is reduced first."""
+        nodes = [
+            node
+            for parts in zip(_parts(one.nodes), _parts(other.nodes), strict=True)
+            for part in parts
+            for node in part
+        ]
         self._change(other, [])
         self._change(one, nodes)
 
