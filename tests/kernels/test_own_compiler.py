@@ -236,6 +236,10 @@ EXPRESSIONS: list[tuple[str, tuple[int | float | np.uint32, ...], int | float]] 
     ("abs({0})", (UINT(2**32 - 5),), -5),
     ("rint({0}) + 10.0 * rint({1})", (2.5, 3.5), 42.0),
     ("floor({0}) + 10.0 * ceil({1}) + 100.0 * trunc({1})", (-2.5, -1.5), -113.0),
+    # Bytes of words; sums wrap.
+    ("dot4add_i8packed({0}, {1}, {2})", (UINT(0x80FF7F02), UINT(0x80808003), 2**31 - 1), 262 - 2**31 - 1),
+    ("dot4add_u8packed({0}, {1}, {2})", (UINT(0x80FF7F02), UINT(0x80808003), UINT(5)), 65291),
+    ("dot4add_i8u8packed({0}, {1}, {2})", (UINT(0x80FF7F02), UINT(0x80808003), 5), -245),
     # Numbers as they are written.
     ("0.1", (), 0.1),
     ("16777217.0", (), 16777216.0),

@@ -93,6 +93,15 @@ class Choice:
     providers: list[str]
     """What stands for the choice in onnxruntime's words."""
 
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether all of the devices multiply 8-bit integers as such."""
+        from vkml.kernels.byte_product import NEEDS
+
+        if not self.gpus:
+            return instruction_set() is not None
+        return all(target_of(info).capabilities >= NEEDS for info in self.gpus)
+
 
 def resolve(wanted: str | Sequence[str] | None, otherwise: str) -> Choice:
     """The devices that a session's arguments name.

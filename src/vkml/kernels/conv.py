@@ -13,7 +13,16 @@ from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels import conv_units
-from vkml.kernels.gemm import TILE_K, Operand, Product, aligned, launch, load_vector, matrix_operand
+from vkml.kernels.gemm import (
+    TILE_K,
+    Operand,
+    Product,
+    aligned,
+    emit_reader,
+    fills_vectors,
+    launch,
+    matrix_operand,
+)
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
@@ -48,14 +57,7 @@ def conv(
     batch, channels = x.shape[:2]
     out_channels = weight.shape[0]
     spatial, kernel = windows.output, windows.kernel
-    geometry = {
-        **_named("S", windows.strides),
-        **_named("PAD", windows.pads_begin),
-        **_named("D", windows.dilations),
-        **_named("X", windows.spatial),
-        **_named("K", kernel),
-        **_named("O", spatial),
-    }
+    geometry = constants_of(windows)
     if weight.buffer.is_constant or (group == channels and weight.shape[1] == 1):
         weight = build.contiguous(weight)
     if group == channels and weight.shape[1] == 1:
@@ -64,18 +66,7 @@ def conv(
     per_group = out_channels // group
     steps = weight.shape[1] * math.prod(kernel)
     space = (batch, out_channels, pixels)
-    product = Product(
-        group,
-        per_group,
-        batch * pixels,
-        steps,
-        arithmetic_type(x.dtype),
-        result,
-        space,
-        "n / PIXELS, batch * M + m, n % PIXELS",
-        "conv",
-        (("PIXELS", pixels),),
-    )
+    product = convolution(x, windows, group, per_group, steps, result)
     why = conv_units.refusal(build, product, x, weight, group)
     if not why:
         _add_bias(build, bias, space, result)
@@ -102,11 +93,49 @@ def conv(
         weight.offset,
     )
     a = matrix_operand(weights, "a", 1, steps)
-    b = _pixel_operand(x, group, pixels) if is_pointwise else None
-    if b is None:
-        b = _window_operand(x, group, geometry, is_tap_major)
+    b = image_operand(x, group, windows, is_tap_major)
     _add_bias(build, bias, space, result)
     return launch(build, product, a, b)
+
+
+def convolution(
+    x: View, windows: Windows, group: int, filters: int, steps: int, result: TensorType
+) -> Product:
+    """A convolution as a product: rows are a group's filters, columns the pixels of all images.
+
+    Args:
+        x: the images.
+        windows: over them.
+        group: number of groups.
+        filters: of each.
+        steps: along k.
+        result: type of the output.
+    """
+    batch, pixels = x.shape[0], math.prod(windows.output)
+    return Product(
+        group,
+        filters,
+        batch * pixels,
+        steps,
+        arithmetic_type(x.dtype),
+        result,
+        (batch, group * filters, pixels),
+        "n / PIXELS, batch * M + m, n % PIXELS",
+        "conv",
+        (("PIXELS", pixels),),
+    )
+
+
+def constants_of(windows: Windows) -> dict[str, int]:
+    """What the source of operands calls the sizes of windows."""
+    return {
+        **_named("S", windows.strides),
+        **_named("PAD", windows.pads_begin),
+        **_named("D", windows.dilations),
+        **_named("X", windows.spatial),
+        **_named("K", windows.kernel),
+        **_named("O", windows.output),
+    }
 
 
 def _taps_first(weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -127,20 +156,38 @@ def _named(prefix: str, triple: tuple[int, ...]) -> dict[str, int]:
     return {f"{prefix}{axis}": value for axis, value in zip("DHW", triple, strict=True)}
 
 
-def _pixel_operand(x: View, group: int, pixels: int) -> Operand | None:
+def image_operand(
+    x: View, group: int, windows: Windows, is_tap_major: bool, lanes: int = 1, fill: int = 0
+) -> Operand:
+    """Operand B of a convolution.
+
+    Args:
+        x: the images.
+        group: number of groups.
+        windows: over the images.
+        is_tap_major: whether k counts places in a window first, see `_window_operand`.
+        lanes: channels that are one step of k: four of bytes are gathered into a word.
+        fill: what pads images of bytes, in each byte of a word.
+    """
+    operand = _pixel_operand(x, group, math.prod(windows.output), lanes) if windows.is_pointwise else None
+    return operand or _window_operand(x, group, constants_of(windows), is_tap_major, lanes, fill)
+
+
+def _pixel_operand(x: View, group: int, pixels: int, lanes: int) -> Operand | None:
     """Operand B of a 1×1 convolution: the image itself, read in vectors where that is aligned."""
     flat = x.reshape((*x.shape[:2], pixels))
     if flat is None:
         return None
     image, plane, step = flat.strides
-    most = 4 if step == 1 and aligned(x, pixels, (image, plane)) else 1
+    fits = fills_vectors if lanes > 1 else aligned
+    most = 4 if step == 1 and fits(x, pixels, (image, plane)) else 1
 
     def declare(writer: KernelWriter, width: int) -> str:
-        pointer = writer.read(x, width=width)
+        element = emit_reader(writer, x, "b", width, "c", plane, x.shape[1] // group, lanes)
         per_group = writer.constant(x.shape[1] // group)
         start = writer.offset(("image", f"(batch * {per_group})"), (image // width, plane // width))
         along = writer.offset(("pixel",), (step,)) if width == 1 else f"uint(pixel) / {width}"
-        channel = writer.offset(("c",), (plane // width,))
+        channel = writer.offset(("c",), (plane // width * lanes,))
         return "\n".join(
             [
                 "struct PrepareB { int start; bool inside; };",
@@ -154,7 +201,7 @@ def _pixel_operand(x: View, group: int, pixels: int) -> Operand | None:
                 "{",
                 f"    if (!p.inside || c >= end_k) return vector<Accumulator, {width}>(Accumulator(0));",
                 f"    int at = p.start + {channel};",
-                f"    return {load_vector(pointer, 'at', x, width)};",
+                f"    return {element};",
                 "}",
             ]
         )
@@ -162,7 +209,9 @@ def _pixel_operand(x: View, group: int, pixels: int) -> Operand | None:
     return Operand(declare, True, most)
 
 
-def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major: bool) -> Operand:
+def _window_operand(
+    x: View, group: int, geometry: dict[str, int], is_tap_major: bool, lanes: int, fill: int
+) -> Operand:
     """Operand B: column n is an output pixel of an image, row k a channel and a place in the window.
 
     With `is_tap_major`, k counts places first and channels inside them, and no tile of k crosses from one
@@ -171,15 +220,16 @@ def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major:
     """
 
     def declare(writer: KernelWriter, width: int) -> str:
-        pointer = writer.read(x)
         for name, value in geometry.items():
             writer.constant(value, name)
-        channels = writer.constant(x.shape[1] // group)
-        channel = writer.offset(("c",), (x.strides[1],))
+        per_group = x.shape[1] // group
+        channels = writer.constant(per_group)
+        steps = channels if lanes == 1 else writer.constant(-(-per_group // lanes))
+        channel = writer.offset(("c",), (x.strides[1] * lanes,))
         start = writer.offset(("image", f"(batch * {channels})"), x.strides[:2])
         place = writer.offset(("d", "h", "w"), x.strides[2:])
-        element = load_vector(pointer, "at", x, 1)
-        zero = "vector<Accumulator, 1>(Accumulator(0))"
+        element = emit_reader(writer, x, "b", 1, "c", x.strides[1], per_group, lanes)
+        zero = f"vector<Accumulator, 1>(Accumulator({fill}))"
         prepare = [
             "struct PrepareB { int start; int d; int h; int w; bool inside; int base; int first; };",
             "PrepareB prepare_b(int batch, int n)",
@@ -200,18 +250,19 @@ def _window_operand(x: View, group: int, geometry: dict[str, int], is_tap_major:
             rest = [
                 "void enter_b(inout PrepareB p, int k)",
                 "{",
-                f"    int tap = k / {channels};",
+                f"    int tap = k / {steps};",
                 "    int w = p.w + tap % KW * DW;",
                 "    int h = p.h + tap / KW % KH * DH;",
                 "    int d = p.d + tap / KW / KH * DD;",
-                f"    int c = k - tap * {channels};",
-                f"    p.base = {bounds} ? int(p.start + {channel} + {place}) : -1;",
-                "    p.first = k;",
+                f"    int c = k - tap * {steps};",
+                f"    p.base = {bounds} ? int(p.start + {place}) : -1;",
+                "    p.first = k - c;",
                 "}",
                 "vector<Accumulator, 1> load_b(PrepareB p, int k, int end_k)",
                 "{",
                 f"    if (!p.inside || k >= end_k || p.base < 0) return {zero};",
-                f"    int at = p.base + {writer.offset(('(k - p.first)',), (x.strides[1],))};",
+                "    int c = k - p.first;",
+                f"    int at = p.base + {channel};",
                 f"    return {element};",
                 "}",
             ]

@@ -23,6 +23,7 @@ from vkml.kernels.writer import (
     load_expression,
     loaded,
     multiply_add,
+    multiply_add_bytes,
     template,
 )
 
@@ -125,6 +126,13 @@ class Product:
     """Further constants that `coordinates` names."""
     why_strict: str = ""
     """Why it is not computed on matrix units, for people."""
+    signs: tuple[bool, bool] | None = None
+    """Of words of four bytes along k, which `k` counts: whether those of A and of B have signs."""
+
+    @property
+    def terms(self) -> str:
+        """The function ``multiply_add``."""
+        return multiply_add(self.accumulator) if self.signs is None else multiply_add_bytes(*self.signs)
 
 
 def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> list[View]:
@@ -167,10 +175,12 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
                 f"static const bool B_ALONG_N = {_bool(b.along_inner)};",
                 f"#define WIDTH_A {width_a}",
                 f"#define WIDTH_B {width_b}",
-                multiply_add(product.accumulator),
+                product.terms,
             ]
         )
     )
+    if product.signs is not None:
+        writer.need("integer_dot")
     writer.text(a.declare(writer, width_a))
     writer.text(b.declare(writer, width_b))
     partials = None
@@ -200,6 +210,7 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
             groups,
             variant=f"{tile.label()}, {counted(splits, 'K range')}",
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
+            + (" words of four bytes" if product.signs is not None else "")
             + (f"; not in fp16: {product.why_strict}" if product.why_strict else ""),
             subgroup_size=fragment.lanes if has_units and fragment is not None else None,
         )
@@ -297,7 +308,7 @@ def _cheapest(target: Target, product: Product) -> tuple[float, Tile, int]:
     return best
 
 
-def matrix_operand(view: View, letter: str, inner: int, outer: int) -> Operand:
+def matrix_operand(view: View, letter: str, inner: int, outer: int, lanes: int = 1) -> Operand:
     """An operand that is a (batch, rows, columns) view.
 
     Args:
@@ -305,36 +316,41 @@ def matrix_operand(view: View, letter: str, inner: int, outer: int) -> Operand:
         letter: "a" or "b".
         inner: stride along k.
         outer: stride along m or n.
+        lanes: elements along k that are one step of the product: four bytes, gathered into a word.
     """
     batch_stride = view.strides[0]
     steps, rows = (view.shape[2], view.shape[1]) if letter == "a" else (view.shape[1], view.shape[2])
     runs_along_k = inner == 1 or (outer != 1 and letter == "a")
     width = 1
-    if inner == 1 and aligned(view, steps, (batch_stride, outer)):
+    if lanes > 1:
+        if outer == 1 and fills_vectors(view, rows, (batch_stride, inner)):
+            width, runs_along_k = 4, False
+    elif inner == 1 and aligned(view, steps, (batch_stride, outer)):
         width = 4
     elif outer == 1 and aligned(view, rows, (batch_stride, inner)):
         width, runs_along_k = 4, False
     along_inner = runs_along_k if letter == "a" else not runs_along_k
-    return Operand(_matrix_source(view, letter, inner, outer, runs_along_k), along_inner, width)
+    return Operand(_matrix_source(view, letter, inner, outer, runs_along_k, lanes), along_inner, width)
 
 
 def _matrix_source(
-    view: View, letter: str, inner: int, outer: int, runs_along_k: bool
+    view: View, letter: str, inner: int, outer: int, runs_along_k: bool, lanes: int
 ) -> Callable[[KernelWriter, int], str]:
     size = "M" if letter == "a" else "N"
     big = letter.upper()
+    count = view.shape[2 if letter == "a" else 1]
 
     def declare(writer: KernelWriter, width: int) -> str:
-        pointer = writer.read(view, width=width)
+        element = emit_reader(writer, view, letter, width, "k", inner, count, lanes)
         if width > 1 and not runs_along_k:
             start = writer.offset(("batch", f"uint(row) / {width}"), (view.strides[0] // width, 1))
-            step = writer.offset(("k",), (inner // width,))
+            step = writer.offset(("k",), (inner // width * lanes,))
         elif width > 1:
             start = writer.offset(("batch", "row"), (view.strides[0] // width, outer // width))
             step = f"uint(k) / {width}"
         else:
             start = writer.offset(("batch", "row"), (view.strides[0], outer))
-            step = writer.offset(("k",), (inner,))
+            step = writer.offset(("k",), (inner * lanes,))
         enter = [f"void enter_{letter}(inout Prepare{big} p, int k) {{}}"] if letter == "b" else []
         return "\n".join(
             [
@@ -346,7 +362,7 @@ def _matrix_source(
                 "{",
                 f"    if (!p.inside || k >= end_k) return vector<Accumulator, {width}>(Accumulator(0));",
                 f"    int at = int(p.start + {step});",
-                f"    return {load_vector(pointer, 'at', view, width)};",
+                f"    return {element};",
                 "}",
             ]
         )
@@ -354,11 +370,74 @@ def _matrix_source(
     return declare
 
 
-def aligned(view: View, count: int, strides: tuple[int, ...]) -> bool:
-    """Whether four neighbours may be read as one vector anywhere: sizes, strides, offset divide by four."""
-    return view.itemsize in (2, 4) and all(
-        is_multiple(number, 4) for number in (count, view.offset, *strides)
+def emit_reader(
+    writer: KernelWriter, view: View, letter: str, width: int, step: str, stride: int, count: int, lanes: int
+) -> str:
+    """The expression that reads an operand's `width` neighbours at the variable ``at``, which counts vectors.
+
+    Args:
+        writer: of the product.
+        view: the operand.
+        letter: "a" or "b".
+        width: neighbours; where bytes are gathered, along the other index than k.
+        step: the variable that counts what is gathered together.
+        stride: elements from one that is gathered to the next.
+        count: elements that `step` counts through; behind them are zeros.
+        lanes: 1, or 4 for words of four bytes each.
+    """
+    if lanes == 1:
+        return load_vector(writer.read(view, width=width), "at", view, width)
+    is_word = width == lanes
+    pointer = writer.read(view, reinterpreted_as="uint" if is_word else "uint8_t")
+    guard = "" if is_multiple(count, lanes) else "if (j < left) "
+    if not is_word:
+        writer.need("int8", "storage_8bit")
+        byte = " + ".join([f"at * {width} + i", writer.offset(("j",), (stride,))])
+        lines = [
+            f"    vector<Accumulator, {width}> words;",
+            f"    [ForceUnroll] for (int i = 0; i < {width}; ++i)",
+            "    {",
+            "        uint word = 0;",
+            f"        [ForceUnroll] for (int j = 0; j < {lanes}; ++j)",
+            f"            {guard}word |= uint({pointer}[{byte}]) << (8 * j);",
+            "        words[i] = Accumulator(word);",
+            "    }",
+            "    return words;",
+        ]
+    else:
+        apart = writer.offset(("j",), (stride // width,))
+        # Rows of four neighbours become columns: bytes of two rows change places, then halves of words.
+        lines = [
+            f"    uint x[{lanes}];",
+            f"    [ForceUnroll] for (int j = 0; j < {lanes}; ++j)",
+            "    {",
+            "        x[j] = 0;",
+            f"        {guard}x[j] = {pointer}[at + {apart}];",
+            "    }",
+            "    uint even_low = (x[0] & 0x00ff00ffu) | ((x[1] & 0x00ff00ffu) << 8);",
+            "    uint odd_low = ((x[0] >> 8) & 0x00ff00ffu) | (x[1] & 0xff00ff00u);",
+            "    uint even_high = (x[2] & 0x00ff00ffu) | ((x[3] & 0x00ff00ffu) << 8);",
+            "    uint odd_high = ((x[2] >> 8) & 0x00ff00ffu) | (x[3] & 0xff00ff00u);",
+            "    return vector<Accumulator, 4>(",
+            "        Accumulator((even_low & 0xffffu) | (even_high << 16)),",
+            "        Accumulator((odd_low & 0xffffu) | (odd_high << 16)),",
+            "        Accumulator((even_low >> 16) | (even_high & 0xffff0000u)),",
+            "        Accumulator((odd_low >> 16) | (odd_high & 0xffff0000u)));",
+        ]
+    writer.text(
+        "\n".join([f"vector<Accumulator, {width}> gather_{letter}(int at, int left)", "{", *lines, "}"])
     )
+    return f"gather_{letter}(at, {writer.constant(count)} - {lanes} * {step})"
+
+
+def aligned(view: View, count: int, strides: tuple[int, ...]) -> bool:
+    """Whether four neighbours may be read as one vector anywhere."""
+    return view.itemsize in (2, 4) and fills_vectors(view, count, strides)
+
+
+def fills_vectors(view: View, count: int, strides: tuple[int, ...]) -> bool:
+    """Whether sizes, strides and offset divide by four."""
+    return all(is_multiple(number, 4) for number in (count, view.offset, *strides))
 
 
 def load_vector(pointer: str, index: str, view: View, width: int) -> str:

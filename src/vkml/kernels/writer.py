@@ -125,6 +125,20 @@ def multiply_add(accumulator: DType) -> str:
     return f"{type_} multiply_add({type_} a, {type_} b, {type_} c) {{ return {body}; }}"
 
 
+WORD = 4
+"""Bytes of a word, which `multiply_add_bytes` takes at a time."""
+
+
+def multiply_add_bytes(is_signed_a: bool, is_signed_b: bool) -> str:
+    """``multiply_add(a, b, c)`` of words of four bytes, and a sum of int32."""
+    left, right = ("a", "b") if is_signed_a >= is_signed_b else ("b", "a")
+    if is_signed_a != is_signed_b:
+        sum_ = f"dot4add_i8u8packed({left}, {right}, c)"
+    else:
+        sum_ = f"dot4add_{'i' if is_signed_a else 'u'}8packed({left}, {right}, c)"
+    return f"int multiply_add(int a, int b, int c) {{ return int({sum_}); }}"
+
+
 @functools.cache
 def template(name: str) -> str:
     """The text of ``kernels/NAME.slang``."""

@@ -14,6 +14,7 @@ from vkml.ir.windows import Windows
 from vkml.kernels import (
     attention,
     block_product,
+    byte_product,
     conv,
     conv_transpose,
     gather,
@@ -268,6 +269,12 @@ class VulkanBuilder(Builder[Dispatch]):
         if shape is not None:
             return sliced.launch(self, product, a, b, shape)
         return gemm.matmul(self, product, a, b)
+
+    def byte_matmul(self, a: View, b: View) -> list[View]:
+        return byte_product.byte_matmul(self, a, b)
+
+    def byte_conv(self, x: View, weight: View, windows: Windows, *, group: int, fill: int) -> list[View]:
+        return byte_product.byte_conv(self, x, weight, windows, group, fill)
 
     def block_matmul(
         self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int

@@ -330,8 +330,7 @@ class ConvInteger(Operator):
 
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
         x, weight = present(inputs, 0), present(inputs, 1)
-        made = integer_conv_steps(build, node, x, weight, optional(inputs, 2), optional(inputs, 3))
-        return None if made is None else [made]
+        return [integer_conv_steps(build, node, x, weight, optional(inputs, 2), optional(inputs, 3))]
 
 
 _EXACT_IN_FLOAT32 = 2**24
@@ -339,13 +338,16 @@ _EXACT_IN_FLOAT32 = 2**24
 
 def integer_conv_steps(
     build: Emitter[T], node: Node, x: T, weight: T, x_zero: T | None, w_zero: T | None
-) -> T | None:
-    """A convolution of 8-bit integers less their zero points, in int32, by one of floats that are exact.
+) -> T:
+    """A convolution of 8-bit integers less their zero points, in int32.
 
-    None where padding is no zero.
+    With known filters one of the bytes, less what the input's zero point adds to it; otherwise one of floats
+    that are exact.
     """
-    if node.attributes.get("fill"):
-        return None
+    fill = node.attributes.get("fill", 0)
+    known = _known_filters(build, weight, w_zero)
+    if known is not None and not fill and (x_zero is not None or w_zero is not None):
+        return _by_bytes(build, node, x, known, x_zero)
     dims = build.type_of(weight).dims
     # The greatest sum of products decides; float64's numbers hold any.
     wide = FLOAT32 if math.prod(dims[1:]) * 255 * 255 < _EXACT_IN_FLOAT32 else FLOAT64
@@ -356,9 +358,56 @@ def integer_conv_steps(
             return steps
         return build.apply("Sub", steps, reshaped(build, converted(build, zero, wide), shape))
 
+    attributes = {key: node.attributes[key] for key in Conv.attributes}
+    if fill:
+        zero = build.constant(fill, build.type_of(x).dtype)
+        x, attributes = _padded(build, node, x, dims, zero)
     ones = [1] * (len(dims) - 1)
     of_weight = [] if w_zero is None else [build.type_of(w_zero).elements, *ones]
-    attributes = {key: node.attributes[key] for key in Conv.attributes}
     made = build.apply("Conv", counted(x, x_zero, []), counted(weight, w_zero, of_weight), **attributes)
     # Sums wrap as int32 does.
     return converted(build, converted(build, made, INT64) if wide == FLOAT64 else made, INT32)
+
+
+def _known_filters(build: Emitter[T], weight: T, zero: T | None) -> Array | None:
+    """Known filters of several channels less their zero points, where those are bytes."""
+    elements = build.elements_of(weight)
+    taken = None if zero is None else build.elements_of(zero)
+    if elements is None or elements.shape[1] == 1 or (zero is not None and taken is None):
+        return None
+    steps = elements.astype(np.int16)
+    if taken is not None:
+        steps = steps - taken.astype(np.int16).reshape(-1, *(1,) * (steps.ndim - 1))
+    fitting = (dtype for dtype in (np.int8, np.uint8) if (steps.astype(dtype) == steps).all())
+    found = next(fitting, None)
+    return None if found is None else steps.astype(found)
+
+
+def _by_bytes(build: Emitter[T], node: Node, x: T, filters: Array, x_zero: T | None) -> T:
+    attributes = {key: node.attributes[key] for key in Conv.attributes}
+    weight = build.constant(filters, INT8 if filters.dtype == np.int8 else UINT8)
+    if x_zero is None:
+        return build.apply("ConvInteger", x, weight, **attributes)
+    zero = build.elements_of(x_zero)
+    if zero is not None:
+        attributes["fill"] = int(zero.reshape(()))
+    else:
+        x, attributes = _padded(build, node, x, filters.shape, reshaped(build, x_zero, []))
+    sums = filters.sum(tuple(range(1, filters.ndim)), dtype=np.int32).reshape(-1, *(1,) * (filters.ndim - 2))
+    product = build.apply("ConvInteger", x, weight, **attributes)
+    added = reshaped(build, converted(build, x_zero, INT32), [])
+    return build.apply("Sub", product, build.apply("Mul", build.constant(sums, INT32), added))
+
+
+def _padded(
+    build: Emitter[T], node: Node, x: T, filters: Sequence[int], value: T
+) -> tuple[T, dict[str, Any]]:
+    """The input with its padding round it, and the convolution's attributes without."""
+    geometry = conv_geometry(node, build.type_of(x).dims, tuple(filters))
+    attributes = {key: node.attributes[key] for key in Conv.attributes}
+    ends = (*geometry.pads_begin, *geometry.pads_end)
+    attributes.update(pads=(0,) * len(ends), auto_pad="NOTSET")
+    if not any(ends):
+        return x, attributes
+    pads = [0, 0, *geometry.pads_begin, 0, 0, *geometry.pads_end]
+    return build.apply("Pad", x, build.constant(pads, INT64), value), attributes

@@ -20,7 +20,7 @@ from vkml.ir.dtypes import (
     UINT64,
     DType,
 )
-from vkml.ir.gradients import Emitter, T, converted, reshaped
+from vkml.ir.gradients import Emitter, T, converted, reshaped, summed
 from vkml.ir.graph import Node
 from vkml.ir.lowering import CannotLower, Lowering, V, all_given, given
 from vkml.ir.operator import INT, Array, Operator, operator
@@ -362,13 +362,56 @@ class MatMulInteger(Operator):
 
 
 def integer_product_steps(build: Emitter[T], node: Node, a: T, b: T, zero_a: T | None, zero_b: T | None) -> T:
-    """The product of matrices of 8-bit integers less their zero points, in int32, by a product of int32."""
+    """The product of matrices of 8-bit integers less their zero points, in int32.
 
-    def counted(x: T, zero: T | None, inner: int) -> T:
-        wide = converted(build, x, INT32)
-        if zero is None:
-            return wide
-        shape = zero_along(node, build.type_of(zero).dims, build.type_of(x).dims, inner, "it")
-        return build.apply("Sub", wide, reshaped(build, converted(build, zero, INT32), shape))
+    That of the bytes, less what zero points add to it: a row's and b's column's sums, times these. Without
+    zero points, a product of int32.
+    """
+    zero_a, zero_b = (None if _is_zero(build, zero) else zero for zero in (zero_a, zero_b))
+    if zero_a is None and zero_b is None:
+        return build.apply("MatMul", converted(build, a, INT32), converted(build, b, INT32))
+    dims_a, dims_b = build.type_of(a).dims, build.type_of(b).dims
+    product = build.apply("MatMulInteger", a, b)
 
-    return build.apply("MatMul", counted(a, zero_a, -1), counted(b, zero_b, -2))
+    def shape_of(zero: T, dims: Sequence[int], inner: int) -> list[int]:
+        return list(zero_along(node, build.type_of(zero).dims, dims, inner, "it"))
+
+    def beside_sums(zero: T, dims: Sequence[int], inner: int, other: Sequence[int]) -> T:
+        """A zero point as it broadcasts with the result, which lacks an axis where the other is a vector."""
+        shape = shape_of(zero, dims, inner)
+        if len(other) == 1 and len(shape) >= -inner:
+            del shape[inner]
+        return reshaped(build, converted(build, zero, INT32), shape)
+
+    if zero_a is not None:
+        columns = _column_sums(
+            build, b, zero_b, [] if zero_b is None else shape_of(zero_b, dims_b, -2), keep=len(dims_a) > 1
+        )
+        added = build.apply("Mul", columns, beside_sums(zero_a, dims_a, -1, dims_b))
+        product = build.apply("Sub", product, added)
+    if zero_b is not None:
+        keep = len(dims_b) > 1 and len(dims_a) > 1
+        rows = summed(build, converted(build, a, INT32), [len(dims_a) - 1], keep=keep)
+        added = build.apply("Mul", rows, beside_sums(zero_b, dims_b, -2, dims_a))
+        product = build.apply("Sub", product, added)
+    return product
+
+
+def _column_sums(build: Emitter[T], b: T, zero: T | None, shape: Sequence[int], *, keep: bool) -> T:
+    """Sums along k of a right operand less its zero points, of a shape; known where both are."""
+    rank = len(build.type_of(b).dims)
+    axis, keep = max(rank - 2, 0), keep and rank > 1
+    known = [build.elements_of(each) for each in (b, zero) if each is not None]
+    arrays = [each.astype(np.int32) for each in known if each is not None]
+    if len(arrays) < len(known):
+        steps = converted(build, b, INT32)
+        if zero is not None:
+            steps = build.apply("Sub", steps, reshaped(build, converted(build, zero, INT32), shape))
+        return summed(build, steps, [axis], keep=keep)
+    steps_known = arrays[0] - arrays[1].reshape(shape) if zero is not None else arrays[0]
+    return build.constant(steps_known.sum(axis, dtype=np.int32, keepdims=keep), INT32)
+
+
+def _is_zero(build: Emitter[T], zero: T | None) -> bool:
+    elements = None if zero is None else build.elements_of(zero)
+    return elements is not None and not elements.any()

@@ -210,8 +210,6 @@ class QLinearConv(Operator):
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T] | None:
         x, weight, bias = present(inputs, 0), present(inputs, 3), optional(inputs, 8)
         sums = integer_conv_steps(build, node, x, weight, inputs[2], inputs[5])
-        if sums is None:
-            return None
         ones = [1] * (len(build.type_of(weight).dims) - 2)
         if bias is not None:
             sums = build.apply("Add", sums, reshaped(build, bias, [-1, *ones]))

@@ -178,6 +178,28 @@ def _generic_type(emitter: Emitter, expression: syntax.Call) -> Type:
     return emitter.type(argument.type)
 
 
+_DOTS = {
+    "dot4add_i8packed": (op.S_DOT, INT),
+    "dot4add_u8packed": (op.U_DOT, UINT),
+    "dot4add_i8u8packed": (op.SU_DOT, INT),
+}
+"""The last, which Slang lacks, takes signed bytes first."""
+
+
+def _dot(name: str) -> Callable[[Emitter, Value, Value, Value], Value]:
+    """The products of two words' four bytes, added to a sum that wraps."""
+
+    def add(emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
+        body = emitter.body
+        code, type_ = _DOTS[name]
+        body.module.dot_products()
+        words = [body.number(convert(body, word, UINT)) for word in (left, right)]
+        products = body.emit(code, type_, *words, op.PACKED_BYTES)
+        return arithmetic.binary(body, "+", products, convert(body, total, type_))
+
+    return add
+
+
 # --- memory
 
 
@@ -386,5 +408,6 @@ _SIMPLE: dict[str, Callable[..., Value]] = {
     "WaveActiveAnyTrue": _any,
     "WaveIsFirstLane": _is_first,
     "WaveReadLaneAt": _of_lane,
+    **{name: _dot(name) for name in _DOTS},
     **{name: _over_subgroup(name) for name in _OF_SUBGROUPS},
 }

@@ -20,6 +20,7 @@ _CAPABILITIES = {
 _STORAGE = "SPV_KHR_physical_storage_buffer"
 _MATRICES = "SPV_KHR_cooperative_matrix"
 _BFLOAT16 = "SPV_KHR_bfloat16"
+_DOT_PRODUCTS = "SPV_KHR_integer_dot_product"
 _MEMORY_MODEL = "SPV_KHR_vulkan_memory_model"
 
 
@@ -52,6 +53,11 @@ class Module:
 
     def capability(self, number: int) -> None:
         self._capabilities.add(number)
+
+    def dot_products(self) -> None:
+        """Allows products of bytes that are packed in words."""
+        self._capabilities |= {op.DOT_PRODUCT, op.DOT_PRODUCT_OF_PACKED}
+        self._extensions.add(_DOT_PRODUCTS)
 
     def decorate(self, target: int, *words: int) -> None:
         self._decorations += ((2 + len(words)) << 16 | op.DECORATE, target, *words)

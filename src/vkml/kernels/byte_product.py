@@ -1,0 +1,122 @@
+"""Launches of products and convolutions of 8-bit integers: four along k at a time, as words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkml.ir import dtypes
+from vkml.ir.lowering import CannotLower
+from vkml.ir.size import is_multiple
+from vkml.ir.windows import Windows
+from vkml.kernels.conv import convolution, image_operand
+from vkml.kernels.gemm import TILE_K, Operand, launch, matrix_operand, matrix_product
+from vkml.kernels.views import View
+from vkml.kernels.writer import WORD
+
+if TYPE_CHECKING:
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+Array = np.ndarray[Any, Any]
+NEEDS = frozenset(("int8", "storage_8bit", "integer_dot"))
+"""Capabilities of a device whose products of quantised numbers are such."""
+
+
+def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
+    """The batched product of views (batch, m, k) and (batch, k, n) of int8 or uint8, in int32."""
+    product = replace(
+        matrix_product(a, b, build.result()),
+        k=_words(a.shape[2]),
+        accumulator=dtypes.INT32,
+        label="byte_matmul",
+        signs=_signs(a, b),
+    )
+    left = _matrix(a, "a", a.strides[2], a.strides[1])
+    if build.is_whole_constant(b):
+        packed = build.prepared(b, "words first", _words_first, dtypes.INT32)
+        right = matrix_operand(packed, "b", packed.strides[1], packed.strides[2])
+    else:
+        right = _matrix(b, "b", b.strides[1], b.strides[2])
+    return launch(build, product, left, right)
+
+
+def byte_conv(
+    build: VulkanBuilder, x: View, weight: View, windows: Windows, group: int, fill: int
+) -> list[View]:
+    """A convolution of 8-bit images with constant 8-bit filters, in int32.
+
+    Args:
+        build: where the launch goes.
+        x: (batch, channels, depth, height, width), any strides.
+        weight: (filters, channels / group, kernel depth, height, width), a whole constant.
+        windows: over depth, height and width.
+        group: number of groups.
+        fill: what images are padded with.
+    """
+    if not build.is_whole_constant(weight):
+        raise CannotLower("convolutions with computed filters of bytes have no Vulkan kernel")
+    filters, inner = weight.shape[0] // group, weight.shape[1]
+    if inner == 1 and group > 1:
+        raise CannotLower("convolutions of one channel a group have no Vulkan kernel for bytes")
+    channels = _words(inner)
+    is_tap_major = not windows.is_pointwise and channels % TILE_K == 0
+    if is_tap_major:
+        packed = build.prepared(weight, "words last", _words_last, dtypes.INT32)
+    else:
+        packed = build.prepared(weight, "words first", _words_first, dtypes.INT32)
+    steps = packed.elements // (group * filters)
+    rows = packed.reshape((group, filters, steps))
+    assert rows is not None
+    product = replace(
+        convolution(x, windows, group, filters, steps, build.result()),
+        accumulator=dtypes.INT32,
+        label="byte_conv",
+        signs=_signs(weight, x),
+    )
+    a = matrix_operand(rows, "a", 1, steps)
+    # The same byte four times, with the sign that the word then has.
+    padding = int(np.full(WORD, fill, np.int64).astype(np.uint8).view(np.int32)[0])
+    return launch(build, product, a, image_operand(x, group, windows, is_tap_major, WORD, padding))
+
+
+def _words(count: int) -> int:
+    return -(-count // WORD)
+
+
+def _signs(a: View, b: View) -> tuple[bool, bool]:
+    for view in (a, b):
+        if view.dtype not in (dtypes.INT8, dtypes.UINT8):
+            raise CannotLower(f"products of {view.dtype.name} are none of bytes")
+    return a.dtype == dtypes.INT8, b.dtype == dtypes.INT8
+
+
+def _matrix(view: View, letter: str, inner: int, outer: int) -> Operand:
+    """An operand whose bytes are words as they lie, or are gathered into such as they are read."""
+    along = 2 if letter == "a" else 1
+    others = (view.strides[0], outer, view.shape[along], view.offset)
+    if inner != 1 or not all(is_multiple(number, WORD) for number in others):
+        return matrix_operand(view, letter, inner, outer, WORD)
+    shape = tuple(size // WORD if axis == along else size for axis, size in enumerate(view.shape))
+    strides = tuple(1 if axis == along else stride // WORD for axis, stride in enumerate(view.strides))
+    words = View(view.buffer, dtypes.INT32, shape, strides, view.offset // WORD)
+    return matrix_operand(words, letter, 1, outer // WORD)
+
+
+def _packed(array: Array, axis: int) -> Array:
+    """Bytes whose fours along an axis are words, zeros behind the last."""
+    last = np.moveaxis(array, axis, -1)
+    wide = np.zeros((*last.shape[:-1], _words(last.shape[-1]) * WORD), array.dtype)
+    wide[..., : last.shape[-1]] = last
+    return np.moveaxis(wide.view(np.int32), -1, axis)
+
+
+def _words_first(array: Array) -> Array:
+    """(batch, k, n) → (batch, words, n), (filters, channels, *kernel) → (filters, words, *kernel)."""
+    return np.ascontiguousarray(_packed(array, 1))
+
+
+def _words_last(array: Array) -> Array:
+    """(filters, channels, *kernel) → (filters, *kernel, words)."""
+    return np.ascontiguousarray(np.moveaxis(_packed(array, 1), 1, -1))
