@@ -68,6 +68,8 @@ def test_zero_points(vulkan_device_name: str) -> None:
     cases.add("MatMulInteger", a[0, 0], b, np.asarray(of_a), bytes_of(np.int8, 6))
     cases.add("MatMulInteger", a[0, 0], b, np.asarray(of_a), bytes_of(np.int8, 1, 6))
     cases.add("MatMulInteger", a[0, 0], b[:, 0], np.array([9], np.uint8), np.asarray(of_b))
+    # Sums of the rows of one number, which needs no memory.
+    cases.add("MatMulInteger", Fixed(np.array([[8]], np.uint8)), b[:1, :1], None, np.asarray(of_b))
     x, weight = bytes_of(np.uint8, 1, 4, 5, 5), bytes_of(np.int8, 6, 4, 3, 3)
     small = Fixed((weight // 2).astype(np.int8))
     cases.add("ConvInteger", x, small, Fixed(np.asarray(of_a)), Fixed(np.asarray(of_b)), pads=ONES)
