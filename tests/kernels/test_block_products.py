@@ -14,18 +14,20 @@ __all__ = ["lavapipe", "processors"]
 
 
 @pytest.mark.parametrize(
-    ("inner", "bits", "block", "words"),
-    [(256, 4, 32, 4), (200, 4, 32, 4), (96, 4, 16, 2), (40, 4, 24, 1), (64, 8, 16, 4), (70, 2, 32, 2)],
+    ("inner", "bits", "block", "columns"),
+    [(256, 4, 32, 2100), (210, 4, 16, 1100), (35, 8, 16, 70), (70, 2, 32, 600)],
 )
-def test_vectors_of_words(
-    lavapipe: str, processors: int, inner: int, bits: int, block: int, words: int
+def test_threads_share_columns(
+    lavapipe: str, processors: int, inner: int, bits: int, block: int, columns: int
 ) -> None:
-    weights, model = random_weights(inner, 70, bits=bits, block=block, has_zeros=True), Model(inner)
-    with vkml.InferenceSession(model.bytes(model.product("x", weights)), devices=lavapipe) as session:
-        for rows in (1, 8):
+    weights = random_weights(inner, columns, bits=bits, block=block, has_zeros=True)
+    for rows in (1, 6):
+        model = Model(inner, rows=rows)
+        with vkml.InferenceSession(model.bytes(model.product("x", weights)), devices=lavapipe) as session:
             x = np.random.default_rng(rows).standard_normal((rows, inner)).astype(np.float32)
             [found] = session.run(None, {"x": x})
             np.testing.assert_allclose(found, x @ weights.matrix, atol=2e-5)
-        [step] = session.report().steps
+            [step] = session.report().steps
         assert (step.kernel, step.operators) == ("block_product", ("MatMulNBits",))
-        assert f"{words} words" in step.variant
+        if processors == 8 and columns > 2000 and rows == 1:
+            assert "4 columns a thread" in step.variant

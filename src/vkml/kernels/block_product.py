@@ -11,6 +11,8 @@ from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size
+from vkml.ir.wording import counted
+from vkml.kernels.gemm import aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
@@ -24,6 +26,8 @@ MAX_ROWS = 8
 THREADS = 256
 MOST_LANES = 64
 """That share a column."""
+MOST_OWN = 4
+"""Columns of a thread."""
 WORD_BITS = 32
 
 
@@ -40,43 +44,40 @@ def block_product(
     if isinstance(rows, Size) or rows > MAX_ROWS:
         return _by_floats(build, a, codes, scales, zeros, bits, block)
     columns, inner = scales.shape[0], a.shape[1]
-    width = _width(codes.shape[1] * 8 // WORD_BITS, block * bits // WORD_BITS)
-    if build.target.processors == 1:
-        width = 1  # software drivers take minutes to compile what is unrolled
-    per_vector = width * WORD_BITS // bits
-    vectors = -(-inner // per_vector)
+    words = -(-inner * bits // WORD_BITS)
     lanes = 8
-    while lanes < MOST_LANES and 2 * lanes <= vectors:
+    while lanes < MOST_LANES and 2 * lanes <= words:
         lanes *= 2
     count = min(THREADS, build.target.max_invocations) // lanes
+    own = _columns_of_thread(build, rows, columns, count)
     accumulator = compute_type(arithmetic_type(a.dtype))
     epilogue, outputs = build.take_epilogue(build.result())
     writer = build.writer()
     writer.constant(columns, "N")
     writer.constant(inner, "K")
-    writer.word("vectors", vectors)
-    _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, width, accumulator)
-    numbers = (("M", rows), ("LANES", lanes), ("COLUMNS", count))
-    left = writer.read(a)
-    at = writer.offset(("m", "k"), a.strides)
+    writer.word("words", words)
+    _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, accumulator)
+    numbers = (("M", rows), ("LANES", lanes), ("COLUMNS", count), ("OWN", own))
     writer.text(
         "\n".join(
             [
                 multiply_add(arithmetic_type(a.dtype)),
                 *(f"static const int {name} = {value};" for name, value in numbers),
-                f"static const bool IS_WHOLE = {'false' if inner % per_vector else 'true'};",
-                f"Accumulator load_a(int m, int k) {{ return {load_expression(left, at, a.dtype)}; }}",
+                "vector<Accumulator, 4> load_a(int m, int k)",
+                "{",
+                *(f"    {line}" for line in _four_of(writer, a)),
+                "}",
             ]
         )
     )
     emit_store(writer, (rows, columns), outputs, epilogue, accumulator)
     writer.text(template("block_product"))
-    across, down = writer.grid(-(-columns // count), build.target.max_groups)
+    across, down = writer.grid(-(-columns // (count * own)), build.target.max_groups)
     build.emit(
         writer.finish(
             "block_product",
             (across, down, 1),
-            variant=f"{bits} bits in blocks of {block}, {width} words, {lanes} lanes",
+            variant=f"{bits} bits in blocks of {block}, {lanes} lanes, {counted(own, 'column')} a thread",
             reason=f"M {rows}, N {columns}, K {inner}",
         )
     )
@@ -94,7 +95,7 @@ def _by_floats(
     writer = build.writer()
     for name, value in (("N", columns), ("K", inner), ("WORDS", words)):
         writer.constant(value, name)
-    _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, 1, accumulator)
+    _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, accumulator)
     emit_store(writer, (columns, inner), [matrix], None, accumulator)
     writer.text(template("unpack_blocks"))
     across, down = writer.grid(-(-columns * words // 128), build.target.max_groups)
@@ -104,9 +105,36 @@ def _by_floats(
     return build.matmul(build.reshape(a, (1, *a.shape)), right)
 
 
-def _width(words: int, of_block: int) -> int:
-    """Words that are read as one vector: of one block, and aligned in every column."""
-    return next(width for width in (4, 2, 1) if words % width == 0 and of_block % width == 0)
+def _columns_of_thread(build: VulkanBuilder, rows: int, columns: int, across: int) -> int:
+    """How many columns share what a thread reads of A: as leave two workgroups for each processor."""
+    if build.target.processors == 1:
+        return 1  # software drivers take minutes to compile what is unrolled
+    own = MOST_OWN
+    # All sums of a workgroup are in shared memory.
+    while own > 1 and 4 * THREADS * own * rows > build.target.shared_bytes:
+        own //= 2
+    while own > 1 and -(-columns // (across * own)) < 2 * build.target.processors:
+        own //= 2
+    return own
+
+
+def _four_of(writer: KernelWriter, a: View) -> list[str]:
+    """Statements that return four neighbours along k of a row, zeros in the place of those from K on."""
+    inner = a.shape[1]
+    if a.strides[1] == 1 and aligned(a, inner, a.strides[:1]):
+        at = writer.offset(("m",), (a.strides[0] // 4,))
+        read = load_vector(writer.read(a, width=4), f"{at} + k / 4", a, 4)
+        return ["if (k >= K) return vector<Accumulator, 4>(Accumulator(0));", f"return {read};"]
+    read = load_expression(writer.read(a), writer.offset(("m", "at"), a.strides), a.dtype)
+    return [
+        "vector<Accumulator, 4> found = vector<Accumulator, 4>(Accumulator(0));",
+        "[ForceUnroll] for (int i = 0; i < 4; ++i)",
+        "{",
+        "    int at = k + i;",
+        f"    if (at < K) found[i] = {read};",
+        "}",
+        "return found;",
+    ]
 
 
 def _zero_words(build: VulkanBuilder, zeros: View | None, bits: int) -> View | None:
@@ -127,38 +155,29 @@ def _write_matrix(
     zeros: View | None,
     bits: int,
     block: int,
-    width: int,
     accumulator: str,
 ) -> None:
-    """Adds ``load_words``, ``load_scale`` and ``load_zero`` with what they need."""
+    """Adds ``load_word``, ``load_scale`` and ``load_zero`` with what they need."""
     # Bytes as words: no device lacks those.
-    words = replace(
-        codes,
-        dtype=dtypes.UINT32,
-        shape=(codes.shape[0], codes.shape[1] // 4),
-        strides=(codes.shape[1] // 4, 1),
-    )
-    pointer = writer.read(words, width=width)
-    at = writer.offset(("n", "at"), (words.shape[1] // width, 1))
-    loaded = f"{pointer}[{at}]" if width == 1 else f"loadAligned<{4 * width}>({pointer} + {at})"
+    step = codes.shape[1] // 4
+    words = replace(codes, dtype=dtypes.UINT32, shape=(codes.shape[0], step), strides=(step, 1))
+    word = f"{writer.read(words)}[{writer.offset(('n', 'at'), words.strides)}]"
     scale = load_expression(writer.read(scales), writer.offset(("n", "block"), scales.strides), scales.dtype)
     if zeros is None:
         zero = str(1 << bits - 1)
     elif zeros.dtype == dtypes.UINT32:
         lanes = WORD_BITS // bits
-        word = f"{writer.read(zeros)}[{writer.offset(('n', f'block / {lanes}'), zeros.strides)}]"
-        zero = f"({word} >> uint(block % {lanes} * {bits})) & {(1 << bits) - 1}u"
+        packed = f"{writer.read(zeros)}[{writer.offset(('n', f'block / {lanes}'), zeros.strides)}]"
+        zero = f"({packed} >> uint(block % {lanes} * {bits})) & {(1 << bits) - 1}u"
     else:
         zero = load_expression(writer.read(zeros), writer.offset(("n", "block"), zeros.strides), zeros.dtype)
     writer.text(
         "\n".join(
             [
                 f"typealias Accumulator = {accumulator};",
-                f"static const int WIDTH = {width};",
                 f"static const int BITS = {bits};",
                 f"static const int BLOCK = {block};",
-                f"vector<uint, {width}> load_words(int n, int at)",
-                f"{{ return vector<uint, {width}>({loaded}); }}",
+                f"uint load_word(int n, int at) {{ return {word}; }}",
                 f"Accumulator load_scale(int n, int block) {{ return Accumulator({scale}); }}",
                 f"Accumulator load_zero(int n, int block) {{ return Accumulator({zero}); }}",
             ]
