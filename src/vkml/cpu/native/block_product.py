@@ -167,8 +167,8 @@ def block_product(
     seconds = panels * max(
         panel_bytes * SECONDS_PER_BYTE, 2.0 * max(rows, 4) * inner * lanes * SECONDS_PER_FLOP
     )
-    most = max(8 * threads, panels // STRIP if groups > 1 else 0)
-    strips = 1 if threads == 1 else max(1, min(panels, most, int(seconds / CHUNK_SECONDS)))
+    most = max(8 * threads if threads > 1 else 1, panels // STRIP if groups > 1 else 1)
+    strips = max(1, min(panels, most, int(seconds / CHUNK_SECONDS)))
     starts = np.arange(strips) * panels // strips
     counts = np.append(starts[1:], panels) - starts
     accesses = (*epilogue.leaves, *epilogue.results)
