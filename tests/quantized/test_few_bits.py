@@ -16,6 +16,7 @@ import vkml
 from tests.cpu.native.epilogues import rounding_of_sums
 from tests.quantized.few_bits import FewBits, Model, decoder_layer, random_weights
 from vkml.cpu.native.executable import instruction_set
+from vkml.kernels import block_product
 
 Array = np.ndarray[Any, Any]
 needs_machine_code = pytest.mark.skipif(instruction_set() is None, reason="no machine code here")
@@ -76,6 +77,20 @@ def test_products_on_a_device(vulkan_device_name: str) -> None:
                 kernels = [step.kernel for step in session.report({"rows": rows}).steps]
                 if dtype == np.float32:  # SwiftShader lacks the other
                     assert kernels == (["block_product"] if rows < 9 else ["unpack_blocks", "matmul"])
+
+
+def test_no_large_matrix_of_floats_is_made(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of the last product of a language model: it would take gigabytes."""
+    monkeypatch.setattr(block_product, "MOST_FLOAT_BYTES", 4 * 168 * 56 - 1)
+    weights, model = random_weights(168, 56, has_zeros=True), Model(168)
+    data = model.bytes(model.add("Relu", model.product("x", weights)))
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        for rows in (20, 33, 0):  # of known sizes, then of open ones
+            x = rows_of(rows, 168)
+            [found] = session.run(None, {"x": x})
+            np.testing.assert_allclose(found, np.maximum(x @ weights.matrix, 0), atol=2e-5)
+            kernels = [step.kernel for step in session.report({"rows": rows}).steps]
+            assert kernels == (["block_product"] if rows else [])
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (0,), ()])

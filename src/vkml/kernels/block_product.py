@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 MAX_ROWS = 8
-"""Products of more rows read the matrix more than once: then it had better be floats."""
+"""Of a workgroup. Products of more rows read the matrix more than once: then it had better be floats,"""
+MOST_FLOAT_BYTES = 1 << 28
+"""unless there were too many."""
 THREADS = 256
 MOST_LANES = 64
 """That share a column."""
@@ -41,23 +43,26 @@ def block_product(
     if not all(build.is_whole_constant(view) for view in given):
         raise CannotLower("products with computed weights of few bits have no Vulkan kernel")
     rows = a.shape[0]
-    if isinstance(rows, Size) or rows > MAX_ROWS:
-        return _by_floats(build, a, codes, scales, zeros, bits, block)
     columns, inner = scales.shape[0], a.shape[1]
+    is_large = a.itemsize * columns * inner > MOST_FLOAT_BYTES
+    if (isinstance(rows, Size) or rows > MAX_ROWS) and not is_large:
+        return _by_floats(build, a, codes, scales, zeros, bits, block)
+    together = MAX_ROWS if isinstance(rows, Size) else max(1, min(rows, MAX_ROWS))
     words = -(-inner * bits // WORD_BITS)
     lanes = 8
     while lanes < MOST_LANES and 2 * lanes <= words:
         lanes *= 2
     count = min(THREADS, build.target.max_invocations) // lanes
-    own = _columns_of_thread(build, rows, columns, count)
+    own = _columns_of_thread(build, together, columns, count)
     accumulator = compute_type(arithmetic_type(a.dtype))
     epilogue, outputs = build.take_epilogue(build.result())
     writer = build.writer()
     writer.constant(columns, "N")
     writer.constant(inner, "K")
+    writer.constant(rows, "ROWS")
     writer.word("words", words)
     _write_matrix(writer, codes, scales, _zero_words(build, zeros, bits), bits, block, accumulator)
-    numbers = (("M", rows), ("LANES", lanes), ("COLUMNS", count), ("OWN", own))
+    numbers = (("M", together), ("LANES", lanes), ("COLUMNS", count), ("OWN", own))
     writer.text(
         "\n".join(
             [
@@ -76,7 +81,7 @@ def block_product(
     build.emit(
         writer.finish(
             "block_product",
-            (across, down, 1),
+            (across, down, -(-rows // together)),
             variant=f"{bits} bits in blocks of {block}, {lanes} lanes, {counted(own, 'column')} a thread",
             reason=f"M {rows}, N {columns}, K {inner}",
         )
