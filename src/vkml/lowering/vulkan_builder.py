@@ -176,7 +176,7 @@ class VulkanBuilder(Builder[Dispatch]):
         """In one kernel, or two where rows are cut."""
         first, nodes, behind = parts
         if not first.inputs:
-            raise CannotLower("what is reduced is computed of numbers alone, which have no place to be read at")
+            raise CannotLower("what is reduced is computed of numbers alone, which lie nowhere")
         shape = first.outputs[0].tensor.dims
         elements = reduce.Elements.made(first, [views[value.name].expand(shape) for value in first.inputs])
         hows = [
