@@ -18,6 +18,8 @@ from vkml.cpu.native.block_product import (
     pack_columns,
 )
 from vkml.cpu.native.executable import InstructionSet
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue
+from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.tiles import lanes_of
 
 Array = np.ndarray[Any, Any]
@@ -124,3 +126,20 @@ def test_strips_share_the_columns(instructions: InstructionSet) -> None:
         kind="bias_relu",
         threads=4,
     )
+
+
+@instruction_sets
+def test_numbers_of_rows_share_kernels(instructions: InstructionSet) -> None:
+    """A prompt of another length is another table, not another kernel, but for the rows that remain."""
+    group = most_rows(instructions)
+    epilogue = Epilogue(IDENTITY, (), (Access((64, 1)),))
+
+    def kernel(rows: int) -> Kernel:
+        form = BlockFormat(4, 32, "float32")
+        launch = block_product(
+            instructions, form=form, rows=rows, inner=64, columns=64, a=(64, 1), epilogue=epilogue, threads=2
+        )
+        return launch.kernel
+
+    assert kernel(group + 3) is kernel(5 * group + 3)
+    assert kernel(2 * group) is kernel(group) is not kernel(3)

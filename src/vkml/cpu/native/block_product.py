@@ -87,10 +87,9 @@ class _Shape:
     form: BlockFormat
     inner: int
     group: int
-    """Rows that are worked on at once."""
-    groups: int
+    """Rows that are worked on at once, a chunk says how often; 0 where all rows are the last ones."""
     left: int
-    """Rows of one more group."""
+    """Rows behind the last group."""
     row_step: int
     k_step: int
     tail_lanes: int
@@ -158,8 +157,8 @@ def block_product(
         `pack_columns` makes them), the leaves, the results.
     """
     lanes = lanes_of(instructions)
-    groups = max(1, -(-rows // most_rows(instructions)))
-    group = max(1, -(-rows // groups))
+    group = most_rows(instructions)
+    groups, left = divmod(rows, group)
     panels, blocks, words = -(-columns // lanes), -(-inner // form.block), -(-inner // form.per_word)
     scales = blocks * lanes * ITEM_BYTES[form.scale]
     zeros = blocks * lanes * ITEM_BYTES[form.zero] if form.zero else 0
@@ -167,21 +166,20 @@ def block_product(
     seconds = panels * max(
         panel_bytes * SECONDS_PER_BYTE, 2.0 * max(rows, 4) * inner * lanes * SECONDS_PER_FLOP
     )
-    most = max(8 * threads if threads > 1 else 1, panels // STRIP if groups > 1 else 1)
+    most = max(8 * threads if threads > 1 else 1, panels // STRIP if rows > group else 1)
     strips = max(1, min(panels, most, int(seconds / CHUNK_SECONDS)))
     starts = np.arange(strips) * panels // strips
     counts = np.append(starts[1:], panels) - starts
     accesses = (*epilogue.leaves, *epilogue.results)
     made = [0 * starts, starts * 4 * words * lanes, starts * scales, *([starts * zeros] if zeros else [])]
     made += [starts * lanes * access.strides[1] * access.itemsize for access in accesses]
-    table = np.stack([*made, counts, starts + counts == panels], 1)
+    table = np.stack([*made, counts, starts + counts == panels, np.full(strips, groups)], 1)
     shape = _Shape(
         instructions,
         form,
         inner,
-        group,
-        rows // group,
-        rows % group,
+        group if groups else 0,
+        left,
         4 * a[0],
         4 * a[1],
         columns % lanes,
@@ -237,8 +235,8 @@ class _Code:
             code.mov(Mem(RDX, self.line + 8 * (1 + at)), RAX)
         if shape.tail_lanes and code.has_avx512:
             code.set_mask(MASK, shape.tail_lanes)
-        if shape.groups:
-            code.move_immediate(RAX, shape.groups)
+        if shape.group:
+            code.mov(RAX, Mem(RSI, self.panels_column + 16))
             code.mov(Mem(RDX, self.group_count), RAX)
             again = code.here()
             self._group(shape.group)
@@ -249,7 +247,7 @@ class _Code:
         if shape.left:
             self._group(shape.left)
         code.ret()
-        return Kernel("block_product", code.finish(), self.spill + max(shape.group, 1) * code.bytes)
+        return Kernel("block_product", code.finish(), self.spill + max(shape.group, shape.left) * code.bytes)
 
     def _advance(self, place: int, step: int) -> None:
         if step:
