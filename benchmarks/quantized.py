@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quantized``: models of bytes and 4-bit weights on the CPU, beside onnxruntime."""
+"""``python -m benchmarks.quantized``: models of bytes and 4-bit weights, beside onnxruntime on the CPU."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quantized", description=__doc__)
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--threads", type=int, default=2, help="of onnxruntime; vkml takes the machine's")
+    parser.add_argument("--device", default="cpu", help="of vkml")
     chosen = parser.parse_args()
     shown = table("model", "vkml", "onnxruntime", "ratio", "greatest difference")
     for name in chosen.models:
@@ -66,7 +67,7 @@ def main() -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = chosen.threads
         there = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        here = vkml.InferenceSession(data, devices="cpu")
+        here = vkml.InferenceSession(data, devices=chosen.device)
         shape = [int(size or 1) for size in here.get_inputs()[0].shape]
         feed = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
         runs: list[Run] = [partial(session.run, None, feed) for session in (here, there)]

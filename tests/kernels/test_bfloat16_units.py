@@ -61,7 +61,7 @@ def device(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
             pytest.skip("no fp16 matrix units on this device")
         known = device_registry.fragments_of
 
-        def fragments_of(info: DeviceInfo, element: str = "float16") -> list[Fragment]:
+        def fragments_of(info: DeviceInfo, element: str = "float16", sums: str = "float32") -> list[Fragment]:
             return known(info)
 
         monkeypatch.setattr(device_registry, "fragments_of", fragments_of)

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import vkml
 from tests.vulkan_cases import Array, Cases, Fixed
-from vkml.kernels import gemm
+from vkml import vulkan
+from vkml.engine.devices import target_of
+from vkml.ir import Constant, DType, TensorType, dtypes
+from vkml.kernels import byte_units, gemm
+from vkml.kernels.byte_product import NEEDS
+from vkml.kernels.byte_units import Tile
+from vkml.kernels.packed_weights import Fragment
+from vkml.kernels.slang import compile_kernel
+from vkml.kernels.slang import opcodes as op
+from vkml.kernels.spec import Dispatch
+from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.lowering.target import Target
+from vkml.lowering.vulkan_builder import VulkanBuilder
+from vkml.onnx import save_graph
 
 RANDOM = np.random.default_rng(93)
 ONES = (1, 1, 1, 1)
@@ -98,3 +113,74 @@ def test_ranges_of_k(vulkan_device_name: str, forced: None, splits: int) -> None
     weight = Fixed(bytes_of(np.int8, 40, 128, 3, 3))
     cases.add("ConvInteger", bytes_of(np.uint8, 1, 128, 5, 7), weight, pads=ONES)
     cases.check(vulkan_device_name)
+
+
+@pytest.fixture
+def units(vulkan_device_name: str) -> Iterator[str]:
+    """A device whose matrix units multiply int8."""
+    fragment = target_of(vulkan.find_device(vulkan_device_name, True)).byte_fragment
+    if fragment is None:
+        pytest.skip("no int8 matrix units on this device")
+    yield vulkan_device_name
+    byte_units.forced = None
+
+
+@pytest.mark.parametrize(("a_type", "splits"), [(np.int8, 1), (np.uint8, 3)])
+def test_matrix_units(units: str, a_type: type, splits: int) -> None:
+    """From unsigned operands 128 is taken and given back; what pads images is changed like them."""
+    fragment = target_of(vulkan.find_device(units, True)).byte_fragment
+    assert fragment is not None
+    # Few fragments: lavapipe compiles more of them for long.
+    tile = Tile(fragment.m, 2 * fragment.n, fragment.k // 2, fragment.m, fragment.n)
+    byte_units.forced = (tile, splits)
+    cases = Cases()
+    cases.add("MatMulInteger", bytes_of(a_type, 2, 9, 150), Fixed(bytes_of(np.int8, 2, 150, 7)))
+    x, weight = bytes_of(a_type, 2, 12, 6, 4), Fixed(bytes_of(np.int8, 12, 6, 3, 3))
+    cases.add("ConvInteger", x, weight, Fixed(np.asarray(7, a_type)), group=2, pads=ONES)
+    cases.check(units)
+    graph, _, _ = cases.graph()
+    with vkml.InferenceSession(save_graph(graph), devices=units) as session:
+        variants = [step.variant for step in session.report().steps if "byte" in step.kernel]
+    assert len(variants) == 2 and all("matrix units" in variant for variant in variants)
+
+
+FRAGMENT = Fragment(16, 8, 32, 32, "int8")
+GPU = Target(frozenset((*byte_units.NEEDS, *NEEDS)), 256, 49152, 1024, 32, 65535, 132, byte_fragment=FRAGMENT)
+
+
+def launches_of(target: Target, m: int, k: int, n: int, types: tuple[DType, DType]) -> list[Dispatch]:
+    """Of a product with a constant."""
+    build = VulkanBuilder(target)
+    x = TensorType(types[0], (1, m, k))
+    a = contiguous(Buffer(BufferKind.INPUT, x.bytes, "x"), x)
+    b = build.constant(Constant(types[1], (1, k, n), np.zeros((1, k, n), types[1].storage)), "b")
+    with build.step(TensorType(dtypes.INT32, (1, m, n))):
+        build.byte_matmul(a, b)
+    return build.launches
+
+
+@pytest.mark.parametrize("tile", byte_units.TILES, ids=Tile.label)
+def test_every_tile_suits_the_gpu_and_multiplies_with_signs(
+    tile: Tile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_units, "forced", (tile, 1))
+    assert tile.fits(FRAGMENT, GPU) and tile.fits(replace(FRAGMENT, n=16), GPU)
+    [launch] = launches_of(GPU, 256, 64, 128, (dtypes.UINT8, dtypes.INT8))
+    words = np.frombuffer(compile_kernel(launch.kernel.source), np.uint32)[5:]
+    at, signs = 0, []
+    while at < words.size:
+        if words[at] & 0xFFFF == op.MATRIX_MUL_ADD:
+            signs.append(tuple(words[at + 6 : at + int(words[at] >> 16)]))
+        at += int(words[at] >> 16)
+    assert signs and set(signs) == {(15,)}
+
+
+def test_units_are_for_products_of_which_one_operand_is_signed_and_known() -> None:
+    def variant(target: Target, *types: DType, m: int = 2048) -> str:
+        return launches_of(target, m, 2048, 2048, (types[0], types[1]))[0].kernel.variant
+
+    assert "matrix units" in variant(GPU, dtypes.UINT8, dtypes.INT8)
+    assert "matrix units" in variant(GPU, dtypes.INT8, dtypes.INT8)
+    assert "matrix units" not in variant(GPU, dtypes.UINT8, dtypes.UINT8)
+    assert "matrix units" not in variant(GPU, dtypes.INT8, dtypes.UINT8)
+    assert "matrix units" not in variant(replace(GPU, byte_fragment=None), dtypes.INT8, dtypes.INT8)

@@ -231,16 +231,17 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
         fragment=fragment,
         wide_fragment=next((each for each in alike if each != fragment), None),
         bfloat16_fragment=next(iter(fragments_of(info, "bfloat16")), None),
+        byte_fragment=next(iter(fragments_of(info, "int8", "int32")), None),
         fragment_layouts=fragment_layouts,
         holds_elements_once=holds_elements_once,
     )
 
 
-def fragments_of(info: DeviceInfo, element: str = "float16") -> list[Fragment]:
-    """Of the matrix units' products with fp32 sums; the best first: the most k, then the smallest."""
+def fragments_of(info: DeviceInfo, element: str = "float16", sums: str = "float32") -> list[Fragment]:
+    """Of the matrix units' products with such sums; the best first: the most k, then the smallest."""
     from vkml.kernels.packed_weights import Fragment
 
-    wanted = (element, element, "float32", "float32", "subgroup")
+    wanted = (element, element, sums, sums, "subgroup")
     found = [
         Fragment(each.m, each.n, each.k, info.limits.subgroup_size, element)
         for each in info.capabilities.cooperative_matrix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from vkml.ir import dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import is_multiple
 from vkml.ir.windows import Windows
+from vkml.kernels import byte_units
 from vkml.kernels.conv import convolution, image_operand
-from vkml.kernels.gemm import TILE_K, Operand, launch, matrix_operand, matrix_product
+from vkml.kernels.gemm import TILE_K, Operand, Product, choose, launch, matrix_operand, matrix_product
 from vkml.kernels.views import View
 from vkml.kernels.writer import WORD
 
@@ -39,7 +41,7 @@ def byte_matmul(build: VulkanBuilder, a: View, b: View) -> list[View]:
         right = matrix_operand(packed, "b", packed.strides[1], packed.strides[2])
     else:
         right = _matrix(b, "b", b.strides[1], b.strides[2])
-    return launch(build, product, left, right)
+    return _launch(build, product, left, right, b, _column_sums)
 
 
 def byte_conv(
@@ -78,7 +80,49 @@ def byte_conv(
     a = matrix_operand(rows, "a", 1, steps)
     # The same byte four times, with the sign that the word then has.
     padding = int(np.full(WORD, fill, np.int64).astype(np.uint8).view(np.int32)[0])
-    return launch(build, product, a, image_operand(x, group, windows, is_tap_major, WORD, padding))
+    pixels = image_operand(x, group, windows, is_tap_major, WORD, padding)
+    return _launch(build, product, a, pixels, weight, _filter_sums)
+
+
+def _launch(
+    build: VulkanBuilder,
+    product: Product,
+    a: Operand,
+    b: Operand,
+    weight: View,
+    sums: Callable[[Array], Array],
+) -> list[View]:
+    """Emits the product, on matrix units where that is expected to be faster.
+
+    Units take int8. From uint8, 128 is taken, and so from the results 128 times the sums of the weights:
+    the epilogue gives these back.
+
+    Args:
+        build: where the launches go.
+        product: what is computed.
+        a: the left operand.
+        b: the right one.
+        weight: the one that may be constant.
+        sums: of such weights along k, as they broadcast with the product's space.
+    """
+    assert product.signs is not None
+    is_weight_signed = weight.dtype == dtypes.INT8
+    takes_units = all(product.signs) or (is_weight_signed and build.is_whole_constant(weight))
+    chosen = choose(build.target, product if takes_units else replace(product, signs=(False, False)))
+    if isinstance(chosen[0], byte_units.Tile) and not all(product.signs):
+        missing = build.prepared(weight, f"missing {sums.__name__}", sums, dtypes.INT32)
+        build.before_epilogue(product.result, addend=missing.expand(product.space))
+    return launch(build, product, a, b, chosen)
+
+
+def _column_sums(array: Array) -> Array:
+    """128 times the sums of matrices (batch, k, n): (batch, 1, n)."""
+    return np.asarray(128 * array.sum(1, dtype=np.int32, keepdims=True))
+
+
+def _filter_sums(array: Array) -> Array:
+    """128 times the sums of filters: (1, filters, 1)."""
+    return np.asarray(128 * array.reshape(1, len(array), -1).sum(2, dtype=np.int32, keepdims=True))
 
 
 def _words(count: int) -> int:

@@ -11,7 +11,7 @@ from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
-from vkml.kernels import bfloat16_units
+from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.scalar_text import literal
@@ -135,20 +135,42 @@ class Product:
         return multiply_add(self.accumulator) if self.signs is None else multiply_add_bytes(*self.signs)
 
 
-def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> list[View]:
-    """Emits the product with the epilogue on offer; returns the views of its results."""
-    fragment = build.target.bfloat16_fragment
-    tile, splits = choose(build.target, product)
+AnyTile = Tile | bfloat16_units.Tile | byte_units.Tile
+
+
+def launch(
+    build: VulkanBuilder,
+    product: Product,
+    a: Operand,
+    b: Operand,
+    chosen: tuple[AnyTile, int] | None = None,
+) -> list[View]:
+    """Emits the product with the epilogue on offer; returns the views of its results.
+
+    Args:
+        build: where the launches go.
+        product: what is computed.
+        a: the left operand.
+        b: the right one.
+        chosen: what `choose` returned, where the epilogue hangs on it.
+    """
+    fragment = None
+    tile, splits = choose(build.target, product) if chosen is None else chosen
     epilogue, outputs = build.take_epilogue(product.result)
-    has_units = isinstance(tile, bfloat16_units.Tile)
+    kernel, needs = "gemm", {"integer_dot"} if product.signs is not None else set()
     if isinstance(tile, bfloat16_units.Tile):
+        fragment, kernel, needs = build.target.bfloat16_fragment, "bfloat16_units", set(bfloat16_units.NEEDS)
         assert fragment is not None
         # Four neighbours a load, in one instruction or four.
         width_a, width_b = (4 if operand.width == 4 else 1 for operand in (a, b))
         how = tile.text(fragment)
+    elif isinstance(tile, byte_units.Tile):
+        fragment, kernel, needs = build.target.byte_fragment, "byte_units", set(byte_units.NEEDS)
+        assert fragment is not None and product.signs is not None
+        width_a, width_b = _widths(tile, a, b, tile.threads(fragment))
+        how = tile.text(fragment, product.signs)
     else:
-        width_a = a.width_for(tile.m * tile.k, tile.threads)
-        width_b = b.width_for(tile.n * tile.k, tile.threads)
+        width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
     k_range = -(-product.k // (splits * tile.k)) * tile.k
     if not isinstance(product.k, Size):
@@ -179,8 +201,7 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
             ]
         )
     )
-    if product.signs is not None:
-        writer.need("integer_dot")
+    writer.need(*needs)
     writer.text(a.declare(writer, width_a))
     writer.text(b.declare(writer, width_b))
     partials = None
@@ -200,9 +221,9 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
             "void finish(int batch, int split, int m, int n, Accumulator x)\n{\n"
             f"    store({product.coordinates}, x);\n}}"
         )
-    if has_units:
-        writer.need(*bfloat16_units.NEEDS)
-    writer.text(template("bfloat16_units" if has_units else "gemm"))
+    writer.text(template(kernel))
+    if kernel != "bfloat16_units":
+        writer.text(template("tile_loads"))
     groups = (-(-product.n // tile.n), -(-product.m // tile.m), product.batch * splits)
     build.emit(
         writer.finish(
@@ -212,12 +233,17 @@ def launch(build: VulkanBuilder, product: Product, a: Operand, b: Operand) -> li
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
             + (" words of four bytes" if product.signs is not None else "")
             + (f"; not in fp16: {product.why_strict}" if product.why_strict else ""),
-            subgroup_size=fragment.lanes if has_units and fragment is not None else None,
+            subgroup_size=None if fragment is None else fragment.lanes,
         )
     )
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
+
+
+def _widths(tile: Tile | byte_units.Tile, a: Operand, b: Operand, threads: int) -> tuple[int, int]:
+    """Neighbours that loads of A and of B fetch."""
+    return a.width_for(tile.m * tile.k, threads), b.width_for(tile.n * tile.k, threads)
 
 
 def add_partials(
@@ -262,12 +288,13 @@ def add_partials(
     build.emit(writer.finish("add_partials", (across, rows, 1), variant=f"{splits} parts"))
 
 
-def choose(target: Target, product: Product) -> tuple[Tile | bfloat16_units.Tile, int]:
+def choose(target: Target, product: Product) -> tuple[AnyTile, int]:
     """The tile and number of K ranges with the least estimated time."""
     if forced is not None:
         return forced
     cycles, tile, splits = _cheapest(target, product)
-    units = bfloat16_units.choose(target, product)
+    units: bfloat16_units.Choice | byte_units.Choice | None = bfloat16_units.choose(target, product)
+    units = byte_units.choose(target, product) if units is None else units
     return (units.tile, units.splits) if units is not None and units.cycles < cycles else (tile, splits)
 
 

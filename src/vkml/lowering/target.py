@@ -32,6 +32,8 @@ class Target:
     """One of as much k and 16 columns, where the device has it beside `fragment`."""
     bfloat16_fragment: Fragment | None = None
     """Of bfloat16: what products of float32 are made of whose operands are split into pieces."""
+    byte_fragment: Fragment | None = None
+    """Of int8 and int32 sums: what products of 8-bit integers are made of."""
     fragment_layouts: Callable[[Fragment], FragmentLayouts | None] = field(
         default=lambda fragment: None, compare=False
     )

@@ -378,7 +378,13 @@ def _memory_operands(emitter: Emitter, expression: syntax.Call, coherence: int) 
 def _multiply_add(emitter: Emitter, expression: syntax.Call) -> Value:
     body = emitter.body
     left, right, sums = (emitter.value(argument) for argument in expression.arguments)
-    return body.emit(op.MATRIX_MUL_ADD, sums.type, *map(body.number, (left, right, sums)))
+    # Matrices of integers have signs where they are multiplied, one bit for each and one for the result.
+    kinds = [value.type for value in (left, right, sums, sums)]
+    signs = sum(
+        1 << at for at, type_ in enumerate(kinds) if isinstance(type_, Fragment) and type_.element.kind == "i"
+    )
+    operands = (signs,) if signs else ()
+    return body.emit(op.MATRIX_MUL_ADD, sums.type, *map(body.number, (left, right, sums)), *operands)
 
 
 _SPECIAL: dict[str, Callable[[Emitter, syntax.Call], Value | None]] = {
