@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import vkml
 from tests.vulkan_cases import Array, Cases, Fixed
 from vkml import vulkan
 from vkml.engine.devices import target_of
+from vkml.engine.sketch import Sketch
 from vkml.ir import Constant, DType, TensorType, dtypes
 from vkml.kernels import byte_units, gemm
 from vkml.kernels.byte_product import NEEDS
@@ -115,6 +117,40 @@ def test_ranges_of_k(vulkan_device_name: str, forced: None, splits: int) -> None
     cases.check(vulkan_device_name)
 
 
+@pytest.mark.parametrize("tile", [tile for tile in gemm.TILES if (tile.m, tile.n, tile.k) == (16, 64, 16)])
+def test_bytes_are_stored_by_fours(
+    vulkan_device_name: str, forced: None, tile: gemm.Tile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a thread makes of neighbours is one store; its epilogue reads and computes for each."""
+    gemm.forced = (tile, 1)
+    by_fours: list[Any] = []
+    emit = gemm.emit_vector_store
+    monkeypatch.setattr(gemm, "emit_vector_store", lambda *given: (by_fours.append(given), emit(*given)))
+    sketch = Sketch("bytes")
+    operands = [
+        np.float32(0.02),
+        np.uint8(3),
+        bytes_of(np.int8, 20, 68),
+        np.linspace(0.01, 0.1, 68, dtype=np.float32),
+        np.zeros(68, np.int8),
+    ]
+    scale, zero, weight, factors, none = map(sketch.constant, operands)
+    x = sketch.input("x", (1, 10, 20), dtypes.UINT8)
+    made = sketch.node("QLinearMatMul", x, scale, zero, weight, factors, none, scale, zero)
+    filters = sketch.constant(bytes_of(np.int8, 12, 10, 1))
+    sums = [sketch.constant(np.zeros((), np.int8)), scale, zero]
+    conv = sketch.node("QLinearConv", x, scale, zero, filters, scale, sums[0], scale, zero)
+    data = save_graph(sketch.finish(made, conv))
+    feed = {"x": bytes_of(np.uint8, 1, 10, 20)}
+    with vkml.InferenceSession(data, devices=vulkan_device_name) as session:
+        found = session.run(None, feed)
+        assert [step.kernel.startswith("byte") for step in session.report().steps] == [True, True]
+    assert len(by_fours) == 2
+    expected = vkml.InferenceSession(data, devices="cpu").run(None, feed)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.fixture
 def units(vulkan_device_name: str) -> Iterator[str]:
     """A device whose matrix units multiply int8."""
@@ -184,3 +220,12 @@ def test_units_are_for_products_of_which_one_operand_is_signed_and_known() -> No
     assert "matrix units" not in variant(GPU, dtypes.UINT8, dtypes.UINT8)
     assert "matrix units" not in variant(GPU, dtypes.INT8, dtypes.UINT8)
     assert "matrix units" not in variant(replace(GPU, byte_fragment=None), dtypes.INT8, dtypes.INT8)
+
+
+@pytest.mark.parametrize("has_units", [False, True])
+def test_weights_are_bytes_in_memory(has_units: bool) -> None:
+    """In words as kernels read them, once; beside them the sums that units want."""
+    target = GPU if has_units else replace(GPU, byte_fragment=None)
+    [launch] = launches_of(target, 2048, 1024, 2048, (dtypes.UINT8, dtypes.INT8))
+    constants = {view.buffer for view in launch.reads if view.buffer.is_constant}
+    assert sorted(buffer.bytes for buffer in constants) == [*([4 * 2048] if has_units else []), 1024 * 2048]

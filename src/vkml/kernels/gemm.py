@@ -13,7 +13,7 @@ from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels import bfloat16_units, byte_units
 from vkml.kernels.epilogue import Epilogue
-from vkml.kernels.pointwise import emit_store
+from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.scalar_text import literal
 from vkml.kernels.views import View
 from vkml.kernels.writer import (
@@ -204,7 +204,7 @@ def launch(
     writer.need(*needs)
     writer.text(a.declare(writer, width_a))
     writer.text(b.declare(writer, width_b))
-    partials = None
+    partials, stores_four = None, False
     if splits > 1:
         partials = build.scratch(
             TensorType(product.accumulator, (splits, product.batch, product.m, product.n))
@@ -216,11 +216,21 @@ def launch(
             f"    {pointer}[((split * {batch} + batch) * M + m) * N + n] = x;\n}}"
         )
     else:
-        emit_store(writer, product.space, outputs, epilogue, accumulator)
-        writer.text(
-            "void finish(int batch, int split, int m, int n, Accumulator x)\n{\n"
-            f"    store({product.coordinates}, x);\n}}"
+        # Neighbours' bytes would be stores of their own.
+        stores_four = (
+            isinstance(tile, Tile)
+            and tile.thread_n % 4 == 0
+            and all(view.itemsize == 1 for view in outputs)
+            and is_multiple(product.space[-1], 4)
         )
+        emit = emit_vector_store if stores_four else emit_store
+        emit(writer, product.space, outputs, epilogue, accumulator)
+        name, type_ = ("4", f"vector<{accumulator}, 4>") if stores_four else ("", accumulator)
+        writer.text(
+            f"void finish{name}(int batch, int split, int m, int n, {type_} x)\n{{\n"
+            f"    store{name}({product.coordinates}, x);\n}}"
+        )
+    writer.text(f"#define STORES_FOUR {int(stores_four)}")
     writer.text(template(kernel))
     if kernel != "bfloat16_units":
         writer.text(template("tile_loads"))

@@ -364,7 +364,11 @@ def emit_results(
 
 
 def emit_vector_store(
-    writer: KernelWriter, sizes: tuple[int, ...], outputs: Sequence[View], epilogue: Epilogue | None
+    writer: KernelWriter,
+    sizes: tuple[int, ...],
+    outputs: Sequence[View],
+    epilogue: Epilogue | None,
+    accumulator: str = "float",
 ) -> None:
     """Adds ``void store4(int c0, …, float4 x4)``: as `emit_store`, four neighbours along the last coordinate.
 
@@ -378,7 +382,7 @@ def emit_vector_store(
 
     def is_vector(view: View) -> bool:
         others = (*view.strides[:-1], view.offset)
-        is_aligned = view.itemsize in (2, 4) and all(is_multiple(number, 4) for number in others)
+        is_aligned = view.itemsize <= 4 and all(is_multiple(number, 4) for number in others)
         return is_whole and view.strides[-1] == 1 and is_aligned
 
     def at_vector(view: View) -> str:
@@ -423,13 +427,13 @@ def emit_vector_store(
     writer.text(
         "\n".join(
             [
-                f"void store4({arguments}, float4 x4)",
+                f"void store4({arguments}, vector<{accumulator}, 4> x4)",
                 "{",
                 *before,
                 "    [ForceUnroll] for (int lane = 0; lane < 4; ++lane)",
                 "    {",
                 *guard,
-                "        float x = x4[lane];",
+                f"        {accumulator} x = x4[lane];",
                 *inside,
                 "    }",
                 *after,
