@@ -44,7 +44,7 @@ def test_max_pool(case: str, device_name: str) -> None:
     check("MaxPool", [apart(*shape)], attributes, differences=device_name == "cpu", device=device_name)
 
 
-def test_maxima_of_large_windows_are_found_in_several_launches(
+def test_gradients_of_large_windows_are_made_on_the_device(
     vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[Any] = []

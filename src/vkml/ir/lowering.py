@@ -279,6 +279,14 @@ class Lowering(Protocol[V]):
         """The first greatest element of each window, and its place in `x`, counted row by row."""
         ...
 
+    def max_pool_gradient(self, x: V, cotangent: V, result: V, windows: Windows) -> bool:
+        """The gradient of windows' greatest elements, the first of equals, from what the windows have.
+
+        x and the result are (batch, channels, depth, height, width). False, and nothing is written, where
+        other launches are to compute it.
+        """
+        ...
+
     def reduce(self, name: str, x: V, axes: Sequence[int]) -> list[V]:
         """A reduction, by the name of its operator without ``Reduce``."""
         ...

@@ -1,13 +1,15 @@
-"""Pooling over up to three spatial dimensions: the maximum, the mean, a norm of each window."""
+"""Pooling over up to three spatial axes: the maximum, the mean, a norm of windows; the maximum's gradient."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
+from vkml.ir.size import Size
 from vkml.ir.windows import Windows
 from vkml.kernels.pointwise import emit_store, on_space
 from vkml.kernels.reduction import extreme
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 WORKGROUP = 128
+_MOST_OF_A_TILE = 1024
+"""Elements, and windows: what is kept of these takes 12 KiB in fp64, and every device has 16."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,114 @@ def max_pool_places(
     writer.text(template("pool_places"))
     across, high = writer.grid(-(-total // WORKGROUP), build.target.max_groups)
     build.emit(writer.finish("max_pool_places", (across, high, 1)))
+
+
+def max_pool_gradient(build: VulkanBuilder, x: View, cotangent: View, result: View, windows: Windows) -> bool:
+    """The gradient of the greatest elements of windows: the first of equals has what the window has.
+
+    Args:
+        build: where the launch goes.
+        x: (batch, channels, depth, height, width).
+        cotangent: what the windows have, over the same axes.
+        result: where the sums go; of x's shape.
+        windows: over the last three axes of x.
+
+    Returns:
+        False where the windows that hold one element are too many for a workgroup's memory, or sizes are
+        open, of which no tile can be told.
+    """
+    if any(isinstance(size, Size) for size in (*windows.spatial, *windows.output)):
+        return False
+    tile = _tile_of_gradients(windows)
+    if tile is None:
+        return False
+    batch, channels = x.shape[:2]
+    writer = build.writer()
+    writer.math()
+    writer.text(
+        f"typealias Accumulator = {compute_type(x.dtype)};\n"
+        f"static const int WORKGROUP = {WORKGROUP};\n"
+        f"static const int MOST_WINDOWS = {_MOST_OF_A_TILE};"
+    )
+    _emit_planes(writer, x, windows)
+    for prefix, triple in (
+        ("T", tile.sizes),
+        ("N", tile.windows),
+        ("TILES_", tile.counts),
+        ("EXTENT_", windows.extents),
+        (
+            "STEP_",
+            tuple(s // math.gcd(s, d) for s, d in zip(windows.strides, windows.dilations, strict=True)),
+        ),
+    ):
+        for axis, number in zip("DHW", triple, strict=True):
+            writer.constant(number, f"{prefix}{axis}")
+    threads = min(tile.sizes[-1], WORKGROUP)
+    writer.constant(threads, "THREADS")
+    writer.constant(WORKGROUP // threads, "ROWS")
+    writer.constant(tile.planes, "PLANES")
+    writer.constant(batch * channels, "ALL_PLANES")
+    coordinates = ("image", "channel", "d", "h", "w")
+    arguments = ", ".join(f"int {name}" for name in coordinates)
+    incoming = load_expression(
+        writer.read(cotangent), writer.offset(coordinates, cotangent.strides), cotangent.dtype
+    )
+    writer.text(f"Accumulator cotangent({arguments}) {{ return {incoming}; }}")
+    target = f"{writer.write(result)}[{writer.offset(coordinates, result.strides)}]"
+    stored = store_expression("sum", result.dtype)
+    writer.text(f"void store({arguments}, Accumulator sum) {{ {target} = {stored}; }}")
+    writer.text(template("pool_gradient"))
+    count = -(-(batch * channels) // tile.planes) * math.prod(tile.counts)
+    across, high = writer.grid(count, build.target.max_groups)
+    build.emit(writer.finish("max_pool_gradient", (across, high, 1)))
+    return True
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What a workgroup has of an image; every tuple has one entry a spatial axis."""
+
+    sizes: tuple[int, ...]
+    counts: tuple[int, ...]
+    """Tiles along each axis."""
+    windows: tuple[int, ...]
+    """How many hold an element of a tile, at most."""
+
+    @property
+    def planes(self) -> int:
+        """How many there are in a tile: more than one only where tiles are whole planes."""
+        if math.prod(self.counts) > 1:
+            return 1
+        largest = max(math.prod(self.sizes), math.prod(self.windows))
+        return 1 << ((_MOST_OF_A_TILE // largest).bit_length() - 1)
+
+    def work(self, taps: int) -> int:
+        """Elements that all tiles of a plane look at and sum for."""
+        return math.prod(self.counts) * (math.prod(self.windows) * taps + math.prod(self.sizes))
+
+
+def _tile_of_gradients(windows: Windows) -> _Tile | None:
+    """The widest tile of those with little work; None where none is small enough.
+
+    Memory comes in lines, which a wide tile uses whole: that is worth an eighth more of work.
+    """
+    halves = [sorted({-(-size >> power) for power in range(size.bit_length())}) for size in windows.spatial]
+    found = []
+    for sizes in itertools.product(*halves):
+        held = tuple(
+            min((size + extent - 2) // stride + 1, count)
+            for size, extent, stride, count in zip(
+                sizes, windows.extents, windows.strides, windows.output, strict=True
+            )
+        )
+        if max(math.prod(sizes), math.prod(held)) <= _MOST_OF_A_TILE:
+            counts = tuple(-(-whole // size) for whole, size in zip(windows.spatial, sizes, strict=True))
+            found.append(_Tile(sizes, counts, held))
+    if not found:
+        return None
+    least = min(tile.work(windows.taps) for tile in found)
+    few = [tile for tile in found if 8 * tile.work(windows.taps) <= 9 * least]
+    return max(few, key=lambda tile: (tile.sizes[-1], -tile.work(windows.taps)))
 
 
 def _emit_planes(writer: KernelWriter, x: View, windows: Windows) -> None:

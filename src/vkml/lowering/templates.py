@@ -111,6 +111,10 @@ class Templates:
         """The first greatest element of each window, and its place in `x`, counted row by row."""
         raise self._lacks("pooling with places")
 
+    def max_pool_gradient(self, x: View, cotangent: View, result: View, windows: Windows) -> bool:
+        """Gradients of windows' greatest elements; False: there is no template of its own."""
+        return False
+
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         """A reduction, by the name of its operator without ``Reduce``."""
         raise self._lacks("a reduction")

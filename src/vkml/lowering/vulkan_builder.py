@@ -357,6 +357,9 @@ class VulkanBuilder(Builder[Dispatch]):
     ) -> None:
         pool.max_pool_places(self, x, windows, values, places, is_column_major=is_column_major)
 
+    def max_pool_gradient(self, x: View, cotangent: View, result: View, windows: Windows) -> bool:
+        return pool.max_pool_gradient(self, x, cotangent, result, windows)
+
     def reduce(self, name: str, x: View, axes: Sequence[int]) -> list[View]:
         return reduce.reduce(self, x, axes, reduction.reduction(name, x.dtype), self.result())
 

@@ -25,7 +25,7 @@ from vkml.ops.resample import resampled, transposed_table, window_table
 from vkml.ops.windows import pad_for_windows, spatial_attribute, tap_views
 
 _MOST_TAPS = 256
-"""Of the windows that `MaxPoolGradient` is lowered for: it reads each tap by a view of its own."""
+"""Of the windows that `MaxPoolGradient` is lowered for without a template: each tap is a view of its own."""
 _TAPS_OF_A_LAUNCH = 9
 """Each has an address among the launch's arguments, for which devices have room for 16 at least."""
 _MOST_TILE_TAPS = 9
@@ -157,11 +157,15 @@ class MaxPoolGradient(Operator):
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         x, cotangent = given(inputs, 0), given(inputs, 1)
         windows = _windows(node, x.shape, cotangent.shape)
-        if windows.taps > _MOST_TAPS or 0 in (*x.shape, *cotangent.shape):
+        if 0 in (*x.shape, *cotangent.shape):
             return None
         output = build.output(build.result())
         if _are_tiles(windows) and _lower_tiles(build, x, cotangent, output, windows):
             return [output]
+        if _lower_at_once(build, x, cotangent, output, windows):
+            return [output]
+        if windows.taps > _MOST_TAPS:
+            return None
         classes = [_classes(windows, axis) for axis in range(len(windows.kernel))]
         # Windows before the first one and behind the last one that an element looks into.
         before = [max([0, *(shift - c.first for c in found for _, shift in c.taps)]) for found in classes]
@@ -178,7 +182,9 @@ class MaxPoolGradient(Operator):
             incoming = build.scratch(TensorType(cotangent.dtype, held))
             build.copy(_filled(build, cotangent.dtype, 0, held), incoming)
             build.copy(cotangent, incoming.slice(*inner))
-        _find_places(build, _tap_operands(build, x, windows), places.slice(*inner))
+        inner_places = places.slice(*inner)
+        first_taps = _first_inside(build, windows, inner_places.shape)
+        _find_places(build, _tap_operands(build, x, windows), first_taps, inner_places)
         for chosen in itertools.product(*classes):
             starts = [0, 0, *(c.start for c in chosen)]
             shape = [*x.shape[:2], *(c.count for c in chosen)]
@@ -280,6 +286,19 @@ def _lower_tiles(build: Lowering[V], x: V, cotangent: V, output: V, windows: Win
     return True
 
 
+def _lower_at_once(build: Lowering[V], x: V, cotangent: V, output: V, windows: Windows) -> bool:
+    """One launch of a template where the device has one for such windows; False where it has none."""
+    if len(windows.kernel) > 3:
+        return False
+    over_three = windows.over(3)
+    target = output.reshape((*x.shape[:2], *over_three.spatial))
+    if target is None:
+        return False
+    image = build.reshape(x, target.shape)
+    incoming = build.reshape(cotangent, (*x.shape[:2], *over_three.output))
+    return build.max_pool_gradient(image, incoming, target, over_three)
+
+
 @dataclass(frozen=True)
 class _Class:
     """Elements along an axis that lie a stride apart: the same taps of windows read them."""
@@ -339,39 +358,69 @@ def _tap_operands(build: Lowering[V], x: V, windows: Windows) -> list[V]:
     ]
 
 
-def _first_greatest(body: BodyWriter, *taps: str) -> str:
-    """The number of the first of the greatest taps."""
-    return _greatest(body, taps[0], body.cast(body.constant(0, taps[0]), INT32), taps[1:], 1)[1]
+def _first_inside(build: Lowering[V], windows: Windows, shape: Sequence[int]) -> list[V]:
+    """The number of the first tap of each window that lies inside the image; nothing where it is the first.
+
+    What is read of padding is -infinity, as elements may be, and NaN is greater than nothing.
+    """
+    if not any(windows.pads_begin):
+        return []
+    numbers = np.full(windows.output, -1, np.int32)
+    for number, inside in enumerate(_insides(windows)):
+        numbers = np.where((numbers < 0) & inside, np.int32(number), numbers)
+    return [build.constant(Constant(INT32, numbers.shape, numbers), "first taps").expand(shape)]
 
 
-def _greatest(body: BodyWriter, best: str, at: str, taps: Sequence[str], first: int) -> tuple[str, str]:
-    """The greatest of what there is and of taps, the first one with the number `first`, and its number."""
+def _first_greatest(body: BodyWriter, *taps: str, starts: Sequence[str] = ()) -> str:
+    """The number of the first of the greatest taps; see `_greatest`."""
+    return _greatest(body, taps[0], body.cast(body.constant(0, taps[0]), INT32), taps[1:], 1, starts)[1]
+
+
+def _greatest(
+    body: BodyWriter, best: str, at: str, taps: Sequence[str], first: int, starts: Sequence[str]
+) -> tuple[str, str]:
+    """The greatest of what there is and of taps, the first one with the number `first`, and its number.
+
+    Of `starts`, where it has one, the tap of that number counts as greater than those before it.
+    """
     for number, tap in enumerate(taps, first):
         is_better = body("Greater", tap, best)
+        for start in starts:
+            is_better = body("Or", is_better, body("Equal", start, body.constant(number, start)))
         at = body("Where", is_better, body.constant(number, at), at)
         best = body("Where", is_better, tap, best)
     return best, at
 
 
-def _find_places(build: Lowering[V], taps: Sequence[V], target: V) -> None:
-    """Writes the number of the first of the greatest taps, some taps a launch."""
+def _find_places(build: Lowering[V], taps: Sequence[V], starts: Sequence[V], target: V) -> None:
+    """Writes the number of the first of the greatest taps, some taps a launch; `starts` as in `_greatest`."""
     if len(taps) <= _TAPS_OF_A_LAUNCH:
-        build.compute(_first_greatest, taps, target, label="places")
+
+        def write_all(body: BodyWriter, *leaves: str) -> str:
+            return _first_greatest(body, *leaves[: len(taps)], starts=leaves[len(taps) :])
+
+        build.compute(write_all, [*taps, *starts], target, label="places")
         return
     best, at = taps[0], _filled(build, INT32, 0, target.shape)
     chunks = range(1, len(taps), _TAPS_OF_A_LAUNCH - 2)
     for first in chunks:
-        leaves = [best, at, *taps[first : first + _TAPS_OF_A_LAUNCH - 2]]
+        some = taps[first : first + _TAPS_OF_A_LAUNCH - 2]
+        leaves = [best, at, *some, *starts]
 
-        def write(body: BodyWriter, best: str, at: str, *taps: str, result: int, first: int) -> str:
-            return _greatest(body, best, at, taps, first)[result]
+        def write(
+            body: BodyWriter, best: str, at: str, *taps: str, result: int, first: int, count: int
+        ) -> str:
+            return _greatest(body, best, at, taps[:count], first, taps[count:])[result]
 
         is_last = first == chunks[-1]
         found = target if is_last else build.scratch(TensorType(INT32, tuple(target.shape)))
-        at = build.compute(partial(write, result=1, first=first), leaves, found, label="places")
+        at = build.compute(
+            partial(write, result=1, first=first, count=len(some)), leaves, found, label="places"
+        )
         if not is_last:
             greatest = build.scratch(TensorType(taps[0].dtype, tuple(target.shape)))
-            best = build.compute(partial(write, result=0, first=first), leaves, greatest, label="greatest")
+            chunk = partial(write, result=0, first=first, count=len(some))
+            best = build.compute(chunk, leaves, greatest, label="greatest")
 
 
 def _collect(
