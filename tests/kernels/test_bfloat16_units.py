@@ -17,7 +17,7 @@ import vkml
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
-from vkml.kernels import bfloat16_units, gemm
+from vkml.kernels import bfloat16_units, gemm, sliced
 from vkml.kernels.bfloat16_units import NEEDS, Tile
 from vkml.kernels.gemm import Product
 from vkml.kernels.packed_weights import Fragment
@@ -66,6 +66,7 @@ def device(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
         monkeypatch.setattr(device_registry, "fragments_of", fragments_of)
         monkeypatch.setattr(bfloat16_units, "NEEDS", NEEDS[:-1])
+    monkeypatch.setattr(sliced, "choose", lambda target, product: None)  # what is small is its own, on GPUs
     device_registry.target_of.cache_clear()
     yield vulkan_device_name
     device_registry.target_of.cache_clear()
@@ -219,11 +220,13 @@ def size(m: int, n: int, k: int, batch: int = 1) -> Product:
 
 def test_the_rule() -> None:
     """Units for what is large, with as many pieces as precision asks for; ordinary arithmetic elsewhere."""
-    large, _ = gemm.choose(GPU, size(4096, 4096, 4096))
+    windows = replace(size(4096, 4096, 4096), gathered=0.6)
+    large, _ = gemm.choose(GPU, windows)
     assert isinstance(large, Tile) and large.pieces == 3 and large.promoted * large.k <= 64
+    assert isinstance(gemm.choose(GPU, replace(windows, gathered_units=0.25))[0], gemm.Tile)
     short, _ = gemm.choose(replace(GPU, strict_fp32=False), size(4096, 4096, 4096))
     assert isinstance(short, Tile) and short.pieces == 2
-    few, splits = gemm.choose(GPU, size(256, 256, 8192))
+    few, splits = gemm.choose(GPU, replace(size(256, 256, 8192), gathered=0.6))
     assert isinstance(few, Tile) and splits > 4
     assert isinstance(gemm.choose(GPU, size(4, 4, 16))[0], gemm.Tile)
     for other in (
@@ -231,10 +234,9 @@ def test_the_rule() -> None:
         replace(GPU, capabilities=GPU.capabilities - {"bfloat16_cooperative_matrix"}),
         replace(GPU, shared_bytes=10000),
     ):
-        assert isinstance(gemm.choose(other, size(4096, 4096, 4096))[0], gemm.Tile)
-    assert gemm.estimate_ordinary(GPU, size(4096, 4096, 4096)) < gemm.estimate_ordinary(
-        replace(GPU, bfloat16_fragment=None), size(4096, 4096, 4096)
-    )
+        assert isinstance(gemm.choose(other, windows)[0], gemm.Tile)
+    without = replace(GPU, bfloat16_fragment=None)
+    assert gemm.estimate_ordinary(GPU, windows) < gemm.estimate_ordinary(without, windows)
     halfs = replace(size(4096, 4096, 4096), accumulator=dtypes.FLOAT64)
     assert bfloat16_units.choose(GPU, halfs) is None
 

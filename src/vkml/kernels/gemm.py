@@ -124,6 +124,10 @@ class Product:
     label: str
     sizes: tuple[tuple[str, int], ...] = ()
     """Further constants that `coordinates` names."""
+    gathered: float = 1.0
+    """The share of its speed that ordinary arithmetic keeps beside what reading the operands takes,"""
+    gathered_units: float = 1.0
+    """and the share that matrix units of bfloat16 keep."""
     why_strict: str = ""
     """Why it is not computed on matrix units, for people."""
     signs: tuple[bool, bool] | None = None
@@ -298,6 +302,11 @@ def add_partials(
     build.emit(writer.finish("add_partials", (across, rows, 1), variant=f"{splits} parts"))
 
 
+def ordinary_ranges(target: Target, product: Product) -> int:
+    """The number of K ranges that ordinary arithmetic would take."""
+    return forced[1] if forced is not None else _cheapest(target, product)[2]
+
+
 def choose(target: Target, product: Product) -> tuple[AnyTile, int]:
     """The tile and number of K ranges with the least estimated time."""
     if forced is not None:
@@ -335,7 +344,7 @@ def _cheapest(target: Target, product: Product) -> tuple[float, Tile, int]:
             if splits > 1 and (target.processors == 1 or k < 64 * splits):
                 break
             waves = math.ceil(tiles * splits / target.processors)
-            work = math.ceil(k / splits) * tile.m * tile.n / (128 * tile.efficiency)
+            work = math.ceil(k / splits) * tile.m * tile.n / (128 * tile.efficiency * product.gathered)
             time = waves * (work + 1500)
             if splits > 1:
                 time += 5500 + batch * m * n * (splits + 1) / target.processors / 8

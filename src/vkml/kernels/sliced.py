@@ -64,7 +64,7 @@ def choose(target: Target, product: Product) -> Shape | None:
     batch, m, n, k = (typical(size) for size in sizes)
     if not LEAST_STEPS <= k <= MOST_STEPS:
         return None
-    is_split = gemm.choose(target, product)[1] > 1
+    is_split = gemm.ordinary_ranges(target, product) > 1
     for width in (16, 32):
         groups = -(-m // 16) * -(-n // width) * batch
         if groups > (SPLIT_WAVES if is_split and width > 16 else WAVES) * target.processors:
