@@ -66,6 +66,15 @@ def test_large_means_keep_the_variance(device_name: str) -> None:
     np.testing.assert_allclose(variance, 0.0, atol=1e48)  # and squares of distances do not overflow
 
 
+def test_infinities(device_name: str) -> None:
+    """As sums have them: infinite where all infinities are alike, of which no variance is known."""
+    x = drawn(4, 600)
+    x[0, 7], x[1, 599], x[2, [3, 400]], x[3, 5] = np.inf, -np.inf, [np.inf, -np.inf], np.nan
+    mean, variance = moments(x, (1,), device_name)
+    np.testing.assert_array_equal(mean.reshape(-1), [np.inf, -np.inf, np.nan, np.nan])
+    assert np.isnan(variance).all()
+
+
 def test_rows_in_ranges(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accumulators of several workgroups, one of which has fewer elements, or none of its own."""
     monkeypatch.setattr(reduce, "_splits", lambda build, walk: 7)

@@ -124,13 +124,16 @@ class Moments:
 
     def joined(self, at: int, to: Sequence[str], a: Sequence[str], b: Sequence[str]) -> list[str]:
         type_, zero = compute_type(self.dtype), literal(0, self.dtype)
+        infinity = literal(math.inf, self.dtype)
         share, apart = f"share{at}", f"apart{at}"
         return [
             f"{to[0]} = {a[0]} + {b[0]};",
             f"{type_} {share} = {b[0]} == {zero} ? {zero} : {b[0]} / {to[0]};",
             # Of none there is no mean, and what it differs by may overflow.
             f"{type_} {apart} = {a[0]} == {zero} || {b[0]} == {zero} ? {zero} : {b[1]} - {a[1]};",
-            f"{to[1]} = {a[0]} == {zero} ? {b[1]} : {a[1]} + {apart} * {share};",
+            # A mean that is infinite stays so beside finite ones.
+            f"{type_} moved{at} = absolute({apart}) < {infinity} ? {apart} * {share} : {b[1]};",
+            f"{to[1]} = {a[0]} == {zero} ? {b[1]} : {a[1]} + moved{at};",
             f"{to[2]} = {a[2]} + {b[2]} + {apart} * {apart} * ({a[0]} * {share});",
         ]
 
