@@ -89,6 +89,15 @@ def test_in_training_statistics_are_the_batch_s() -> None:
     assert float(module.running_mean.abs().sum()) == 0
 
 
+def test_a_gradient_of_a_normalisation() -> None:
+    """Mean and variance are an operator of vkml's own."""
+    slope = vkml.func.grad(lambda x: (vkml.nn.functional.layer_norm(x, (5,)) ** 3).sum())
+    x = normal(4, 5)
+    made = vkml.onnx.export(slope, (x,))
+    assert made is not None
+    close(reference(made, {"x": x}), [slope(vkml.tensor(x)).numpy()], "onnxruntime")
+
+
 def test_random_numbers_are_refused() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
     with pytest.raises(UnsupportedOperator, match=r"vkml\.Philox: .*random numbers are drawn"):

@@ -19,7 +19,7 @@ from vkml.exporting.opsets import OLDEST
 from vkml.exporting.recording import record
 from vkml.exporting.shapes import described, with_stated_sizes
 from vkml.exporting.sizes import ClosedSizes, Dim, OpenSizes, stated_sizes
-from vkml.exporting.standard import written_in_standard
+from vkml.exporting.standard import is_kept, written_in_standard
 from vkml.exporting.tidying import tidied
 from vkml.ir import Graph
 from vkml.ir.size import TooOpen
@@ -207,7 +207,7 @@ def _graph(
             )
     label = type(owner).__name__ if owner is not None else getattr(module, "__name__", "graph")
     graph, stated = graph_of(inputs, outputs, seen.states, seen.scopes, label)
-    graph = expand_steps(graph, lambda graph, nodes: (), on_host=True)
+    graph = expand_steps(graph, lambda _, nodes: {n.key for n in nodes if is_kept(n)}, on_host=True)
     graph, needed = written_in_standard(graph, opset)
     graph = tidied(with_stated_sizes(graph), needed, stated)
     learned = set() if owner is None else {name for name, _ in owner.named_parameters()}

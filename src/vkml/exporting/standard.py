@@ -50,6 +50,11 @@ def written_in_standard(graph: Graph, opset: int | None) -> tuple[Graph, int]:
     return to.finish(), opset or needs
 
 
+def is_kept(node: Node) -> bool:
+    """Whether a node of an operator that is stepwise here is written as it is: ONNX has had it for long."""
+    return node.op == "BatchNormalization" and not node.domain
+
+
 def _need(to: Rewriting, node: Node) -> int:
     return needed_opset(node, [to.types[name].dtype if name else None for name in node.inputs])
 
@@ -104,6 +109,15 @@ def _batch_normalization(to: Rewriting, node: Node) -> None:
     """In training ONNX has it make running statistics whoever reads them."""
     statistics = [to.name(what) for what in ("mean", "variance")][: 3 - len(node.outputs)]
     to.add(replace(node, outputs=(*node.outputs, *statistics)))
+
+
+def _moments(to: Rewriting, node: Node) -> None:
+    """The mean, and the mean of squares of what is left."""
+    axes, wide = _ints(to, node.attributes["axes"]), to.types[node.outputs[0]].dtype
+    x = to.apply("Cast", [node.inputs[0]], to=wide.code)
+    to.apply("ReduceMean", [x, axes], made=node.outputs[0])
+    centred = to.apply("Sub", [x, node.outputs[0]])
+    to.apply("ReduceMean", [to.apply("Mul", [centred, centred]), axes], made=node.outputs[1])
 
 
 def _group_normalization(to: Rewriting, node: Node) -> None:
@@ -164,6 +178,7 @@ def _resample(to: Rewriting, node: Node) -> None:
 
 _STEPS: Mapping[str, Callable[[Rewriting, Node], None]] = {
     "GroupNormalization": _group_normalization,
+    "Moments": _moments,
     "RMSNormalization": _rms_normalization,
     "Resample": _resample,
 }
