@@ -38,8 +38,8 @@ GATHERED = {
 }
 """What reading windows leaves of the speed of ordinary arithmetic and of units.
 
-By whether taps come first, and whether lanes run along columns. On an H200 21 to 24 and 35 to 38 TFLOP/s; the
-first layer of ResNet-18 and its gradient by weights 18 and 10; other gradients by weights 13 to 24 and 15 to 33.
+By whether taps come first, and whether lanes run along columns. On an H200 21 to 24 and 35 to 38 TFLOP/s; for
+the first layer of ResNet-18, and its gradient by weights, 18 and 10; for other gradients 13 to 24, 15 to 33.
 """
 NARROW = 256
 LEAST_PIXELS = 1024
