@@ -17,7 +17,7 @@ from vkml.tracing import evaluation
 RANDOM = np.random.default_rng(41)
 Geometry = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
-# Image, kernel, strides, dilations, pads in front; as many windows as begin before the image's end.
+# Image, kernel, strides, dilations, pads in front.
 CASES: dict[str, Geometry] = {
     "several tiles along both axes": ((1, 2, 61, 90), (3, 3), (2, 2), (1, 1), (1, 1)),
     "several planes a tile, one too few": ((3, 21, 7, 7), (3, 2), (2, 1), (1, 1), (1, 0)),
@@ -27,6 +27,7 @@ CASES: dict[str, Geometry] = {
     "windows of padding alone": ((1, 1, 5, 6), (2, 2), (1, 2), (1, 1), (3, 2)),
     "a line": ((2, 1, 1500), (5,), (3,), (1,), (2,)),
     "a volume": ((1, 2, 9, 13, 17), (2, 3, 2), (1, 2, 2), (1, 1, 2), (1, 0, 1)),
+    "volumes of one tile": ((1, 4, 3, 5, 4), (2, 2, 3), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
     "windows of many elements": ((1, 1, 40, 40), (20, 20), (10, 10), (1, 1), (4, 0)),
     "more than a workgroup has room for": ((1, 1, 2100), (1100,), (1,), (1,), (0,)),
     "four axes of many elements": (
@@ -40,11 +41,20 @@ CASES: dict[str, Geometry] = {
 }
 
 
-def taken(geometry: Geometry, kind: Any = np.float32) -> tuple[Any, Any, dict[str, Any]]:
-    """An image full of equal elements, what its windows have, and the operator's attributes."""
+def taken(
+    geometry: Geometry, kind: Any = np.float32, is_inside: bool = False
+) -> tuple[Any, Any, dict[str, Any]]:
+    """An image full of equal elements, what its windows have, and the operator's attributes.
+
+    Args:
+        geometry: as in `CASES`.
+        kind: of elements.
+        is_inside: whether windows end before the image does; all that begin before its end are there else.
+    """
     shape, kernel, strides, dilations, pads = geometry
     counts = [
-        -(-(size + begin) // stride) for size, begin, stride in zip(shape[2:], pads, strides, strict=True)
+        (size + begin - ((taps - 1) * dilation if is_inside else 0) - 1) // stride + 1
+        for size, taps, stride, dilation, begin in zip(shape[2:], *geometry[1:], strict=True)
     ]
     x = RANDOM.integers(0, 4, shape).astype(kind)
     cotangent = RANDOM.standard_normal((*shape[:2], *counts)).astype(kind)
@@ -66,7 +76,12 @@ def check(cases: dict[str, tuple[Any, Any, dict[str, Any]]], device: str) -> Non
 
 
 def test_the_gradient_is_that_of_the_reference(device_name: str) -> None:
-    check({name: taken(geometry) for name, geometry in CASES.items()}, device_name)
+    cases = {
+        f"{name}, {is_inside}": taken(geometry, is_inside=is_inside)
+        for name, geometry in CASES.items()
+        for is_inside in (False, True)
+    }
+    check(cases, device_name)
 
 
 def test_other_floats(device_name: str) -> None:
