@@ -45,16 +45,16 @@ def test_max_pool(case: str, device_name: str) -> None:
 
 
 def test_gradients_of_large_windows_are_made_on_the_device(
-    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+    device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[Any] = []
     monkeypatch.setattr(evaluation, "_settings", {})
     monkeypatch.setattr(evaluation, "_announce", plans.append)
     attributes = {"kernel_shape": (6, 6), "strides": (1, 2), "pads": (3, 2, 2, 3)}
-    check("MaxPool", [apart(1, 2, 8, 9)], attributes, differences=False, device=vulkan_device_name)
+    check("MaxPool", [apart(1, 2, 8, 9)], attributes, differences=False, device=device_name)
     assert plans and not [refusal for plan in plans for refusal in plan.fallbacks]
     x = RANDOM.integers(0, 4, (1, 2, 8, 9)).astype(np.float64)
-    check("MaxPool", [x], attributes, differences=False, dtype=np.float16, device=vulkan_device_name)
+    check("MaxPool", [x], attributes, differences=False, dtype=np.float16, device=device_name)
 
 
 def test_max_pool_with_indices() -> None:

@@ -28,6 +28,7 @@ CASES: dict[str, Geometry] = {
     "a line": ((2, 1, 1500), (5,), (3,), (1,), (2,)),
     "a volume": ((1, 2, 9, 13, 17), (2, 3, 2), (1, 2, 2), (1, 1, 2), (1, 0, 1)),
     "volumes of one tile": ((1, 4, 3, 5, 4), (2, 2, 3), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
+    "dense": ((1, 2, 9, 8), (6, 5), (1, 2), (1, 1), (3, 1)),
     "windows of many elements": ((1, 1, 40, 40), (20, 20), (10, 10), (1, 1), (4, 0)),
     "more than a workgroup has room for": ((1, 1, 2100), (1100,), (1,), (1,), (0,)),
     "four axes of many elements": (
@@ -94,7 +95,9 @@ def test_other_floats(device_name: str) -> None:
 
 def test_what_is_not_finite(device_name: str) -> None:
     cases = {}
-    for name in ("several tiles along both axes", "windows of padding alone", "a volume", "four axes"):
+    for name in (
+        "several tiles along both axes", "windows of padding alone", "a volume", "four axes", "dense",
+    ):  # fmt: skip
         x, cotangent, attributes = taken(CASES[name])
         for value in (np.nan, np.inf, -np.inf):
             x[RANDOM.random(x.shape) < 0.2] = value

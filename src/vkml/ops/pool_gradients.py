@@ -183,8 +183,8 @@ class MaxPoolGradient(Operator):
             build.copy(_filled(build, cotangent.dtype, 0, held), incoming)
             build.copy(cotangent, incoming.slice(*inner))
         inner_places = places.slice(*inner)
-        first_taps = _first_inside(build, windows, inner_places.shape)
-        _find_places(build, _tap_operands(build, x, windows), first_taps, inner_places)
+        first_taps, starting = _first_inside(build, windows, inner_places.shape)
+        _find_places(build, _tap_operands(build, x, windows), first_taps, starting, inner_places)
         for chosen in itertools.product(*classes):
             starts = [0, 0, *(c.start for c in chosen)]
             shape = [*x.shape[:2], *(c.count for c in chosen)]
@@ -358,46 +358,65 @@ def _tap_operands(build: Lowering[V], x: V, windows: Windows) -> list[V]:
     ]
 
 
-def _first_inside(build: Lowering[V], windows: Windows, shape: Sequence[int]) -> list[V]:
-    """The number of the first tap of each window that lies inside the image; nothing where it is the first.
+def _first_inside(
+    build: Lowering[V], windows: Windows, shape: Sequence[int]
+) -> tuple[list[V], frozenset[int]]:
+    """The number of the first tap of each window that lies inside the image, and all of these numbers but 0.
 
-    What is read of padding is -infinity, as elements may be, and NaN is greater than nothing.
+    What is read of padding is -infinity, as elements may be, and NaN is greater than nothing. Where every
+    window's first tap is inside, there is nothing to be told.
     """
     if not any(windows.pads_begin):
-        return []
+        return [], frozenset()
     numbers = np.full(windows.output, -1, np.int32)
     for number, inside in enumerate(_insides(windows)):
         numbers = np.where((numbers < 0) & inside, np.int32(number), numbers)
-    return [build.constant(Constant(INT32, numbers.shape, numbers), "first taps").expand(shape)]
+    starting = frozenset(numbers[numbers > 0].tolist())
+    if not starting:
+        return [], starting
+    return [build.constant(Constant(INT32, numbers.shape, numbers), "first taps").expand(shape)], starting
 
 
-def _first_greatest(body: BodyWriter, *taps: str, starts: Sequence[str] = ()) -> str:
+def _first_greatest(
+    body: BodyWriter, *taps: str, starts: Sequence[str] = (), starting: frozenset[int] = frozenset()
+) -> str:
     """The number of the first of the greatest taps; see `_greatest`."""
-    return _greatest(body, taps[0], body.cast(body.constant(0, taps[0]), INT32), taps[1:], 1, starts)[1]
+    zero = body.cast(body.constant(0, taps[0]), INT32)
+    return _greatest(body, taps[0], zero, taps[1:], 1, starts, starting)[1]
 
 
 def _greatest(
-    body: BodyWriter, best: str, at: str, taps: Sequence[str], first: int, starts: Sequence[str]
+    body: BodyWriter,
+    best: str,
+    at: str,
+    taps: Sequence[str],
+    first: int,
+    starts: Sequence[str],
+    starting: frozenset[int],
 ) -> tuple[str, str]:
     """The greatest of what there is and of taps, the first one with the number `first`, and its number.
 
-    Of `starts`, where it has one, the tap of that number counts as greater than those before it.
+    Of `starts`, where it has one, the tap of that number, one of `starting`, counts as greater than those
+    before it.
     """
     for number, tap in enumerate(taps, first):
         is_better = body("Greater", tap, best)
-        for start in starts:
+        for start in starts if number in starting else ():
             is_better = body("Or", is_better, body("Equal", start, body.constant(number, start)))
         at = body("Where", is_better, body.constant(number, at), at)
         best = body("Where", is_better, tap, best)
     return best, at
 
 
-def _find_places(build: Lowering[V], taps: Sequence[V], starts: Sequence[V], target: V) -> None:
-    """Writes the number of the first of the greatest taps, some taps a launch; `starts` as in `_greatest`."""
+def _find_places(
+    build: Lowering[V], taps: Sequence[V], starts: Sequence[V], starting: frozenset[int], target: V
+) -> None:
+    """Writes the number of the first of the greatest taps, some taps a launch; see `_greatest`."""
     if len(taps) <= _TAPS_OF_A_LAUNCH:
 
         def write_all(body: BodyWriter, *leaves: str) -> str:
-            return _first_greatest(body, *leaves[: len(taps)], starts=leaves[len(taps) :])
+            first, begins = leaves[: len(taps)], leaves[len(taps) :]
+            return _first_greatest(body, *first, starts=begins, starting=starting)
 
         build.compute(write_all, [*taps, *starts], target, label="places")
         return
@@ -405,12 +424,13 @@ def _find_places(build: Lowering[V], taps: Sequence[V], starts: Sequence[V], tar
     chunks = range(1, len(taps), _TAPS_OF_A_LAUNCH - 2)
     for first in chunks:
         some = taps[first : first + _TAPS_OF_A_LAUNCH - 2]
-        leaves = [best, at, *some, *starts]
+        is_starting = not starting.isdisjoint(range(first, first + len(some)))
+        leaves = [best, at, *some, *(starts if is_starting else ())]
 
         def write(
             body: BodyWriter, best: str, at: str, *taps: str, result: int, first: int, count: int
         ) -> str:
-            return _greatest(body, best, at, taps[:count], first, taps[count:])[result]
+            return _greatest(body, best, at, taps[:count], first, taps[count:], starting)[result]
 
         is_last = first == chunks[-1]
         found = target if is_last else build.scratch(TensorType(INT32, tuple(target.shape)))
