@@ -230,6 +230,13 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "batched", _simple("MatMul", (3, 2, 17, 9), (2, 9, 21)))
     yield case("matmul", "few rows by weights of 8 bits", _dequantized(2))
     yield case("matmul", "rows by weights of 8 bits", _dequantized(20))
+    table = (np.arange(256 * 132) % 251 - 125).astype(np.int8)
+    i8 = {"dtype": np.int8}
+    yield case(
+        "matmul",
+        "8-bit integers",
+        _simple("MatMulInteger", (130, 256), constants=[table.reshape(256, 132)], **i8),
+    )
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
     yield case("attention", "two heads", _attention(2, 3, 19, 16))
@@ -267,6 +274,12 @@ def _all() -> Iterator[Case]:
         "fp16",
         _weighted("Conv", (1, 8, 9, 9), (8, 8, 3, 3), 8, **k3, **f16),
         FLOAT16_TOLERANCE,
+    )
+    filters = table[: 32 * 24 * 9].reshape(32, 24, 3, 3)
+    yield case(
+        "convolution",
+        "8-bit integers",
+        _simple("ConvInteger", (1, 24, 9, 9), constants=[filters], pads=(1, 1, 1, 1), **i8),
     )
     yield case("convolution", "epilogue", _convolution_epilogue)
     yield case(
