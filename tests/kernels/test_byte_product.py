@@ -100,6 +100,18 @@ def test_zero_points(vulkan_device_name: str) -> None:
     cases.check(vulkan_device_name)
 
 
+def test_all_sizes_may_be_open(vulkan_device_name: str) -> None:
+    sketch = Sketch("open")
+    x = sketch.input("x", (None, None), dtypes.UINT8)
+    y = sketch.input("y", (None, None), dtypes.INT8)
+    made = sketch.node("MatMulInteger", x, y, sketch.constant(np.uint8(7)))
+    with vkml.InferenceSession(save_graph(sketch.finish(made)), devices=vulkan_device_name) as session:
+        for m, k, n in ((3, 8, 4), (5, 9, 7), (4, 12, 8), (7, 13, 6), (2, 16, 4)):
+            a, b = bytes_of(np.uint8, m, k), bytes_of(np.int8, k, n)
+            [found] = session.run(None, {"x": a, "y": b})
+            np.testing.assert_array_equal(found, (a.astype(np.int64) - 7) @ b)
+
+
 @pytest.fixture
 def forced() -> Iterator[None]:
     yield
