@@ -1,7 +1,8 @@
 """``python -m benchmarks.bfloat16_units``: rates of the tiles of products in pieces of bfloat16.
 
-Of each tile the multiply-adds of float32 that a multiprocessor does in a cycle: with as many workgroups as fit,
-and with one. Beside them ordinary arithmetic. All kernels are compiled before one is timed, the clocks warmed.
+Of each tile the multiply-adds of float32 that a multiprocessor does in a cycle: with as many workgroups as
+fit, and with one. Beside them ordinary arithmetic. All kernels are compiled before one is timed, and the
+clocks warmed.
 """
 
 from __future__ import annotations
