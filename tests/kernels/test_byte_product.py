@@ -23,6 +23,7 @@ from vkml.kernels.slang import compile_kernel
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.lowering.kept import forget_lowerings
 from vkml.lowering.target import Target
 from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.onnx import save_graph
@@ -224,10 +225,15 @@ def test_every_tile_suits_the_gpu_and_multiplies_with_signs(
     assert signs and set(signs) == {(15,)}
 
 
-def test_units_are_for_products_of_which_one_operand_is_signed_and_known() -> None:
+def test_units_are_for_products_of_which_one_operand_is_signed_and_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def variant(target: Target, *types: DType, m: int = 2048) -> str:
         return launches_of(target, m, 2048, 2048, (types[0], types[1]))[0].kernel.variant
 
+    assert "matrix units" not in variant(GPU, dtypes.UINT8, dtypes.INT8)  # not run on a GPU yet
+    monkeypatch.setattr(byte_units, "offered", True)
+    forget_lowerings()
     assert "matrix units" in variant(GPU, dtypes.UINT8, dtypes.INT8)
     assert "matrix units" in variant(GPU, dtypes.INT8, dtypes.INT8)
     assert "matrix units" not in variant(GPU, dtypes.UINT8, dtypes.UINT8)

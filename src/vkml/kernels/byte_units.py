@@ -86,6 +86,10 @@ TILES = (
 START = 1500
 """Cycles in which a workgroup begins and ends."""
 
+offered = False
+"""Whether `choose` offers units on GPUs: they have not been run on one yet, only on lavapipe, and fragment loads
+that do not suit a driver may hang it."""
+
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
 
@@ -114,7 +118,7 @@ def choose(target: Target, product: Product) -> Choice | None:
         return None
     if forced is not None:
         return Choice(*forced, 0.0)
-    if target.processors == 1:
+    if not offered or target.processors == 1:
         return None  # software drivers compile fragments for minutes
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
     best: Choice | None = None
