@@ -242,8 +242,9 @@ def test_units_are_for_products_of_which_one_operand_is_signed_and_known(
 
 
 @pytest.mark.parametrize("has_units", [False, True])
-def test_weights_are_bytes_in_memory(has_units: bool) -> None:
+def test_weights_are_bytes_in_memory(has_units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In words as kernels read them, once; beside them the sums that units want."""
+    monkeypatch.setattr(byte_units, "offered", True)
     target = GPU if has_units else replace(GPU, byte_fragment=None)
     [launch] = launches_of(target, 2048, 1024, 2048, (dtypes.UINT8, dtypes.INT8))
     constants = {view.buffer for view in launch.reads if view.buffer.is_constant}

@@ -87,7 +87,7 @@ START = 1500
 """Cycles in which a workgroup begins and ends."""
 
 offered = False
-"""Whether `choose` offers units on GPUs: they have not been run on one yet, only on lavapipe, and fragment loads
+"""Whether `choose` offers units on GPUs: they have not been run on one yet, only on lavapipe; fragment loads
 that do not suit a driver may hang it."""
 
 forced: tuple[Tile, int] | None = None
