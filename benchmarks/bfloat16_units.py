@@ -73,7 +73,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bfloat16_units", description=__doc__)
     parser.add_argument("--device", default="vulkan:0")
     parser.add_argument("--processors", type=int, default=132, help="multiprocessors of the device")
-    device, processors = (options := parser.parse_args()).device, options.processors
+    options = parser.parse_args()
+    device, processors = options.device, options.processors
     if not fragments_of(find_device(device, True), "bfloat16"):
         parser.error(f"{device} has no matrix units of bfloat16")
     ordinary = prepared(device, None, *FULL)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir.dtypes import FLOAT32
-from vkml.ir.size import typical
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest
 
 if TYPE_CHECKING:
     from vkml.kernels.gemm import Product
@@ -18,16 +18,9 @@ NEEDS = (*MATRIX_UNIT_NEEDS, "bfloat16_cooperative_matrix")
 
 
 @dataclass(frozen=True)
-class Tile:
-    """How a workgroup computes its tile of results, and what the rule knows of it."""
+class Tile(UnitTile):
+    """One of products in pieces, and what the rule knows of it."""
 
-    m: int
-    n: int
-    k: int
-    sub_m: int
-    """Rows of results that a subgroup owns,"""
-    sub_n: int
-    """and columns."""
     pieces: int
     """Of bfloat16 that an element is the sum of: 3 hold all of its bits, 2 hold 16."""
     promoted: int
@@ -37,13 +30,6 @@ class Tile:
     alone: float = 0.6
     """The share of that with one workgroup."""
 
-    @property
-    def subgroups(self) -> int:
-        return self.m // self.sub_m * self.n // self.sub_n
-
-    def threads(self, fragment: Fragment) -> int:
-        return self.subgroups * fragment.lanes
-
     def shared_bytes(self, fragment: Fragment) -> int:
         """As bfloat16_units.slang counts them, for operands that are packed along k."""
         operands = (self.m + self.n) * (self.pieces * self.k // 4 + 2)
@@ -52,14 +38,8 @@ class Tile:
 
     def fits(self, fragment: Fragment, target: Target) -> bool:
         """Whether the kernel's loops come out even with this fragment, and the device has room."""
-        loaded = 4 * self.threads(fragment)
         return (
-            self.sub_m % fragment.m == 0
-            and self.sub_n % fragment.n == 0
-            and self.k % fragment.k == 0
-            and self.m * self.k % loaded == 0
-            and self.n * self.k % loaded == 0
-            and self.threads(fragment) <= target.max_invocations
+            self.comes_out_even(fragment, fragment.k, 4, target)
             and self.shared_bytes(fragment) <= target.shared_bytes
         )
 
@@ -71,16 +51,7 @@ class Tile:
 
     def text(self, fragment: Fragment) -> str:
         """What bfloat16_units.slang wants to know of it."""
-        numbers = {
-            "PIECES": self.pieces,
-            "FRAGMENT_M": fragment.m,
-            "FRAGMENT_N": fragment.n,
-            "FRAGMENT_K": fragment.k,
-            "LANES": fragment.lanes,
-            "SUB_M": self.sub_m,
-            "SUB_N": self.sub_n,
-            "PROMOTED": self.promoted,
-        }
+        numbers = self.numbers(fragment) | {"PIECES": self.pieces, "PROMOTED": self.promoted}
         lines = [f"static const int {name} = {value};" for name, value in numbers.items()]
         return "\n".join([*lines, _PIECES[fragment.element]])
 
@@ -113,46 +84,26 @@ SHARED = 49152
 """Bytes of shared memory that the workgroups of a multiprocessor have together (H200)."""
 REGISTERS = 65536
 """Of a multiprocessor; a lane is taken to need 255 of them."""
-START = 1500
-"""Cycles in which a workgroup begins and ends."""
-MOST_RANGES = 32
+RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A tile, a number of ranges of K, and the cycles that are expected, a second pass included."""
-
-    tile: Tile
-    splits: int
-    cycles: float
-
-
-def choose(target: Target, product: Product) -> Choice | None:
+def choose(target: Target, product: Product) -> Choice[Tile] | None:
     """The tile and number of ranges of K with the least estimated time; None where no units are for it."""
     fragment = target.bfloat16_fragment
     if fragment is None or product.accumulator != FLOAT32 or set(NEEDS) - target.capabilities:
         return None
     if forced is not None:
         return Choice(*forced, 0.0)
-    batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
-    best: Choice | None = None
-    for tile in TILES:
-        if tile.pieces != (3 if target.strict_fp32 else 2) or not tile.fits(fragment, target):
-            continue
-        tiles = math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch
-        for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, MOST_RANGES):
-            if splits > 1 and k < 128 * splits:
-                break
-            steps = math.ceil(k / splits) / product.gathered_units
-            cycles = _cycles(target, fragment, tile, tiles * splits, steps)
-            if splits > 1:
-                cycles += 5500 + batch * m * n * (splits + 1) / target.processors / 8
-            if best is None or cycles < best.cycles:
-                best = Choice(tile, splits, cycles)
-    return best
+    pieces = 3 if target.strict_fp32 else 2
+    tiles = [tile for tile in TILES if tile.pieces == pieces and tile.fits(fragment, target)]
+
+    def cycles(tile: Tile, groups: int, k: int) -> float:
+        return _cycles(target, fragment, tile, groups, k / product.gathered_units)
+
+    return cheapest(target, product, tiles, RANGES, 128, cycles)
 
 
 def _cycles(target: Target, fragment: Fragment, tile: Tile, groups: int, k: float) -> float:

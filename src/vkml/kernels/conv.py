@@ -30,16 +30,11 @@ from vkml.kernels.writer import KernelWriter, compute_type, load_expression, mul
 if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
-GATHERED = {
-    (True, True): (0.62, 1.0),
-    (True, False): (0.62, 1.0),
-    (False, True): (0.5, 0.25),
-    (False, False): (0.6, 0.8),
-}
+TAPS_FIRST, ALONG_COLUMNS, ALONG_WINDOWS = (0.62, 1.0), (0.5, 0.25), (0.6, 0.8)
 """What reading windows leaves of the speed of ordinary arithmetic and of units.
 
-By whether taps come first, and whether lanes run along columns. On an H200 21 to 24 and 35 to 38 TFLOP/s; for
-the first layer of ResNet-18, and its gradient by weights, 18 and 10; for other gradients 13 to 24, 15 to 33.
+With taps first; else where lanes run along columns, or along windows. TFLOP/s on an H200: 21 to 24 and 35 to
+38; the first layer of ResNet-18, and its gradient by weights, 18 and 10; other gradients 13 to 24, 15 to 33.
 """
 NARROW = 256
 LEAST_PIXELS = 1024
@@ -108,7 +103,9 @@ def conv(
     b = image_operand(x, group, windows, is_tap_major)
     if not is_pointwise:
         # Few columns lie as badly as those that lanes run along.
-        gathered, units = GATHERED[is_tap_major, b.along_inner or typical(product.n) < NARROW]
+        is_along_columns = b.along_inner or typical(product.n) < NARROW
+        otherwise = ALONG_COLUMNS if is_along_columns else ALONG_WINDOWS
+        gathered, units = TAPS_FIRST if is_tap_major else otherwise
         product = replace(product, gathered=gathered, gathered_units=units)
     _add_bias(build, bias, space, result)
     return launch(build, product, a, b)

@@ -312,8 +312,8 @@ def choose(target: Target, product: Product) -> tuple[AnyTile, int]:
     if forced is not None:
         return forced
     cycles, tile, splits = _cheapest(target, product)
-    units: bfloat16_units.Choice | byte_units.Choice | None = bfloat16_units.choose(target, product)
-    units = byte_units.choose(target, product) if units is None else units
+    # Of floats or of bytes: the other one has nothing to offer.
+    units = bfloat16_units.choose(target, product) or byte_units.choose(target, product)
     return (units.tile, units.splits) if units is not None and units.cycles < cycles else (tile, splits)
 
 

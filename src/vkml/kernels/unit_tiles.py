@@ -1,0 +1,106 @@
+"""Tiles of products on matrix units, whatever these multiply, and the choice among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from vkml.ir.size import typical
+
+if TYPE_CHECKING:
+    from vkml.kernels.gemm import Product
+    from vkml.kernels.packed_weights import Fragment
+    from vkml.lowering.target import Target
+
+START = 1500
+"""Cycles in which a workgroup begins and ends."""
+
+
+@dataclass(frozen=True)
+class UnitTile:
+    """How a workgroup shares its tile of results among subgroups."""
+
+    m: int
+    n: int
+    k: int
+    sub_m: int
+    """Rows of results that a subgroup owns,"""
+    sub_n: int
+    """and columns."""
+
+    @property
+    def subgroups(self) -> int:
+        return self.m // self.sub_m * self.n // self.sub_n
+
+    def threads(self, fragment: Fragment) -> int:
+        return self.subgroups * fragment.lanes
+
+    def comes_out_even(self, fragment: Fragment, steps: int, width: int, target: Target) -> bool:
+        """Whether loops over fragments of `steps` of k, and loads of `width` elements a thread, do."""
+        loaded = width * self.threads(fragment)
+        return (
+            self.sub_m % fragment.m == 0
+            and self.sub_n % fragment.n == 0
+            and self.k % steps == 0
+            and self.m * self.k % loaded == 0
+            and self.n * self.k % loaded == 0
+            and self.threads(fragment) <= target.max_invocations
+        )
+
+    def numbers(self, fragment: Fragment) -> dict[str, int]:
+        """What the kernels' texts call the fragment and a subgroup's share."""
+        return {
+            "FRAGMENT_M": fragment.m,
+            "FRAGMENT_N": fragment.n,
+            "FRAGMENT_K": fragment.k,
+            "LANES": fragment.lanes,
+            "SUB_M": self.sub_m,
+            "SUB_N": self.sub_n,
+        }
+
+
+Chosen = TypeVar("Chosen", bound=UnitTile)
+
+
+@dataclass(frozen=True)
+class Choice(Generic[Chosen]):
+    """A tile, a number of ranges of K, and the cycles that are expected, a second pass included."""
+
+    tile: Chosen
+    splits: int
+    cycles: float
+
+
+def cheapest(
+    target: Target,
+    product: Product,
+    tiles: Iterable[Chosen],
+    ranges: Sequence[int],
+    least: int,
+    cycles: Callable[[Chosen, int, int], float],
+) -> Choice[Chosen] | None:
+    """The tile and number of ranges of K with the least estimated time; None where there is no tile.
+
+    Args:
+        target: the device.
+        product: its sizes.
+        tiles: those that fit.
+        ranges: numbers of ranges to consider, from 1 on.
+        least: steps of k that a range has at the least.
+        cycles: of a tile, so many workgroups and so many steps of k.
+    """
+    batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
+    best: Choice[Chosen] | None = None
+    for tile in tiles:
+        groups = math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch
+        for splits in ranges:
+            if splits > 1 and k < least * splits:
+                break
+            expected = cycles(tile, groups * splits, math.ceil(k / splits))
+            if splits > 1:
+                expected += 5500 + batch * m * n * (splits + 1) / target.processors / 8
+            if best is None or expected < best.cycles:
+                best = Choice(tile, splits, expected)
+    return best
