@@ -311,17 +311,22 @@ def choose(target: Target, product: Product) -> tuple[AnyTile, int]:
     """The tile and number of K ranges with the least estimated time."""
     if forced is not None:
         return forced
-    cycles, tile, splits = _cheapest(target, product)
+    expected, tile, splits = _cheapest(target, product)
     # Of floats or of bytes: the other one has nothing to offer.
     units = bfloat16_units.choose(target, product) or byte_units.choose(target, product)
-    return (units.tile, units.splits) if units is not None and units.cycles < cycles else (tile, splits)
+    return (units.tile, units.splits) if units is not None and units.cycles < expected else (tile, splits)
 
 
 def estimate_ordinary(target: Target, product: Product) -> float:
     """The microseconds that the tiled product is expected to take, in pieces of bfloat16 or without."""
+    return LAUNCH + cycles(target, product) / CYCLES
+
+
+def cycles(target: Target, product: Product) -> float:
+    """Cycles that the tiled product is expected to take, in pieces of bfloat16 or without."""
     units = bfloat16_units.choose(target, product)
-    cycles = _cheapest(target, product)[0]
-    return LAUNCH + (cycles if units is None else min(cycles, units.cycles)) / CYCLES
+    ordinary = _cheapest(target, product)[0]
+    return ordinary if units is None else min(ordinary, units.cycles)
 
 
 def _cheapest(target: Target, product: Product) -> tuple[float, Tile, int]:

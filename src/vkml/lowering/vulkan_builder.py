@@ -33,11 +33,13 @@ from vkml.kernels import (
     scan,
     scatter,
     sliced,
+    split_product,
     top_k,
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
 from vkml.kernels.spec import Dispatch, KernelSpec
+from vkml.kernels.split_rows import SplitRows, emit_split_rows
 from vkml.kernels.views import Buffer, BufferKind, View
 from vkml.kernels.writer import KernelWriter, storage_type
 from vkml.lowering.bodies import parts_of_reduction
@@ -61,6 +63,7 @@ class VulkanBuilder(Builder[Dispatch]):
         self.target = target
         self._row_exponents: dict[Hashable, View] = {}
         self._packed_values: dict[Hashable, View] = {}
+        self._split_rows: dict[Hashable, SplitRows] = {}
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -106,6 +109,21 @@ class VulkanBuilder(Builder[Dispatch]):
             self._note(rows, found, lambda build, seen: build.row_exponents(seen, fragment))
         return found
 
+    def split_rows(self, rows: View, count: int) -> SplitRows:
+        """Rows (batch, rows, k) in pieces of fp16, split once for all products that read these rows."""
+        key = rows.buffer, rows.shape, rows.strides, rows.offset, count
+        trace, self._trace = self._trace, None
+        try:
+            found = self._split_rows.get(key)
+            if found is None:
+                found = self._split_rows[key] = emit_split_rows(self, rows, count)
+        finally:
+            self._trace = trace
+        if trace is not None and found.pieces.buffer not in trace.slots:
+            self._note(rows, found.found, lambda build, seen: build.split_rows(seen, count).found)
+            self._note(rows, found.pieces, lambda build, seen: build.split_rows(seen, count).pieces)
+        return found
+
     # -- launching ------------------------------------------------------------------------------------------
 
     def emit(self, dispatch: Dispatch) -> None:
@@ -139,6 +157,7 @@ class VulkanBuilder(Builder[Dispatch]):
         super().rewind(mark)
         self._row_exponents.clear()  # what is in it may be gone
         self._packed_values.clear()
+        self._split_rows.clear()
 
     def writer(self) -> KernelWriter:
         """For a kernel with as many arguments as the device takes."""
@@ -270,6 +289,9 @@ class VulkanBuilder(Builder[Dispatch]):
         shape = sliced.choose(self.target, product)
         if shape is not None:
             return sliced.launch(self, product, a, b, shape)
+        split = split_product.choose(self.target, product)
+        if split is not None and split.cycles < gemm.cycles(self.target, product):
+            return split_product.launch(self, product, a, b, split)
         return gemm.matmul(self, product, a, b)
 
     def byte_matmul(self, a: View, b: View) -> list[View]:

@@ -1,0 +1,194 @@
+"""Products of float32 on matrix units of float16, as exact as float32 or as TF32: tiles and launches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.ir.size import Size, typical
+from vkml.ir.wording import counted
+from vkml.kernels.gemm import LAUNCH, Product, add_partials, matrix_operand
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.pointwise import emit_vector_store
+from vkml.kernels.split_rows import BLOCK, SLACK
+from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest
+from vkml.kernels.views import View
+from vkml.kernels.writer import multiply_add, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.target import Target
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+PROMOTED = 4
+"""Blocks of k after which sums of two pieces leave the unit, which truncates: errors of 2.3e-7 in L2 (H200)."""
+LONGEST_SUM = 1 << 16
+"""Of one piece, whose sums stay: see `matrix_units.LONGEST_SUM`."""
+LEAST_FRAGMENT = (16, 8, 16)
+"""Smaller units than this have not been found to be faster than ordinary arithmetic."""
+RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SHARED = 49152
+"""Bytes of shared memory that the workgroups of a multiprocessor have together (H200)."""
+REGISTERS = 65536
+"""Of a multiprocessor; a lane is taken to need 255 of them."""
+CYCLES = 1755
+"""Of a multiprocessor in a microsecond."""
+SPLIT = 1.6e6
+"""Bytes of an operand that are scaled and split in a microsecond."""
+
+
+@dataclass(frozen=True)
+class Tile(UnitTile):
+    """One of products in pieces, and what the rule knows of it."""
+
+    pieces: int
+    rate: float
+    """Multiply-adds of fp32 that a multiprocessor does in a cycle when it holds all workgroups that fit."""
+    alone: float
+    """The share of that with one workgroup."""
+
+    def shared_bytes(self, fragment: Fragment) -> int:
+        """As split_product.slang counts them."""
+        operands = (self.m + self.n) * (2 * self.pieces * BLOCK + 16)
+        results = self.subgroups * fragment.m * (self.sub_n + 4) * 4
+        return max(operands, results) + (self.m + self.n + 1) // 2 * 16
+
+    def fits(self, fragment: Fragment, target: Target) -> bool:
+        """Whether the kernel's loops come out even with this fragment, and the device has room."""
+        return (
+            self.sub_m % fragment.m == 0
+            and self.sub_n % fragment.n == 0
+            and BLOCK % fragment.k == 0
+            and max(self.m, self.n) <= SLACK
+            and self.threads(fragment) <= target.max_invocations
+            and self.shared_bytes(fragment) <= target.shared_bytes
+        )
+
+    def label(self) -> str:
+        tile = f"{self.m}x{self.n} tile, {self.sub_m}x{self.sub_n} a subgroup"
+        return f"matrix units, {counted(self.pieces, 'piece')} of scaled fp16, {tile}"
+
+
+TILES = (
+    Tile(96, 128, BLOCK, 48, 32, 2, 226, 0.9),
+    Tile(96, 64, BLOCK, 48, 32, 2, 215, 0.6),
+    Tile(64, 64, BLOCK, 32, 32, 2, 190, 0.6),
+    Tile(128, 128, BLOCK, 64, 64, 1, 600, 0.6),
+    Tile(128, 64, BLOCK, 64, 32, 1, 450, 0.6),
+    Tile(64, 64, BLOCK, 32, 32, 1, 350, 0.6),
+)
+
+forced: tuple[Tile, int] | None = None
+"""For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
+
+
+def choose(target: Target, product: Product) -> Choice[Tile] | None:
+    """The tile and number of ranges of K with the least estimated time; None where no units are for it."""
+    fragment = target.fragment
+    if (
+        fragment is None
+        or product.accumulator != dtypes.FLOAT32
+        or set(MATRIX_UNIT_NEEDS) - target.capabilities
+    ):
+        return None
+    if any(isinstance(size, Size) for size in (product.batch, product.m, product.n, product.k)):
+        return None
+    if forced is not None:
+        return Choice(*forced, 0.0)
+    sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
+    if any(size < least for size, least in sizes):
+        return None
+    pieces = 2 if target.strict_fp32 else 1
+    tiles = [tile for tile in TILES if tile.pieces == pieces and tile.fits(fragment, target)]
+
+    def cycles(tile: Tile, groups: int, k: int) -> float:
+        if pieces == 1 and k > LONGEST_SUM:
+            return math.inf
+        return _cycles(target, fragment, tile, groups, k) + _splitting(product)
+
+    return cheapest(target, product, tiles, RANGES, 128, cycles)
+
+
+def _splitting(product: Product) -> float:
+    """Cycles of the launches that split both operands."""
+    batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
+    return CYCLES * (2 * LAUNCH + 4 * batch * k * (m + n) / SPLIT)
+
+
+def _cycles(target: Target, fragment: Fragment, tile: Tile, groups: int, k: float) -> float:
+    """Workgroups run in waves of as many as fit on all multiprocessors; the last is sparse."""
+    by_registers = REGISTERS // (255 * tile.threads(fragment))
+    resident = max(1, min(by_registers, SHARED // tile.shared_bytes(fragment)))
+    waves, rest = divmod(groups, target.processors * resident)
+    work = resident * k * tile.m * tile.n / tile.rate
+    cycles = waves * (work + START)
+    if rest:
+        share = math.ceil(rest / target.processors) / resident
+        cycles += max(share, min(1.0, 1 / (resident * tile.alone))) * work + START
+    return cycles
+
+
+def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[Tile]) -> list[View]:
+    """Emits the product with the epilogue on offer; returns the views of its results."""
+    fragment = build.target.fragment
+    assert fragment is not None
+    tile, splits = choice.tile, choice.splits
+    batch, m, n, k = product.batch, product.m, product.n, product.k
+    rows, columns = build.split_rows(a, tile.pieces), build.split_rows(_transposed(b), tile.pieces)
+    epilogue, outputs = build.take_epilogue(product.result)
+    blocks = -(-k // BLOCK)
+    share = -(-blocks // splits)
+    splits = -(-blocks // share)
+    writer = build.writer()
+    for name, value in (("M", m), ("N", n), ("K", k), ("SPLITS", splits), ("BLOCKS_A_SPLIT", share)):
+        writer.constant(value, name)
+    numbers = {**tile.numbers(fragment), "TILE_M": tile.m, "TILE_N": tile.n}
+    writer.text(
+        "\n".join(
+            [
+                *(f"static const int {name} = {value};" for name, value in numbers.items()),
+                f"#define PIECES {tile.pieces}",
+                f"#define PROMOTED {PROMOTED if tile.pieces > 1 else 0}",
+                "typealias Accumulator = float;",
+                rows.define(writer, "A"),
+                columns.define(writer, "B"),
+                multiply_add(dtypes.FLOAT32),
+            ]
+        )
+    )
+    writer.text(matrix_operand(a, "a", a.strides[2], a.strides[1]).declare(writer, 1))
+    writer.text(matrix_operand(b, "b", b.strides[1], b.strides[2]).declare(writer, 1))
+    partials = None
+    if splits > 1:
+        partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, batch, m, n)))
+        parts = View(
+            partials.buffer, partials.dtype, (splits * batch, m, n), partials.strides[1:], partials.offset
+        )
+        emit_vector_store(writer, parts.shape, [parts], None)
+        text = f"store4(split * {writer.constant(batch, 'BATCH')} + batch, m, n, x);"
+    else:
+        emit_vector_store(writer, product.space, outputs, epilogue)
+        text = f"store4({product.coordinates}, x);"
+    writer.text(f"void finish(int batch, int split, int m, int n, float4 x) {{ {text} }}")
+    writer.need(*MATRIX_UNIT_NEEDS)
+    writer.text(template("split_common") + template("split_product"))
+    build.emit(
+        writer.finish(
+            product.label,
+            (-(-n // tile.n), -(-m // tile.m), batch * splits),
+            variant=f"{tile.label()}, {counted(splits, 'K range')}",
+            reason=f"batch {batch}, M {m}, N {n}, K {k}"
+            + (f"; not in fp16: {product.why_strict}" if product.why_strict else ""),
+            subgroup_size=fragment.lanes,
+        )
+    )
+    if partials is not None:
+        add_partials(build, product, partials, splits, outputs, epilogue)
+    return outputs
+
+
+def _transposed(b: View) -> View:
+    """(batch, n, k) of (batch, k, n)."""
+    batch, k, n = b.shape
+    return View(b.buffer, b.dtype, (batch, n, k), (b.strides[0], b.strides[2], b.strides[1]), b.offset)

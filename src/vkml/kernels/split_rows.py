@@ -1,0 +1,191 @@
+"""Launches that scale the rows of float32 matrices and split them into pieces of float16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkml.ir import TensorType, dtypes
+from vkml.ir.size import is_multiple
+from vkml.ir.wording import counted
+from vkml.kernels.views import View
+from vkml.kernels.writer import KernelWriter, template
+
+if TYPE_CHECKING:
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+BLOCK = 32
+"""Of k, whose pieces lie together; and of rows."""
+SLACK = 256
+"""Rows of pieces that the last tile may read beyond the matrices."""
+_SUBGROUPS = 8
+_LEAST_RANGE = 256
+"""Of k, of which a workgroup finds the largest and smallest magnitudes;"""
+_MOST_RANGES = 16
+"""the most of such ranges: every workgroup that wants a scale looks at what all of them have found."""
+_GROUPS = 4
+"""Workgroups that a processor should have."""
+_MOST_BLOCKS = 16
+"""Of k, which one of them splits."""
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Rows of (batch, rows, k) in pieces."""
+
+    found: View
+    """(batch, ranges, rows, 2): the bits of the largest magnitude, and of the smallest that is not zero."""
+    pieces: View
+    """float16, (batch, blocks of k, rows, piece, 32), and behind it what tiles may read."""
+    count: int
+    """Of pieces: 2 hold what float32 does, 1 what TF32 does."""
+
+    def define(self, writer: KernelWriter, letter: str) -> str:
+        """The names that a kernel reads it by."""
+        names = {
+            "SPLIT": writer.read(self.pieces, width=4, reinterpreted_as="uint"),
+            "FOUND": writer.read(self.found, width=2),
+            "RANGES": self.found.shape[1],
+        }
+        lines = [f"#define {name}_{letter} {value}" for name, value in names.items()]
+        return "\n".join(lines)
+
+
+def emit_split_rows(build: VulkanBuilder, rows: View, count_of_pieces: int) -> SplitRows:
+    """Emits the launches that split rows of float32 (batch, rows, k) into one or two pieces."""
+    batch, count, k = rows.shape
+    padded = -(-count // BLOCK) * BLOCK
+    size = (batch * -(-k // BLOCK) * padded + SLACK) * count_of_pieces * BLOCK
+    pieces = build.scratch(TensorType(dtypes.FLOAT16, (size,)))
+    runs_across = rows.strides[1] == 1 and rows.strides[2] != 1
+    if not runs_across:
+        found = build.scratch(TensorType(dtypes.UINT32, (batch, 1, count, 2)))
+        split = SplitRows(found, pieces, count_of_pieces)
+        _emit_rows(build, rows, split)
+    else:
+        split = SplitRows(_emit_ranges(build, rows), pieces, count_of_pieces)
+        _emit_columns(build, rows, split)
+    return split
+
+
+def _emit_rows(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
+    """Emits the one launch for rows that memory runs along."""
+    batch, count, k = rows.shape
+    lanes = build.target.subgroup_size
+    writer = build.writer()
+    for name, number in zip(
+        ("steps", "batch_stride", "row_stride", "k_stride"), (k, *rows.strides), strict=True
+    ):
+        writer.word(name, number)
+    writer.constant(count, "ROWS")
+    across, down = writer.grid(-(-count // _SUBGROUPS), build.target.max_groups)
+    is_vector = rows.strides[2] == 1 and all(
+        is_multiple(number, 4) for number in (k, rows.offset, *rows.strides[:2])
+    )
+    _finish(
+        build,
+        writer,
+        {
+            "LANES": lanes,
+            "WIDTH": 4 if is_vector else 1,
+            "SOURCE": writer.read(rows),
+            "FOUND": writer.write(split.found, width=2),
+            "PIECES": split.count,
+            "SPLIT": writer.write(split.pieces, width=2, reinterpreted_as="uint"),
+        },
+        "split_rows",
+        (across, down, batch),
+        "a subgroup a row",
+    )
+
+
+def _emit_ranges(build: VulkanBuilder, rows: View) -> View:
+    """Emits the launch that finds magnitudes of rows that memory runs across; see `SplitRows.found`."""
+    batch, count, k = rows.shape
+    lanes = build.target.subgroup_size
+    is_vector = all(
+        is_multiple(number, 4) for number in (count, rows.offset, rows.strides[0], rows.strides[2])
+    )
+    width = 4 if is_vector else 1
+    blocks = -(-count // (lanes * width))
+    wanted = _GROUPS * build.target.processors // max(1, blocks * batch)
+    ranges = max(1, min(_MOST_RANGES, wanted, k // _LEAST_RANGE))
+    found = build.scratch(TensorType(dtypes.UINT32, (batch, ranges, count, 2)))
+    writer = build.writer()
+    for name, number in (
+        ("steps", k),
+        ("share", -(-k // ranges)),
+        ("batch_stride", rows.strides[0]),
+        ("k_stride", rows.strides[2]),
+    ):
+        writer.word(name, number)
+    writer.constant(count, "ROWS")
+    _finish(
+        build,
+        writer,
+        {
+            "LANES": lanes,
+            "WIDTH": width,
+            "RANGES": ranges,
+            "SOURCE": writer.read(rows),
+            "FOUND": writer.write(found, width=2),
+        },
+        "column_ranges",
+        (blocks, ranges, batch),
+        counted(width, "row") + " a lane",
+    )
+    return found
+
+
+def _emit_columns(build: VulkanBuilder, rows: View, split: SplitRows) -> None:
+    """Emits the launch that splits rows that memory runs across."""
+    batch, count, k = rows.shape
+    blocks, row_blocks = -(-k // BLOCK), -(-count // BLOCK)
+    share = blocks * row_blocks * batch // (2 * _GROUPS * build.target.processors)
+    share = max(1, min(_MOST_BLOCKS, share))
+    writer = build.writer()
+    for name, number in (
+        ("steps", k),
+        ("blocks", share),
+        ("batch_stride", rows.strides[0]),
+        ("k_stride", rows.strides[2]),
+    ):
+        writer.word(name, number)
+    writer.constant(count, "ROWS")
+    _finish(
+        build,
+        writer,
+        {
+            "LANES": build.target.subgroup_size,
+            "SOURCE": writer.read(rows),
+            "FOUND": writer.read(split.found, width=2),
+            "RANGES": split.found.shape[1],
+            "PIECES": split.count,
+            "SPLIT": writer.write(split.pieces, width=2, reinterpreted_as="uint"),
+        },
+        "split_columns",
+        (row_blocks, -(-blocks // share), batch),
+        "32 rows a workgroup",
+    )
+
+
+def _finish(
+    build: VulkanBuilder,
+    writer: KernelWriter,
+    names: dict[str, object],
+    kernel: str,
+    groups: tuple[int, int, int],
+    variant: str,
+) -> None:
+    writer.text("\n".join(f"#define {name} {value}" for name, value in names.items()))
+    writer.need("float16", "storage_16bit")
+    writer.text((template("split_common") if "PIECES" in names else "") + template(kernel))
+    build.emit(
+        writer.finish(
+            kernel,
+            groups,
+            variant=variant,
+            reason="pieces of fp16 for matrix units",
+            subgroup_size=build.target.subgroup_size,
+        )
+    )

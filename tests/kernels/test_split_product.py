@@ -1,0 +1,227 @@
+"""Products of float32 in scaled pieces of float16: as exact as float32 or as TF32, whatever the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from vkml.engine import devices as device_registry
+from vkml.engine.sketch import Sketch
+from vkml.ir import TensorType, dtypes
+from vkml.kernels import gemm, sliced, split_product
+from vkml.kernels.gemm import Product
+from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
+from vkml.kernels.split_product import Tile
+from vkml.kernels.split_rows import BLOCK
+from vkml.lowering.target import Target
+from vkml.onnx import save_graph
+
+Array = np.ndarray[Any, Any]
+GPU = Target(
+    frozenset({*MATRIX_UNIT_NEEDS, "bfloat16_cooperative_matrix"}),
+    256,
+    49152,
+    1024,
+    32,
+    65535,
+    132,
+    fragment=Fragment(16, 8, 16, 32),
+    bfloat16_fragment=Fragment(16, 16, 16, 32, "bfloat16"),
+)
+
+
+@pytest.fixture(params=[2, 1], ids=["two pieces", "one piece"])
+def tile(
+    request: pytest.FixtureRequest, vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Tile]:
+    """One of two by two subgroups, of a fragment of the device's each; forced."""
+    from vkml import vulkan
+
+    fragments = device_registry.fragments_of(vulkan.find_device(vulkan_device_name, True))
+    if not fragments:
+        pytest.skip("no fp16 matrix units on this device")
+    fragment = fragments[0]
+    made = Tile(2 * fragment.m, 2 * fragment.n, BLOCK, fragment.m, fragment.n, request.param, 100, 0.5)
+    monkeypatch.setattr(sliced, "choose", lambda target, product: None)  # what is small is its own, on GPUs
+    monkeypatch.setattr(split_product, "forced", (made, 1))
+    yield made
+
+
+def bound(tile: Tile) -> float:
+    """On the error of results, in what the magnitudes of operands add up to."""
+    return 5e-7 if tile.pieces == 2 else 1e-3
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def run(device: str, sketch: Sketch, value: str, feed: dict[str, Array]) -> Array:
+    with vkml.InferenceSession(save_graph(sketch.finish(value)), devices=device) as session:
+        [found] = session.run(None, feed)
+        variants = [step.variant for step in session.report().steps if "scaled fp16" in step.variant]
+    assert len(variants) == 1, "another kernel"
+    return found
+
+
+def product(device: str, a: Array, b: Array) -> Array:
+    sketch = Sketch("product")
+    value = sketch.node("MatMul", sketch.input("a", a.shape), sketch.input("b", b.shape))
+    return run(device, sketch, value, {"a": a, "b": b})
+
+
+def worst(found: Array, a: Array, b: Array) -> float:
+    """The largest error, in what the magnitudes of operands add up to: fp32 rounds to 6e-8 of it once."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    sizes = abs(a) @ abs(b)
+    return float(np.max(np.abs(found - a @ b) / np.where(sizes == 0, 1, sizes)))
+
+
+LAYOUTS = {
+    "rows": ((), (33, 52), (52, 20), ""),
+    "rows of odd lengths": ((), (33, 51), (51, 21), ""),
+    "columns": ((), (52, 36), (20, 52), "ab"),
+    "columns of odd lengths": ((), (51, 35), (21, 51), "ab"),
+    "rows by columns, batches": ((2, 3), (20, 40), (24, 40), "b"),
+    "columns by rows": ((), (70, 33), (70, 36), "a"),
+    "long sums": ((), (17, 700), (700, 19), ""),
+    "long columns": ((), (1100, 40), (1100, 37), "a"),
+}
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout(
+    tile: Tile, vulkan_device_name: str, name: str, splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operands along either direction, of one element a load or four; a sum, and a bias behind it."""
+    monkeypatch.setattr(split_product, "forced", (tile, splits))
+    batch, left, right, turned = LAYOUTS[name]
+    feed = {"a": normal(1, *batch, *left), "b": normal(2, *batch, *right)}
+    sketch = Sketch("product")
+    values, factors = [], []
+    for operand in "ab":
+        value, array = sketch.input(operand, feed[operand].shape), feed[operand].astype(np.float64)
+        if operand in turned:
+            perm = [*range(len(batch)), len(batch) + 1, len(batch)]
+            value, array = sketch.node("Transpose", value, perm=perm), array.swapaxes(-1, -2)
+        values.append(value)
+        factors.append(array)
+    bias = normal(3, factors[1].shape[-1])
+    value = sketch.node("Add", sketch.node("MatMul", *values), sketch.constant(bias))
+    found = run(vulkan_device_name, sketch, value, feed)
+    assert worst(found - bias.astype(np.float64), *factors) < bound(tile)
+
+
+def test_rows_of_very_different_magnitudes(tile: Tile, vulkan_device_name: str) -> None:
+    """Each row has a scale of its own; elements of a row lie 2^50 apart."""
+    random = np.random.default_rng(5)
+    a, b = normal(1, 37, 300), normal(2, 300, 40)
+    a *= np.exp(random.uniform(-35, 35, (37, 1))).astype(np.float32)
+    a *= np.exp(random.uniform(-17, 17, a.shape)).astype(np.float32)
+    b *= np.exp(random.uniform(-20, 20, (1, 40))).astype(np.float32)
+    assert worst(product(vulkan_device_name, a, b), a, b) < bound(tile)
+
+
+def test_small_elements_that_the_large_ones_leave_alone(tile: Tile, vulkan_device_name: str) -> None:
+    """Large elements meet zeros: what is left of the row would have lost its bits, or vanished."""
+    for factor in (1e6, 1e12, 1e25):
+        a, b = normal(1, 33, 64), normal(2, 64, 24)
+        a[:, ::2] *= np.float32(factor)
+        b[::2] = 0
+        assert worst(product(vulkan_device_name, a, b), a, b) < bound(tile), factor
+        assert worst(product(vulkan_device_name, b.T.copy(), a.T.copy()), b.T, a.T) < bound(tile), factor
+
+
+def test_zeros_and_subnormal_numbers(tile: Tile, vulkan_device_name: str) -> None:
+    a, b = normal(1, 33, 64), normal(2, 64, 24)
+    a[4], b[:, 5], a[7, 1:] = 0, 0, 0
+    found = product(vulkan_device_name, a, b)
+    assert worst(found, a, b) < bound(tile)
+    assert not found[4].any() and not found[:, 5].any()
+    tiny = (a * np.float32(1e-30)).astype(np.float32)
+    assert worst(product(vulkan_device_name, tiny, b), tiny, b) < bound(tile)
+
+
+def test_what_is_not_finite(tile: Tile, vulkan_device_name: str) -> None:
+    """Infinities, NaN, and sums that overflow: each result is that of ordinary arithmetic."""
+    a, b = normal(1, 40, 48), normal(2, 48, 36)
+    a[3, 5], a[7, 9], a[11, 0], b[0, 0] = np.inf, np.nan, 3e38, 3e38
+    a[20, 1:] = 0
+    b[4, 8] = -np.inf
+    found = product(vulkan_device_name, a, b)
+    with np.errstate(all="ignore"):
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        exact[np.abs(exact) > np.finfo(np.float32).max] *= np.inf
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    np.testing.assert_array_equal(np.isposinf(found), np.isposinf(exact))
+    np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
+
+
+def test_operands_are_split_once(tile: Tile, vulkan_device_name: str) -> None:
+    """Two products of the same rows share the pieces."""
+    feed = {"a": normal(1, 40, 48), "b": normal(2, 48, 36), "c": normal(3, 48, 20)}
+    sketch = Sketch("products")
+    a, b, c = (sketch.input(name, array.shape) for name, array in feed.items())
+    graph = sketch.finish(sketch.node("MatMul", a, b), sketch.node("MatMul", a, c))
+    with vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name) as session:
+        found = session.run(None, feed)
+        kernels = [step.kernel for step in session.report().steps]
+    for result, other in zip(found, "bc", strict=True):
+        assert worst(result, feed["a"], feed[other]) < bound(tile)
+    assert kernels.count("split_rows") + kernels.count("split_columns") == 3
+
+
+def size(m: int, n: int, k: int, batch: int = 1) -> Product:
+    result = TensorType(dtypes.FLOAT32, (batch, m, n))
+    return Product(batch, m, n, k, dtypes.FLOAT32, result, (batch, m, n), "batch, m, n", "matmul")
+
+
+def test_the_rule() -> None:
+    """Units for what is large; ordinary arithmetic where splitting costs more than it saves."""
+
+    def is_chosen(target: Target, product: Product) -> bool:
+        choice = split_product.choose(target, product)
+        return choice is not None and choice.cycles < gemm.cycles(target, product)
+
+    assert is_chosen(GPU, size(4096, 4096, 4096)) and is_chosen(GPU, size(4096, 512, 2048))
+    for small in (size(64, 256, 784), size(256, 256, 64), size(4, 4096, 4096)):
+        assert not is_chosen(GPU, small), small
+    long = split_product.choose(GPU, size(256, 256, 16384))
+    assert long is not None and long.splits > 4
+    short = split_product.choose(replace(GPU, strict_fp32=False), size(4096, 4096, 4096))
+    assert short is not None and short.tile.pieces == 1
+    halfs = replace(size(4096, 4096, 4096), accumulator=dtypes.FLOAT64)
+    lavapipe = replace(GPU, fragment=Fragment(8, 8, 8, 8))
+    for target, product in (
+        (replace(GPU, fragment=None), size(4096, 4096, 4096)),
+        (replace(GPU, capabilities=frozenset()), size(4096, 4096, 4096)),
+        (replace(GPU, shared_bytes=10000), size(4096, 4096, 4096)),
+        (lavapipe, size(4096, 4096, 4096)),
+        (GPU, halfs),
+    ):
+        assert split_product.choose(target, product) is None
+
+
+@pytest.mark.parametrize("tile", split_product.TILES, ids=Tile.label)
+def test_every_tile_suits_the_gpu(tile: Tile) -> None:
+    assert GPU.fragment is not None and tile.fits(GPU.fragment, GPU)
+
+
+def test_two_pieces_are_an_element() -> None:
+    """To a unit of the last place, for magnitudes of a row's largest down to 2^-12."""
+    random = np.random.default_rng(0)
+    x = np.ldexp(random.uniform(0.5, 1, 100000), random.integers(-11, 16, 100000)).astype(np.float32)
+    x *= random.choice(np.float32([-1, 1]), x.size)
+    exponent = x.view(np.uint32) & np.uint32(0x7F800000)
+    magic = (np.maximum(exponent, np.uint32(0x38800000)) + np.uint32(0x06C00000)).view(np.float32)
+    upper = (x + magic) - magic
+    assert np.array_equal(upper.astype(np.float16).astype(np.float32), upper)
+    lower = ((x - upper) * np.float32(2048)).astype(np.float16)
+    error = np.abs(upper.astype(np.float64) + lower.astype(np.float64) / 2048 - x)
+    assert np.all(error <= np.abs(x) * 2.0**-23)
