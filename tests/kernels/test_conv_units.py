@@ -172,7 +172,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_convolution(device: str, name: str) -> None:
-    matrix_units.forced, shape = CASES[name]
+    choice, shape = CASES[name]
+    matrix_units.forced = fitting(choice, device)
     x, weight = shape.x(), shape.weight()
     [found] = run(graph(shape, weight), device, x)
     exact = shape.exact(x, weight)
@@ -508,6 +509,13 @@ def test_what_is_for_matrix_units() -> None:
     for reason, found in refused.items():
         assert not is_on_units(found), reason
         assert reason in found[0].reason, found[0].reason
+
+
+def test_a_tile_that_does_not_fit_is_not_forced() -> None:
+    """Its threads would bring less than a load each: nothing, and results are zeros."""
+    matrix_units.forced = Choice(FLAT, 1)
+    assert "no tile fits" in kernels(LARGE)[0].reason
+    assert is_on_units(kernels(LARGE, replace(GPU, fragment=Fragment(16, 8, 16, 16))))
 
 
 def test_no_range_of_a_long_sum_is_too_long() -> None:

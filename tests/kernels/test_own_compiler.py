@@ -473,6 +473,8 @@ def test_barriers(name: str, waiting: int, memory: int, semantics: int) -> None:
         ("push.y[i] = nobody;", "the name nobody"),
         ("push.y[i] = larger(1, 2);", "the function larger"),
         ("int a[2]; push.y[i] = a[2];", "the element 2 of 2"),
+        ("int none[SIZE / 2]; push.y[i] = 1;", "a size that is not known"),
+        ("int none[3 / 4]; push.y[i] = 1;", "an array of 0 elements"),
         ("[ForceUnroll] for (int k = 0; k < push.n; ++k) push.y[k] = 1;", "whose end is not known"),
         ("push.x[0] = ", "expected"),
         (

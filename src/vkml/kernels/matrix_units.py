@@ -391,7 +391,7 @@ def choose(
         tiles: those that there are.
     """
     if forced is not None:
-        return forced
+        return forced if forced.tile.fits(fragment, target) and suits(forced.tile) else None
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
     passes = passes or ((True, False) if finds_own_scales else (True,))
     best: Choice | None = None

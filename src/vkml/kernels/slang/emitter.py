@@ -112,7 +112,11 @@ class Emitter:
     def sized(self, type_: Type, sizes: tuple[syntax.Expression, ...]) -> Type:
         """A type, or arrays of it."""
         for size in reversed(sizes):
-            type_ = types.array(type_, self.fixed(size))
+            count = self.fixed(size)
+            if count < 1:
+                # A tile that does not come out even: drivers take it, loops over it do nothing.
+                raise Unsupported(f"an array of {count} elements")
+            type_ = types.array(type_, count)
         return type_
 
     def fixed(self, expression: syntax.Expression) -> int:
