@@ -213,11 +213,22 @@ def test_conversions_round(device_name: str, level: int) -> None:
         ("float32", "float16", "float32"),
         ("float64", "float32", "float16", "float32"),
         ("float32", "int32", "float32"),
+        ("int32", "float32", "int32"),
+        ("uint32", "float32", "uint32"),
+        ("int64", "float32", "int64"),
+        ("int64", "float64", "int64"),
+        ("uint64", "float64", "uint64"),
     )
     sketch, feed, made = Sketch("conversions"), {}, []
     for number, (kind, *others) in enumerate(chains):
-        x = (np.random.default_rng(number).standard_normal(200) * 50).astype(kind)
-        x[:4] = [0.1, -0.0, 1 + 2**-11 + 2**-20, 2049.0]
+        random = np.random.default_rng(number)
+        if np.dtype(kind).kind == "f":
+            x = (random.standard_normal(200) * 50).astype(kind)
+            x[:4] = [0.1, -0.0, 1 + 2**-11 + 2**-20, 2049.0]
+        else:
+            limits = np.iinfo(kind)
+            x = random.integers(limits.min // 2, limits.max // 2, 200, kind)
+            x[:4] = [2**24 + 1, 2**24 + 3, 2**25 + 2, 7]
         value = sketch.input(f"x{number}", x.shape, dtypes.from_numpy(x.dtype))
         feed[value] = x
         for other in others:

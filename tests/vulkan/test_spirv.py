@@ -74,10 +74,10 @@ def test_a_broken_module_is_an_error(word: int) -> None:
 def test_every_operation_that_rounds_is_decorated() -> None:
     add, negate, multiply, dot = (129, 3, 20, 1, 2), (127, 3, 21, 1), (133, 3, 22, 1, 2), (148, 3, 23, 1, 2)
     fused, root, whole = (12, 3, 24, 6, 50, 1, 2, 3), (12, 3, 25, 6, 31, 1), (128, 7, 26, 1, 2)
-    convert = (115, 3, 27, 1)
+    converted = [(opcode, 3, result, 1) for result, opcode in enumerate((109, 110, 111, 112, 115), 27)]
     head, body = [SHADER, FUNCTIONS, MEMORY_MODEL, MAIN, LOCAL_SIZE, NAME, BLOCK], [FLOAT, DOUBLE]
-    code = [add, whole, negate, fused, root, multiply, dot, convert]
-    marks = [no_contraction(result) for result in (20, 21, 24, 22, 23, 27)]
+    code = [add, whole, negate, fused, root, multiply, dot, *converted]
+    marks = [no_contraction(result) for result in (20, 21, 24, 22, 23, *range(27, 32))]
     assert lines(keep_arithmetic(module(*head, *body, *code))) == [*head, *marks, *body, *code]
     # Without any name or decoration, they stand behind the execution modes.
     assert lines(keep_arithmetic(module(*head[:5], *body, add))) == [*head[:5], marks[0], *body, add]

@@ -27,8 +27,9 @@ _SIGNED_ZERO_INF_NAN_PRESERVE = 4466, 4461
 """Its capability and its execution mode."""
 _SHADER_FUNCTIONS = b"GLSL.std.450"
 
-_ROUNDING = frozenset({115, 127, 129, 131, 133, 136, 140, 141, *range(142, 149)})
-"""FConvert, FNegate, FAdd, FSub, FMul, FDiv, FRem, FMod, products of vectors and matrices, Dot."""
+_ROUNDING = frozenset({109, 110, 111, 112, 115, 127, 129, 131, 133, 136, 140, 141, *range(142, 149)})
+"""ConvertFToU, ConvertFToS, ConvertSToF, ConvertUToF, FConvert, FNegate, FAdd, FSub, FMul, FDiv, FRem, FMod,
+products of vectors and matrices, Dot."""
 _FMA = 50
 _NARROW_FUNCTIONS = {
     11: "Radians", 12: "Degrees", 13: "Sin", 14: "Cos", 15: "Tan", 16: "Asin", 17: "Acos", 18: "Atan",
@@ -74,7 +75,7 @@ def keep_arithmetic(module: bytes) -> bytes:
 
     Drivers may then neither contract a product and a sum nor reorder sums (NoContraction); nor, as Mesa does
     otherwise, reorder sums of products that are one operation already (Fma), nor leave out a conversion and
-    the one back.
+    the one back, of floats or of integers.
     """
     words = words_of(module)
     decorated: set[int] = set()
