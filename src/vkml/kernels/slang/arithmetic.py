@@ -23,7 +23,7 @@ _OPCODES: dict[str, dict[str, int]] = {
     "-": {"f": op.F_SUB, "i": op.I_SUB, "u": op.I_SUB},
     "*": {"f": op.F_MUL, "i": op.I_MUL, "u": op.I_MUL},
     "/": {"f": op.F_DIV, "i": op.S_DIV, "u": op.U_DIV},
-    "%": {"f": op.F_REM, "i": op.S_REM, "u": op.U_MOD},
+    "%": {"f": op.F_REM, "u": op.U_MOD},
     "&": {"i": op.BITWISE_AND, "u": op.BITWISE_AND, "b": op.LOGICAL_AND},
     "|": {"i": op.BITWISE_OR, "u": op.BITWISE_OR, "b": op.LOGICAL_OR},
     "^": {"i": op.BITWISE_XOR, "u": op.BITWISE_XOR, "b": op.LOGICAL_NOT_EQUAL},
@@ -210,6 +210,10 @@ def binary(body: Body, operation: str, left: Value, right: Value) -> Value:
     found_same = _unchanged(operation, a, b, element)
     if found_same is not None:
         return found_same
+    if operation == "%" and element.kind == "i":
+        # Vulkan leaves OpSRem and OpSMod undefined where an operand is negative, but not the division.
+        quotient = binary(body, "/", a, b)
+        return binary(body, "-", a, binary(body, "*", quotient, b))
     opcode = _OPCODES[operation].get(element.kind)
     if opcode is None:
         raise Unsupported(f"{operation} of {element.name}")
