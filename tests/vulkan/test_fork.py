@@ -253,6 +253,35 @@ os._exit(sys.stdout.flush() or 0)
 
 
 @every_device
+def test_children_of_a_process_with_devices_are_not_validated(info, tmp_path):
+    """Any of the parent's threads may have held the layer's locks: the child would wait for ever, or die."""
+    code = """
+from vkml.vulkan.instance import get_instance
+
+def is_validated():
+    return get_instance().has_names
+
+def asks(wanted, generations=2):
+    def child(number):
+        assert is_validated() is wanted
+        vkml.devices(True)
+        if generations > 1:
+            asks(wanted, generations - 1)
+    in_children(1, child)
+
+there = is_validated()  # the layer is not on every machine
+vkml.devices()
+asks(there)  # what lists devices holds a lock that a fork waits for
+opens().close()
+asks(False)
+vkml.close_devices()
+asks(False)
+print("done")
+"""
+    run(code, info, tmp_path, VKML_VALIDATE="1")
+
+
+@every_device
 def test_a_fork_in_the_middle_of_a_wait(info, tmp_path):
     """By a signal handler: the child's copy of the wait ends with an error."""
     code = """

@@ -95,6 +95,12 @@ def leave_files(beginning: str, listing: str = "/proc/self/fd") -> None:
 renew_in_child(_renew)
 
 
+def has_left_devices() -> bool:
+    """Whether this process was forked from one that had opened a device, whatever its other threads did with
+    that at the time."""
+    return bool(_inherited[_Use.OPENED])
+
+
 def require_usable(info: DeviceInfo) -> None:
     """Checks that this process may open a device.
 

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from vkml.forks import renew_in_child
+from vkml.vulkan.fork_safety import has_left_devices
 from vkml.vulkan.loader import Functions
 from vkml.vulkan.structures import NULL, constants, ffi, structure, text
 
@@ -29,8 +30,13 @@ renew_in_child(_renew)
 
 
 def is_wanted() -> bool:
-    """Whether the environment asks for the validation layer."""
-    return os.environ.get("VKML_VALIDATE", "") not in ("", "0")
+    """Whether the environment asks for the validation layer, and this process can bear it.
+
+    The layer holds locks of the whole process in every call. Where another thread was in one as this process
+    was forked, its own calls would wait for ever, or end the process ("The futex facility returned an
+    unexpected error code").
+    """
+    return os.environ.get("VKML_VALIDATE", "") not in ("", "0") and not has_left_devices()
 
 
 def validation_messages() -> tuple[str, ...]:
