@@ -16,6 +16,7 @@ import vkml.ops
 from vkml.engine.sketch import Sketch
 from vkml.errors import IndexOutOfRange
 from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find
+from vkml.kernels import gemm
 from vkml.kernels.views import BufferKind, View
 from vkml.lowering import kept
 from vkml.lowering.builder import Builder
@@ -242,6 +243,19 @@ def test_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         type_ = TensorType(dtypes.FLOAT32, (size, 2))
         build.lower(softmax("x"), (softmax("x"),), values(build, "x", type_=type_), [type_])
         assert len(build._kept) <= 3
+
+
+def test_what_is_forced_is_lowered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests and tuning runs force tiles one after the other, of the same product."""
+    product = Node("MatMul", ("a", "b"), ("y",), {}, "product")
+    type_ = TensorType(dtypes.FLOAT32, (64, 64))
+    found = []
+    for forced in (*((tile, 1) for tile in gemm.TILES[:2]), None):
+        monkeypatch.setattr(gemm, "forced", forced)
+        build = VulkanBuilder(Target(frozenset()))
+        build.lower(product, (product,), values(build, "a", "b", type_=type_), [type_])
+        found.append(build.launches[-1].kernel.variant)
+    assert len({*found}) == 3
 
 
 IMAGE = TensorType(dtypes.FLOAT32, (1, 16, 8, 8))

@@ -13,8 +13,10 @@ from vkml.ir.size import Size
 from vkml.ir.windows import Windows
 from vkml.kernels import (
     attention,
+    bfloat16_units,
     block_product,
     byte_product,
+    byte_units,
     conv,
     conv_transpose,
     gather,
@@ -49,6 +51,12 @@ from vkml.lowering.recurrence import RecurrentLayer
 from vkml.lowering.target import Target
 
 
+def _forced() -> Hashable:
+    """What tests and tuning runs force, by which the same nodes become other launches."""
+    templates = attention, bfloat16_units, byte_units, gemm, matrix_units, recurrent, sliced
+    return matrix_units.finds_own_scales, *(template.forced for template in templates)
+
+
 class VulkanBuilder(Builder[Dispatch]):
     """Collects dispatches of a device's kernels.
 
@@ -59,7 +67,7 @@ class VulkanBuilder(Builder[Dispatch]):
     makes = "Vulkan kernel"
 
     def __init__(self, target: Target) -> None:
-        super().__init__((target, target.holds_elements_once, target.fragment_layouts))
+        super().__init__((target, target.holds_elements_once, target.fragment_layouts, _forced()))
         self.target = target
         self._row_exponents: dict[Hashable, View] = {}
         self._packed_values: dict[Hashable, View] = {}
