@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -251,6 +252,13 @@ EXPRESSIONS: list[tuple[str, tuple[int | float | np.uint32, ...], int | float]] 
     ("0x7fffffff", (), 2**31 - 1),
 ]
 """An expression, its operands, and what it is: known when the kernel is compiled, and found as it runs."""
+HALVES = {
+    0.1: float(np.float16(0.1)), -0.0: -0.0, 2049.0: 2048.0, -2051.0: -2052.0, 65519.0: 65504.0,
+    65520.0: math.inf, -1e30: -math.inf, math.inf: math.inf, 2.0**-14: 2.0**-14, 2.0**-24: 2.0**-24,
+    -2.5 * 2.0**-24: -(2.0**-23), 2.0**-25: 0.0, 1.001 * 2.0**-25: 2.0**-24, -1e-30: -0.0,
+}  # fmt: skip
+"""What numbers are as halves: ties go to the even one, also where places end at 2^-24."""
+FAR, NEAR = "(uint64_t({0}) << 31)", "(uint64_t({1}) << 30)"
 NARROW = [
     ("uint8_t({0}) + uint8_t({1})", (200, 100), 300),
     ("uint16_t({0}) - int16_t({1})", (1, 2), -1),
@@ -264,10 +272,33 @@ NARROW = [
     ("int(int64_t({0}) * {1} >> 32)", (-(2**31), 6), -3),
     ("int(uint64_t({0}) * {1} >> 32)", (UINT(2**31), UINT(6)), 3),
     ("int(uint64_t({0}) >> 32)", (-1,), -1),
+    ("int(uint64_t({0}) / uint64_t({1}))", (UINT(2**32 - 1), UINT(3)), (2**32 - 1) // 3),
+    *(
+        (f"int({text.format(FAR, NEAR)} >> 30)", operands, wanted)
+        for text, operands, wanted in (
+            ("({0} - {1})", (UINT(7), UINT(9)), 5),
+            ("({0} - {1})", (UINT(4), UINT(9)), -1),
+            ("({0} + {1})", (UINT(1), UINT(6)), 8),
+            ("({0} > {1} ? {0} - {1} : uint64_t(0))", (UINT(7), UINT(9)), 5),
+            ("({0} > {1} ? {0} - {1} : uint64_t(0))", (UINT(4), UINT(9)), 0),
+            ("({0} - ({0} <= {1} ? {0} : {1}))", (UINT(7), UINT(9)), 5),
+            ("({0} - ({0} <= {1} ? {0} : {1}))", (UINT(4), UINT(9)), 0),
+            ("({0} + ({1} <= ~{0} ? {1} : ~{0}))", (UINT(1), UINT(6)), 8),
+            ("({0} * {1} + (~{1} <= ~({0} * {1}) ? ~{1} : ~({0} * {1})))", (UINT(6), UINT(1)), -1),
+        )
+    ),
     ("int(int64_t({0}) * {1} % 1000)", (-(2**31), 7), -536),
     ("int(int64_t({0}) * {1} % int64_t({0}))", (-(2**31), 7), 0),
     ("int8_t({0}) % int16_t({1})", (249, 2), -1),
-    ("float(half({0}))", (0.1,), float(np.float16(0.1))),
+    *(
+        (f"float({narrow})", (number,), rounded)
+        for number, rounded in HALVES.items()
+        for narrow in ("half({0})", "half2({0}, {0}).y", "-half({0} * -1.0)")
+    ),
+    ("float(abs(half({0})))", (-0.1,), float(np.float16(0.1))),
+    ("float(half({0})) == float(half({0})) ? 1 : 2", (NAN,), 2),
+    ("float(double(half({0})))", (-0.1,), float(np.float16(-0.1))),
+    ("float(bit_cast<half>(uint16_t(uint(asuint16(half({0})))))) ", (0.1,), float(np.float16(0.1))),
     ("float(0.1h)", (), float(np.float16(0.1))),
     ("float(double({0}) - double(0.1))", (0.1,), 0.0),
     ("float(double(0.1) * 10.0 - 1.0)", (), float(np.float64(np.float32(0.1)) * 10 - 1)),
@@ -325,6 +356,50 @@ def test_remainders_of_numbers_with_signs_are_what_division_leaves() -> None:
         assert not {signed, signed + 1, unsigned} & {*code}
     assert unsigned in of_text("uint a = uint(push.x[0]), b = a % uint(push.x[1]);")
     assert of_floats in of_text("float a = asfloat(push.x[0]), b = a % asfloat(push.x[1]);")
+
+
+def test_what_was_narrowed_is_widened_by_its_bits() -> None:
+    """NVIDIA's compiler leaves out a conversion to half and back, whatever lies between that keeps bits."""
+    narrowings = (
+        "float(half(x))",
+        "float(half2(float2(x, x)).y)",
+        "float(x > 1.0 ? half(x) : half(2.0))",
+        "float(bit_cast<half>(uint16_t(uint(asuint16(half(x))))))",
+        "double(half(x)) > double(1) ? 1.0 : 2.0",
+    )
+    convert, of_integer = 115, 112
+    for narrowed in narrowings:
+        code = of_text(f"float x = asfloat(push.x[i]); push.y[i] = asint({narrowed});")
+        to_double = narrowed.startswith("double")
+        assert (code.count(convert), code.count(of_integer)) == (1 + to_double, 1), narrowed
+    branch = "half h = half(asfloat(push.x[0])); if (i > 1) h = half(2.0); push.y[i] = int(float(h));"
+    assert of_integer in of_text(branch)
+    # What memory has is widened by the instruction.
+    stored = "half* halves = (half*)push.x;"
+    loads = (
+        "halves[i]",
+        "loadAligned<4>((half2*)push.x).y",
+        "loadAligned<8>((half4*)push.x)[i]",
+        "bit_cast<half2>(push.x[i]).x",
+        "bit_cast<half>(uint16_t(push.x[i] >> 16))",
+        "(halves[i] * halves[i + 1])",
+        "(i > 2 ? halves[i] : half(2.0))",
+    )
+    for loaded in loads:
+        code = of_text(f"{stored} push.y[i] = asint(float({loaded}));")
+        assert (code.count(convert), code.count(of_integer)) == (1, 0), loaded
+
+
+def test_sums_and_differences_of_64_bits_are_made_of_words() -> None:
+    """NVIDIA's compiler makes some saturate, with wrong upper words where 64-bit numbers are divided, too."""
+    integer, vector, add, subtract, multiply = 21, 23, 128, 130, 132
+    for type_ in ("uint64_t", "vector<uint64_t, 2>"):
+        text = f"{type_} a = {type_}(push.x[0]), b = a * a, c = a - b + a; b += c; b -= a;"
+        lines = list(instructions(words_of(compile_own(FRAME.format("", text)))))
+        bits = {line.operands[0]: line.operands[1] for line in lines if line.opcode == integer}
+        bits |= {line.operands[0]: bits.get(line.operands[1]) for line in lines if line.opcode == vector}
+        found = [line.opcode for line in lines if line.operands and bits.get(line.operands[0]) == 64]
+        assert multiply in found and not {add, subtract} & {*found}
 
 
 def test_rint_takes_the_even_one_of_two() -> None:

@@ -139,10 +139,6 @@ def _shrink_form(x: Scalar, lambd: float, bias: float) -> Scalar | None:
         return None
     if low > np.iinfo(x.dtype.storage).max:
         return x + step
-    if x.dtype.kind == "u" and low <= 0 and step == high + 1:
-        # A subtraction that saturates. NVIDIA's compiler sees one in the form below, too, and gets its
-        # upper word wrong in kernels that also divide 64-bit numbers.
-        return x - scalar.minimum(x, step)
     return scalar.where(x < low, x + step, scalar.where(x > high, x - step, 0))
 
 

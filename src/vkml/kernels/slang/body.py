@@ -14,13 +14,15 @@ from vkml.kernels.slang.types import Array, Fragment, Record, Scalar, Type, Vect
 class Value:
     """What an expression gave: an instruction's result, or a number known now."""
 
-    __slots__ = ("constant", "number", "parts", "type")
+    __slots__ = ("constant", "is_stored", "number", "parts", "type")
 
     def __init__(self, type_: Type, number: int = 0, constant: int | float | bool | None = None) -> None:
         self.type = type_
         self.number = number
         """Of the instruction; 0: that of the constant, once it is asked for."""
         self.constant = constant
+        self.is_stored = constant is not None
+        """Whether its bits are those of device memory: a driver knows of no wider number behind them."""
         self.parts: tuple[Value, ...] = ()
         """Of an array or a struct, where values of its parts are at hand: these."""
 
@@ -157,19 +159,19 @@ class Body:
 
     def join(self, type_: Type, ways: Sequence[tuple[Value, int]]) -> Value:
         """The value of the way by which the block was reached: values, and the blocks that they come from."""
-        return self.emit(
-            op.PHI, type_, *(word for value, block in ways for word in (self.number(value), block))
-        )
+        words = (word for value, block in ways for word in (self.number(value), block))
+        return derived(self.emit(op.PHI, type_, *words), *(value for value, _ in ways))
 
     def construct(self, type_: Type, parts: Sequence[Value]) -> Value:
-        return self.emit(op.COMPOSITE_CONSTRUCT, type_, *map(self.number, parts))
+        made = self.emit(op.COMPOSITE_CONSTRUCT, type_, *map(self.number, parts))
+        return derived(made, *parts)
 
     def extract(self, value: Value, index: int, type_: Type) -> Value:
         if value.parts and 0 <= index < len(value.parts):
             return value.parts[index]
         if not 0 <= index < _count(value.type):
             raise Unsupported(f"the element {index} of {_count(value.type)}")
-        return self.emit(op.COMPOSITE_EXTRACT, type_, self.number(value), index)
+        return derived(self.emit(op.COMPOSITE_EXTRACT, type_, self.number(value), index), value)
 
     # --- memory
 
@@ -217,7 +219,9 @@ class Body:
             return whole
         pointer = self.pointer(place)
         if place.alignment:
-            return self.emit(op.LOAD, place.type, pointer, op.ALIGNED, place.alignment)
+            stored = self.emit(op.LOAD, place.type, pointer, op.ALIGNED, place.alignment)
+            stored.is_stored = True
+            return stored
         value = self.emit(op.LOAD, place.type, pointer)
         if path is not None:
             self._stored.setdefault(place.root, {})[path] = value
@@ -252,6 +256,12 @@ class Body:
         place = self.variable(value.type)
         self.store(place, value)
         return place
+
+
+def derived(made: Value, *sources: Value) -> Value:
+    """A value whose bits are those of others, as a driver may find out."""
+    made.is_stored = all(source.is_stored for source in sources)
+    return made
 
 
 def _known(place: Place) -> tuple[int, ...] | None:

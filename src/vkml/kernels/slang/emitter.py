@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vkml.kernels.slang import arithmetic, calls, syntax, types
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.slang.arithmetic import convert
-from vkml.kernels.slang.body import Body, Place, Value
+from vkml.kernels.slang.body import Body, Place, Value, derived
 from vkml.kernels.slang.errors import Unsupported
 from vkml.kernels.slang.types import BOOL, Array, Fragment, Pointer, Record, Scalar, Type, Vector
 
@@ -385,7 +385,8 @@ class Emitter:
         if index.constant is not None and not isinstance(type_, Fragment):
             return body.extract(base, int(index.constant), element)
         if isinstance(type_, Vector):
-            return body.emit(op.VECTOR_EXTRACT_DYNAMIC, element, body.number(base), body.number(index))
+            made = body.emit(op.VECTOR_EXTRACT_DYNAMIC, element, body.number(base), body.number(index))
+            return derived(made, base)
         return body.at(body.copied(base), index, element)
 
     def _pointed_to(self, pointer: Value) -> Place:
@@ -414,7 +415,8 @@ class Emitter:
         if len(places) == 1:
             return body.extract(value, places[0], type_.element)
         number = body.number(value)
-        return body.emit(op.VECTOR_SHUFFLE, types.vector(type_.element, len(places)), number, number, *places)
+        shuffled = types.vector(type_.element, len(places))
+        return derived(body.emit(op.VECTOR_SHUFFLE, shuffled, number, number, *places), value)
 
     def _construct(self, expression: syntax.Construct) -> Value:
         type_, body = self.type(expression.type), self.body
