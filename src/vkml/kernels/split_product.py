@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vkml.lowering.vulkan_builder import VulkanBuilder
 
 PROMOTED = 4
-"""Blocks of k after which sums of two pieces leave the unit, which truncates: errors of 2.3e-7 in L2 (H200)."""
+"""Blocks of k after which sums of two pieces leave the unit, which truncates: 2.3e-7 in relative L2."""
 LONGEST_SUM = 1 << 16
 """Of one piece, whose sums stay: see `matrix_units.LONGEST_SUM`."""
 LEAST_FRAGMENT = (16, 8, 16)

@@ -53,7 +53,7 @@ from vkml.lowering.target import Target
 
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
-    templates = attention, bfloat16_units, byte_units, gemm, matrix_units, recurrent, sliced
+    templates = attention, bfloat16_units, byte_units, gemm, matrix_units, recurrent, sliced, split_product
     return matrix_units.finds_own_scales, *(template.forced for template in templates)
 
 
