@@ -34,8 +34,10 @@ REGISTERS = 65536
 """Of a multiprocessor; a lane is taken to need 255 of them."""
 CYCLES = 1755
 """Of a multiprocessor in a microsecond."""
+STORE = 0.6
+"""Cycles that a multiprocessor takes to store a result;"""
 SPLIT = 1.6e6
-"""Bytes of an operand that are scaled and split in a microsecond."""
+"""bytes of an operand that are scaled and split in a microsecond."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Tile(UnitTile):
             self.sub_m % fragment.m == 0
             and self.sub_n % fragment.n == 0
             and BLOCK % fragment.k == 0
+            and fragment.lanes % (self.sub_n // 4) == 0
             and max(self.m, self.n) <= SLACK
             and self.threads(fragment) <= target.max_invocations
             and self.shared_bytes(fragment) <= target.shared_bytes
@@ -121,7 +124,8 @@ def _cycles(target: Target, fragment: Fragment, tile: Tile, groups: int, k: floa
     by_registers = REGISTERS // (255 * tile.threads(fragment))
     resident = max(1, min(by_registers, SHARED // tile.shared_bytes(fragment)))
     waves, rest = divmod(groups, target.processors * resident)
-    work = resident * k * tile.m * tile.n / tile.rate
+    results = resident * tile.m * tile.n
+    work = results * (k / tile.rate + STORE)
     cycles = waves * (work + START)
     if rest:
         share = math.ceil(rest / target.processors) / resident
