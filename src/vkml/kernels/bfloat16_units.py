@@ -96,7 +96,7 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
     if fragment is None or product.accumulator != FLOAT32 or set(NEEDS) - target.capabilities:
         return None
     if forced is not None:
-        return Choice(*forced, 0.0)
+        return Choice(*forced, 0.0) if forced[0].fits(fragment, target) else None
     pieces = 3 if target.strict_fp32 else 2
     tiles = [tile for tile in TILES if tile.pieces == pieces and tile.fits(fragment, target)]
 

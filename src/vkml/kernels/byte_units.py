@@ -81,7 +81,7 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
     ):
         return None
     if forced is not None:
-        return Choice(*forced, 0.0)
+        return Choice(*forced, 0.0) if forced[0].fits(fragment, target) else None
     if not offered or target.processors == 1:
         return None  # software drivers compile fragments for minutes
     tiles = [tile for tile in TILES if tile.fits(fragment, target)]
