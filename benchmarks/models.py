@@ -195,6 +195,18 @@ def plain_convolutions(name: str, channels: Sequence[int]) -> Graph:
     return _finish(net, net.node("Softmax", x, axis=-1), 1, 10)
 
 
+def mnist_like() -> Graph:
+    """Twelve nodes of the kind and sizes of mnist-12 from the model zoo: two convolutions and a product."""
+    net = Network("mnist_like")
+    x = net.input("input", (1, 1, 28, 28))
+    for channels, pool in (((1, 8), 2), ((8, 16), 3)):
+        x = net.node("Conv", x, net.normal(channels[1], channels[0], 5, 5, scale=0.2), auto_pad="SAME_UPPER")
+        x = net.node("Relu", net.node("Add", x, net.normal(channels[1], 1, 1, scale=0.1)))
+        x = net.node("MaxPool", x, kernel_shape=(pool, pool), strides=(pool, pool))
+    x = net.node("Reshape", x, net.integers(1, 256))
+    return _finish(net, net.linear(x, 256, 10), 1, 10)
+
+
 def _classifier(net: Network, x: str, width: int, batch: int) -> Graph:
     x = net.node("Flatten", net.node("GlobalAveragePool", x), axis=1)
     weight, bias = net.normal(1000, width, scale=1 / math.sqrt(width)), net.normal(1000, scale=0.01)
@@ -399,6 +411,7 @@ MODELS: dict[str, Callable[[], Graph]] = {
     "conv_many_255MB": lambda: plain_convolutions("conv_many_255MB", (512, 1024, 2048, 2048)),
     "matmul_1GB_16layers": lambda: matmul_layers("matmul_1GB_16layers", (784, *[4032] * 16, 10)),
     "matmul_1GB_1layer": lambda: matmul_layers("matmul_1GB_1layer", (784, 338000, 10)),
+    "mnist_like": mnist_like,
     "resnet50_b1": lambda: resnet50(1),
     "resnet50_b32": lambda: resnet50(32),
     "mobilenet_v2_b1": lambda: mobilenet_v2(1),

@@ -1,0 +1,297 @@
+"""``python -m benchmarks.cold``: where the time of a first session goes, and the memory; then of a second.
+
+Each session is a process of its own. The first finds no cache of vkml's or of the driver's, the second what
+the first has left. Bytecode of Python is there both times, as pip leaves it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import contextlib
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+CACHES = ("VKML_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH", "MESA_SHADER_CACHE_DIR")
+"""Where vkml, NVIDIA's driver and Mesa's drivers keep compiled kernels."""
+ROOT = Path(__file__).resolve().parents[1]
+DEFAULT_MODELS = ("mnist_like", "resnet50_b1")
+STAGES = ("import", "load", "fold", "device", "plan", "kernels", "upload", "record", "run")
+"""Of the thread that makes the session, each without those inside it."""
+_WRAPPED = {
+    "device": ("vkml.engine.devices", "open_device"),
+    "fold": ("vkml.engine.prepare", "prepare"),
+    "plan": ("vkml.engine.plan", "make_plan"),
+    "kernels": ("vkml.engine.compilation", "compile_kernels"),
+    "upload": ("vkml.engine.weights", "WeightStore.add"),
+    "record": ("vkml.engine.recorded", "RecordedProgram.bind"),
+}
+
+
+@dataclass
+class Cold:
+    """What one process has seen. Seconds and bytes."""
+
+    total: float = 0.0
+    """From the first line of Python on, which is not the interpreter's own start, to the first result."""
+    stages: dict[str, float] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+    """The most resident memory until the end of the stage, files that are mapped included."""
+    sources: int = 0
+    """Kernels that vkml compiled,"""
+    compiling: float = 0.0
+    """and the processor time it took, of all threads."""
+    pipelines: int = 0
+    drivers: float = 0.0
+    """What the driver took to compile pipelines, all of them added up;"""
+    longest: float = 0.0
+    """the longest of them."""
+    processor: float = 0.0
+    """Processor time of the whole process."""
+    anonymous: int = 0
+    """The most memory that is no file's, seen by another process every 2 ms."""
+
+
+class _Stopwatch:
+    """Seconds of stages within stages."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.peaks: dict[str, int] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+        self._thread = threading.get_ident()
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        self._turn()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._open.pop()
+            self.peaks[name] = _status("VmHWM")
+
+    def _turn(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+
+def _status(*keys: str, pid: int | str = "self") -> int:
+    """Bytes of entries of a process's status, added up; 0 where the system does not say."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines if line.partition(":")[0] in keys)
+    return 0
+
+
+def _replace(module: str, path: str, make: Callable[[Any], Any]) -> None:
+    """Wraps a function or method, also where other modules have its name."""
+    import importlib
+
+    owner: Any = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    old = getattr(owner, name)
+    new = functools.wraps(old)(make(old))
+    setattr(owner, name, new)
+    for other in list(sys.modules.values()):
+        if other is not None and vars(other).get(name) is old:
+            setattr(other, name, new)
+
+
+def measure(path: str, device: str, precision: str) -> Cold:
+    """In a fresh process: a session of a model and its first run."""
+    watch, found = _Stopwatch(), Cold()
+    lock = threading.Lock()
+    began = time.perf_counter()
+    with watch.stage("import"):
+        import numpy as np
+
+        import vkml
+        from vkml.engine import compilation, plan, recorded, session, weights  # noqa: F401
+        from vkml.kernels import slang
+        from vkml.vulkan import pipelines  # noqa: F401
+
+    for stage, (module, name) in _WRAPPED.items():
+
+        def staged(old: Any, stage: str = stage) -> Any:
+            def call(*arguments: Any, **more: Any) -> Any:
+                with watch.stage(stage):
+                    return old(*arguments, **more)
+
+            return call
+
+        _replace(module, name, staged)
+
+    def counted(old: Any) -> Any:
+        def compile_kernel(*arguments: Any) -> Any:
+            before = time.thread_time()
+            try:
+                return old(*arguments)
+            finally:
+                with lock:
+                    found.sources += 1
+                    found.compiling += time.thread_time() - before
+
+        return compile_kernel
+
+    def timed(old: Any) -> Any:
+        def _compile(*arguments: Any) -> Any:
+            before = time.perf_counter()
+            try:
+                return old(*arguments)
+            finally:
+                taken = time.perf_counter() - before
+                with lock:
+                    found.pipelines += 1
+                    found.drivers += taken
+                    found.longest = max(found.longest, taken)
+
+        return _compile
+
+    setattr(slang, "compile_kernel", counted(slang.compile_kernel))  # noqa: B010
+    _replace("vkml.vulkan.pipelines", "Pipelines._compile", timed)
+    with watch.stage("load"):
+        opened = vkml.InferenceSession(path, devices=device, precision=precision)
+    with watch.stage("run"):
+        feed = {
+            value.name: np.zeros([size if isinstance(size, int) else 1 for size in value.shape], np.float32)
+            for value in opened.get_inputs()
+        }
+        opened.run(None, feed)
+    found.total = time.perf_counter() - began
+    found.processor = time.process_time()
+    found.stages, found.peaks = dict(watch.seconds), watch.peaks
+    return found
+
+
+def cold(path: str, device: str, precision: str, source: Path, caches: Path, bytecode: Path) -> Cold:
+    """Runs `measure` in a fresh process.
+
+    Args:
+        path: of the model.
+        device: for the session.
+        precision: likewise.
+        source: of vkml: the folder that has the package.
+        caches: a folder for caches of kernels.
+        bytecode: a folder for Python's.
+    """
+    environment = {
+        **os.environ,
+        **dict.fromkeys(CACHES, str(caches)),
+        "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPYCACHEPREFIX": str(bytecode),
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, __file__, "--child", path, "--device", device, "--precision", precision]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, _status("RssAnon", "RssShmem", pid=process.pid))
+            time.sleep(0.002)
+        assert process.stdout is not None
+        words = process.stdout.read()
+    if process.returncode:
+        raise SystemExit(f"{Path(path).stem} on {device} failed, see above")
+    return Cold(**{**json.loads(words), "anonymous": peak})
+
+
+def _show(name: str, what: str, entries: list[Cold]) -> None:
+    def median(of: Callable[[Cold], float]) -> float:
+        return statistics.median(of(entry) for entry in entries)
+
+    stages = "  ".join(
+        f"{stage} {median(lambda entry, stage=stage: entry.stages.get(stage, 0.0)) * 1e3:.0f}"  # type: ignore[misc]
+        for stage in STAGES
+    )
+    peaks = "  ".join(
+        f"{stage} {median(lambda entry, stage=stage: entry.peaks.get(stage, 0)) / 2**20:.0f}"  # type: ignore[misc]
+        for stage in STAGES
+    )
+    print(
+        f"{name}, {what}: {median(lambda e: e.total):.2f} s "
+        f"({median(lambda e: e.processor):.2f} s of processors), "
+        f"{median(lambda e: e.peaks.get('run', 0)) / 2**20:.0f} MiB, "
+        f"{median(lambda e: e.anonymous) / 2**20:.0f} of them no file's\n"
+        f"    ms: {stages}\n    peak MiB by the end of: {peaks}\n"
+        f"    {median(lambda e: e.sources):.0f} sources compiled in {median(lambda e: e.compiling):.2f} s of "
+        f"processors; {median(lambda e: e.pipelines):.0f} pipelines, the driver's seconds added up "
+        f"{median(lambda e: e.drivers):.2f}, the longest {median(lambda e: e.longest):.2f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Prints a few lines a model and checkout."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cold", description=__doc__)
+    parser.add_argument("models", nargs="*", default=DEFAULT_MODELS, metavar="MODEL")
+    parser.add_argument("--device", default="vulkan:0")
+    parser.add_argument("--precision", default="high")
+    parser.add_argument("--times", type=int, default=3, help="pairs of sessions of each model")
+    parser.add_argument(
+        "--source",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder that vkml is imported from; several take turns",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="what each process has seen")
+    parser.add_argument("--child", metavar="FILE", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(asdict(measure(options.child, options.device, options.precision))), flush=True)
+        os._exit(0)  # what closing takes is nobody's start
+    from benchmarks.models import model_file
+
+    sources = [path.resolve() for path in options.source] or [ROOT / "src"]
+    everything: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="vkml-cold-") as made:
+        folder = Path(made)
+        sys.pycache_prefix = str(folder / "bytecode")
+        for source in sources:
+            compileall.compile_dir(str(source), quiet=1)
+        for model in options.models:
+            path = str(model_file(model))
+            found: dict[tuple[Path, str], list[Cold]] = defaultdict(list)
+            for turn in range(options.times):
+                for source in sources:
+                    caches = Path(tempfile.mkdtemp(dir=folder))
+                    for what in ("first", "second"):
+                        seen = cold(
+                            path, options.device, options.precision, source, caches, folder / "bytecode"
+                        )
+                        found[source, what].append(seen)
+                        everything.append(
+                            {"model": model, "source": str(source), "session": what, "turn": turn}
+                            | asdict(seen)
+                        )
+            for (source, what), entries in found.items():
+                name = f"{model} [{source}]" if len(sources) > 1 else model
+                _show(name, f"{what} session", entries)
+    if options.json:
+        options.json.write_text(json.dumps(everything, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""First and second sessions in processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.cold import ROOT, STAGES, cold
+from benchmarks.models import mnist_like
+from vkml.onnx import save_graph
+
+
+def test_what_a_first_and_a_second_session_take(vulkan_device_name: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    save_graph(mnist_like(), model)
+    first, second = (
+        cold(str(model), vulkan_device_name, "high", ROOT / "src", tmp_path / "caches", tmp_path / "bytecode")
+        for _ in range(2)
+    )
+    assert set(first.stages) <= set(STAGES) and sum(first.stages.values()) <= first.total
+    assert min(first.stages[stage] for stage in ("import", "device", "kernels", "upload", "run")) > 0
+    assert first.sources >= 3 and first.compiling > 0 and second.sources == 0
+    assert first.pipelines == second.pipelines >= first.sources
+    assert first.drivers >= first.longest > 0
+    assert first.peaks["run"] >= first.anonymous > 1 << 20
