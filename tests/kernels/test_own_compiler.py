@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ import pytest
 from tests.patience import patience
 from vkml.kernels.slang import Unsupported
 from vkml.kernels.slang import compile_kernel as compile_own
+from vkml.kernels.slang.body import Known, Value
 from vkml.kernels.slang.tokens import tokens_of
+from vkml.kernels.slang.types import INT
 from vkml.vulkan.spirv import instructions, keep_arithmetic, words_of
 
 if TYPE_CHECKING:
@@ -582,3 +585,24 @@ def test_barriers(name: str, waiting: int, memory: int, semantics: int) -> None:
 def test_what_is_not_known_is_named(statements: str, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         compile_own(FRAME.format(MATRICES, statements))
+
+
+def test_what_is_known_of_places_is_what_was_written_last() -> None:
+    """A place within another and the other one know of each other, however deep both lie."""
+    paths = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
+    draw = random.Random(4)
+    for _ in range(300):
+        known, expected = Known(), dict[tuple[int, ...], Value]()
+        for _ in range(6):
+            path, value = draw.choice(paths), Value(INT)
+            if draw.random() < 0.4:
+                known.add(path, value)
+            else:
+                known.replace(path, value)
+                expected = {
+                    other: held
+                    for other, held in expected.items()
+                    if other[: len(path)] != path[: len(other)]
+                }
+            expected[path] = value
+            assert known.values == expected

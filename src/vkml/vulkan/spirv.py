@@ -22,6 +22,8 @@ _DECORATE = 71
 _BEFORE_DECORATIONS = frozenset({3, 4, 5, 6, 7, 8, 10, 11, 14, 15, 16, 17, 330, 331})
 """Source texts, names, extensions, imports, memory model, entry points, execution modes, capabilities."""
 _DECORATIONS = frozenset({71, 72, 73, 74, 75, 332, 5632, 5633})
+_HEAD = _BEFORE_DECORATIONS | _DECORATIONS
+_FUNCTION = 54
 _NO_CONTRACTION = 42
 _SIGNED_ZERO_INF_NAN_PRESERVE = 4466, 4461
 """Its capability and its execution mode."""
@@ -60,13 +62,19 @@ def words_of(module: bytes) -> memoryview:
 
 def instructions(words: memoryview) -> Iterator[Instruction]:
     """The instructions of a module in order."""
-    at = _HEADER_WORDS
-    while at < len(words):
+    for at, opcode, end in _places(words):
+        yield Instruction(at, opcode, words[at + 1 : end])
+
+
+def _places(words: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Of each instruction where it begins, its opcode, and where the next one begins."""
+    at, count = _HEADER_WORDS, len(words)
+    while at < count:
         first = words[at]
         end = at + (first >> 16)
-        if end == at or end > len(words):
-            raise CompileError(f"a SPIR-V module of {len(words)} words is broken at word {at}")
-        yield Instruction(at, first & 0xFFFF, words[at + 1 : end])
+        if end == at or end > count:
+            raise CompileError(f"a SPIR-V module of {count} words is broken at word {at}")
+        yield at, first & 0xFFFF, end
         at = end
 
 
@@ -82,16 +90,18 @@ def keep_arithmetic(module: bytes) -> bytes:
     results: list[int] = []
     functions: int | None = None
     insertion = 0
-    for instruction in instructions(words):
-        opcode, operands = instruction.opcode, instruction.operands
-        if opcode in _ROUNDING or (opcode == _EXT_INST and operands[2] == functions and operands[3] == _FMA):
-            results.append(operands[1])
-        elif opcode == _EXT_INST_IMPORT and _text(operands[1:]) == _SHADER_FUNCTIONS:
-            functions = operands[0]
-        elif opcode == _DECORATE and operands[1] == _NO_CONTRACTION:
-            decorated.add(operands[0])
-        if opcode in _BEFORE_DECORATIONS or opcode in _DECORATIONS:
-            insertion = instruction.end
+    numbers = words.tolist()
+    for at, opcode, end in _places(numbers):
+        if opcode in _ROUNDING or (
+            opcode == _EXT_INST and numbers[at + 3] == functions and numbers[at + 4] == _FMA
+        ):
+            results.append(numbers[at + 2])
+        elif opcode == _EXT_INST_IMPORT and _text(numbers[at + 2 : end]) == _SHADER_FUNCTIONS:
+            functions = numbers[at + 1]
+        elif opcode == _DECORATE and numbers[at + 2] == _NO_CONTRACTION:
+            decorated.add(numbers[at + 1])
+        if opcode in _HEAD:
+            insertion = end
     added = [
         word
         for result in results
@@ -144,6 +154,8 @@ def require_functions_of_doubles(module: bytes, label: str) -> None:
     functions: int | None = None
     for instruction in instructions(words_of(module)):
         opcode, operands = instruction.opcode, instruction.operands
+        if opcode == _FUNCTION and not doubles:
+            return  # types stand before functions
         if (opcode == _TYPE_FLOAT and operands[1] == 64) or (
             opcode == _TYPE_VECTOR and operands[1] in doubles
         ):

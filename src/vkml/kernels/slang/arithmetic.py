@@ -29,6 +29,8 @@ from vkml.kernels.slang.types import (
 
 _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">="))
 _SHIFTS = frozenset(("<<", ">>"))
+_NUMBERS = frozenset((FLOAT, HALF, DOUBLE, INT, UINT, types.INT64, UINT64))
+"""Types of which two operands are of the type that they are brought to."""
 # By the kind of operands: floating-point, signed, unsigned.
 _OPCODES: dict[str, dict[str, int]] = {
     "+": {"f": op.F_ADD, "i": op.I_ADD, "u": op.I_ADD},
@@ -221,17 +223,15 @@ def _widened(body: Body, value: Value) -> Value:
 
 def binary(body: Body, operation: str, left: Value, right: Value) -> Value:
     """An operation of two values, brought to one type."""
-    if left.type is INT and right.type is INT and left.constant is not None and right.constant is not None:
-        # As most are: loops that are unrolled, sizes of tiles.
-        number = known(operation, left.constant, right.constant, INT)
-        if number is not None:
-            return Value(BOOL, 0, bool(number)) if operation in _COMPARISONS else constant(INT, number)
-    if isinstance(left.type, Fragment):
+    type_: Type
+    if left.type is right.type and left.type in _NUMBERS:
+        type_, a, b = left.type, left, right  # as most are
+    elif isinstance(left.type, Fragment):
         return _of_fragments(body, operation, left, right)
-    if operation in _SHIFTS:
-        element = types.element_of(left.type)
-        assert element is not None
-        type_ = common(left.type, types.like(left.type, element))
+    elif operation in _SHIFTS:
+        shifted = types.element_of(left.type)
+        assert shifted is not None
+        type_ = common(left.type, types.like(left.type, shifted))
         a = convert(body, left, type_)
         b = convert(body, right, type_ if isinstance(type_, Vector) else types.element_of(right.type) or INT)
     elif operation in ("==", "!=", "&", "|", "^") and left.type is BOOL and right.type is BOOL:
@@ -242,13 +242,14 @@ def binary(body: Body, operation: str, left: Value, right: Value) -> Value:
     element = types.element_of(type_)
     assert element is not None
     result = types.like(type_, BOOL) if operation in _COMPARISONS else type_
-    if a.constant is not None and b.constant is not None and isinstance(result, Scalar):
-        found = known(operation, a.constant, b.constant, element)
-        if found is not None:
-            return Value(BOOL, 0, bool(found)) if result is BOOL else constant(result, found)
-    found_same = _unchanged(operation, a, b, element)
-    if found_same is not None:
-        return found_same
+    if a.constant is not None or b.constant is not None:
+        if a.constant is not None and b.constant is not None and isinstance(result, Scalar):
+            found = known(operation, a.constant, b.constant, element)
+            if found is not None:
+                return Value(BOOL, 0, bool(found)) if result is BOOL else constant(result, found)
+        found_same = _unchanged(operation, a, b, element)
+        if found_same is not None:
+            return found_same
     if operation == "%" and element.kind == "i":
         # Vulkan leaves OpSRem and OpSMod undefined where an operand is negative, but not the division.
         quotient = binary(body, "/", a, b)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.slang import types
@@ -30,7 +31,7 @@ class Value:
 class Place:
     """Somewhere in memory that a value can be read from and written to."""
 
-    __slots__ = ("alignment", "path", "root", "storage", "type")
+    __slots__ = ("alignment", "is_known", "path", "root", "storage", "type")
 
     def __init__(
         self, storage: int, root: int, type_: Type, path: tuple[int | Value, ...] = (), alignment: int = 0
@@ -41,7 +42,35 @@ class Place:
         self.type = type_
         self.path = path
         """Indices from the variable on: numbers that are known, or values."""
+        self.is_known = not path
+        """Whether all of them are known."""
         self.alignment = alignment
+
+
+class Known:
+    """What is known to be at places of a variable."""
+
+    __slots__ = ("depth", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[int, ...], Value] = {}
+        self.depth = 0
+        """Length of all their paths; -1: they differ."""
+
+    def add(self, path: tuple[int, ...], value: Value) -> None:
+        """What was read; it changes nothing."""
+        if not self.values:
+            self.depth = len(path)
+        elif len(path) != self.depth:
+            self.depth = -1
+        self.values[path] = value
+
+    def replace(self, path: tuple[int, ...], value: Value) -> None:
+        """What was written, in the place of all that it lies in or that lies in it."""
+        if len(path) != self.depth:  # else that is the place itself alone
+            for other in [other for other in self.values if other[: len(path)] == path[: len(other)]]:
+                del self.values[other]
+        self.add(path, value)
 
 
 class Body:
@@ -51,7 +80,7 @@ class Body:
         self.module = module
         self._code: list[int] = []
         self._variables: list[int] = []
-        self._stored: dict[int, dict[tuple[int, ...], Value]] = {}
+        self._stored: dict[int, Known] = {}
         """Of variables of this function: what is known in this block to be at which places of them."""
         self.block = 0
         """The label of the block that is open, 0: none."""
@@ -130,16 +159,21 @@ class Body:
 
     def number(self, value: Value) -> int:
         """The number of a value; a constant's is made when it is first asked for."""
-        if not value.number:
+        found = value.number
+        if not found:
             assert value.constant is not None
-            value.number = self.module.constant(value.type, value.constant)
-        return value.number
+            found = value.number = self.module.constant(value.type, value.constant)
+        return found
 
     def emit(self, opcode: int, type_: Type, *operands: int) -> Value:
         """An instruction with a result."""
+        module = self.module
         if not self.block:
-            return Value(type_, self.module.undefined(type_))
-        return Value(type_, self._emit(opcode, self.module.type(type_), *operands))
+            return Value(type_, module.undefined(type_))
+        type_number = module.type(type_)
+        made = module.new()
+        self._code += ((3 + len(operands)) << 16 | opcode, type_number, made, *operands)
+        return Value(type_, made)
 
     def _emit(self, opcode: int, type_number: int, *operands: int) -> int:
         made = self.module.new()
@@ -189,7 +223,9 @@ class Body:
         if isinstance(index, int) and not 0 <= index < _count(place.type):
             raise Unsupported(f"the element {index} of {_count(place.type)}")
         alignment = types.alignment_of(type_) if place.alignment else 0
-        return Place(place.storage, place.root, type_, (*place.path, index), alignment)
+        made = Place(place.storage, place.root, type_, (*place.path, index), alignment)
+        made.is_known = place.is_known and isinstance(index, int)
+        return made
 
     def pointer(self, place: Place) -> int:
         """The number of a pointer to a place."""
@@ -207,7 +243,8 @@ class Body:
     def load(self, place: Place) -> Value:
         path = _known(place)
         if path is not None:
-            found = self._stored.get(place.root, {}).get(path)
+            known = self._stored.get(place.root)
+            found = None if known is None else known.values.get(path)
             if found is not None:
                 return found
         if isinstance(place.type, Record) and place.alignment:
@@ -224,7 +261,7 @@ class Body:
             return stored
         value = self.emit(op.LOAD, place.type, pointer)
         if path is not None:
-            self._stored.setdefault(place.root, {})[path] = value
+            self._known(place.root).add(path, value)
         return value
 
     def store(self, place: Place, value: Value) -> None:
@@ -237,14 +274,17 @@ class Body:
         self.act(op.STORE, self.pointer(place), number)
         if place.storage != op.FUNCTION_STORAGE:
             return
-        known = self._stored.setdefault(place.root, {})
         path = _known(place)
         if path is None:
-            known.clear()
-            return
-        for other in [other for other in known if other[: len(path)] == path[: len(other)]]:
-            del known[other]
-        known[path] = value
+            self.forget(place)
+        else:
+            self._known(place.root).replace(path, value)
+
+    def _known(self, root: int) -> Known:
+        found = self._stored.get(root)
+        if found is None:
+            found = self._stored[root] = Known()
+        return found
 
     def forget(self, place: Place) -> None:
         """Something else wrote to a variable."""
@@ -268,8 +308,7 @@ def _known(place: Place) -> tuple[int, ...] | None:
     """The path of a place in one of this function's variables, where all of it is known."""
     if place.storage != op.FUNCTION_STORAGE:
         return None
-    path = tuple(step for step in place.path if isinstance(step, int))
-    return path if len(path) == len(place.path) else None
+    return cast("tuple[int, ...]", place.path) if place.is_known else None
 
 
 def _count(type_: Type) -> int:

@@ -41,6 +41,8 @@ class Compilation:
         self._records: dict[str, Record] = {}
         self._named: dict[str, Operand] = {}
         self._instances: dict[tuple[object, ...], Instance] = {}
+        self.numbers: dict[syntax.Number, Value] = {}
+        """What numbers of the source are, once they are wanted."""
         self._light: dict[str, bool] = {}
         self._assigned: dict[int, frozenset[str]] = {}
         outside = Emitter(self, Body(self.module))

@@ -80,6 +80,9 @@ class Emitter:
             raise Unsupported(f"the statement {type(statement).__name__}")
 
     def _inside(self, statement: syntax.Statement) -> None:
+        if isinstance(statement, syntax.Block) and statement.is_scope:
+            self.run(statement)
+            return
         self.scopes.append({})
         self.run(statement)
         self.scopes.pop()
@@ -258,7 +261,8 @@ class Emitter:
         return self.body.construct(type_, made)
 
     def value(self, expression: syntax.Expression) -> Value:
-        found = self.operand(expression)
+        find = _OPERANDS.get(type(expression))
+        found = self.operand(expression) if find is None else find(self, expression)
         return self.body.load(found) if isinstance(found, Place) else found
 
     def operand(self, expression: syntax.Expression) -> Operand:
@@ -269,13 +273,22 @@ class Emitter:
         return find(self, expression)
 
     def _name(self, expression: syntax.Name) -> Operand:
-        return self._named(expression.name)
+        name = expression.name
+        for scope in reversed(self.scopes):
+            found = scope.get(name)
+            if found is not None:
+                return found
+        return self.compilation.named(name, self)
 
     def _number(self, expression: syntax.Number) -> Value:
-        type_ = types.SCALARS[expression.type]
-        value = expression.value
-        # Of 0.1 a double, too, is the float that is nearest.
-        return Value(type_, 0, arithmetic.rounded(value, type_) if type_.kind == "f" else value)
+        found = self.compilation.numbers.get(expression)
+        if found is None:
+            type_ = types.SCALARS[expression.type]
+            value = expression.value
+            # Of 0.1 a double, too, is the float that is nearest.
+            found = Value(type_, 0, arithmetic.rounded(value, type_) if type_.kind == "f" else value)
+            self.compilation.numbers[expression] = found
+        return found
 
     def _call(self, expression: syntax.Call) -> Value:
         found = calls.call(self, expression)
@@ -288,13 +301,6 @@ class Emitter:
         if expression.operation == "*":
             return self._pointed_to(value)
         return arithmetic.unary(self.body, expression.operation, value)
-
-    def _named(self, name: str) -> Operand:
-        for scope in reversed(self.scopes):
-            found = scope.get(name)
-            if found is not None:
-                return found
-        return self.compilation.named(name, self)
 
     def _binary(self, expression: syntax.Binary) -> Value:
         operation = expression.operation

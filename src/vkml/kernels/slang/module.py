@@ -42,6 +42,8 @@ class Module:
         self._globals: list[int] = []
         self._functions: list[int] = []
         self._known: dict[Hashable, int] = {}
+        self._integers: dict[tuple[Type, int | float | bool], int] = {}
+        """Constants by their numbers, too, which are asked for most."""
         self._interface: list[int] = []
         self.shader_functions = self.new()
 
@@ -142,6 +144,11 @@ class Module:
             return self.composite(type_, [self.constant(type_.element, value)] * type_.count)
         if not isinstance(type_, Scalar):
             raise Unsupported(f"a constant of the type {type_}")
+        is_integer = type(value) is int and type_.kind in "iu"
+        if is_integer:
+            found = self._integers.get((type_, value))
+            if found is not None:
+                return found
         words = tuple(_bits(type_, value))
         key = ("constant", type_, words)
         found = self._known.get(key)
@@ -152,6 +159,8 @@ class Module:
             else:
                 found = self._typed(op.CONSTANT, type_, *words)
             self._known[key] = found
+        if is_integer:
+            self._integers[type_, value] = found
         return found
 
     def composite(self, type_: Type, parts: Sequence[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 
@@ -45,6 +46,7 @@ _LEVELS = (
 _PRECEDENCE = {symbol: level for level, symbols in enumerate(_LEVELS, 1) for symbol in symbols}
 _ASSIGNMENTS = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="))
 _PREFIXES = frozenset(("-", "+", "!", "~", "*"))
+_SUFFIXES = frozenset(("[", ".", "++", "--"))
 _GENERIC_TYPES = frozenset(("vector", "CoopMat"))
 _GENERIC_FUNCTIONS = frozenset(
     (
@@ -73,7 +75,7 @@ def parse(tokens: list[Token]) -> Program:
 class _Parser:
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
-        self._at = 0
+        self._go(0)
         self._program = Program()
         self._types: set[str] = set()
         self._assigned: set[str] = set()
@@ -82,13 +84,10 @@ class _Parser:
 
     # --- words
 
-    @property
-    def _text(self) -> str:
-        return self._tokens[self._at].text
-
-    @property
-    def _kind(self) -> str:
-        return self._tokens[self._at].kind
+    def _go(self, at: int) -> None:
+        """Looks at a token."""
+        self._at = at
+        self._kind, self._text = self._tokens[at]
 
     def _ahead(self, count: int = 1) -> str:
         place = self._at + count
@@ -99,12 +98,14 @@ class _Parser:
         if self._kind == END:
             raise Unsupported("a source that ends in the middle")
         self._at += 1
+        self._kind, self._text = self._tokens[self._at]
         return text
 
     def _accept(self, text: str) -> bool:
-        if self._text != text or self._kind == END:
+        if self._text != text:
             return False
         self._at += 1
+        self._kind, self._text = self._tokens[self._at]
         return True
 
     def _expect(self, text: str) -> None:
@@ -213,7 +214,7 @@ class _Parser:
             self._type()
             self._name()
             is_method = self._text == "("
-            self._at = start
+            self._go(start)
             if is_method:
                 method = self._function(attributes)
                 method.of = name
@@ -302,8 +303,10 @@ class _Parser:
         return tuple(found)
 
     def _is_type_here(self) -> bool:
-        text = self._text
-        return self._kind == NAME and (
+        return self._is_type(self._kind, self._text)
+
+    def _is_type(self, kind: str, text: str) -> bool:
+        return kind == NAME and (
             text in self._types or text in _GENERIC_TYPES or types.builtin(text) is not None
         )
 
@@ -454,7 +457,7 @@ class _Parser:
         left = self._prefixed()
         while True:
             symbol = self._text
-            level = _PRECEDENCE.get(symbol, 0) if self._kind == SYMBOL else 0
+            level = _PRECEDENCE.get(symbol, 0)
             if level < least or not level:
                 return left
             self._next()
@@ -480,18 +483,16 @@ class _Parser:
         return self._suffixed(self._primary())
 
     def _is_cast(self) -> bool:
-        self._at += 1
-        found = self._is_type_here()
-        self._at -= 1
-        place = self._at + 2
-        if not found:
+        kind, text = self._tokens[self._at + 1]
+        if not self._is_type(kind, text):
             return False
+        place = self._at + 2
         while self._tokens[place].text == "*":
             place += 1
         return self._tokens[place].text == ")"
 
     def _suffixed(self, base: Expression) -> Expression:
-        while self._kind == SYMBOL:
+        while self._text in _SUFFIXES:
             if self._accept("["):
                 base = Index(base, self._expression())
                 self._expect("]")
@@ -501,15 +502,13 @@ class _Parser:
                 if name in _GENERIC_FUNCTIONS and self._accept("<"):
                     generics = self._generic_arguments()
                 base = self._call(name, generics, base) if self._accept("(") else Member(base, name)
-            elif self._text in ("++", "--"):
+            else:
                 self._changes(base)
                 base = Assign(self._next()[0], base, Number(1, "int"))
-            else:
-                return base
         return base
 
     def _primary(self) -> Expression:
-        kind, text = self._tokens[self._at]
+        kind, text = self._kind, self._text
         if kind == INTEGER:
             return self._integer()
         if kind == FLOAT:
@@ -549,20 +548,7 @@ class _Parser:
         return Call(name, arguments, generics, base)
 
     def _integer(self) -> Number:
-        text = self._next()
-        match = _LITERAL.fullmatch(text)
-        assert match is not None
-        value, suffix = int(match.group(1), 0), match.group(2).lower()
-        is_long = suffix.count("l") > 0
-        names = {
-            (False, False): "int",
-            (True, False): "uint",
-            (False, True): "int64_t",
-            (True, True): "uint64_t",
-        }
-        if not suffix and value >= 1 << 31:
-            raise Unsupported(f"the number {text} without a suffix")
-        return Number(value, names["u" in suffix, is_long])
+        return Number(*_literal(self._next()))
 
     def _list(self, end: str) -> tuple[Expression, ...]:
         found: list[Expression] = []
@@ -576,6 +562,17 @@ class _Parser:
         root = _root(target)
         if root is not None:
             self._assigned.add(root)
+
+
+@functools.lru_cache(maxsize=1024)
+def _literal(text: str) -> tuple[int, str]:
+    """An integer's value and type."""
+    match = _LITERAL.fullmatch(text)
+    assert match is not None
+    value, suffix = int(match.group(1), 0), match.group(2).lower()
+    if not suffix and value >= 1 << 31:
+        raise Unsupported(f"the number {text} without a suffix")
+    return value, ("uint" if "u" in suffix else "int") + ("64_t" if "l" in suffix else "")
 
 
 def _root(place: Expression | None) -> str | None:

@@ -21,7 +21,7 @@ class Token(NamedTuple):
 
 
 _PATTERN = re.compile(
-    r"(?P<space>[ \t\r]+|//[^\n]*|/\*.*?\*/)"
+    r"(?P<space>[ \t\r\n]+|//[^\n]*|/\*.*?\*/)"
     r"|(?P<text>\"[^\"\n]*\")"
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fFhH]?|\d+[eE][+-]?\d+[fFhH]?)"
@@ -96,19 +96,22 @@ def _parts(source: str) -> list[tuple[bool, str]]:
 def _tokens(text: str) -> tuple[Token, ...]:
     found: list[Token] = []
     at = 0
-    match = _PATTERN.match
-    while at < len(text):
-        if text[at] == "\n":
-            at += 1
-            continue
-        piece = match(text, at)
-        if piece is None:
-            raise Unsupported(f"the character {text[at]!r}")
-        kind = piece.lastgroup
-        assert kind is not None
-        if kind != "space":
-            found.append(Token(kind, piece.group()))
+    known: dict[str, Token] = {}  # a word is of one kind, wherever it stands
+    for piece in _PATTERN.finditer(text):
+        if piece.start() != at:
+            break
         at = piece.end()
+        kind = piece.lastgroup
+        if kind == "space":
+            continue
+        assert kind is not None
+        word = piece.group()
+        token = known.get(word)
+        if token is None:
+            token = known[word] = Token(kind, word)
+        found.append(token)
+    if at < len(text):
+        raise Unsupported(f"the character {text[at]!r}")
     return tuple(found)
 
 
@@ -132,20 +135,21 @@ def _expanded(
     while at < len(tokens):
         token = tokens[at]
         at += 1
-        macro = macros.get(token.text) if token.kind == NAME and token.text not in inside else None
-        if macro is None:
+        word = token[1]
+        macro = macros.get(word)  # which only names are
+        if macro is None or word in inside:
             found.append(token)
         elif macro.parameters is None:
-            found += _expanded(macro.body, macros, inside | {token.text})
+            found += _expanded(macro.body, macros, inside | {word})
         elif at < len(tokens) and tokens[at].text == "(":
             arguments, at = _arguments(tokens, at)
             given = dict(
                 zip(macro.parameters, (_expanded(a, macros, inside) for a in arguments), strict=True)
             )
             body: list[Token] = []
-            for word in macro.body:
-                body += given.get(word.text, [word]) if word.kind == NAME else [word]
-            found += _expanded(body, macros, inside | {token.text})
+            for part in macro.body:
+                body += given.get(part.text, [part]) if part.kind == NAME else [part]
+            found += _expanded(body, macros, inside | {word})
         else:
             found.append(token)
     return found
