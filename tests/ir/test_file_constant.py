@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,16 @@ import pytest
 
 from vkml.errors import ModelChanged
 from vkml.ir import Constant, Graph, Node, dtypes
-from vkml.ir.file_constant import OWNED_BYTES, FileConstant, files_of, owned, settled, settled_graph
-from vkml.ir.graph import PackedConstant
+from vkml.ir.file_constant import (
+    OWNED_BYTES,
+    FileConstant,
+    files_of,
+    owned,
+    release_pages,
+    settled,
+    settled_graph,
+)
+from vkml.ir.graph import MadeConstant, PackedConstant
 from vkml.ir.mapped_file import FileMapping, MappedFile, mapping_of
 
 Array = np.ndarray[Any, Any]
@@ -144,3 +153,28 @@ def test_descriptors_end_with_the_last_constant(file: MappedFile, tmp_path: Path
     gc.collect()
     with pytest.raises(OSError):
         os.fstat(descriptor)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="says how much of a mapping is resident")
+def test_pages_of_what_was_read_are_given_back(tmp_path: Path) -> None:
+    """Those of a file alone; and what is read later is the same."""
+    elements = np.arange(2 << 20, dtype=np.float32)
+    path = tmp_path / "large"
+    path.write_bytes(elements.tobytes())
+    file = MappedFile(os.open(path, os.O_RDONLY), str(path))
+    mapping = file.view()  # held, for what nobody looks at is mapped no more
+    stored = settled(_constant(np.frombuffer(file.view(), np.float32)))
+
+    def resident() -> int:
+        entry = Path("/proc/self/smaps").read_text().partition(f"{path}\n")[2]
+        return int(re.search(r"^Rss:\s+(\d+)", entry, re.MULTILINE)[1]) << 10  # type: ignore[index]
+
+    made = MadeConstant(dtypes.FLOAT32, stored.shape, stored, lambda array: array * 2)
+    for constant, factor in ((stored, 1), (made, 2)):
+        np.testing.assert_array_equal(constant.array, elements * factor)
+        assert resident() >= elements.nbytes
+        release_pages(constant)
+        assert resident() <= 1 << 16
+        np.testing.assert_array_equal(constant.array, elements * factor)
+    release_pages(_constant(elements.copy()))  # of no file
+    assert len(mapping) == elements.nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import Graph, Node, TensorType, Value, dtypes
+from vkml.ir.file_constant import OWNED_BYTES
+from vkml.ir.graph import MadeConstant
 from vkml.onnx import save_graph
 from vkml.passes import specialise
 from vkml.passes.simplify import remove_identities
@@ -146,6 +149,27 @@ def test_normalisation_is_folded_into_the_convolution() -> None:
         graph = sketch.finish(normalised(sketch, convolved(sketch, weight, *constants)))
         assert operators(graph) == ["Conv"]
         same_as_reference(graph)
+
+
+def test_a_large_folded_weight_is_made_where_it_is_read() -> None:
+    """Each product is rounded once, and nobody keeps a copy."""
+    sketch = Sketch("large")
+    sketch.input("x", (1, 64, 5, 5))
+    weight = numbers(CHANNELS, 64, 16, 16, seed=3)
+    value = sketch.node(
+        "Conv", "x", sketch.constant(weight, "w"), kernel_shape=(16, 16), auto_pad="SAME_UPPER"
+    )
+    graph = sketch.finish(normalised(sketch, value, epsilon=0.5))
+    same_as_reference(graph)
+    prepared = prepare(graph)
+    [conv] = [node for node in prepared.nodes if node.op == "Conv"]
+    folded = prepared.constants[conv.inputs[1]]
+    scale, _, _, variance = (numbers(CHANNELS, seed=at).astype(np.float64) for at in range(4))
+    factors = (scale / np.sqrt(variance + 0.5)).reshape(-1, 1, 1, 1)
+    assert weight.nbytes > OWNED_BYTES and isinstance(folded, MadeConstant)
+    np.testing.assert_array_equal(folded.array, (weight.astype(np.float64) * factors).astype(np.float32))
+    read = weakref.ref(folded.array)
+    assert read() is None
 
 
 def test_folding_heeds_epsilon() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from vkml.engine.single_run import run_once
 from vkml.engine.turns import Turn
 from vkml.forks import renew_in_child
 from vkml.ir import Constant
-from vkml.ir.mapped_file import mapping_of
+from vkml.ir.file_constant import release_pages
 from vkml.kernels.packed_weights import PackedWeights
 from vkml.lowering.memory import ALIGNMENT
 
@@ -129,7 +128,7 @@ class WeightStore:
         data = constant.data
         for start in range(0, data.size, _UPLOAD_STEP):
             self._device.upload(memory, offset + start, data[start : start + _UPLOAD_STEP])
-        release_pages(constant.array)
+        release_pages(constant)
 
     def _upload_together(self, memory: Memory, group: Sequence[tuple[Constant, int]]) -> None:
         start, last = group[0][1], group[-1]
@@ -205,20 +204,3 @@ def _together(constants: Sequence[Constant], offsets: Sequence[int]) -> Iterator
 
 Lease = tuple[_Arena, ...]
 """What a program holds of a `WeightStore`."""
-
-
-def release_pages(array: Array) -> None:
-    """Tells the system that a mapped file's pages behind `array` are not needed soon.
-
-    Uploading a 1 GB model would otherwise leave all of it in this process's resident set.
-    """
-    mapping = mapping_of(array)
-    if mapping is None or not hasattr(mapping, "madvise") or array.nbytes < 1 << 20:
-        return
-    whole = np.frombuffer(mapping, np.uint8)
-    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-    page = mmap.PAGESIZE
-    first = -(-start // page) * page
-    end = (start + array.nbytes) // page * page
-    if end > first:
-        mapping.madvise(mmap.MADV_DONTNEED, first, end - first)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml.ir import mapped_file
 from vkml.ir.graph import Constant, Graph, MadeConstant, Node, PackedConstant, every_node
 from vkml.ir.mapped_file import MappedFile, mapping_of
 
@@ -126,6 +127,13 @@ def files_of(graph: Graph) -> tuple[MappedFile, ...]:
             constants += [constant for body in node.subgraphs for constant in body.constants.values()]
     held = [_stored(constant) for constant in constants]
     return tuple(dict.fromkeys(constant.file for constant in held if isinstance(constant, FileConstant)))
+
+
+def release_pages(constant: Constant) -> None:
+    """`mapped_file.release_pages` of what a file holds of a constant, if it does."""
+    held = _stored(constant)
+    if isinstance(held, FileConstant) or mapping_of(held.array) is not None:
+        mapped_file.release_pages(held.array)
 
 
 def _stored(constant: Constant) -> Constant:

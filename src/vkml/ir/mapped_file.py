@@ -113,6 +113,23 @@ class MappedFile:
         self._lock = threading.RLock()
 
 
+def release_pages(array: Array) -> None:
+    """Tells the system that a mapped file's pages behind an array are not needed soon.
+
+    Reading all of a model of 1 GB would otherwise leave it in this process's resident set.
+    """
+    mapping = mapping_of(array)
+    if mapping is None or not hasattr(mapping, "madvise") or array.nbytes < 1 << 20:
+        return
+    whole = np.frombuffer(mapping, np.uint8)
+    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    page = mmap.PAGESIZE
+    first = -(-start // page) * page
+    end = (start + array.nbytes) // page * page
+    if end > first:
+        mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
 def mapping_of(array: Array) -> FileMapping | None:
     """The mapped file in which an array's elements lie; None where they lie in memory."""
     base: Any = array

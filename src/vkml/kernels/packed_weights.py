@@ -13,6 +13,7 @@ import numpy as np
 
 from vkml.errors import EngineError
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.file_constant import release_pages
 from vkml.ir.size import is_multiple
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, BufferKind, View, collapse, contiguous
@@ -248,6 +249,7 @@ def range_of(constant: Constant, weights: View) -> float:
         largest = np.maximum(matrix.max(axis=-1), -matrix.min(axis=-1))
         low, high = float(largest.min()), float(largest.max())
         known[key] = high / low if np.isfinite(high) and low > 0 else math.inf
+        release_pages(constant)
     return known[key]
 
 
