@@ -256,10 +256,15 @@ class Notes:
         record(program, recorder, numbers, memories, outside, *arguments, **more)
 
     def run_once(
-        self, run: Any, device: Any, dispatch: Dispatch, pipelines: Any, addresses: Mapping[Buffer, int]
+        self,
+        run: Any,
+        device: Any,
+        dispatches: Sequence[Dispatch],
+        pipelines: Any,
+        addresses: Mapping[Buffer, int],
     ) -> None:
-        self._levels = [[_ranges(dispatch, addresses, lambda buffer: buffer.bytes)]]
-        run(device, dispatch, pipelines, addresses)
+        self._levels = [[_ranges(each, addresses, lambda buffer: buffer.bytes) for each in dispatches]]
+        run(device, dispatches, pipelines, addresses)
 
     def gate_arguments(
         self, make: Any, condition: int, control: int, switches: int, report: int, words: int

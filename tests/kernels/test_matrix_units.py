@@ -14,6 +14,7 @@ import pytest
 import vkml
 from vkml.engine import devices as device_registry
 from vkml.engine import fragment_check
+from vkml.engine import weights as weight_store
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, TensorType, dtypes
@@ -292,9 +293,7 @@ def test_packed_weights_hold_the_weights_scaled_exactly(device: str) -> None:
     k, n = 70, 21
     weights = normal(1, k, n) * np.float32(10.0) ** np.arange(-10, 11, dtype=np.float32)
     weights[3, 2] = weights[:, 2].max() * 1e-20
-    constant = Constant(dtypes.FLOAT32, (n, k), np.ascontiguousarray(weights.T))
-    view = contiguous(Buffer(BufferKind.CONSTANT, constant.type.bytes, "w", constant), constant.type)
-    packed = PackedWeights(constant, view.transpose((1, 0)), fragment, 128)
+    packed = packing_of(weights, fragment)
     opened = device_registry.open_device(info)
     store = WeightStore(opened)
     try:
@@ -304,6 +303,60 @@ def test_packed_weights_hold_the_weights_scaled_exactly(device: str) -> None:
         store.release(lease)
     finally:
         store.close()
+    check_packed(words, weights)
+
+
+def test_weights_are_packed_several_at_a_time(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same kernel, with others between them that are uploaded as they are."""
+    from vkml import vulkan
+
+    info = vulkan.find_device(device, True)
+    fragment = device_registry.target_of(info).fragment
+    assert fragment is not None
+    monkeypatch.setattr(weight_store, "_UPLOAD_STEP", 30_000)
+    runs: list[int] = []
+    real = weight_store.run_once
+    monkeypatch.setattr(
+        weight_store, "run_once", lambda on, these, *rest: (runs.append(len(these)), real(on, these, *rest))
+    )
+    shapes = [(70, 21), (64, 32), (300, 40), (5, 3), (33, 16), (128, 17)]
+    arrays = [normal(at, *shape) for at, shape in enumerate(shapes)]
+    packed = [packing_of(array, fragment) for array in arrays]
+    plain = [Constant(dtypes.FLOAT32, array.shape, array) for array in arrays]
+    opened = device_registry.open_device(info)
+    told: list[tuple[int, int]] = []
+    store = WeightStore(opened, lambda stage, done, size: told.append((done, size)))
+    try:
+        mixed = [each for pair in zip(packed, plain, strict=True) for each in pair]
+        assert len(store.packing_kernels(mixed)) == len(packed)
+        lease = store.add(mixed)
+        assert store.packing_kernels(mixed) == []
+        assert runs == [2, 1, 3] and len(told) == len(mixed) and told == sorted(told)
+        assert told[-1] == (lease[0].memory.size, lease[0].memory.size)
+        for array, words, constant in zip(arrays, packed, plain, strict=True):
+            for each in (words, constant):
+                at = store.address(each) - lease[0].memory.address
+                held = opened.download(lease[0].memory, at, each.type.bytes)
+                if each is words:
+                    check_packed(held.view(np.uint32), array)
+                else:
+                    np.testing.assert_array_equal(held.view(np.float32), array.reshape(-1))
+        store.release(lease)
+    finally:
+        store.close()
+
+
+def packing_of(weights: Floats, fragment: Fragment) -> PackedWeights:
+    """Of a matrix (k, n), which a model holds transposed."""
+    k, n = weights.shape
+    constant = Constant(dtypes.FLOAT32, (n, k), np.ascontiguousarray(weights.T))
+    view = contiguous(Buffer(BufferKind.CONSTANT, constant.type.bytes, "w", constant), constant.type)
+    return PackedWeights(constant, view.transpose((1, 0)), fragment, 128)
+
+
+def check_packed(words: npt.NDArray[np.uint32], weights: Floats) -> None:
+    """Fails unless the words are those of a matrix (k, n), in any order of fragments."""
+    k, n = weights.shape
     columns = padded(n, 16)
     exponents = words[:columns].view(np.int32)[:n]
     _, powers = np.frexp(np.abs(weights).max(axis=0))

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from vkml.engine.options import Progress
     from vkml.vulkan import Device, Pipeline
 
+MOST_THREADS = 16
+"""That compile at a time. The driver's part, nearly all of it on a GPU, runs beside others' and in memory of
+its own: some tens of MiB a thread with NVIDIA's."""
+
 
 def compile_kernels(
     device: Device, kernels: Sequence[KernelSpec], taken: list[Pipeline], progress: Progress | None = None
@@ -46,12 +50,17 @@ def compile_kernels(
             made[name] = found
             if progress:
                 progress("compile", len(made), len(unique))
-    missing = {name: kernel for name, kernel in unique.items() if name not in made}
+    # The longest first: the last ones are to be done when the others are.
+    missing = sorted(
+        ((name, kernel) for name, kernel in unique.items() if name not in made),
+        key=lambda entry: -len(entry[1].source),
+    )
     if not missing:
         return {id(kernel): made[kernel.name] for kernel in kernels}
-    workers = min(8, _cores(), -(-len(missing) // 2))
-    with closing(in_threads(make, list(missing.values()), workers, "vkml-compile")) as pipelines:
-        for name, pipeline in zip(missing, pipelines, strict=True):
+    workers = min(MOST_THREADS, _cores(), len(missing))
+    items = [kernel for _, kernel in missing]
+    with closing(in_threads(make, items, workers, "vkml-compile")) as pipelines:
+        for (name, _), pipeline in zip(missing, pipelines, strict=True):
             made[name] = pipeline
             if progress:
                 progress("compile", len(made), len(unique))

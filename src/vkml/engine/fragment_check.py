@@ -55,7 +55,7 @@ def _answer(device: Device, count: int, ask: Callable[[View], Dispatch]) -> npt.
     memory = device.allocate(4 * count, MemoryKind.READBACK, answer.name)
     try:
         made = compile_kernels(device, [dispatch.kernel], pipelines)
-        run_once(device, dispatch, made, {answer: memory.address})
+        run_once(device, [dispatch], made, {answer: memory.address})
         assert memory.host is not None
         return np.array(memory.host[: 4 * count].view(np.int32))
     finally:

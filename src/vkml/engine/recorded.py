@@ -180,13 +180,15 @@ class RecordedProgram:
     def _build(self, weights: WeightStore, progress: Progress | None) -> None:
         program = self.program
         kernels = list({id(d.kernel): d.kernel for d in program.dispatches}.values())
-        pipelines = compile_kernels(self.on, kernels, self._pipelines, progress)
         used = {view.buffer for d in program.dispatches for view in (*d.reads, *d.writes)}
         constants = [
             b.constant
             for b in program.buffers
             if b.kind is BufferKind.CONSTANT and b.constant is not None and b in used
         ]
+        # Those that pack weights, too: by itself each would take as long as all of them take together.
+        kernels += weights.packing_kernels(constants)
+        pipelines = compile_kernels(self.on, kernels, self._pipelines, progress)
         self._lease = weights.add(constants)
         self._used = used
         self._given = [b for b in program.buffers if b.kind is BufferKind.SIZES and b in used]

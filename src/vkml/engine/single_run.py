@@ -1,9 +1,9 @@
-"""One launch by itself, waited for: what is computed at load."""
+"""Launches by themselves, waited for: what is computed at load."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vkml.engine.launches import Launches
@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
 
 def run_once(
-    device: Device, dispatch: Dispatch, pipelines: Mapping[int, Pipeline], addresses: Mapping[Buffer, int]
+    device: Device,
+    dispatches: Sequence[Dispatch],
+    pipelines: Mapping[int, Pipeline],
+    addresses: Mapping[Buffer, int],
 ) -> None:
-    """Runs a launch and returns when it is done, its results visible to the host and to later launches.
+    """Runs launches and returns when they are done, results visible to the host and to later launches.
 
     Args:
-        device: that runs it.
-        dispatch: without open sizes.
+        device: that runs them.
+        dispatches: without open sizes; none reads what another writes.
         pipelines: by the identity of kernels.
-        addresses: of its buffers.
+        addresses: of their buffers.
     """
-    launches = Launches([[dispatch]], pipelines, Numbers())
-    recorder = device.recorder(dispatch.kernel.label)
+    launches = Launches([dispatches], pipelines, Numbers())
+    recorder = device.recorder(dispatches[0].kernel.label)
     push, grids = launches.numbers(launches.placed(addresses), ())
     recorder.dispatch_table(device.dispatch_table(launches.levels), push, grids)
     recorder.barrier()

@@ -16,6 +16,7 @@ from vkml.forks import renew_in_child
 from vkml.ir import Constant
 from vkml.ir.file_constant import release_pages
 from vkml.kernels.packed_weights import PackedWeights
+from vkml.kernels.spec import KernelSpec
 from vkml.lowering.memory import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -58,8 +59,14 @@ class WeightStore:
         self.bytes = 0
         renew_in_child(self._renew)
 
+    def packing_kernels(self, constants: Sequence[Constant]) -> list[KernelSpec]:
+        """Kernels that `add` will run."""
+        with self._lock:
+            fresh = [each for each in constants if id(each) not in self._places]
+        return [each.dispatch.kernel for each in fresh if isinstance(each, PackedWeights)]
+
     def add(self, constants: Sequence[Constant]) -> Lease:
-        """Uploads those not there yet, into one arena in the order given.
+        """Uploads those not there yet, into one arena; weights that the device packs lie last there.
 
         Returns:
             what to give back by `release`.
@@ -88,30 +95,30 @@ class WeightStore:
 
     def _make_arena(self, fresh: Sequence[Constant]) -> _Arena:
         """Uploads, without the lock: a progress callback is the caller's code. The arena has one user."""
-        offsets, size = [], 0
-        for constant in fresh:
-            offsets.append(size)
-            size += -(-max(1, constant.type.bytes) // ALIGNMENT) * ALIGNMENT
         from vkml.vulkan import MemoryKind
 
+        plain = [constant for constant in fresh if not isinstance(constant, PackedWeights)]
+        packed = [constant for constant in fresh if isinstance(constant, PackedWeights)]
+        fresh = [*plain, *packed]
+        offsets, size, done = [], 0, 0
+        for constant in fresh:
+            offsets.append(size)
+            size += _aligned(constant.type.bytes)
         memory = self._device.allocate(size, MemoryKind.DEVICE, "weights", self._memory_limit)
         arena = _Arena(memory, [id(constant) for constant in fresh], 1)
         taken: list[Pipeline] = []
         try:
-            kernels = [each.dispatch.kernel for each in fresh if isinstance(each, PackedWeights)]
-            pipelines = compile_kernels(self._device, kernels, taken) if kernels else {}
-            for group in _together(fresh, offsets):
+            pipelines = compile_kernels(self._device, self.packing_kernels(fresh), taken)
+            for group in _together(plain, offsets[: len(plain)]):
                 if len(group) > 1:
                     self._upload_together(memory, group)
                 else:
                     [(constant, offset)] = group
-                    if isinstance(constant, PackedWeights):
-                        self._pack(memory, offset, constant, pipelines)
-                    else:
-                        self._upload(memory, offset, constant)
-                if self._progress:
-                    for constant, offset in group:
-                        self._progress("upload", offset + constant.type.bytes, size)
+                    self._upload(memory, offset, constant)
+                done = self._tell(done, size, [constant for constant, _ in group])
+            for batch in _batches(packed, offsets[len(plain) :]):
+                self._pack(memory, batch, pipelines)
+                done = self._tell(done, size, [weights for weights, _ in batch])
             with self._lock:
                 self._arenas.append(arena)
                 self.bytes += memory.size
@@ -123,6 +130,14 @@ class WeightStore:
         finally:
             self._device.release_all(taken)
         return arena
+
+    def _tell(self, done: int, size: int, constants: Sequence[Constant]) -> int:
+        """Says of each constant that it is there; returns the bytes that are, of all so many."""
+        for constant in constants:
+            done += _aligned(constant.type.bytes)
+            if self._progress:
+                self._progress("upload", done, size)
+        return done
 
     def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
         data = constant.data
@@ -139,17 +154,22 @@ class WeightStore:
         self._device.upload(memory, start, whole)
 
     def _pack(
-        self, memory: Memory, offset: int, weights: PackedWeights, pipelines: dict[int, Pipeline]
+        self, memory: Memory, batch: Sequence[tuple[PackedWeights, int]], pipelines: dict[int, Pipeline]
     ) -> None:
-        """Uploads the original beside the arena, has it packed, and gives its memory back."""
+        """Uploads originals beside the arena, has them packed, and gives their memory back."""
         from vkml.vulkan import MemoryKind
 
-        device, original = self._device, weights.original
-        source = device.allocate(original.type.bytes, MemoryKind.DEVICE, "weights", self._memory_limit)
+        device = self._device
+        size = sum(_aligned(weights.original.type.bytes) for weights, _ in batch)
+        source = device.allocate(size, MemoryKind.DEVICE, "weights", self._memory_limit)
         try:
-            self._upload(source, 0, original)
-            places = {weights.source: source.address, weights.target: memory.address + offset}
-            run_once(device, weights.dispatch, pipelines, places)
+            addresses, at = {}, 0
+            for weights, offset in batch:
+                self._upload(source, at, weights.original)
+                addresses[weights.source] = source.address + at
+                addresses[weights.target] = memory.address + offset
+                at += _aligned(weights.original.type.bytes)
+            run_once(device, [weights.dispatch for weights, _ in batch], pipelines, addresses)
         finally:
             source.free()
 
@@ -190,7 +210,7 @@ def _together(constants: Sequence[Constant], offsets: Sequence[int]) -> Iterator
     """Constants with their offsets, small neighbours in one list: an upload costs more than their bytes."""
     group: list[tuple[Constant, int]] = []
     for constant, offset in zip(constants, offsets, strict=True):
-        is_small = not isinstance(constant, PackedWeights) and constant.type.bytes <= _SMALL_BYTES
+        is_small = constant.type.bytes <= _SMALL_BYTES
         if group and (not is_small or offset - group[0][1] > _TOGETHER_BYTES):
             yield group
             group = []
@@ -200,6 +220,28 @@ def _together(constants: Sequence[Constant], offsets: Sequence[int]) -> Iterator
             yield [(constant, offset)]
     if group:
         yield group
+
+
+def _batches(
+    packed: Sequence[PackedWeights], offsets: Sequence[int]
+) -> Iterator[list[tuple[PackedWeights, int]]]:
+    """Weights with their offsets, as many in a list as an upload takes at a time: memory and a submission for
+    each would take longer than to pack it."""
+    batch: list[tuple[PackedWeights, int]] = []
+    taken = 0
+    for weights, offset in zip(packed, offsets, strict=True):
+        size = weights.original.type.bytes
+        if batch and taken + size > _UPLOAD_STEP:
+            yield batch
+            batch, taken = [], 0
+        batch.append((weights, offset))
+        taken += size
+    if batch:
+        yield batch
+
+
+def _aligned(size: int) -> int:
+    return -(-max(1, size) // ALIGNMENT) * ALIGNMENT
 
 
 Lease = tuple[_Arena, ...]

@@ -50,7 +50,10 @@ def _compiled(source: str, label: str) -> bytes:
     from vkml.kernels import slang
 
     try:
-        module = slang.compile_kernel(source)
+        # One at a time: threads would only take turns at the interpreter, and none of their kernels would be
+        # with the driver before nearly all are done.
+        with _compiler:
+            module = slang.compile_kernel(source)
     except slang.Unsupported as problem:
         raise CompileError(
             f"vkml's compiler does not know {problem}, which its kernel {label} has. This is a bug in vkml: "
@@ -72,6 +75,8 @@ def _compiler_version() -> str:
     return digest.hexdigest()
 
 
+_compiler = threading.Lock()
+"""Held while the compiler is at work."""
 _changed = threading.Lock()
 """Guards what follows."""
 _turns: weakref.WeakValueDictionary[str, LockType] = weakref.WeakValueDictionary()
@@ -80,8 +85,8 @@ _turns: weakref.WeakValueDictionary[str, LockType] = weakref.WeakValueDictionary
 
 def _renew() -> None:
     """In a forked child: nobody compiles."""
-    global _changed, _turns
-    _changed, _turns = threading.Lock(), weakref.WeakValueDictionary()
+    global _compiler, _changed, _turns
+    _compiler, _changed, _turns = threading.Lock(), threading.Lock(), weakref.WeakValueDictionary()
 
 
 renew_in_child(_renew)
