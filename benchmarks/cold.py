@@ -50,7 +50,7 @@ class Cold:
     peaks: dict[str, int] = field(default_factory=dict)
     """The most resident memory until the end of the stage, files that are mapped included."""
     sources: int = 0
-    """Kernels that vkml compiled,"""
+    """Kernels that vkml compiled, but in other processes,"""
     compiling: float = 0.0
     """and the processor time it took, of all threads."""
     pipelines: int = 0
@@ -119,8 +119,16 @@ def _replace(module: str, path: str, make: Callable[[Any], Any]) -> None:
             setattr(other, name, new)
 
 
-def measure(path: str, device: str, precision: str) -> Cold:
-    """In a fresh process: a session of a model and its first run."""
+def measure(path: str, device: str, precision: str, threads: int | None, processes: int | None) -> Cold:
+    """In a fresh process: a session of a model and its first run.
+
+    Args:
+        path: of the model.
+        device: for the session.
+        precision: likewise.
+        threads: that compile pipelines; None: as many as vkml takes.
+        processes: that compile kernels beside this one; likewise.
+    """
     watch, found = _Stopwatch(), Cold()
     lock = threading.Lock()
     began = time.perf_counter()
@@ -129,8 +137,12 @@ def measure(path: str, device: str, precision: str) -> Cold:
 
         import vkml
         from vkml.engine import compilation, plan, recorded, session, weights  # noqa: F401
-        from vkml.kernels import slang
+        from vkml.kernels import compiling, slang
         from vkml.vulkan import pipelines  # noqa: F401
+    if threads is not None:
+        compilation.MOST_THREADS = threads
+    if processes is not None:
+        compiling.MOST_PROCESSES = processes
 
     for stage, (module, name) in _WRAPPED.items():
 
@@ -185,7 +197,16 @@ def measure(path: str, device: str, precision: str) -> Cold:
     return found
 
 
-def cold(path: str, device: str, precision: str, source: Path, caches: Path, bytecode: Path) -> Cold:
+def cold(
+    path: str,
+    device: str,
+    precision: str,
+    source: Path,
+    caches: Path,
+    bytecode: Path,
+    threads: int | None = None,
+    processes: int | None = None,
+) -> Cold:
     """Runs `measure` in a fresh process.
 
     Args:
@@ -195,6 +216,8 @@ def cold(path: str, device: str, precision: str, source: Path, caches: Path, byt
         source: of vkml: the folder that has the package.
         caches: a folder for caches of kernels.
         bytecode: a folder for Python's.
+        threads: see `measure`.
+        processes: likewise.
     """
     environment = {
         **os.environ,
@@ -204,6 +227,8 @@ def cold(path: str, device: str, precision: str, source: Path, caches: Path, byt
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, __file__, "--child", path, "--device", device, "--precision", precision]
+    for name, value in (("threads", threads), ("processes", processes)):
+        command += [] if value is None else [f"--{name}", str(value)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         peak = 0
         while process.poll() is None:
@@ -234,7 +259,7 @@ def _show(name: str, what: str, entries: list[Cold]) -> None:
         f"{median(lambda e: e.peaks.get('run', 0)) / 2**20:.0f} MiB, "
         f"{median(lambda e: e.anonymous) / 2**20:.0f} of them no file's\n"
         f"    ms: {stages}\n    peak MiB by the end of: {peaks}\n"
-        f"    {median(lambda e: e.sources):.0f} sources compiled in {median(lambda e: e.compiling):.2f} s of "
+        f"    {median(lambda e: e.sources):.0f} sources compiled here in {median(lambda e: e.compiling):.2f} s of "
         f"processors; {median(lambda e: e.pipelines):.0f} pipelines, the driver's seconds added up "
         f"{median(lambda e: e.drivers):.2f}, the longest {median(lambda e: e.longest):.2f}",
         flush=True,
@@ -256,11 +281,16 @@ def main() -> None:
         metavar="DIR",
         help="folder that vkml is imported from; several take turns",
     )
+    parser.add_argument("--threads", type=int, metavar="N", help="that compile pipelines")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="that compile kernels beside the session's"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="what each process has seen")
     parser.add_argument("--child", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(asdict(measure(options.child, options.device, options.precision))), flush=True)
+        found = measure(options.child, options.device, options.precision, options.threads, options.processes)
+        print(json.dumps(asdict(found)), flush=True)
         os._exit(0)  # what closing takes is nobody's start
     from benchmarks.models import model_file
 
@@ -273,20 +303,27 @@ def main() -> None:
             compileall.compile_dir(str(source), quiet=1)
         for model in options.models:
             path = str(model_file(model))
-            found: dict[tuple[Path, str], list[Cold]] = defaultdict(list)
+            results: dict[tuple[Path, str], list[Cold]] = defaultdict(list)
             for turn in range(options.times):
                 for source in sources:
                     caches = Path(tempfile.mkdtemp(dir=folder))
                     for what in ("first", "second"):
                         seen = cold(
-                            path, options.device, options.precision, source, caches, folder / "bytecode"
+                            path,
+                            options.device,
+                            options.precision,
+                            source,
+                            caches,
+                            folder / "bytecode",
+                            options.threads,
+                            options.processes,
                         )
-                        found[source, what].append(seen)
+                        results[source, what].append(seen)
                         everything.append(
                             {"model": model, "source": str(source), "session": what, "turn": turn}
                             | asdict(seen)
                         )
-            for (source, what), entries in found.items():
+            for (source, what), entries in results.items():
                 name = f"{model} [{source}]" if len(sources) > 1 else model
                 _show(name, f"{what} session", entries)
     if options.json:

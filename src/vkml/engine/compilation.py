@@ -6,8 +6,9 @@ from collections.abc import Hashable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from vkml.cpu.processor import usable_cores
 from vkml.engine.in_threads import in_threads
-from vkml.kernels.compiling import compile_kernel
+from vkml.kernels.compiling import compile_kernel, compiler_processes
 from vkml.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -57,17 +58,15 @@ def compile_kernels(
     )
     if not missing:
         return {id(kernel): made[kernel.name] for kernel in kernels}
-    workers = min(MOST_THREADS, _cores(), len(missing))
+    cores = usable_cores()
+    workers = min(MOST_THREADS, cores, len(missing))
     items = [kernel for _, kernel in missing]
-    with closing(in_threads(make, items, workers, "vkml-compile")) as pipelines:
+    with (
+        compiler_processes({kernel.source for kernel in items}, cores),
+        closing(in_threads(make, items, workers, "vkml-compile")) as pipelines,
+    ):
         for (name, _), pipeline in zip(missing, pipelines, strict=True):
             made[name] = pipeline
             if progress:
                 progress("compile", len(made), len(unique))
     return {id(kernel): made[kernel.name] for kernel in kernels}
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import queue
 import threading
 import weakref
+from collections.abc import Collection, Iterator
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,15 @@ from vkml.vulkan.spirv import keep_arithmetic, require_functions_of_doubles
 
 if TYPE_CHECKING:
     from _thread import LockType
+
+    from vkml.kernels.compiler_process import CompilerProcess
+
+MOST_PROCESSES = 6
+"""That compile beside this one: 13 MiB each."""
+SOURCES_A_PROCESS = 3
+"""To start a process takes as long as to compile one or two."""
+LEAST_CORES = 4
+"""With fewer, drivers want those that there are."""
 
 
 def compile_kernel(source: str, label: str = "kernel") -> bytes:
@@ -28,13 +40,12 @@ def compile_kernel(source: str, label: str = "kernel") -> bytes:
     Raises:
         CompileError: the source has something that the compiler does not know.
     """
-    digest = hashlib.sha256("\0".join((_compiler_version(), source)).encode()).hexdigest()
-    name = f"spirv/{digest[:2]}/{digest}"
+    name = _entry(source)
     found = cache.read(name)
     if found is not None:
         return found
     with _changed:
-        turn = _turns.setdefault(digest, threading.Lock())
+        turn = _turns.setdefault(name, threading.Lock())
     # Kernels differ in their constants more than in their sources: who waits for a thread that compiles the
     # same source finds it in the cache.
     with turn:
@@ -50,10 +61,7 @@ def _compiled(source: str, label: str) -> bytes:
     from vkml.kernels import slang
 
     try:
-        # One at a time: threads would only take turns at the interpreter, and none of their kernels would be
-        # with the driver before nearly all are done.
-        with _compiler:
-            module = slang.compile_kernel(source)
+        module = _by_any_compiler(source)
     except slang.Unsupported as problem:
         raise CompileError(
             f"vkml's compiler does not know {problem}, which its kernel {label} has. This is a bug in vkml: "
@@ -61,6 +69,63 @@ def _compiled(source: str, label: str) -> bytes:
         ) from None
     require_functions_of_doubles(module, label)
     return keep_arithmetic(module)
+
+
+def _by_any_compiler(source: str) -> bytes:
+    """A module by the first compiler that is free, of this process or of another."""
+    from vkml.kernels import slang
+
+    if threading.current_thread() is threading.main_thread():
+        # It alone gets interrupts, behind one of which nobody would give back what it had taken.
+        return slang.compile_kernel(source)
+    compilers = _compilers
+    compiler = compilers.get()
+    while compiler is not None and not compiler.is_wanted:
+        compiler = compilers.get()
+    try:
+        found = None if compiler is None else compiler.compile(source)
+        # What no other process has compiled is compiled here.
+        return slang.compile_kernel(source) if found is None else found
+    finally:
+        compilers.put(compiler)
+
+
+@contextlib.contextmanager
+def compiler_processes(sources: Collection[str], cores: int) -> Iterator[None]:
+    """Has processes beside this one compile within it, where sources are many and cores idle.
+
+    Args:
+        sources: that will be compiled, or are in the cache.
+        cores: that there are.
+    """
+    missing = sum(not cache.has(_entry(source)) for source in set(sources))
+    count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS) if cores >= LEAST_CORES else 0
+    if count == 0:
+        yield
+        return
+    from vkml.kernels import compiler_process
+
+    if not compiler_process.is_possible():
+        yield
+        return
+    started: list[CompilerProcess] = []
+    try:
+        with contextlib.suppress(OSError):  # without them it takes longer
+            for _ in range(count):
+                started.append(compiler_process.CompilerProcess())
+                _processes.add(started[-1])
+                _compilers.put(started[-1])
+        yield
+    finally:
+        for process in started:
+            process.close()
+            _processes.discard(process)
+
+
+def _entry(source: str) -> str:
+    """The name of a source's module in the cache."""
+    digest = hashlib.sha256("\0".join((_compiler_version(), source)).encode()).hexdigest()
+    return f"spirv/{digest[:2]}/{digest}"
 
 
 @functools.cache
@@ -75,18 +140,30 @@ def _compiler_version() -> str:
     return digest.hexdigest()
 
 
-_compiler = threading.Lock()
-"""Held while the compiler is at work."""
+def _only_this_one() -> queue.SimpleQueue[CompilerProcess | None]:
+    found: queue.SimpleQueue[CompilerProcess | None] = queue.SimpleQueue()
+    found.put(None)
+    return found
+
+
+_compilers = _only_this_one()
+"""Those that are free: processes, and None for the one of this process. That is one for all threads: they
+would take turns at the interpreter, and no kernel would be with the driver before nearly all are compiled."""
+_processes: set[CompilerProcess] = set()
+"""All that this process has started and not closed."""
 _changed = threading.Lock()
 """Guards what follows."""
 _turns: weakref.WeakValueDictionary[str, LockType] = weakref.WeakValueDictionary()
-"""Cache key → what a thread holds that compiles such a source, as long as any thread holds or wants it."""
+"""Cache entry → what a thread holds that compiles such a source, as long as any thread holds or wants it."""
 
 
 def _renew() -> None:
     """In a forked child: nobody compiles."""
-    global _compiler, _changed, _turns
-    _compiler, _changed, _turns = threading.Lock(), threading.Lock(), weakref.WeakValueDictionary()
+    global _compilers, _changed, _turns
+    for process in _processes:
+        process.leave()
+    _processes.clear()
+    _compilers, _changed, _turns = _only_this_one(), threading.Lock(), weakref.WeakValueDictionary()
 
 
 renew_in_child(_renew)

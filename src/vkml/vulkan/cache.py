@@ -123,6 +123,16 @@ def read(name: str) -> bytes | None:
     return payload
 
 
+def has(name: str) -> bool:
+    """Whether there seems to be an entry, which `read` may yet find wanting.
+
+    Args:
+        name: as in `read`.
+    """
+    own = _own_folder()
+    return own is not None and own.joinpath(*_parts(name)).is_file()
+
+
 def write(name: str, payload: bytes) -> bool:
     """Stores an entry in one step, replacing an older one; returns whether that was possible.
 
