@@ -257,10 +257,14 @@ def _show(name: str, what: str, entries: list[Cold]) -> None:
         f"{name}, {what}: {median(lambda e: e.total):.2f} s "
         f"({median(lambda e: e.processor):.2f} s of processors), "
         f"{median(lambda e: e.peaks.get('run', 0)) / 2**20:.0f} MiB, "
-        f"{median(lambda e: e.anonymous) / 2**20:.0f} of them no file's\n"
-        f"    ms: {stages}\n    peak MiB by the end of: {peaks}\n"
-        f"    {median(lambda e: e.sources):.0f} sources compiled here in {median(lambda e: e.compiling):.2f} s of "
-        f"processors; {median(lambda e: e.pipelines):.0f} pipelines, the driver's seconds added up "
+        f"{median(lambda e: e.anonymous) / 2**20:.0f} of them no file's"
+    )
+    print(f"    ms: {stages}")
+    print(f"    peak MiB by the end of: {peaks}")
+    print(
+        f"    {median(lambda e: e.sources):.0f} sources compiled here in "
+        f"{median(lambda e: e.compiling):.2f} s of processors; "
+        f"{median(lambda e: e.pipelines):.0f} pipelines, the driver's seconds added up "
         f"{median(lambda e: e.drivers):.2f}, the longest {median(lambda e: e.longest):.2f}",
         flush=True,
     )

@@ -21,4 +21,6 @@ def test_what_a_first_and_a_second_session_take(vulkan_device_name: str, tmp_pat
     assert first.sources >= 3 and first.compiling > 0 and second.sources == 0
     assert first.pipelines == second.pipelines >= first.sources
     assert first.drivers >= first.longest > 0
+    entries = [path.parent.name for path in (tmp_path / "caches").rglob("*") if path.is_file()]
+    assert "pipelines" in entries  # what the driver compiled is kept, too
     assert first.peaks["run"] >= first.anonymous > 1 << 20

@@ -174,3 +174,25 @@ def test_a_cache_folder_that_cannot_be_written(info, own_cache, monkeypatch):
         a = floats(64, 1)
         np.testing.assert_array_equal(Adder(device, 64).run(a, a), 2 * a)
         assert not device.save_pipeline_cache()
+
+
+@every_device
+def test_new_pipelines_are_kept_where_that_costs_little(info, own_cache, monkeypatch):
+    """The first ones at once, later ones when to save them takes a share of what they took at most."""
+    with Device(info) as device:
+        known = device._pipelines.driver_cache
+        Adder(device, 64)
+        assert known._compiling_seconds > 0
+        device.keep_pipelines()
+        [path] = cache_files(own_cache)
+        assert known._compiling_seconds == 0 and path.exists()
+        path.unlink()
+        saved: list[bool] = []
+        monkeypatch.setattr(known, "save", lambda: saved.append(True))
+        known._saving_seconds = 1.0
+        known.note(4.0)
+        device.keep_pipelines()
+        assert saved == []
+        known.note(0.1)
+        device.keep_pipelines()
+        assert saved == [True]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from vkml.cpu.processor import usable_cores
 from vkml.engine.in_threads import in_threads
+from vkml.errors import DeviceError
 from vkml.kernels.compiling import compile_kernel, compiler_processes
 from vkml.kernels.spec import KernelSpec
 
@@ -63,10 +64,12 @@ def compile_kernels(
     items = [kernel for _, kernel in missing]
     with (
         compiler_processes({kernel.source for kernel in items}, cores),
-        closing(in_threads(make, items, workers, "vkml-compile")) as pipelines,
+        contextlib.closing(in_threads(make, items, workers, "vkml-compile")) as pipelines,
     ):
         for (name, _), pipeline in zip(missing, pipelines, strict=True):
             made[name] = pipeline
             if progress:
                 progress("compile", len(made), len(unique))
+    with contextlib.suppress(DeviceError):  # without it the next process compiles again
+        device.keep_pipelines()
     return {id(kernel): made[kernel.name] for kernel in kernels}

@@ -177,6 +177,10 @@ class Device:
         """Keeps the driver's compiled code for the next process; returns whether there was anything new."""
         return self._pipelines.driver_cache.save()
 
+    def keep_pipelines(self) -> None:
+        """Saves the driver's compiled code, where there is enough that is new to be worth the time."""
+        self._pipelines.driver_cache.keep()
+
     def recorder(
         self,
         label: str = "",

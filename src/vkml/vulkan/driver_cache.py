@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from vkml.vulkan import cache
 from vkml.vulkan.context import Context, Key
 from vkml.vulkan.structures import NULL, ffi, structure
 
+SAVING_SHARE = 0.25
+"""Of the time that compiling takes, what saving may take of it at most, but for the first time."""
 PIPELINES_PER_CACHE = 256
 """After how many an empty one takes its place: drivers never forget. SwiftShader's grows by 65 KiB each."""
 
@@ -44,6 +47,10 @@ class DriverCache:
         ).hexdigest()[:16]
         self.name = f"pipelines/{info.uuid}-{build}"
         self.stored = cache.read(self.name) or b""
+        self._compiling_seconds = 0.0
+        """What pipelines took that are not on disk."""
+        self._saving_seconds = 0.0
+        """What saving took the last time."""
         self._current = self._create(self.stored)
 
     @contextlib.contextmanager
@@ -64,9 +71,31 @@ class DriverCache:
                 lent.users -= 1
                 self._destroy_replaced(lent)
 
+    def note(self, seconds: float) -> None:
+        """A pipeline was compiled that the cache did not have."""
+        with self._lock:
+            self._compiling_seconds += seconds
+
+    def keep(self) -> bool:
+        """Saves it where that costs little beside what it saves the next process; returns whether it did."""
+        with self._lock:
+            if self._compiling_seconds * SAVING_SHARE <= self._saving_seconds:
+                return False
+        return self.save()
+
     def save(self) -> bool:
         """Writes it to disk if it has grown; returns whether it was written."""
         self._context.require_open()
+        started = time.perf_counter()
+        with self._lock:
+            self._compiling_seconds = 0.0
+        try:
+            return self._save()
+        finally:
+            with self._lock:
+                self._saving_seconds = time.perf_counter() - started
+
+    def _save(self) -> bool:
         data = self._data()
         if not data or data == self.stored:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from vkml.vulkan.structures import NULL, constants, ffi, structure
 if TYPE_CHECKING:
     from _thread import RLock
 
+_WAS_IN_CACHE = constants.VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT
 _SPIRV_MAGIC = b"\x03\x02\x23\x07"
 _Key = tuple[bytes, str, tuple[int, ...], int, int | None]
 
@@ -253,12 +255,18 @@ class Pipelines:
                     "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=subgroup_size
                 )
                 stage.pNext = required
+            feedback = ffi.new("VkPipelineCreationFeedback *")
             info = structure("VkComputePipelineCreateInfo", stage=stage[0], layout=layout)
+            told = structure("VkPipelineCreationFeedbackCreateInfo", pPipelineCreationFeedback=feedback)
+            info.pNext = told
             out = ffi.new("VkPipeline *")
             key = context.own("Pipeline", out, functions.vkDestroyPipeline)
             with self.driver_cache.lend() as driver_cache:
+                started = time.perf_counter()
                 result = functions.vkCreateComputePipelines(device, driver_cache, 1, info, NULL, out)
-            del required, stage  # alive up to here
+                if not feedback.flags & _WAS_IN_CACHE:
+                    self.driver_cache.note(time.perf_counter() - started)
+            del required, stage, told  # alive up to here
         finally:
             context.release(module_key)
         if result:
