@@ -305,6 +305,9 @@ def main() -> None:
         sys.pycache_prefix = str(folder / "bytecode")
         for source in sources:
             compileall.compile_dir(str(source), quiet=1)
+            # Of other packages, too, all that a session imports.
+            small = str(model_file("chain_add_1"))
+            cold(small, options.device, options.precision, source, folder / "other", folder / "bytecode")
         for model in options.models:
             path = str(model_file(model))
             results: dict[tuple[Path, str], list[Cold]] = defaultdict(list)
