@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.cli.conftest import Command
 from vkml.engine import doctor
 from vkml.engine.sketch import Sketch
 from vkml.ir import dtypes
+from vkml.kernels import slang
 from vkml.onnx import save_graph
 
 
@@ -120,6 +122,50 @@ def test_bench_reports_ordered_percentiles(command: Command, scale_model: Path, 
         assert 0 < each["least"] <= each["median"] <= each["p95"] <= each["p99"]
         assert each["first"] > 0 and each["load"] > 0
     assert "median" in command("bench", scale_model, "-d", "cpu", "--seconds", 0.01).out
+
+
+def test_warmup_leaves_the_next_session_nothing_to_compile(
+    command: Command,
+    scale_model: Path,
+    sum_model: Path,
+    vulkan_device_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path / "kernels"))
+    words = ["warmup", scale_model, "-d", vulkan_device_name, "--dim", "batch=3"]
+    [made] = command(*words, "--json").json
+    assert made["device"] == vulkan_device_name and made["seconds"] > 0 and made["nodes_on_cpu"] == 0
+    assert made["new"] == made["entries"] >= 2 and made["new_bytes"] > 1000
+    assert made["has_other_sizes"] and made["cache"] == str(tmp_path / "kernels")
+
+    def compile_kernel(source: str) -> bytes:
+        raise AssertionError("a kernel is compiled")
+
+    monkeypatch.setattr(slang, "compile_kernel", compile_kernel)
+    for batch in (3, 7):
+        command("bench", scale_model, "-d", vulkan_device_name, "--repeat", 1, "--dim", f"batch={batch}")
+    done = command(*words)
+    assert done.code == 0 and done.out.startswith(f"scale on {vulkan_device_name}: ready in ")
+    assert f"all it needs was in {tmp_path / 'kernels'}" in done.out
+    assert "scale: other sizes than these are prepared for, too" in done.out
+    done = command("warmup", scale_model, sum_model, "-d", vulkan_device_name, "--dim", "batch=3")
+    assert done.code == 2 and "no such dimension" in done.err  # of the second model
+
+
+def test_warmup_says_what_is_new(
+    command: Command, sum_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path))
+    done = command("warmup", sum_model, "-d", "cpu")
+    assert done.code == 0
+    assert re.search(rf"^sum on cpu: .*; (\d+ files? more|all it needs was) in {tmp_path}", done.out), (
+        done.out
+    )
+    for key in ("VKML_CACHE_DIR", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("none")))
+    assert "nothing is kept" in command("warmup", sum_model, "-d", "cpu").out
 
 
 def test_bench_interrupted_prints_what_it_has(
@@ -309,7 +355,7 @@ def test_doctor_refuses_unknown_names(command: Command, words: list[str], part: 
     assert part in done.err
 
 
-@pytest.mark.parametrize("name", ["run", "inspect", "bench"])
+@pytest.mark.parametrize("name", ["run", "inspect", "bench", "warmup"])
 def test_models_may_come_on_the_standard_input(
     command: Command, scale_model: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -322,7 +368,7 @@ def test_models_may_come_on_the_standard_input(
     assert done.code == 1 and "standard-input.onnx is a GGUF file" in done.err
 
 
-@pytest.mark.parametrize("name", ["run", "inspect", "bench"])
+@pytest.mark.parametrize("name", ["run", "inspect", "bench", "warmup"])
 def test_missing_and_broken_models(command: Command, tmp_path: Path, scale_model: Path, name: str) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(scale_model.read_bytes()[:-40])

@@ -32,7 +32,7 @@ def run(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
 def test_help_lists_the_commands() -> None:
     done = run("--help")
     assert done.returncode == 0
-    for name in ("devices", "run", "inspect", "bench", "train", "doctor"):
+    for name in ("devices", "run", "inspect", "bench", "warmup", "train", "doctor"):
         assert f"\n  {name} " in done.stdout
 
 

@@ -80,6 +80,7 @@ COMMANDS = {
     "input": ["run", "hostile.onnx", "-i", "other.npz"],
     "dimension": ["run", "hostile.onnx", "--random", "--dim", "d=3"],
     "bench": ["bench", "hostile.onnx", "--seconds", "0"],
+    "warmup": ["warmup", "hostile.onnx"],
     "unknown operator": ["run", "unknown.onnx", "--random"],
     "traceback": ["--debug", "run", "unknown.onnx", "--random"],
     "file": ["inspect", "file\x1b[31m\udcff.onnx"],
@@ -92,10 +93,10 @@ COMMANDS = {
     "no precision": ["run", "hostile.onnx", "--random", "--precision", "\x1b[31m"],
     "no case": ["doctor", "-k", "\x1b[31m"],
 }
-DONE = ("inspect", "file", "plan", "run", "top", "write", "bench")
+DONE = ("inspect", "file", "plan", "run", "top", "write", "bench", "warmup")
 ON_GPU = ("plan", "run")
 """Shown with the names of nodes that fall back to the CPU."""
-SILENT = ("bench", "no number")
+SILENT = ("bench", "warmup", "no number")
 """These show none of the hostile names."""
 
 

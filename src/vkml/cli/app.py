@@ -350,6 +350,34 @@ def bench(
 
 
 @app.command()
+@click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
+@device_option
+@precision_option
+@dimensions_option
+@seed_option
+@as_json_option
+@guarded
+def warmup(
+    models: tuple[Path, ...],
+    device: str,
+    precision: str,
+    dimensions: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Compile models' kernels, for later sessions.
+
+    MODELs are .onnx files. Each is planned, compiled and run once on random inputs; where it leaves sizes
+    open, once more with others. What is compiled stays in the cache folder (see: vkml doctor).
+    """
+    from vkml.cli.warmup import warm_models
+
+    return warm_models(
+        models, device=device, precision=precision, dimensions=dimensions, seed=seed, as_json=as_json
+    )
+
+
+@app.command()
 @click.argument("data", type=PATH, metavar="DATA")
 @click.option(
     "--output",
