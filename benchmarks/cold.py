@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import contextlib
+import ctypes
 import functools
 import json
 import os
@@ -60,6 +61,10 @@ class Cold:
     """the longest of them."""
     processor: float = 0.0
     """Processor time of the whole process."""
+    resting: int = 0
+    """Memory that is no file's behind the first run,"""
+    trimmed: int = 0
+    """and what is left of it once the C library has given back what it keeps for later; 0: it cannot."""
     anonymous: int = 0
     """The most memory that is no file's, seen by another process every 2 ms."""
 
@@ -194,6 +199,10 @@ def measure(path: str, device: str, precision: str, threads: int | None, process
     found.total = time.perf_counter() - began
     found.processor = time.process_time()
     found.stages, found.peaks = dict(watch.seconds), watch.peaks
+    found.resting = _status("RssAnon", "RssShmem")
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+        found.trimmed = _status("RssAnon", "RssShmem")
     return found
 
 
@@ -257,7 +266,8 @@ def _show(name: str, what: str, entries: list[Cold]) -> None:
         f"{name}, {what}: {median(lambda e: e.total):.2f} s "
         f"({median(lambda e: e.processor):.2f} s of processors), "
         f"{median(lambda e: e.peaks.get('run', 0)) / 2**20:.0f} MiB, "
-        f"{median(lambda e: e.anonymous) / 2**20:.0f} of them no file's"
+        f"{median(lambda e: e.anonymous) / 2**20:.0f} of them no file's; at rest "
+        f"{median(lambda e: e.resting) / 2**20:.0f}, trimmed {median(lambda e: e.trimmed) / 2**20:.0f}"
     )
     print(f"    ms: {stages}")
     print(f"    peak MiB by the end of: {peaks}")

@@ -13,7 +13,7 @@ from vkml.engine.compilation import compile_kernels
 from vkml.engine.single_run import run_once
 from vkml.engine.turns import Turn
 from vkml.forks import renew_in_child
-from vkml.ir import Constant
+from vkml.ir import Constant, mapped_file
 from vkml.ir.file_constant import release_pages
 from vkml.kernels.packed_weights import PackedWeights
 from vkml.kernels.spec import KernelSpec
@@ -142,7 +142,9 @@ class WeightStore:
     def _upload(self, memory: Memory, offset: int, constant: Constant) -> None:
         data = constant.data
         for start in range(0, data.size, _UPLOAD_STEP):
-            self._device.upload(memory, offset + start, data[start : start + _UPLOAD_STEP])
+            part = data[start : start + _UPLOAD_STEP]
+            self._device.upload(memory, offset + start, part)
+            mapped_file.release_pages(part)
         release_pages(constant)
 
     def _upload_together(self, memory: Memory, group: Sequence[tuple[Constant, int]]) -> None:
