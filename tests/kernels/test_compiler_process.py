@@ -23,6 +23,12 @@ from vkml.kernels.compiling import compile_kernel, compiler_processes
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kernels are compiled in this process there")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, processes are waited for."""
+    monkeypatch.setattr(compiler_process, "START_SECONDS", patience(30))
+
+
 @pytest.fixture
 def process() -> Iterator[CompilerProcess]:
     made = CompilerProcess()
@@ -87,6 +93,17 @@ def test_a_process_that_does_not_answer_is_given_up(
     assert process.compile(SOURCE.format(2)) is None and not process.is_wanted
     process.close()
     assert process._process.returncode == -signal.SIGKILL
+
+
+def test_nobody_waits_long_for_a_process_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_process, "_WORK", "import time; time.sleep(1000)")
+    monkeypatch.setattr(compiler_process, "START_SECONDS", 0.01)
+    process = CompilerProcess()
+    try:
+        assert process.compile(SOURCE.format(1)) is None
+        assert process.is_wanted  # it may begin yet
+    finally:
+        process.close()
 
 
 def test_an_interrupt_from_the_keyboard_is_for_this_process_alone(process: CompilerProcess) -> None:
@@ -172,8 +189,9 @@ FORKED = """
     import os
     from concurrent.futures import ThreadPoolExecutor
     from tests.kernels.test_compiler_process import sources
-    from vkml.kernels import compiling
+    from vkml.kernels import compiler_process, compiling
 
+    compiler_process.START_SECONDS = 60
     wanted = sources(12)
     with compiling.compiler_processes(wanted, 16):
         [process, *others] = compiling._processes

@@ -13,6 +13,9 @@ from vkml.kernels.slang.errors import Unsupported
 
 ANSWER_SECONDS = 30.0
 """After which a process that says nothing is given up: a kernel takes 50 ms."""
+START_SECONDS = 0.2
+"""For which somebody waits for a process to begin. That takes 40 ms where nothing is in its way; by this time
+most kernels are compiled here."""
 _LENGTH = struct.Struct("<?I")
 """Before what is said: whether it is a module, or a source; and its bytes."""
 _WORK = "import sys; sys.path.insert(0, sys.argv[1]); from vkml.kernels.compiler_process import work; work()"
@@ -42,7 +45,6 @@ class CompilerProcess:
 
         ours, theirs = socket.socketpair()
         try:
-            ours.settimeout(ANSWER_SECONDS)
             # Isolated, for nobody's start-up code is wanted there; with this one's caches of bytecode.
             flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]
             if sys.pycache_prefix is not None:
@@ -61,16 +63,19 @@ class CompilerProcess:
         finally:
             theirs.close()
         self._socket = ours
+        self._has_begun = False
         self.is_wanted = True
         """Whether it is to be asked again."""
 
     def compile(self, source: str) -> bytes | None:
-        """SPIR-V of a source; None where the process has ended or says nothing, and is of no use any more.
+        """SPIR-V of a source; None where the process has not begun yet, has ended or says nothing.
 
         Raises:
             Unsupported: the compiler does not know something in the source.
         """
         try:
+            if not self._has_begun and not self._begins():
+                return None
             _send(self._socket, True, source.encode())
             is_module, content = _receive(self._socket)
         except OSError:
@@ -82,6 +87,18 @@ class CompilerProcess:
         if not is_module:
             raise Unsupported(content.decode())
         return content
+
+    def _begins(self) -> bool:
+        """Whether it has begun, or does so soon."""
+        self._socket.settimeout(START_SECONDS)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return False
+        self._socket.settimeout(ANSWER_SECONDS)
+        _receive(self._socket)
+        self._has_begun = True
+        return True
 
     def close(self) -> None:
         """Ends it, whatever it does."""
@@ -107,6 +124,7 @@ def work() -> None:
     # A few kernels, a few MiB each: to look for garbage among them would take a tenth of the time.
     gc.disable()
     with socket.socket(fileno=0) as other, contextlib.suppress(OSError):
+        _send(other, True, b"")
         while True:
             _, source = _receive(other)
             try:
