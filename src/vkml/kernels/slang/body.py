@@ -299,8 +299,11 @@ class Body:
 
 
 def derived(made: Value, *sources: Value) -> Value:
-    """A value whose bits are those of others, as a driver may find out."""
-    made.is_stored = all(source.is_stored for source in sources)
+    """A fresh value whose bits are those of others, as a driver may find out."""
+    for source in sources:
+        if not source.is_stored:
+            return made
+    made.is_stored = True
     return made
 
 
