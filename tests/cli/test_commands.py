@@ -16,6 +16,7 @@ import pytest
 from tests.cli.conftest import Command
 from vkml.engine import doctor
 from vkml.engine.sketch import Sketch
+from vkml.errors import NoDevice
 from vkml.ir import dtypes
 from vkml.kernels import slang
 from vkml.onnx import save_graph
@@ -345,6 +346,17 @@ def test_doctor_says_once_what_all_cases_lack(command: Command, monkeypatch: pyt
     assert done.out.count("too old") == 1 and "GeForce 8 (×2)" in done.out
 
 
+def test_doctor_says_once_why_there_is_no_loader(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise NoDevice("there is no Vulkan loader on this machine")
+
+    monkeypatch.setattr("vkml.vulkan.instance.get_instance", fail)
+    monkeypatch.setattr("vkml.vulkan.discovery._discover", fail)
+    done = command("doctor", "-d", "cpu", "-k", "softmax")
+    assert done.code == 0
+    assert done.out.count("there is no Vulkan loader") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [(["-d", "vulkan:77"], "vulkan:77"), (["-k", "no such case"], "no such case")],
@@ -366,6 +378,18 @@ def test_models_may_come_on_the_standard_input(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"GGUF1234")))
     done = command(name, "-", *more)
     assert done.code == 1 and "standard-input.onnx is a GGUF file" in done.err
+
+
+@pytest.mark.parametrize("words", [["-"], ["-i", "image=-"]])
+@pytest.mark.parametrize("name", ["run", "profile"])
+def test_the_standard_input_is_the_model_or_an_input(
+    command: Command, scale_model: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: list[str]
+) -> None:
+    if name == "profile":
+        words = words[-1:]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(scale_model.read_bytes())))
+    done = command(name, "-", *words, "-d", "cpu")
+    assert done.code == 2 and "the model or an input" in done.err
 
 
 @pytest.mark.parametrize("name", ["run", "inspect", "bench", "warmup"])

@@ -212,6 +212,11 @@ WRONG_COMMAND_LINES = {
         ["image", "any machine has", "--dim"],
     ),
     "large dimension": (["--random", "--dim", f"batch={10**12}"], 2, ["image", "GiB", "are free", "--dim"]),
+    "dimension of another size": (
+        ["-i", "image=two.npy", "--dim", "batch=3"],
+        2,
+        ["--dim batch=3", "'image' has 2 there"],
+    ),
     "dimension twice": (["--random", "--dim", "batch=2", "--dim", "batch=3"], 2, ["batch is given twice"]),
     "negative seed": (["--random", "--seed", "-1"], 2, ["seed"]),
     "endless mean": (["--random", "--mean", "1e999"], 2, ["--mean", "finite"]),
@@ -255,6 +260,7 @@ def test_wrong_command_lines_say_what_is_wrong(
     Path("broken.png").write_bytes(b"\x89PNG broken")
     np.save("flat.npy", np.zeros((16,), np.float32))
     np.save("wide.npy", np.zeros((1, 1, 4, 5), np.float32))
+    np.save("two.npy", np.zeros((2, 1, 4, 4), np.float32))
     np.save("text.npy", np.array([["a"]]))
     Path("folder").mkdir()
     Path("folder.npy").mkdir()

@@ -103,9 +103,12 @@ FOREIGN = {
     "NumPy": (b"\x93NUMPY\x01\0", "give the .onnx file"),
     "PNG": (b"\x89PNG\r\n\x1a\n", "give the .onnx file"),
     "JPEG": (b"\xff\xd8\xff\xe0", "give the .onnx file"),
+    "TIFF": (b"II*\0\x08\0\0\0", "give the .onnx file"),
+    "BMP": (b"BM\x8a\0\0\0\0\0\0\0\x8a\0\0\0", "give the .onnx file"),
     "HTML": (b"\n<!DOCTYPE html><html><body>", "download the file itself"),
     "gzip": (b"\x1f\x8b\x08\0", "unpack it"),
     "text file": (b'{"error": "not found"}', "binary form"),
+    "a text": (b"Repository not found.\n", "binary form"),
 }
 
 

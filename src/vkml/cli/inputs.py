@@ -322,8 +322,13 @@ def _learn_dimensions(
     by_name: Mapping[str, InputInfo], feed: Mapping[str, Array], sizes: dict[str, int]
 ) -> None:
     """Adds the sizes that given arrays have for symbolic dimensions, so that random inputs fit them."""
+    stated = dict(sizes)
     for name, value in feed.items():
         for each, size in zip(by_name[name].shape, value.shape, strict=False):
+            if isinstance(each, str) and stated.get(each, size) != size:
+                raise UsageError(
+                    f"--dim {each}={stated[each]}: what is given for input {name!r} has {size} there"
+                )
             if isinstance(each, str):
                 sizes.setdefault(each, size)
 

@@ -71,7 +71,7 @@ class _Outcome:
 
 def profile_model(request: ProfileRequest) -> int:
     """Carries the command out; returns its exit code."""
-    with model_file(request.model) as path:
+    with model_file(request.model, request.inputs) as path:
         return _profile(replace(request, model=path))
 
 

@@ -73,7 +73,7 @@ class _Outcome:
 
 def run_model(request: RunRequest) -> int:
     """Carries the command out; returns its exit code."""
-    with model_file(request.model) as path:
+    with model_file(request.model, request.inputs) as path:
         return _run(replace(request, model=path))
 
 

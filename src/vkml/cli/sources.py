@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,11 +101,22 @@ def _standard_input(option: str) -> bytes:
 
 
 @contextmanager
-def model_file(path: Path) -> Iterator[Path]:
-    """The file of a model; what comes on the standard input, where that is meant, is one until the end."""
+def model_file(path: Path, inputs: Sequence[str] = ()) -> Iterator[Path]:
+    """The file of a model; what comes on the standard input, where that is meant, is one until the end.
+
+    Args:
+        path: the file, or ``-``.
+        inputs: the words that name values of inputs, ``FILE`` or ``NAME=FILE``.
+
+    Raises:
+        UsageError: the standard input is to be the model and an input.
+        InvalidArgument: nothing came on it.
+    """
     if str(path) != STANDARD_INPUT:
         yield path
         return
+    if any(word.rpartition("=")[2] == STANDARD_INPUT for word in inputs):
+        raise UsageError("the standard input (-) can be the model or an input, not both")
     data = _standard_input("MODEL")
     with tempfile.TemporaryDirectory(prefix="vkml-") as folder:
         file = Path(folder) / "standard-input.onnx"

@@ -159,7 +159,15 @@ def _loader() -> str:
 
 
 def rejected() -> list[tuple[str, str]]:
-    """Devices that Vulkan lists and vkml does not use, with the reason."""
-    from vkml.vulkan.discovery import rejected_devices
+    """Devices that Vulkan lists and vkml does not use, with the reason; none without a loader.
 
+    Why there is no loader is one of the `facts`.
+    """
+    from vkml.vulkan.discovery import rejected_devices
+    from vkml.vulkan.instance import get_instance
+
+    try:
+        get_instance()
+    except Error:
+        return []
     return [(each.title, each.reason) for each in rejected_devices()]

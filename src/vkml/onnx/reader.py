@@ -80,6 +80,8 @@ def open(source: Source, *, base_directory: str | os.PathLike[str] | None = None
         raise InvalidProtobuf(f"{label} is {format_}, not an ONNX model; {advice}") from None
 
 
+_TEXT = bytes([*b"\t\n\r\f", *range(0x20, 0x7F)])
+"""What a text in ASCII is made of."""
 _EXPORT = "export the model to ONNX"
 _FROM_TORCH = f"load it with PyTorch and {_EXPORT} (torch.onnx.export)"
 _FROM_TENSORFLOW = f"{_EXPORT} (tf2onnx)"
@@ -101,7 +103,8 @@ def _foreign_format(view: memoryview) -> tuple[str, str] | None:
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         return "a web page (HTML)", "download the file itself, not the page that shows it"
-    if text.startswith((b"{", b"[", b"<?xml", b"ir_version:", b"<ir_version")) and start.isascii():
+    # A model begins with a field's tag, which is a control character.
+    if not text.translate(None, _TEXT):
         return "a text file", f"{_WRONG_FILE} in its binary form"
     return None
 
@@ -134,6 +137,9 @@ _FORMATS = (
     (0, b"\xff\xd8\xff", "a JPEG picture", _WRONG_FILE),
     (0, b"GIF8", "a GIF picture", _WRONG_FILE),
     (8, b"WEBP", "a WebP picture", _WRONG_FILE),
+    (0, b"II*\0", "a TIFF picture", _WRONG_FILE),
+    (0, b"MM\0*", "a TIFF picture", _WRONG_FILE),
+    (0, b"BM", "a BMP picture", _WRONG_FILE),
     (0, b"%PDF", "a PDF document", _WRONG_FILE),
     (0, b"\x1f\x8b", "compressed by gzip", "unpack it first (gunzip, tar)"),
     (0, b"BZh", "compressed by bzip2", "unpack it first (bunzip2, tar)"),
