@@ -16,8 +16,9 @@ import numpy as np
 from vkml.errors import LinAlgError
 from vkml.ir import DType, dtypes
 from vkml.tensors import Tensor
-from vkml.tensors.arranging import diagonal, movedim
+from vkml.tensors.arranging import movedim
 from vkml.tensors.complex import adjoint
+from vkml.tensors.diagonals import diagonal
 from vkml.tensors.elementwise import abs as abs_of
 from vkml.tensors.elementwise import add, div, gt, maximum, mul, reciprocal, sub, where
 from vkml.tensors.operands import axis_of, wrap

@@ -28,20 +28,25 @@ from vkml.tensors.reductions import (
     sum, var,
 )
 from vkml.tensors.statistics import (
-    aminmax, argsort, bincount, bucketize, corrcoef, count_nonzero, cov, cummax, cummin, cumprod, diff,
-    histc, isin, kthvalue, logcumsumexp, max, median, min, mode, msort, nanmean, nanmedian, nanquantile,
-    nansum, quantile, searchsorted, std_mean, trapezoid, unique, unique_consecutive, var_mean,
+    aminmax, argsort, corrcoef, count_nonzero, cov, cummax, cummin, cumprod, diff, kthvalue, logcumsumexp,
+    max, median, min, mode, msort, nanmean, nanmedian, nanquantile, nansum, quantile, std_mean, trapezoid,
+    var_mean,
+)
+from vkml.tensors.counting import (
+    bincount, bucketize, histc, isin, searchsorted, unique, unique_consecutive,
 )
 from vkml.tensors.shapes import (
     broadcast_to, cat, chunk, expand, flatten, gather, index_select, permute, reshape, sort, split, squeeze,
     stack, topk, transpose, tril, triu, unsqueeze,
 )
 from vkml.tensors.arranging import (
-    atleast_1d, atleast_2d, atleast_3d, block_diag, broadcast_shapes, broadcast_tensors,
-    cartesian_prod, column_stack, combinations, diag, diag_embed, diagflat, diagonal, dsplit, dstack, flip,
-    fliplr, flipud, hsplit, hstack, meshgrid, movedim, narrow, one_hot, ravel, repeat, repeat_interleave,
-    roll, rot90, select, swapaxes, tensor_split, tile, trace, tril_indices, triu_indices, unbind, unflatten,
+    atleast_1d, atleast_2d, atleast_3d, broadcast_shapes, broadcast_tensors, cartesian_prod, column_stack,
+    combinations, dsplit, dstack, flip, fliplr, flipud, hsplit, hstack, meshgrid, movedim, narrow, one_hot,
+    ravel, repeat, repeat_interleave, roll, rot90, select, swapaxes, tensor_split, tile, unbind, unflatten,
     unfold, vander, vsplit, vstack,
+)
+from vkml.tensors.diagonals import (
+    block_diag, diag, diag_embed, diagflat, diagonal, trace, tril_indices, triu_indices,
 )
 from vkml.tensors.picking import (
     argwhere, index_add, index_copy, index_fill, index_put, masked_fill, masked_scatter, masked_select,

@@ -1,12 +1,11 @@
-"""Order and frequency: extremes with their places, medians, quantiles, sorting, counts, histograms."""
+"""Statistics along axes: extremes with their places, medians, quantiles, cumulative sums, moments."""
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted
@@ -16,13 +15,9 @@ from vkml.tensors.elementwise import (
     add,
     div,
     exp,
-    floor,
-    ge,
     isfinite,
     isnan,
-    le,
     log,
-    logical_and,
     maximum,
     minimum,
     mul,
@@ -33,10 +28,9 @@ from vkml.tensors.elementwise import (
 )
 from vkml.tensors.operands import BOOL, INT64, axis_of, floating, value_as, wrap
 from vkml.tensors.products import matmul
-from vkml.tensors.promotion import result_type
-from vkml.tensors.reductions import amax, amin, any, argmax, argmin, cumsum, mean, std, sum, var
+from vkml.tensors.reductions import amax, amin, argmax, argmin, cumsum, mean, std, sum, var
 from vkml.tensors.shapes import cat, gather, reshape, sort, squeeze, transpose, unsqueeze
-from vkml.tracing import EMITTER, apply, constant, value_of
+from vkml.tracing import EMITTER, apply, constant
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
@@ -312,124 +306,11 @@ def diff(
     return found
 
 
-def searchsorted(
-    sorted_sequence: Tensor, values: Any, *, right: bool = False, side: str | None = None,
-    out_int32: bool = False, sorter: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Where values would go into sorted rows; found on the CPU.
-
-    Args:
-        sorted_sequence: [n], or [..., n] with a row for each row of the values.
-        values: a tensor or a number.
-        right: whether behind their equals.
-        side: "left" or "right", another way to say so.
-        out_int32: whether the result is int32.
-        sorter: the order of the elements, where the rows are not sorted.
-    """
-    given = values if isinstance(values, core.Tensor) else wrap(value_as(values, sorted_sequence.dtype))
-    kind = result_type(sorted_sequence, given)
-    rows = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
-    is_right = right or side == "right"
-    if side not in (None, "left", "right") or (side == "left" and right):
-        raise RuntimeError(f"searchsorted: side is 'left' or 'right', as right= says, not {side!r}")
-    found = wrap(
-        apply("SearchSorted", value_as(rows, kind), value_as(given, kind), domain="vkml", right=int(is_right))
-    )
-    return found.to(dtypes.INT32) if out_int32 else found
-
-
-def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """Which of the ranges between sorted boundaries each element lies in; found on the CPU."""
-    return searchsorted(boundaries, input, right=right, out_int32=out_int32)
-
-
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Which elements are among others."""
-    kind = result_type(elements, test_elements)
-    x, among = (wrap(value_as(one, kind)) for one in (elements, test_elements))
-    found = any(unsqueeze(x, -1) == reshape(among, -1), -1)
-    return found.logical_not() if invert else found
-
-
-def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each integer from 0 on occurs, or the sum of its weights. The elements are looked at."""
-    if x.ndim != 1 or not x.dtype.is_integer:
-        raise RuntimeError("bincount takes integers of one axis")
-    numbers = x._elements()
-    if numbers.size and numbers.min() < 0:
-        raise RuntimeError("bincount takes integers of at least 0")
-    size = builtin_max(int(numbers.max(initial=-1)) + 1, minlength)
-    kind = INT64 if weights is None else weights.dtype if weights.dtype.is_float else dtypes.FLOAT64
-    counts = wrap(constant(1, INT64)).expand(x.shape) if weights is None else weights.to(kind)
-    nothing = core.Tensor(value_of(np.zeros(size, kind.storage))).to(x.device)
-    return nothing.scatter_add(0, x.to(INT64), counts.to(x.device)) if x.numel() else nothing
-
-
-def builtin_max(x: int, y: int) -> int:
-    """The greater of two numbers of the program."""
-    return x if x > y else y
-
-
-def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements lie in each of equal ranges from `min` to `max`, the elements' ends where equal."""
-    if bins <= 0:
-        raise RuntimeError("histc needs at least one bin")
-    flat = reshape(x, -1)
-    low, high = float(min), float(max)
-    if low == high and x.numel():
-        low, high = float(amin(flat)), float(amax(flat))
-    if low == high:
-        low, high = low - 1, high + 1
-    if not (math.isfinite(low) and math.isfinite(high)) or low > high:
-        raise RuntimeError(f"histc: the range from {low} to {high} is none")
-    inside = logical_and(ge(flat, low), le(flat, high))
-    at = floor(mul(sub(flat, low), bins / (high - low))) if flat.dtype.is_float else None
-    if at is None:
-        at = floor(mul(sub(flat.to(dtypes.FLOAT64), low), bins / (high - low)))
-    at = where(inside, minimum(at, at * 0 + (bins - 1)), 0).to(INT64)
-    nothing = core.Tensor(value_of(np.zeros(bins, x.dtype.storage))).to(x.device)
-    return nothing.scatter_add(0, at, inside.to(x.dtype)) if x.numel() else nothing
-
-
-def unique(
-    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
-    dim: int | None = None,
-) -> Any:  # fmt: skip
-    """The elements, each once, in order; along an axis its slices. Their number is looked at, on the CPU."""
-    array = x._elements()
-    found, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim)
-    if dim is None:
-        inverse = inverse.reshape(array.shape)
-    return _with_options(x, found, (inverse, return_inverse), (counts, return_counts))
-
-
-def unique_consecutive(
-    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
-    """Without elements (or slices of an axis) that equal the one before. Their number is looked at."""
-    array = x._elements()
-    rows = array.reshape(-1) if dim is None else np.moveaxis(array, dim, 0)
-    is_new = np.ones(len(rows), np.bool_)
-    if len(rows) > 1:
-        is_new[1:] = (rows[1:] != rows[:-1]).reshape(len(rows) - 1, -1).any(1)
-    found = rows[is_new] if dim is None else np.moveaxis(rows[is_new], 0, dim)
-    inverse = np.cumsum(is_new) - 1
-    counts = np.diff(np.append(np.flatnonzero(is_new), len(rows)))
-    inverse = inverse.reshape(array.shape) if dim is None else inverse
-    return _with_options(x, found, (inverse, return_inverse), (counts, return_counts))
-
-
-def _with_options(x: Tensor, found: np.ndarray[Any, Any], *options: tuple[Any, bool]) -> Any:
-    made = [found, *(array.astype(np.int64) for array, is_wanted in options if is_wanted)]
-    tensors = [core.Tensor(value_of(np.ascontiguousarray(array))).to(x.device) for array in made]
-    return tuple(tensors) if len(tensors) > 1 else tensors[0]
-
-
 def cov(x: Tensor, *, correction: int = 1) -> Tensor:
     """The covariance of variables [variables, observations]."""
     rows = wrap(floating(x)) if x.ndim > 1 else reshape(wrap(floating(x)), 1, -1)
     off = sub(rows, mean(rows, 1, True))
-    found = div(matmul(off, adjoint(off)), builtin_max(rows.shape[1] - correction, 0))
+    found = div(matmul(off, adjoint(off)), builtins.max(rows.shape[1] - correction, 0))
     return found if x.ndim > 1 else reshape(found)
 
 
