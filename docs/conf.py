@@ -22,9 +22,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 default_role = "py:obj"
 autodoc_inherit_docstrings = False
 autodoc_member_order = "alphabetical"
-autodoc_typehints = (
-    "none"  # arguments say their types in words; in signatures of PyTorch's names they are noise
-)
+autodoc_typehints = "description"  # in signatures they would hide the names
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True

@@ -24,9 +24,10 @@ import numpy as np
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import padded
 from vkml.tensors import Tensor
-from vkml.tensors.arranging import narrow, roll
+from vkml.tensors.arranging import roll
 from vkml.tensors.complex import conj
 from vkml.tensors.creation import tensor
+from vkml.tensors.joining import narrow
 from vkml.tensors.operands import axis_of, wrap
 from vkml.tensors.promotion import get_default_dtype
 from vkml.tracing import EMITTER, apply

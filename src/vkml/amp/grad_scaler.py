@@ -75,7 +75,17 @@ class GradScaler:
     # -- a step ---------------------------------------------------------------------------------------------
 
     def scale(self, outputs: Any) -> Any:
-        """A loss, or several in lists and tuples, times the scale."""
+        """A loss, or several in lists and tuples, times the scale.
+
+        Args:
+            outputs: a tensor, or tensors in lists and tuples.
+
+        Returns:
+            Of the same form.
+
+        Raises:
+            ValueError: it is something else.
+        """
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
@@ -92,6 +102,9 @@ class GradScaler:
     @no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divides the gradients of an optimizer's parameters by the scale, so that they can be clipped.
+
+        Args:
+            optimizer: whose parameters have gradients of scaled losses.
 
         Raises:
             RuntimeError: it was done already, or the step was.
@@ -124,6 +137,11 @@ class GradScaler:
 
     def step(self, optimizer: Optimizer, *arguments: Any, **named: Any) -> Any:
         """The optimizer's step, where all gradients are finite; unscales them where that is not done.
+
+        Args:
+            optimizer: whose parameters have gradients of scaled losses.
+            *arguments: none: closures are refused.
+            **named: of its `step`.
 
         Returns:
             what the step returned.
@@ -201,7 +219,11 @@ class GradScaler:
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Sets by what it grows."""
+        """Sets by what it grows.
+
+        Args:
+            new_factor: above 1.
+        """
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
@@ -209,7 +231,11 @@ class GradScaler:
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Sets by what it falls."""
+        """Sets by what it falls.
+
+        Args:
+            new_factor: below 1.
+        """
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
@@ -217,7 +243,11 @@ class GradScaler:
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Sets after how many finite steps in a row it grows."""
+        """Sets after how many finite steps in a row it grows.
+
+        Args:
+            new_interval: the number of steps.
+        """
         self._growth_interval = new_interval
 
     def state_dict(self) -> dict[str, Any]:
@@ -236,6 +266,9 @@ class GradScaler:
     @no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` gave.
+
+        Args:
+            state_dict: what `state_dict` gave.
 
         Raises:
             RuntimeError: it is of one that did nothing.

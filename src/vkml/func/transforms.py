@@ -100,7 +100,13 @@ def _ended(variables: _Variables, results: Any) -> Any:
 
 
 def grad_and_value(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """A function that gives the gradient of another and its value; see `grad`."""
+    """A function that gives the gradient of another and its value; see `grad`.
+
+    Args:
+        func: gives one element; with `has_aux`, and something else.
+        argnums: by which arguments, counted from 0.
+        has_aux: whether `func` gives something else besides, which is handed on.
+    """
 
     @functools.wraps(func)
     def differentiated(*arguments: Any, **named: Any) -> Any:
@@ -154,7 +160,13 @@ def grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
 
 
 def value_and_grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """A function that gives the value of another and its gradient; see `grad`."""
+    """A function that gives the value of another and its gradient; see `grad`.
+
+    Args:
+        func: gives one element; with `has_aux`, and something else.
+        argnums: by which arguments, counted from 0.
+        has_aux: whether `func` gives something else besides, which is handed on.
+    """
 
     @functools.wraps(func)
     def differentiated(*arguments: Any, **named: Any) -> Any:
@@ -311,7 +323,13 @@ def jacrev(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fal
 
 
 def jacfwd(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """As `jacrev`, column by column: for functions that give more elements than they take."""
+    """As `jacrev`, column by column: for functions that give more elements than they take.
+
+    Args:
+        func: of tensors, or nested ones.
+        argnums: by which arguments, counted from 0.
+        has_aux: whether `func` gives something else besides, which is handed on.
+    """
 
     @functools.wraps(func)
     def differentiated(*arguments: Any, **named: Any) -> Any:
@@ -338,5 +356,10 @@ def jacfwd(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fal
 
 
 def hessian(func: Function, argnums: int = 0) -> Function:
-    """A function that gives the matrix of another's second derivatives: [*result, *argument, *argument]."""
+    """A function that gives the matrix of another's second derivatives: [*result, *argument, *argument].
+
+    Args:
+        func: gives one tensor.
+        argnums: by which argument, counted from 0.
+    """
     return jacrev(jacrev(func, argnums), argnums)

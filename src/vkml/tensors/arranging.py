@@ -1,4 +1,4 @@
-"""More shapes: axes moved, elements turned, repeated, joined and divided; windows, grids."""
+"""More shapes: axes moved, elements turned and repeated; windows, grids."""
 
 from __future__ import annotations
 
@@ -38,7 +38,19 @@ def numbers(array: Any) -> Tensor:
 
 
 def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Axes moved to other places, the rest in order."""
+    """Axes moved to other places, the rest in order.
+
+    Args:
+        x: any.
+        source: an axis, or several.
+        destination: where they are to be, as many.
+
+    Returns:
+        A view.
+
+    Raises:
+        RuntimeError: the numbers differ, or an axis is named twice.
+    """
     froms = [source] if isinstance(source, int) else list(source)
     tos = [destination] if isinstance(destination, int) else list(destination)
     if len(froms) != len(tos):
@@ -54,17 +66,45 @@ def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[
 
 
 def swapaxes(x: Tensor, axis0: int, axis1: int) -> Tensor:
-    """Two axes exchanged."""
+    """Two axes exchanged.
+
+    Args:
+        x: any.
+        axis0: an axis.
+        axis1: the other.
+
+    Returns:
+        A view.
+    """
     return transpose(x, axis0, axis1)
 
 
 def ravel(x: Tensor) -> Tensor:
-    """All elements along one axis."""
+    """All elements along one axis.
+
+    Args:
+        x: any.
+
+    Returns:
+        A view.
+    """
     return reshape(x, -1)
 
 
 def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """An axis as several."""
+    """An axis as several.
+
+    Args:
+        x: any.
+        dim: the axis.
+        sizes: of the new axes; one may be -1.
+
+    Returns:
+        A view.
+
+    Raises:
+        RuntimeError: their product is not the axis's size.
+    """
     axis = axis_of(dim, x.ndim)
     found = list(sizes)
     if -1 in found:
@@ -87,17 +127,38 @@ def _at_least(rank: int, before: int, given: tuple[Any, ...]) -> Any:
 
 
 def atleast_1d(*tensors: Any) -> Any:
-    """Tensors of at least one axis."""
+    """Tensors of at least one axis.
+
+    Args:
+        *tensors: one, several, or a sequence of them.
+
+    Returns:
+        A tensor of one; of several a tuple. Axes of one element are added.
+    """
     return _at_least(1, 1, tensors)
 
 
 def atleast_2d(*tensors: Any) -> Any:
-    """Tensors of at least two axes, those of fewer as rows."""
+    """Tensors of at least two axes, those of fewer as rows.
+
+    Args:
+        *tensors: one, several, or a sequence of them.
+
+    Returns:
+        A tensor of one; of several a tuple. Axes of one element are added.
+    """
     return _at_least(2, 2, tensors)
 
 
 def atleast_3d(*tensors: Any) -> Any:
-    """Tensors of at least three axes."""
+    """Tensors of at least three axes.
+
+    Args:
+        *tensors: one, several, or a sequence of them.
+
+    Returns:
+        A tensor of one; of several a tuple. Axes of one element are added.
+    """
     return _at_least(3, 2, tensors)
 
 
@@ -105,7 +166,15 @@ def atleast_3d(*tensors: Any) -> Any:
 
 
 def flip(x: Tensor, *dims: Any) -> Tensor:
-    """In reverse order along axes."""
+    """In reverse order along axes.
+
+    Args:
+        x: any.
+        *dims: axes, one by one or as one sequence.
+
+    Raises:
+        RuntimeError: an axis is named twice.
+    """
     axes = [axis_of(axis, x.ndim) for axis in _dims_of(dims)]
     if len(set(axes)) < len(axes):
         raise RuntimeError("flip: an axis is named twice")
@@ -115,17 +184,34 @@ def flip(x: Tensor, *dims: Any) -> Tensor:
 
 
 def fliplr(x: Tensor) -> Tensor:
-    """In reverse order along the second axis."""
+    """In reverse order along the second axis.
+
+    Args:
+        x: at least two axes.
+    """
     return flip(x, 1)
 
 
 def flipud(x: Tensor) -> Tensor:
-    """In reverse order along the first axis."""
+    """In reverse order along the first axis.
+
+    Args:
+        x: at least one axis.
+    """
     return flip(x, 0)
 
 
 def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
-    """Shifted along axes, what leaves at one end entering at the other; all as one where none is named."""
+    """Shifted along axes, what leaves at one end entering at the other; all as one where none is named.
+
+    Args:
+        x: any.
+        shifts: by how many places, towards the end; one for each axis.
+        dims: an axis, or several.
+
+    Raises:
+        RuntimeError: shifts and axes are not as many.
+    """
     if dims is None:
         if not isinstance(shifts, int) and len(shifts) != 1:
             raise RuntimeError("roll: several shifts need as many axes")
@@ -145,7 +231,16 @@ def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | Non
 
 
 def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """Turned k times by 90° from the first towards the second of two axes."""
+    """Turned k times by 90° from the first towards the second of two axes.
+
+    Args:
+        x: at least two axes.
+        k: how often; below 0 the other way.
+        dims: the two axes.
+
+    Raises:
+        RuntimeError: the axes are the same.
+    """
     first, second = (axis_of(axis, x.ndim) for axis in dims)
     if first == second or x.ndim < 2:
         raise RuntimeError("rot90 needs two different axes")
@@ -160,13 +255,26 @@ def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 
 def tile(x: Tensor, *dims: Any) -> Tensor:
-    """So many copies along each axis, the last ones where fewer are named."""
+    """So many copies along each axis, the last ones where fewer are named.
+
+    Args:
+        x: any.
+        *dims: numbers of copies, one by one or as one sequence.
+    """
     counts = _dims_of(dims)
     return repeat(x, *[1] * (x.ndim - len(counts)), *counts)
 
 
 def repeat(x: Tensor, *sizes: Any) -> Tensor:
-    """So many copies along each axis, of which there may be new ones in front."""
+    """So many copies along each axis, of which there may be new ones in front.
+
+    Args:
+        x: any.
+        *sizes: numbers of copies, at least one for each axis; one by one or as one sequence.
+
+    Raises:
+        RuntimeError: there are fewer numbers than axes.
+    """
     counts = _dims_of(sizes)
     more = len(counts) - x.ndim
     if more < 0:
@@ -203,94 +311,17 @@ def repeat_interleave(
     return whole.index_select(axis, numbers(np.repeat(np.arange(size), counts)))
 
 
-# -- joined and divided --------------------------------------------------------------------------------------
-
-
-def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Side by side: along the second axis, of vectors the first."""
-    many = [atleast_1d(x) for x in tensors]
-    return cat(many, 0 if many[0].ndim == 1 else 1)
-
-
-def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """One below the other, vectors as rows."""
-    return cat([atleast_2d(x) for x in tensors], 0)
-
-
-def dstack(tensors: Sequence[Tensor]) -> Tensor:
-    """One behind the other along the third axis."""
-    return cat([atleast_3d(x) for x in tensors], 2)
-
-
-def column_stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Side by side, vectors as columns."""
-    return hstack([reshape(x, -1, 1) if x.ndim <= 1 else x for x in tensors])
-
-
-def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """The slices along an axis."""
-    axis = axis_of(dim, x.ndim)
-    if not x.ndim:
-        raise IndexError("unbind of a tensor without axes")
-    return tuple(select(x, axis, at) for at in range(x.shape[axis]))
-
-
-def select(x: Tensor, dim: int, index: int) -> Tensor:
-    """The slice at a place of an axis: a view."""
-    axis = axis_of(dim, x.ndim)
-    if not x.ndim:
-        raise IndexError("select of a tensor without axes")
-    return x[(slice(None),) * axis + (int(index),)]
-
-
-def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """A range of an axis: a view."""
-    if not x.ndim:
-        raise RuntimeError("narrow of a tensor without axes")
-    axis = axis_of(dim, x.ndim)
-    size = x.shape[axis]
-    first = int(start) + size if start < 0 else int(start)
-    if not 0 <= first <= size or length < 0 or first + length > size:
-        raise RuntimeError(f"narrow: {start} and {length} more are not in an axis of {size}")
-    return x[(slice(None),) * axis + (slice(first, first + length),)]
-
-
-def tensor_split(x: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Parts along an axis, as equal as they can be, or divided at places."""
-    axis = axis_of(dim, x.ndim)
-    if not x.ndim:
-        raise RuntimeError("tensor_split of a tensor without axes")
-    size = x.shape[axis]
-    if isinstance(indices_or_sections, int):
-        if indices_or_sections <= 0:
-            raise RuntimeError("tensor_split needs at least one part")
-        least, more = divmod(size, indices_or_sections)
-        sizes = [least + (at < more) for at in range(indices_or_sections)]
-        ends = [0, *itertools.accumulate(sizes)]
-    else:
-        ends = [0, *(slice(at).indices(size)[1] for at in indices_or_sections), size]
-    return tuple(
-        narrow(x, axis, start, end - start if end > start else 0) for start, end in itertools.pairwise(ends)
-    )
-
-
-def hsplit(x: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """`tensor_split` along the second axis, of vectors the first."""
-    return tensor_split(x, indices_or_sections, 0 if x.ndim == 1 else 1)
-
-
-def vsplit(x: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """`tensor_split` along the first axis."""
-    return tensor_split(x, indices_or_sections, 0)
-
-
-def dsplit(x: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """`tensor_split` along the third axis."""
-    return tensor_split(x, indices_or_sections, 2)
+# -- broadcast -----------------------------------------------------------------------------------------------
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors broadcast to one shape.
+
+    Args:
+        *tensors: whose sizes, counted from the last axis, are equal or 1.
+
+    Returns:
+        Views.
 
     Raises:
         RuntimeError: they do not fit each other.
@@ -301,6 +332,9 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Any:
     """The shape that tensors of some shapes are broadcast to.
+
+    Args:
+        *shapes: whose sizes, counted from the last axis, are equal or 1.
 
     Raises:
         RuntimeError: they do not fit each other.
@@ -315,7 +349,20 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Any:
 
 
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """Windows of an axis, so many elements each and so many apart; the last axis is within them."""
+    """Windows of an axis, so many elements each and so many apart; the last axis is within them.
+
+    Args:
+        x: any.
+        dimension: the axis.
+        size: elements of each window.
+        step: from the beginning of a window to that of the next.
+
+    Returns:
+        As many elements along the axis as there are windows, and `size` along a new last one.
+
+    Raises:
+        RuntimeError: no window fits.
+    """
     axis = axis_of(dimension, x.ndim)
     whole = x.shape[axis] if x.ndim else 1
     if size < 0 or step < 1 or size > whole:
@@ -330,7 +377,18 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinates of all combinations: of each tensor, its elements along an axis of its own."""
+    """Coordinates of all combinations: of each tensor, its elements along an axis of its own.
+
+    Args:
+        *tensors: of one axis each, or one number; one by one or as one sequence.
+        indexing: "ij"; "xy" exchanges the first two axes.
+
+    Returns:
+        As many tensors of as many axes.
+
+    Raises:
+        RuntimeError: another indexing.
+    """
     many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple | list) else tensors
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
@@ -344,21 +402,46 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """All combinations of one element of each, as rows."""
+    """All combinations of one element of each, as rows.
+
+    Args:
+        *tensors: of one axis each.
+
+    Returns:
+        [combinations, tensors].
+    """
     if len(tensors) == 1:
         return tensors[0]
     return stack([reshape(x, -1) for x in meshgrid(*tensors)], 1)
 
 
 def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All choices of r elements in order, as rows."""
+    """All choices of r elements in order, as rows.
+
+    Args:
+        x: [n].
+        r: elements of each choice.
+        with_replacement: whether an element may be chosen more than once.
+
+    Returns:
+        [choices, r].
+    """
     pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = np.array(list(pick(range(x.shape[0]), r)), np.int64).reshape(-1, r)
     return x[core.Tensor(value_of(places))]
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """Powers of each element, from 0 on, as columns."""
+    """Powers of each element, from 0 on, as columns.
+
+    Args:
+        x: [..., n].
+        N: how many powers; as many as elements where left out.
+        increasing: whether the power 0 comes first; else last.
+
+    Returns:
+        [..., n, N].
+    """
     count = x.shape[-1] if N is None else N
     powers = [unsqueeze(x**at if at else x * 0 + 1, -1) for at in range(count)]
     if not powers:

@@ -148,12 +148,26 @@ def kind_of(device_type: str) -> str:
 
 
 def is_autocast_enabled(device_type: str = "vulkan") -> bool:
-    """Whether operations of a kind of device are cast."""
+    """Whether operations of a kind of device are cast.
+
+    Args:
+        device_type: "vulkan" or "cpu"; a device's name means its kind.
+
+    Raises:
+        RuntimeError: there is no such kind of device.
+    """
     return kind_of(device_type) in _state.types
 
 
 def get_autocast_dtype(device_type: str = "vulkan") -> DType:
-    """The narrow type of a kind of device: that of the context, or what it would be."""
+    """The narrow type of a kind of device: that of the context, or what it would be.
+
+    Args:
+        device_type: "vulkan" or "cpu"; a device's name means its kind.
+
+    Raises:
+        RuntimeError: there is no such kind of device.
+    """
     kind = kind_of(device_type)
     return _state.types.get(kind, _DEFAULT[kind])
 

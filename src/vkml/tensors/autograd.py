@@ -18,7 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class set_grad_enabled:
-    """A context, or a decorator, in which gradients flow through what is computed, or not."""
+    """A context, or a decorator, in which gradients flow through what is computed, or not.
+
+    Args:
+        mode: whether they flow. It counts from here on in a ``with`` block, or in calls of what it decorates.
+    """
 
     def __init__(self, mode: bool) -> None:
         self._mode = mode
@@ -65,13 +69,21 @@ class _Switch(set_grad_enabled):
 
 
 class no_grad(_Switch):
-    """A context, or a decorator, in which no gradients flow through what is computed."""
+    """A context, or a decorator, in which no gradients flow through what is computed.
+
+    Args:
+        function: what is decorated; left out where it is a context.
+    """
 
     _flows = False
 
 
 class enable_grad(_Switch):
-    """A context, or a decorator, in which gradients flow again."""
+    """A context, or a decorator, in which gradients flow again.
+
+    Args:
+        function: what is decorated; left out where it is a context.
+    """
 
     _flows = True
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vkml.ir import dtypes
-from vkml.tensors.arranging import select
 from vkml.tensors.elementwise import cos, eq, lt, mul, ne, sign, sin, where
+from vkml.tensors.joining import select
 from vkml.tensors.operands import floating, of_complex, wrap
 from vkml.tensors.shapes import stack, transpose
 from vkml.tracing import apply
@@ -18,17 +18,28 @@ if TYPE_CHECKING:
 
 
 def is_complex(x: Tensor) -> bool:
-    """Whether the elements are complex numbers."""
+    """Whether the elements are complex numbers.
+
+    Args:
+        x: any.
+    """
     return x.dtype.is_complex
 
 
 def real(x: Tensor) -> Tensor:
-    """The real parts: a copy, where PyTorch gives a view; tensors of real numbers themselves."""
+    """The real parts: a copy, where PyTorch gives a view; tensors of real numbers themselves.
+
+    Args:
+        x: numbers of any type and shape.
+    """
     return of_complex("Real", x) if x.dtype.is_complex else x
 
 
 def imag(x: Tensor) -> Tensor:
     """The imaginary parts: a copy, where PyTorch gives a view.
+
+    Args:
+        x: complex numbers of any shape.
 
     Raises:
         RuntimeError: the tensor is real.
@@ -39,22 +50,44 @@ def imag(x: Tensor) -> Tensor:
 
 
 def conj(x: Tensor) -> Tensor:
-    """The conjugates; tensors of real numbers themselves."""
+    """The conjugates; tensors of real numbers themselves.
+
+    Args:
+        x: numbers of any type and shape.
+    """
     return of_complex("Conj", x) if x.dtype.is_complex else x
 
 
 def adjoint(x: Tensor) -> Tensor:
-    """The last two axes exchanged, conjugated."""
+    """The last two axes exchanged, conjugated.
+
+    Args:
+        x: [..., n, m].
+
+    Returns:
+        [..., m, n].
+    """
     return conj(transpose(x, -2, -1))
 
 
 def resolve_conj(x: Tensor) -> Tensor:
-    """Itself: conjugates are never put off."""
+    """Itself: conjugates are never put off.
+
+    Args:
+        x: numbers of any type and shape.
+    """
     return x
 
 
 def angle(x: Tensor) -> Tensor:
-    """The angles to the axis of real numbers: of negative ones π, of NaN NaN."""
+    """The angles to the axis of real numbers: of negative ones π, of NaN NaN.
+
+    Args:
+        x: numbers of any shape; integers become floats of the default type.
+
+    Returns:
+        Floats, in radians.
+    """
     if x.dtype.is_complex:
         return of_complex("Angle", x)
     value = wrap(floating(x))
@@ -62,12 +95,23 @@ def angle(x: Tensor) -> Tensor:
 
 
 def sgn(x: Tensor) -> Tensor:
-    """x / |x|, and 0 of 0."""
+    """x / |x|, and 0 of 0.
+
+    Args:
+        x: numbers of any type and shape.
+    """
     return sign(x)
 
 
 def isreal(x: Tensor) -> Tensor:
-    """Where imaginary parts are 0: everywhere in tensors of real numbers."""
+    """Where imaginary parts are 0: everywhere in tensors of real numbers.
+
+    Args:
+        x: numbers of any type and shape.
+
+    Returns:
+        Bools.
+    """
     return eq(imag(x), 0) if x.dtype.is_complex else eq(ne(x, x), eq(x, x)).logical_not()
 
 
@@ -95,19 +139,44 @@ def of_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """Complex numbers of their magnitudes and angles, both float32 or both float64."""
+    """Complex numbers of their magnitudes and angles, both float32 or both float64.
+
+    Args:
+        abs: magnitudes, float32 or float64.
+        angle: in radians, of the same type; broadcast with `abs`.
+
+    Raises:
+        RuntimeError: of other types.
+    """
     return complex(mul(abs, cos(angle)), mul(abs, sin(angle)))
 
 
 def view_as_real(x: Tensor) -> Tensor:
-    """The parts along a new last axis: [..., 2]; a copy, where PyTorch gives a view."""
+    """The parts along a new last axis: [..., 2]; a copy, where PyTorch gives a view.
+
+    Args:
+        x: complex numbers of any shape.
+
+    Raises:
+        RuntimeError: they are real.
+    """
     if not x.dtype.is_complex:
         raise RuntimeError(f"view_as_real is of complex tensors, not of {x.dtype.numpy_name}")
     return stack([real(x), imag(x)], -1)
 
 
 def view_as_complex(x: Tensor) -> Tensor:
-    """Complex numbers of the last axis' two elements; a copy, where PyTorch gives a view."""
+    """Complex numbers of the last axis' two elements; a copy, where PyTorch gives a view.
+
+    Args:
+        x: float32 or float64 [..., 2].
+
+    Returns:
+        [...].
+
+    Raises:
+        RuntimeError: the last axis has not two elements, or they are of another type.
+    """
     if not x.ndim or x.shape[-1] != 2:
         raise RuntimeError(f"view_as_complex: the last axis of {list(x.shape)} has not two elements")
     return complex(select(x, -1, 0), select(x, -1, 1))

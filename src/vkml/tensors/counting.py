@@ -48,12 +48,32 @@ def searchsorted(
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """Which of the ranges between sorted boundaries each element lies in; found on the CPU."""
+    """Which of the ranges between sorted boundaries each element lies in; found on the CPU.
+
+    Args:
+        input: a tensor or a number.
+        boundaries: [n], ascending.
+        out_int32: whether the result is int32; else int64.
+        right: whether a boundary belongs to the range before it, not to the one behind it.
+
+    Returns:
+        From 0, below all boundaries, to n.
+    """
     return searchsorted(boundaries, input, right=right, out_int32=out_int32)
 
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Which elements are among others."""
+    """Which elements are among others.
+
+    Args:
+        elements: a tensor or a number.
+        test_elements: a tensor or a number.
+        assume_unique: accepted; it changes nothing.
+        invert: whether those are wanted that are not among the others.
+
+    Returns:
+        Bools of the shape of `elements`.
+    """
     kind = result_type(elements, test_elements)
     x, among = (wrap(value_as(one, kind)) for one in (elements, test_elements))
     found = any(unsqueeze(x, -1) == reshape(among, -1), -1)
@@ -61,7 +81,19 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each integer from 0 on occurs, or the sum of its weights. The elements are looked at."""
+    """How often each integer from 0 on occurs, or the sum of its weights. The elements are looked at.
+
+    Args:
+        x: integers [n], at least 0.
+        weights: [n].
+        minlength: the least number of counts.
+
+    Returns:
+        int64, or floats of weights: one more than the greatest element.
+
+    Raises:
+        RuntimeError: the elements are not such.
+    """
     if x.ndim != 1 or not x.dtype.is_integer:
         raise RuntimeError("bincount takes integers of one axis")
     numbers = x._elements()
@@ -75,7 +107,20 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 
 def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements lie in each of equal ranges from `min` to `max`, the elements' ends where equal."""
+    """How many elements lie in each of equal ranges from `min` to `max`, the elements' ends where equal.
+
+    Args:
+        x: any shape.
+        bins: how many ranges.
+        min: the beginning of the first.
+        max: the end of the last; its own elements belong to that.
+
+    Returns:
+        [bins] of the type of `x`.
+
+    Raises:
+        RuntimeError: there are no bins, or no range.
+    """
     if bins <= 0:
         raise RuntimeError("histc needs at least one bin")
     flat = reshape(x, -1)
@@ -99,7 +144,18 @@ def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:  # fmt: skip
-    """The elements, each once, in order; along an axis its slices. Their number is looked at, on the CPU."""
+    """The elements, each once, in order; along an axis its slices. Their number is looked at, on the CPU.
+
+    Args:
+        x: any shape.
+        sorted: accepted; the elements always come in order.
+        return_inverse: whether, of each element of `x`, its place among these is wanted.
+        return_counts: whether, of each of these, its number is wanted.
+        dim: the axis whose slices are compared; None: elements.
+
+    Returns:
+        The elements, then, int64, what was asked for besides: a tensor, or a tuple of several.
+    """
     array = x._elements()
     found, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim)
     if dim is None:
@@ -110,7 +166,17 @@ def unique(
 def unique_consecutive(
     x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """Without elements (or slices of an axis) that equal the one before. Their number is looked at."""
+    """Without elements (or slices of an axis) that equal the one before. Their number is looked at.
+
+    Args:
+        x: any shape.
+        return_inverse: whether, of each element of `x`, its place in the result is wanted.
+        return_counts: whether the numbers of equal neighbours are wanted.
+        dim: the axis whose slices are compared; None: elements.
+
+    Returns:
+        The elements, then, int64, what was asked for besides: a tensor, or a tuple of several.
+    """
     array = x._elements()
     rows = array.reshape(-1) if dim is None else np.moveaxis(array, dim, 0)
     is_new = np.ones(len(rows), np.bool_)

@@ -68,12 +68,25 @@ def _of_array(array: Array, device: Any) -> Tensor:
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """A tensor of some elements; itself where it is one, on that device and of that type, already."""
+    """A tensor of some elements; itself where it is one, on that device and of that type, already.
+
+    Args:
+        data: as for `tensor`.
+        dtype: of its elements; None: as they come.
+        device: its name; None: where a tensor is, else the CPU.
+    """
     return data.to(device, dtype) if isinstance(data, Tensor) else tensor(data, dtype=dtype, device=device)
 
 
 def from_numpy(array: Array) -> Tensor:
-    """A tensor of the CPU with an array's elements, copied: operations read them when they are computed."""
+    """A tensor of the CPU with an array's elements, copied: operations read them when they are computed.
+
+    Args:
+        array: of numbers.
+
+    Raises:
+        TypeError: it is no array, or not of numbers.
+    """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"an array is needed, not {type(array).__name__}")
     return tensor(array)
@@ -83,7 +96,18 @@ def full(
     size: Sequence[int], fill_value: Any, *, dtype: DType | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """A tensor of one number throughout."""
+    """A tensor of one number throughout.
+
+    Args:
+        size: its shape.
+        fill_value: the number.
+        dtype: of its elements; None: the type that the number has: int64, bool, or the default type.
+        device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
+
+    Raises:
+        RuntimeError: a size is below 0.
+    """
     kind = checked(dtype) or number_type(fill_value)
     dims = tuple(size)
     if any(isinstance(one, int) and one < 0 for one in dims):
@@ -110,20 +134,59 @@ def _sizes(size: Sequence[Any]) -> tuple[int, ...]:
 
 
 def zeros(*size: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of zeros."""
+    """A tensor of zeros.
+
+    Args:
+        *size: its shape, one by one or as one sequence.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
+
+    Raises:
+        RuntimeError: a size is below 0.
+    """
     kind = checked(dtype) or get_default_dtype()
     return full(_sizes(size), 0, dtype=kind, device=device, requires_grad=requires_grad)
 
 
 def ones(*size: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of ones."""
+    """A tensor of ones.
+
+    Args:
+        *size: its shape, one by one or as one sequence.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
+
+    Raises:
+        RuntimeError: a size is below 0.
+    """
     kind = checked(dtype) or get_default_dtype()
     return full(_sizes(size), 1, dtype=kind, device=device, requires_grad=requires_grad)
 
 
 def empty(*size: Any, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """A tensor to be written."""
+    """A tensor to be written.
+
+    Args:
+        *size: its shape, one by one or as one sequence.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+
+    Returns:
+        Zeros.
+    """
     return zeros(*size, dtype=dtype, device=device)
+
+
+_LIKE_ARGUMENTS = """
+
+Args:
+    x: whose shape it is.
+    dtype: of its elements; None: that of `x`.
+    device: where it is; None: where `x` is.
+    requires_grad: whether gradients by it are wanted.
+"""
 
 
 def _like(make: Any, doc: str) -> Any:
@@ -136,7 +199,7 @@ def _like(make: Any, doc: str) -> Any:
         return made
 
     like.__name__ = like.__qualname__ = f"{make.__name__}_like"
-    like.__doc__ = doc
+    like.__doc__ = doc + _LIKE_ARGUMENTS
     return like
 
 
@@ -145,14 +208,35 @@ ones_like = _like(ones, "Ones, of the shape, type and device of another tensor w
 
 
 def full_like(x: Tensor, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """A tensor of one number of the shape of another."""
+    """A tensor of one number of the shape of another.
+
+    Args:
+        x: whose shape it is.
+        fill_value: the number.
+        dtype: of its elements; None: that of `x`.
+        device: where it is; None: where `x` is.
+    """
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
 
 
 def arange(
     start: Any, end: Any = None, step: Any = 1, *, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
-    """The numbers from `start` up to `end`, without it."""
+    """The numbers from `start` up to `end`, without it.
+
+    Args:
+        start: the first number; the end where it is the only one, and the first number is 0.
+        end: where they stop.
+        step: from each number to the next; may be below 0.
+        dtype: of its elements; None: int64, or the default type where one of the three is a float.
+        device: its name; the CPU where left out.
+
+    Returns:
+        One axis.
+
+    Raises:
+        RuntimeError: the steps do not lead there.
+    """
     if end is None:
         start, end = 0, start
     is_float = any(isinstance(one, float) for one in (start, end, step))
@@ -168,7 +252,21 @@ def arange(
 def linspace(
     start: float, end: float, steps: int, *, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
-    """So many numbers from `start` to `end`, both among them."""
+    """So many numbers from `start` to `end`, both among them.
+
+    Args:
+        start: the first number.
+        end: the last number.
+        steps: how many numbers.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+
+    Returns:
+        [steps].
+
+    Raises:
+        RuntimeError: their number is below 0.
+    """
     if steps < 0:
         raise RuntimeError(f"linspace: the number of steps is not negative, as {steps} is")
     kind = checked(dtype) or get_default_dtype()
@@ -184,31 +282,74 @@ def logspace(
     dtype: DType | None = None,
     device: Any = None,
 ) -> Tensor:
-    """So many powers of a base, of exponents from `start` to `end`, both among them."""
+    """So many powers of a base, of exponents from `start` to `end`, both among them.
+
+    Args:
+        start: the exponent of the first number.
+        end: the exponent of the last one.
+        steps: how many numbers.
+        base: what is raised to these powers.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+
+    Returns:
+        [steps].
+    """
     kind = checked(dtype) or get_default_dtype()
     return _of_array(np.logspace(start, end, steps, base=base).astype(kind.storage), device)
 
 
 def empty_like(x: Tensor, *, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """A tensor to be written, of the shape of another."""
+    """A tensor to be written, of the shape of another.
+
+    Args:
+        x: whose shape it is.
+        dtype: of its elements; None: that of `x`.
+        device: where it is; None: where `x` is.
+
+    Returns:
+        Zeros.
+    """
     return zeros(*x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
-    """A tensor of the CPU with the elements of what exports them by DLPack on the host, copied."""
+    """A tensor of the CPU with the elements of what exports them by DLPack on the host, copied.
+
+    Args:
+        ext_tensor: what has `__dlpack__`, such as arrays and tensors of other libraries.
+    """
     return tensor(np.from_dlpack(ext_tensor))
 
 
 def is_tensor(obj: Any) -> bool:
-    """Whether something is a tensor."""
+    """Whether something is a tensor.
+
+    Args:
+        obj: anything.
+    """
     return isinstance(obj, Tensor)
 
 
 def numel(x: Tensor) -> int:
-    """How many elements a tensor has."""
+    """How many elements a tensor has.
+
+    Args:
+        x: any.
+    """
     return x.numel()
 
 
 def eye(n: int, m: int | None = None, *, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """Ones along the diagonal, zeros elsewhere."""
+    """Ones along the diagonal, zeros elsewhere.
+
+    Args:
+        n: the number of rows.
+        m: the number of columns; as many as rows where left out.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+
+    Returns:
+        [n, m].
+    """
     return _of_array(np.eye(n, m, dtype=(checked(dtype) or get_default_dtype()).storage), device)

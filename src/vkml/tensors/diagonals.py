@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The diagonal of two axes, last in the result: a view."""
+    """The diagonal of two axes, last in the result: a view.
+
+    Args:
+        x: at least two axes.
+        offset: 0 for the main one, above 0 for those above it.
+        dim1: the axis of rows.
+        dim2: the axis of columns.
+
+    Raises:
+        RuntimeError: the axes are the same.
+    """
     first, second = axis_of(dim1, x.ndim), axis_of(dim2, x.ndim)
     if x.ndim < 2 or first == second:
         raise RuntimeError("diagonal needs two different axes")
@@ -35,7 +45,20 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
 
 
 def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """Matrices with the elements of the last axis along a diagonal, zeros elsewhere."""
+    """Matrices with the elements of the last axis along a diagonal, zeros elsewhere.
+
+    Args:
+        x: [..., n].
+        offset: 0 for the main diagonal, above 0 for those above it.
+        dim1: where the axis of rows is to be.
+        dim2: where the axis of columns is to be.
+
+    Returns:
+        Matrices of n + |offset| rows and columns.
+
+    Raises:
+        RuntimeError: the axes are the same.
+    """
     size = x.shape[-1] + abs(offset)
     first, second = axis_of(dim1, x.ndim + 1), axis_of(dim2, x.ndim + 1)
     if first == second:
@@ -55,7 +78,15 @@ def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Te
 
 
 def diag(x: Tensor, diagonal: int = 0) -> Tensor:
-    """The diagonal of a matrix, or a matrix with a vector along its diagonal."""
+    """The diagonal of a matrix, or a matrix with a vector along its diagonal.
+
+    Args:
+        x: [rows, columns] or [n].
+        diagonal: 0 for the main one, above 0 for those above it.
+
+    Raises:
+        RuntimeError: it is neither a vector nor a matrix.
+    """
     if x.ndim not in (1, 2):
         raise RuntimeError(f"diag is of a vector or a matrix, not of {x.ndim} axes")
     return diag_embed(x, diagonal) if x.ndim == 1 else _diagonal(x, diagonal).clone()
@@ -65,19 +96,35 @@ _diagonal = diagonal
 
 
 def diagflat(x: Tensor, offset: int = 0) -> Tensor:
-    """A matrix with all elements along a diagonal."""
+    """A matrix with all elements along a diagonal.
+
+    Args:
+        x: any.
+        offset: 0 for the main diagonal, above 0 for those above it.
+    """
     return diag_embed(reshape(x, -1), offset)
 
 
 def trace(x: Tensor) -> Tensor:
-    """The sum of a matrix's diagonal."""
+    """The sum of a matrix's diagonal.
+
+    Args:
+        x: [rows, columns].
+
+    Raises:
+        RuntimeError: it is no matrix.
+    """
     if x.ndim != 2:
         raise RuntimeError(f"trace is of a matrix, not of {x.ndim} axes")
     return sum(diagonal(x))
 
 
 def block_diag(*tensors: Tensor) -> Tensor:
-    """Matrices along the diagonal of one, zeros elsewhere."""
+    """Matrices along the diagonal of one, zeros elsewhere.
+
+    Args:
+        *tensors: matrices; vectors are rows, numbers matrices of one element.
+    """
     many = [atleast_2d(x) for x in tensors]
     kind = result_type(*many)
     width = int(np.sum([x.shape[1] for x in many]))
@@ -90,12 +137,32 @@ def block_diag(*tensors: Tensor) -> Tensor:
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """Rows and columns of the places on and below a diagonal."""
+    """Rows and columns of the places on and below a diagonal.
+
+    Args:
+        row: the number of rows.
+        col: the number of columns.
+        offset: 0 for the main diagonal, above 0 for those above it.
+        device: where they are; the CPU where left out.
+
+    Returns:
+        int64 [2, places].
+    """
     return _pair(np.tril_indices(row, offset, col), device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """Rows and columns of the places on and above a diagonal."""
+    """Rows and columns of the places on and above a diagonal.
+
+    Args:
+        row: the number of rows.
+        col: the number of columns.
+        offset: 0 for the main diagonal, above 0 for those above it.
+        device: where they are; the CPU where left out.
+
+    Returns:
+        int64 [2, places].
+    """
     return _pair(np.triu_indices(row, offset, col), device)
 
 

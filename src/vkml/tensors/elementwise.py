@@ -22,7 +22,19 @@ F = TypeVar("F")
 
 
 def add(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
-    """`x` + `alpha` `y`."""
+    """`x` + `alpha` `y`.
+
+    Args:
+        x: a tensor or a number.
+        y: likewise; broadcast with `x`.
+        alpha: a factor of `y`.
+
+    Returns:
+        The shape that both are broadcast to, in the type that theirs are promoted to.
+
+    Raises:
+        RuntimeError: the shapes do not fit each other.
+    """
     if alpha != 1:
         y = mul(y, alpha)
     kind = result_type(x, y)
@@ -30,20 +42,49 @@ def add(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
 
 
 def sub(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
-    """`x` - `alpha` `y`."""
+    """`x` - `alpha` `y`.
+
+    Args:
+        x: a tensor or a number; not of bools.
+        y: likewise; broadcast with `x`.
+        alpha: a factor of `y`.
+
+    Returns:
+        The shape that both are broadcast to, in the type that theirs are promoted to.
+
+    Raises:
+        RuntimeError: the shapes do not fit each other, or both are bools.
+    """
     if result_type(x, y) == BOOL:
         raise RuntimeError("bools are not subtracted: use ^ or logical_not()")
     return pair("Sub", x, mul(y, alpha) if alpha != 1 else y)
 
 
 def mul(x: Operand, y: Operand) -> Tensor:
-    """The product, element by element."""
+    """The product, element by element.
+
+    Args:
+        x: a tensor or a number; of two bools the product is `logical_and`.
+        y: likewise; broadcast with `x`.
+    """
     kind = result_type(x, y)
     return pair("And", x, y, BOOL) if kind == BOOL else pair("Mul", x, y, kind)
 
 
 def div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Tensor:
-    """The quotient, of floats; rounded down or toward 0 where that is asked for."""
+    """The quotient, of floats; rounded down or toward 0 where that is asked for.
+
+    Args:
+        x: a tensor or a number.
+        y: likewise; broadcast with `x`.
+        rounding_mode: "floor" rounds down, "trunc" toward 0; None: the quotient as it is.
+
+    Returns:
+        Floats, of integers in the default type; where it is rounded, the type that theirs are promoted to.
+
+    Raises:
+        RuntimeError: another rounding mode, or one for complex numbers.
+    """
     kind = result_type(x, y)
     if rounding_mode is None:
         return pair("Div", x, y, kind if kind.is_inexact else get_default_dtype())
@@ -68,23 +109,46 @@ def _is_short(x: Operand, y: Operand, kind: DType) -> Tensor:
 
 
 def floor_divide(x: Operand, y: Operand) -> Tensor:
-    """The quotient rounded down."""
+    """The quotient rounded down.
+
+    Args:
+        x: a tensor or a number.
+        y: likewise; broadcast with `x`.
+    """
     return div(x, y, rounding_mode="floor")
 
 
 def remainder(x: Operand, y: Operand) -> Tensor:
-    """What is left by `floor_divide`, with the sign of `y`."""
+    """What is left by `floor_divide`, with the sign of `y`.
+
+    Args:
+        x: a tensor or a number; integers or floats.
+        y: likewise; broadcast with `x`.
+    """
     kind = result_type(x, y)
     return sub(x, mul(floor_divide(x, y), y)) if kind.is_float else pair("Mod", x, y, kind, fmod=0)
 
 
 def fmod(x: Operand, y: Operand) -> Tensor:
-    """What is left by the quotient rounded toward 0, with the sign of `x`."""
+    """What is left by the quotient rounded toward 0, with the sign of `x`.
+
+    Args:
+        x: a tensor or a number; integers or floats.
+        y: likewise; broadcast with `x`.
+    """
     return pair("Mod", x, y, fmod=1)
 
 
 def pow(x: Operand, y: Operand) -> Tensor:
-    """`x` to the power of `y`."""
+    """`x` to the power of `y`.
+
+    Args:
+        x: a tensor or a number.
+        y: likewise; broadcast with `x`.
+
+    Raises:
+        RuntimeError: integers, and `y` is a number below 0.
+    """
     kind = result_type(x, y)
     if isinstance(y, core.Tensor):
         return pair("Pow", x, y, kind)
@@ -95,22 +159,45 @@ def pow(x: Operand, y: Operand) -> Tensor:
 
 
 def square(x: Tensor) -> Tensor:
-    """x²."""
+    """x².
+
+    Args:
+        x: numbers of any type and shape.
+    """
     return mul(x, x)
 
 
 def maximum(x: Tensor, y: Tensor) -> Tensor:
-    """The greater of two, element by element; NaN where either is."""
+    """The greater of two, element by element; NaN where either is.
+
+    Args:
+        x: integers or floats.
+        y: likewise; broadcast with `x`.
+    """
     return pair("Max", x, y)
 
 
 def minimum(x: Tensor, y: Tensor) -> Tensor:
-    """The smaller of two, element by element; NaN where either is."""
+    """The smaller of two, element by element; NaN where either is.
+
+    Args:
+        x: integers or floats.
+        y: likewise; broadcast with `x`.
+    """
     return pair("Min", x, y)
 
 
 def clamp(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """`x` limited to [min, max]."""
+    """`x` limited to [min, max].
+
+    Args:
+        x: integers or floats.
+        min: a number, or a tensor that is broadcast with `x`; None: no bound.
+        max: likewise; where it is below `min`, the result is `max`.
+
+    Raises:
+        RuntimeError: there is no bound.
+    """
     if min is None and max is None:
         raise RuntimeError("clamp needs min or max, or both")
     kind = result_type(x, *(bound for bound in (min, max) if bound is not None))
@@ -127,7 +214,13 @@ def clamp(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> 
 
 
 def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
-    """`x` where the condition is true, `y` elsewhere."""
+    """`x` where the condition is true, `y` elsewhere.
+
+    Args:
+        condition: bools, or numbers, of which 0 is false.
+        x: a tensor or a number; broadcast with the condition.
+        y: likewise.
+    """
     kind = result_type(x, y)
     return wrap(
         apply("Where", converted(EMITTER, condition.value, BOOL), value_as(x, kind), value_as(y, kind))
@@ -135,7 +228,13 @@ def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
 
 
 def lerp(x: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """`x` + `weight` (`end` - `x`)."""
+    """`x` + `weight` (`end` - `x`).
+
+    Args:
+        x: floats.
+        end: floats; broadcast with `x`.
+        weight: 0 for `x`, 1 for `end`; a number or a tensor that is broadcast with both.
+    """
     return add(x, mul(sub(end, x), weight))
 
 
@@ -145,6 +244,16 @@ def _named(function: F, name: str, doc: str) -> F:
     made.__name__ = made.__qualname__ = name
     made.__doc__ = doc
     return function
+
+
+def _of(doc: str, operands: str, result: str = "") -> str:
+    """A docstring with sections: what the operands are, a line each, and what is made of them."""
+    sections = [doc, "Args:\n    " + operands.replace("\n", "\n    ")]
+    return "\n\n".join([*sections, f"Returns:\n    {result}"] if result else sections) + "\n"
+
+
+_TWO = "x: {}.\ny: likewise; broadcast with `x`."
+_WHOLE = "numbers of any shape; integers become floats of the default type"
 
 
 def _compared(name: str, op: str, doc: str) -> Binary:
@@ -157,23 +266,38 @@ def _compared(name: str, op: str, doc: str) -> Binary:
                 kind = dtypes.INT32
         return pair(op, x, y, kind)
 
-    return _named(compare, name, doc)
+    return _named(compare, name, _of(doc, _TWO.format("a tensor or a number"), "Bools."))
 
 
-eq: Binary = _compared("eq", "Equal", "Where two are equal: bools.")
-lt: Binary = _compared("lt", "Less", "Where `x` is less than `y`: bools.")
-le: Binary = _compared("le", "LessOrEqual", "Where `x` is less than `y`, or equal: bools.")
-gt: Binary = _compared("gt", "Greater", "Where `x` is greater than `y`: bools.")
-ge: Binary = _compared("ge", "GreaterOrEqual", "Where `x` is greater than `y`, or equal: bools.")
+eq: Binary = _compared("eq", "Equal", "Where two are equal.")
+lt: Binary = _compared("lt", "Less", "Where `x` is less than `y`.")
+le: Binary = _compared("le", "LessOrEqual", "Where `x` is less than `y`, or equal.")
+gt: Binary = _compared("gt", "Greater", "Where `x` is greater than `y`.")
+ge: Binary = _compared("ge", "GreaterOrEqual", "Where `x` is greater than `y`, or equal.")
 
 
 def ne(x: Operand, y: Operand) -> Tensor:
-    """Where two differ."""
+    """Where two differ.
+
+    Args:
+        x: a tensor or a number.
+        y: likewise; broadcast with `x`.
+
+    Returns:
+        Bools.
+    """
     return logical_not(eq(x, y))
 
 
 def logical_not(x: Tensor) -> Tensor:
-    """Where elements are 0."""
+    """Where elements are 0.
+
+    Args:
+        x: numbers of any type and shape.
+
+    Returns:
+        Bools.
+    """
     return wrap(apply("Not", converted(EMITTER, x.value, BOOL)))
 
 
@@ -181,15 +305,15 @@ def _logical(name: str, op: str, doc: str) -> Callable[[Tensor, Tensor], Tensor]
     def act(x: Tensor, y: Tensor) -> Tensor:
         return pair(op, x, y, BOOL)
 
-    return _named(act, name, doc)
+    return _named(act, name, _of(doc, _TWO.format("numbers or bools, of which 0 is false"), "Bools."))
 
 
-logical_and: Callable[[Tensor, Tensor], Tensor] = _logical("logical_and", "And", "Where neither is 0: bools.")
+logical_and: Callable[[Tensor, Tensor], Tensor] = _logical("logical_and", "And", "Where neither is 0.")
 logical_or: Callable[[Tensor, Tensor], Tensor] = _logical(
-    "logical_or", "Or", "Where one, or both, are not 0: bools."
+    "logical_or", "Or", "Where one, or both, are not 0."
 )
 logical_xor: Callable[[Tensor, Tensor], Tensor] = _logical(
-    "logical_xor", "Xor", "Where one of them is 0, and one not: bools."
+    "logical_xor", "Xor", "Where one of them is 0, and one not."
 )
 
 
@@ -200,7 +324,8 @@ def _bits(name: str, op: str, of_bools: str) -> Binary:
             raise RuntimeError(f"{op} is not defined for {kind.numpy_name}")
         return pair(of_bools if kind == BOOL else op, x, y, kind)
 
-    return _named(act, name, f"{of_bools} of the bits of integers, or of bools.")
+    doc = f"{of_bools} of the bits of integers, or of bools."
+    return _named(act, name, _of(doc, _TWO.format("integers or bools: a tensor or a number")))
 
 
 bitwise_and: Binary = _bits("bitwise_and", "BitwiseAnd", "And")
@@ -209,29 +334,55 @@ bitwise_xor: Binary = _bits("bitwise_xor", "BitwiseXor", "Xor")
 
 
 def bitwise_not(x: Tensor) -> Tensor:
-    """Every bit the other way round; bools likewise."""
+    """Every bit the other way round; bools likewise.
+
+    Args:
+        x: integers or bools, of any shape.
+    """
     return logical_not(x) if x.dtype == BOOL else wrap(apply("BitwiseNot", x.value))
 
 
-def _unary(name: str, op: str, doc: str, *, keeps_type: bool = False) -> Unary:
+def _unary(name: str, op: str, doc: str, result: str = "", *, keeps_type: bool = False) -> Unary:
     def act(x: Tensor) -> Tensor:
         return wrap(apply(op, x.value if keeps_type else floating(x)))
 
-    return _named(act, name, doc)
+    operand = "real numbers, of any shape" if keeps_type else _WHOLE
+    return _named(act, name, _of(doc, f"x: {operand}.", result))
 
 
 def abs(x: Tensor) -> Tensor:
-    """|x|; of complex numbers their magnitude."""
+    """|x|; of complex numbers their magnitude.
+
+    Args:
+        x: numbers of any type and shape.
+
+    Returns:
+        The same shape and type; floats of complex numbers.
+    """
     return of_complex("Magnitude", x) if x.dtype.is_complex else wrap(apply("Abs", x.value))
 
 
 def sign(x: Tensor) -> Tensor:
-    """-1, 0 or 1; of complex numbers x / |x|."""
+    """-1, 0 or 1; of complex numbers x / |x|.
+
+    Args:
+        x: numbers of any type and shape.
+
+    Returns:
+        The same shape and type.
+    """
     return of_complex("Sgn", x) if x.dtype.is_complex else wrap(apply("Sign", x.value))
 
 
 def neg(x: Tensor) -> Tensor:
-    """-x; of unsigned integers modulo 2 to the power of their bits."""
+    """-x; of unsigned integers modulo 2 to the power of their bits.
+
+    Args:
+        x: numbers of any shape.
+
+    Raises:
+        RuntimeError: they are bools.
+    """
     if x.dtype == BOOL:
         raise RuntimeError("bools have no sign: use logical_not")
     return sub(sub(x, x), x) if x.dtype.kind == "u" else wrap(apply("Neg", x.value))
@@ -256,8 +407,8 @@ acosh: Unary = _unary("acosh", "Acosh", "The inverse of the hyperbolic cosine.")
 atanh: Unary = _unary("atanh", "Atanh", "The inverse of the hyperbolic tangent.")
 erf: Unary = _unary("erf", "Erf", "The error function: twice the integral of exp(-t²) from 0 to x, over √π.")
 sigmoid: Unary = _unary("sigmoid", "Sigmoid", "1 / (1 + exp(-x)).")
-isnan: Unary = _unary("isnan", "IsNaN", "Where elements are NaN: bools.")
-isinf: Unary = _unary("isinf", "IsInf", "Where elements are infinite, of either sign: bools.")
+isnan: Unary = _unary("isnan", "IsNaN", "Where elements are NaN.", "Bools.")
+isinf: Unary = _unary("isinf", "IsInf", "Where elements are infinite, of either sign.", "Bools.")
 
 
 def _rounded(name: str, op: str, doc: str) -> Unary:
@@ -266,7 +417,7 @@ def _rounded(name: str, op: str, doc: str) -> Unary:
             raise RuntimeError(f"{op} is not defined for {x.dtype.numpy_name}")
         return wrap(apply(op, x.value)) if x.dtype.is_float else x.clone()
 
-    return _named(act, name, doc)
+    return _named(act, name, _of(doc, "x: real numbers of any shape."))
 
 
 floor: Unary = _rounded(
@@ -276,7 +427,12 @@ ceil: Unary = _rounded("ceil", "Ceil", "The least whole number that is not below
 
 
 def round(x: Tensor, *, decimals: int = 0) -> Tensor:
-    """The nearest whole number, the even one of two; or with so many decimals."""
+    """The nearest whole number, the even one of two; or with so many decimals.
+
+    Args:
+        x: real numbers; integers come back as they are. Of complex ones both parts are rounded.
+        decimals: how many; below 0: to tens, hundreds and so on.
+    """
     if x.dtype.is_complex and not decimals:
         return of_complex("RoundParts", x)
     if not x.dtype.is_float:
@@ -297,7 +453,7 @@ def _written(operation: str, doc: str) -> Unary:
         form = scalar.unary(operation, scalar.argument(0, value.type.dtype))
         return wrap(expression(EMITTER, form, [value], value.type.dtype))
 
-    return _named(act, operation, doc)
+    return _named(act, operation, _of(doc, f"x: {_WHOLE}."))
 
 
 expm1: Unary = _written("expm1", "exp(x) - 1, exact near 0.")
@@ -305,12 +461,20 @@ log1p: Unary = _written("log1p", "log(1 + x), exact near 0.")
 
 
 def trunc(x: Tensor) -> Tensor:
-    """Whole numbers: what is behind the point is cut off, toward 0."""
+    """Whole numbers: what is behind the point is cut off, toward 0.
+
+    Args:
+        x: real numbers of any shape; integers come back as they are.
+    """
     return floor(x) if not x.dtype.is_float else where(lt(x, 0), ceil(x), floor(x))
 
 
 def rsqrt(x: Tensor) -> Tensor:
-    """1 / √x."""
+    """1 / √x.
+
+    Args:
+        x: numbers of any shape; integers become floats of the default type.
+    """
     return reciprocal(sqrt(x))
 
 
@@ -323,15 +487,30 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 
 
 def log2(x: Tensor) -> Tensor:
-    """The logarithm to the base of 2."""
+    """The logarithm to the base of 2.
+
+    Args:
+        x: numbers of any shape; integers become floats of the default type.
+    """
     return _scaled(log(x), 1 / math.log(2))
 
 
 def log10(x: Tensor) -> Tensor:
-    """The logarithm to the base of 10."""
+    """The logarithm to the base of 10.
+
+    Args:
+        x: numbers of any shape; integers become floats of the default type.
+    """
     return _scaled(log(x), 1 / math.log(10))
 
 
 def isfinite(x: Tensor) -> Tensor:
-    """Where elements are neither infinite nor NaN."""
+    """Where elements are neither infinite nor NaN.
+
+    Args:
+        x: real numbers of any shape.
+
+    Returns:
+        Bools.
+    """
     return logical_not(logical_or(isnan(x), isinf(x)))

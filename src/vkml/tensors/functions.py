@@ -32,7 +32,11 @@ class FunctionContext:
         self._materializes = True
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keeps tensors as they are now: what is changed in place afterwards is not seen."""
+        """Keeps tensors as they are now: what is changed in place afterwards is not seen.
+
+        Args:
+            *tensors: arguments, results, or what lies between; None keeps a place.
+        """
         self._saved = tuple([None if tensor is None else tensor.value for tensor in tensors])
 
     @property
@@ -46,15 +50,27 @@ class FunctionContext:
         return tuple([shown(value) for value in self._saved])
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Says which arguments `forward` has changed in place; it has to return them."""
+        """Says which arguments `forward` has changed in place; it has to return them.
+
+        Args:
+            *tensors: arguments of `forward`.
+        """
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Says through which results no gradient flows."""
+        """Says through which results no gradient flows.
+
+        Args:
+            *tensors: results of `forward`.
+        """
         self._not_differentiable = {id(tensor) for tensor in tensors}
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether `backward` is given zeros, not None, for results that nothing depends on."""
+        """Whether `backward` is given zeros, not None, for results that nothing depends on.
+
+        Args:
+            value: whether they are zeros.
+        """
         self._materializes = value
 
 
@@ -81,24 +97,59 @@ class Function:
 
     @staticmethod
     def forward(*arguments: Any, **named: Any) -> Any:
-        """What it computes: of a context and arguments; of these alone where `setup_context` is defined."""
+        """What it computes: of a context and arguments; of these alone where `setup_context` is defined.
+
+        Args:
+            *arguments: the context first, unless `setup_context` is defined, then what `apply` was given.
+            **named: what `apply` was given by name.
+
+        Returns:
+            A tensor, or a tuple of tensors and other things.
+        """
         raise NotImplementedError("a Function defines forward")
 
     @staticmethod
     def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Any) -> None:
-        """Fills the context once `forward` has run."""
+        """Fills the context once `forward` has run.
+
+        Args:
+            ctx: what keeps things for `backward`.
+            inputs: the arguments of `forward`.
+            output: what it gave.
+        """
         raise NotImplementedError("a Function whose forward takes no context defines setup_context")
 
     @staticmethod
     def backward(ctx: FunctionContext, *grad_outputs: Any) -> Any:
-        """The gradients by all arguments of `forward`, None for what has none, from those of its results."""
+        """The gradients by all arguments of `forward`, None for what has none, from those of its results.
+
+        Args:
+            ctx: what `forward` left.
+            *grad_outputs: for each result the gradient by it, of its shape; zeros, or None, where nothing
+                depends on it.
+
+        Returns:
+            A gradient, or a tuple of one for each argument.
+        """
         raise NotImplementedError("a Function that is differentiated defines backward")
 
     vjp = backward
 
     @classmethod
     def apply(cls, *arguments: Any, **named: Any) -> Any:
-        """Runs `forward`; `backward` is called when gradients come to what it has made."""
+        """Runs `forward`; `backward` is called when gradients come to what it has made.
+
+        Args:
+            *arguments: of `forward`; gradients flow to those that are tensors.
+            **named: of `forward`, by name; no gradients flow to these.
+
+        Returns:
+            What `forward` gave, through which gradients flow.
+
+        Raises:
+            NotDifferentiable: a leaf that requires grad was changed in place; or, in `backward`, gradients
+                are too few, too many, or of other shapes.
+        """
         ctx = FunctionContext()
         given = [x.value if isinstance(x, Tensor) else None for x in arguments]
         needed = [value is not None and value.tracks and mode.tracks for value in given]
@@ -206,7 +257,11 @@ class _Once(Operator):
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a `backward` whose own gradients are not right: to ask for them is an error."""
+    """Marks a `backward` whose own gradients are not right: to ask for them is an error.
+
+    Args:
+        backward: a function's `backward`, as a decorator.
+    """
 
     @functools.wraps(backward)
     def within(ctx: FunctionContext, *grads: Any) -> Any:

@@ -67,7 +67,14 @@ class Generator:
         return self._state.device
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begins anew with a seed of 64 bits; returns it."""
+        """Begins anew with a seed of 64 bits; returns it.
+
+        Args:
+            seed: from -2⁶³ to 2⁶⁴ - 1.
+
+        Raises:
+            RuntimeError: it has more than 64 bits.
+        """
         if not -(1 << 63) <= seed < 1 << 64:
             raise RuntimeError(f"a seed has 64 bits, {seed} has more")
         self._seed = seed % (1 << 64)
@@ -97,6 +104,9 @@ class Generator:
     def set_state(self, state: Tensor) -> None:
         """Goes on from a state of a generator, be it of another device.
 
+        Args:
+            state: uint8, as `get_state` gives it.
+
         Raises:
             RuntimeError: it is none.
         """
@@ -117,7 +127,11 @@ class Generator:
         return made
 
     def draw(self, words: int) -> Traced:
-        """The next random words: uint32, of one axis, on its device."""
+        """The next random words: uint32, of one axis, on its device.
+
+        Args:
+            words: how many.
+        """
         if _stream.drawers:
             *others, drawer = _stream.drawers
             before, _stream.drawers = _stream.drawers, tuple(others)
@@ -247,8 +261,14 @@ def default_generators() -> set[Generator]:
 def manual_seed(seed: int) -> Generator:
     """Begins the streams of all devices anew with a seed, that of models' operators among them.
 
+    Args:
+        seed: from -2⁶³ to 2⁶⁴ - 1.
+
     Returns:
         The CPU's generator.
+
+    Raises:
+        RuntimeError: it has more than 64 bits.
     """
     global _seed
     set_seed(seed)
@@ -284,18 +304,34 @@ default_generator = generator_of("cpu")
 
 
 def get_rng_state(device: Any = "cpu") -> Tensor:
-    """The state of a device's stream; see `Generator.get_state`."""
+    """The state of a device's stream; see `Generator.get_state`.
+
+    Args:
+        device: its name.
+    """
     return generator_of(device).get_state()
 
 
 def set_rng_state(new_state: Tensor, device: Any = "cpu") -> None:
-    """Has a device's stream go on from a state; see `Generator.set_state`."""
+    """Has a device's stream go on from a state; see `Generator.set_state`.
+
+    Args:
+        new_state: uint8, as `get_rng_state` gives it.
+        device: its name.
+
+    Raises:
+        RuntimeError: it is no state.
+    """
     generator_of(device).set_state(new_state)
 
 
 @contextlib.contextmanager
 def fork_rng(devices: Any = ("cpu",)) -> Iterator[None]:
-    """A context after which the streams of devices go on from where they were before it."""
+    """A context after which the streams of devices go on from where they were before it.
+
+    Args:
+        devices: their names.
+    """
     before = [(device, get_rng_state(device)) for device in devices]
     try:
         yield

@@ -40,10 +40,12 @@ from vkml.tensors.shapes import (
     stack, topk, transpose, tril, triu, unsqueeze,
 )
 from vkml.tensors.arranging import (
-    atleast_1d, atleast_2d, atleast_3d, broadcast_shapes, broadcast_tensors, cartesian_prod, column_stack,
-    combinations, dsplit, dstack, flip, fliplr, flipud, hsplit, hstack, meshgrid, movedim, narrow, one_hot,
-    ravel, repeat, repeat_interleave, roll, rot90, select, swapaxes, tensor_split, tile, unbind, unflatten,
-    unfold, vander, vsplit, vstack,
+    atleast_1d, atleast_2d, atleast_3d, broadcast_shapes, broadcast_tensors, cartesian_prod, combinations,
+    flip, fliplr, flipud, meshgrid, movedim, one_hot, ravel, repeat, repeat_interleave, roll, rot90, swapaxes,
+    tile, unflatten, unfold, vander,
+)
+from vkml.tensors.joining import (
+    column_stack, dsplit, dstack, hsplit, hstack, narrow, select, tensor_split, unbind, vsplit, vstack,
 )
 from vkml.tensors.diagonals import (
     block_diag, diag, diag_embed, diagflat, diagonal, trace, tril_indices, triu_indices,

@@ -81,7 +81,17 @@ def scatter(
 
 
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Elements added at indices along an axis."""
+    """Elements added at indices along an axis.
+
+    Args:
+        x: what they are added to.
+        dim: the axis.
+        index: int64 [i, j, …]: where element [i, j, …] of `src` goes along the axis.
+        src: of the type of `x`, and at least of the index's sizes.
+
+    Raises:
+        RuntimeError: shapes or types do not fit.
+    """
     return _scattered(x, dim, index, src, "add")
 
 
@@ -130,17 +140,44 @@ def _across(x: Tensor, axis: int, index: Tensor, shape: Sequence[int]) -> Tensor
 
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """Slices added to those of an axis at indices."""
+    """Slices added to those of an axis at indices.
+
+    Args:
+        x: any.
+        dim: the axis.
+        index: integers of one axis: the places of the slices.
+        source: of the type of `x`, and of its shape but for the axis, which is as long as the index.
+
+    Raises:
+        RuntimeError: shapes or types do not fit.
+    """
     return _by_slices(x, dim, index, mul(source, alpha) if alpha != 1 else source, "add")
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """Slices in the places of those of an axis at indices."""
+    """Slices in the places of those of an axis at indices.
+
+    Args:
+        x: any.
+        dim: the axis.
+        index: integers of one axis: the places of the slices.
+        source: of the type of `x`, and of its shape but for the axis, which is as long as the index.
+
+    Raises:
+        RuntimeError: shapes or types do not fit.
+    """
     return _by_slices(x, dim, index, source, "none")
 
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """A number throughout the slices of an axis at indices."""
+    """A number throughout the slices of an axis at indices.
+
+    Args:
+        x: any.
+        dim: the axis.
+        index: integers of one axis: the places of the slices.
+        value: a number, or a tensor that is broadcast with the slices.
+    """
     if not x.ndim:
         return _by_slices(x, dim, index, wrap(value_as(value, x.dtype)), "none")
     axis = axis_of(dim, x.ndim)
@@ -165,12 +202,29 @@ def _by_slices(x: Tensor, dim: int, index: Tensor, source: Tensor, reduction: st
 
 
 def index_put(x: Tensor, indices: Sequence[Any], values: Operand, accumulate: bool = False) -> Tensor:
-    """With other elements, or sums with them, where indices are as in `x[indices]`."""
+    """With other elements, or sums with them, where indices are as in `x[indices]`.
+
+    Args:
+        x: any.
+        indices: for each of the first axes a tensor of integers, or one of bools for several; broadcast with
+            each other.
+        values: a tensor or a number; broadcast with what is picked.
+        accumulate: whether they are added to what is there, several at one place all of them.
+    """
     return wrap(put(x, tuple(indices), value_as(values, x.dtype), accumulate))
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """A number where a mask is true."""
+    """A number where a mask is true.
+
+    Args:
+        x: any.
+        mask: bools; broadcast with `x`.
+        value: a number, or a tensor without axes, that fits the type of `x`.
+
+    Raises:
+        RuntimeError: the mask is not of bools, or the value does not fit.
+    """
     if mask.dtype != BOOL:
         raise RuntimeError(f"a mask is of bools, not of {mask.dtype.numpy_name}")
     if isinstance(value, core.Tensor) and value.ndim:
@@ -181,13 +235,27 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """The elements where a mask is true; their number is looked at."""
+    """The elements where a mask is true; their number is looked at.
+
+    Args:
+        x: any.
+        mask: bools; broadcast with `x`.
+
+    Returns:
+        The elements along one axis.
+    """
     shape = np.broadcast_shapes(tuple(x.shape), tuple(mask.shape))
     return broadcast_to(x, shape)[broadcast_to(mask, shape)]
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The elements of a source, in order, where a mask is true."""
+    """The elements of a source, in order, where a mask is true.
+
+    Args:
+        x: any.
+        mask: bools; broadcast with `x`.
+        source: at least as many elements as the mask has true ones.
+    """
     shape = np.broadcast_shapes(tuple(x.shape), tuple(mask.shape))
     is_taken = reshape(broadcast_to(mask, shape), -1)
     order = (cumsum(is_taken.to(INT64), 0) - 1).clamp(min=0, max=source.numel() - 1)
@@ -199,6 +267,13 @@ def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """Where elements are not 0, a row for each; or, as a tuple, the places along each axis.
 
     Their number is looked at, and the places are found on the CPU.
+
+    Args:
+        x: any.
+        as_tuple: whether each axis has a tensor of its own.
+
+    Returns:
+        int64 [elements, axes]; as a tuple [elements] for each axis.
     """
     found = (
         np.nonzero(x._elements().astype(np.bool_))
@@ -212,19 +287,43 @@ def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
 
 
 def argwhere(x: Tensor) -> Tensor:
-    """Where elements are not 0, a row for each."""
+    """Where elements are not 0, a row for each.
+
+    Args:
+        x: any.
+
+    Returns:
+        int64 [elements, axes].
+    """
     found: Tensor = nonzero(x)
     return found
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """Elements by number, as if all lay along one axis."""
+    """Elements by number, as if all lay along one axis.
+
+    Args:
+        x: any.
+        index: int32 or int64 of any shape; below 0 counted from the end.
+
+    Returns:
+        The index's shape.
+    """
     flat = x.value if x.ndim == 1 else reshape(x, -1).value
     return wrap(apply("Gather", flat, index.value, axis=0))
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """Elements at indices along an axis, other axes broadcast; of all as one axis where none is named."""
+    """Elements at indices along an axis, other axes broadcast; of all as one axis where none is named.
+
+    Args:
+        x: any.
+        indices: int32 or int64 of as many axes as `x`.
+        dim: the axis.
+
+    Raises:
+        RuntimeError: shapes do not fit.
+    """
     if dim is None:
         return gather(reshape(x, -1), 0, reshape(indices, -1))
     axis = axis_of(dim, x.ndim)
@@ -246,7 +345,13 @@ def where_or_places(condition: Tensor, x: Any, y: Any) -> Tensor: ...
 
 
 def where_or_places(condition: Tensor, x: Any = None, y: Any = None) -> Any:
-    """`x` where the condition is true, `y` elsewhere; with the condition alone, the places where it is."""
+    """`x` where the condition is true, `y` elsewhere; with the condition alone, the places where it is.
+
+    Args:
+        condition: bools, or numbers, of which 0 is false.
+        x: a tensor or a number; broadcast with the condition.
+        y: likewise.
+    """
     if x is None and y is None:
         return nonzero(condition, as_tuple=True)
     return where(condition, x, y)

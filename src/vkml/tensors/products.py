@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """The product of matrices, batches of them, or vectors."""
+    """The product of matrices, batches of them, or vectors.
+
+    Args:
+        x: [..., n, k], or [k].
+        y: [..., k, m], or [k]; of the same type, batches broadcast.
+
+    Returns:
+        [..., n, m], without the axes that a vector lacks.
+
+    Raises:
+        RuntimeError: the shapes or types do not fit each other.
+    """
     if not x.ndim or not y.ndim:
         raise RuntimeError("both factors of a matrix product need at least one axis")
     if x.shape[-1] != y.shape[-2 if y.ndim > 1 else 0]:
@@ -57,34 +68,100 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def mm(x: Tensor, y: Tensor) -> Tensor:
-    """The product of two matrices."""
+    """The product of two matrices.
+
+    Args:
+        x: [n, k].
+        y: [k, m], of the same type.
+
+    Returns:
+        [n, m].
+
+    Raises:
+        RuntimeError: the shapes or types do not fit each other.
+    """
     return matmul(_of_rank("mm", x, 2), _of_rank("mm", y, 2))
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:
-    """The products of a batch of matrices with another."""
+    """The products of a batch of matrices with another.
+
+    Args:
+        x: [batch, n, k].
+        y: [batch, k, m], of the same type.
+
+    Returns:
+        [batch, n, m].
+
+    Raises:
+        RuntimeError: the shapes or types do not fit each other.
+    """
     if x.ndim == y.ndim == 3 and x.shape[0] != y.shape[0]:
         raise RuntimeError(f"bmm: batches of {x.shape[0]} and {y.shape[0]} matrices")
     return matmul(_of_rank("bmm", x, 3), _of_rank("bmm", y, 3))
 
 
 def mv(x: Tensor, vec: Tensor) -> Tensor:
-    """The product of a matrix and a vector."""
+    """The product of a matrix and a vector.
+
+    Args:
+        x: [n, k].
+        vec: [k], of the same type.
+
+    Returns:
+        [n].
+
+    Raises:
+        RuntimeError: the shapes or types do not fit each other.
+    """
     return matmul(_of_rank("mv", x, 2), _of_rank("mv", vec, 1))
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements."""
+    """The sum of the products of two vectors' elements.
+
+    Args:
+        x: [k].
+        y: [k], of the same type.
+
+    Returns:
+        One number, without axes.
+
+    Raises:
+        RuntimeError: the shapes or types do not fit each other.
+    """
     return matmul(_of_rank("dot", x, 1), _of_rank("dot", y, 1))
 
 
 def vdot(x: Tensor, y: Tensor) -> Tensor:
-    """`dot` of the conjugate of the first."""
+    """`dot` of the conjugate of the first.
+
+    Args:
+        x: [k].
+        y: [k], of the same type.
+
+    Returns:
+        One number, without axes.
+
+    Raises:
+        RuntimeError: the shapes or types do not fit each other.
+    """
     return dot(conj(x), y)
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
-    """The sums of products over the last axes of both."""
+    """The sums of products over the last axes of both.
+
+    Args:
+        x: [..., k], or one number.
+        y: [..., k], of the same type, or one number.
+
+    Returns:
+        The axes of `x` but the last, then those of `y` but the last.
+
+    Raises:
+        RuntimeError: the last axes differ.
+    """
     if not x.ndim or not y.ndim:
         return mul(x, y)
     if x.shape[-1] != y.shape[-1]:
@@ -93,7 +170,18 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
 
 
 def outer(x: Tensor, y: Tensor) -> Tensor:
-    """The products of each element of a vector with each of another."""
+    """The products of each element of a vector with each of another.
+
+    Args:
+        x: [n].
+        y: [m].
+
+    Returns:
+        [n, m].
+
+    Raises:
+        RuntimeError: they are no vectors.
+    """
     return mul(reshape(_of_rank("outer", x, 1), -1, 1), _of_rank("outer", y, 1))
 
 
@@ -112,32 +200,95 @@ def _weighed(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tenso
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """`beta` · `input` + `alpha` · `mat1` `mat2`."""
+    """`beta` · `input` + `alpha` · `mat1` `mat2`.
+
+    Args:
+        input: broadcast with the product; left out where `beta` is 0.
+        mat1: [n, k].
+        mat2: [k, m].
+        beta: a factor.
+        alpha: a factor.
+
+    Returns:
+        [n, m].
+    """
     return _weighed(input, mm(mat1, mat2), beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """`beta` · `input` + `alpha` · `mat` `vec`."""
+    """`beta` · `input` + `alpha` · `mat` `vec`.
+
+    Args:
+        input: broadcast with the product; left out where `beta` is 0.
+        mat: [n, k].
+        vec: [k].
+        beta: a factor.
+        alpha: a factor.
+
+    Returns:
+        [n].
+    """
     return _weighed(input, mv(mat, vec), beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """`beta` · `input` + `alpha` · the outer product of two vectors."""
+    """`beta` · `input` + `alpha` · the outer product of two vectors.
+
+    Args:
+        input: broadcast with the product; left out where `beta` is 0.
+        vec1: [n].
+        vec2: [m].
+        beta: a factor.
+        alpha: a factor.
+
+    Returns:
+        [n, m].
+    """
     return _weighed(input, outer(vec1, vec2), beta, alpha)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """`beta` · `input` + `alpha` · the products of batches of matrices."""
+    """`beta` · `input` + `alpha` · the products of batches of matrices.
+
+    Args:
+        input: broadcast with the products; left out where `beta` is 0.
+        batch1: [batch, n, k].
+        batch2: [batch, k, m].
+        beta: a factor.
+        alpha: a factor.
+
+    Returns:
+        [batch, n, m].
+    """
     return _weighed(input, bmm(batch1, batch2), beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """`beta` · `input` + `alpha` · the sum of the products of a batch of matrices with another."""
+    """`beta` · `input` + `alpha` · the sum of the products of a batch of matrices with another.
+
+    Args:
+        input: broadcast with the sum; left out where `beta` is 0.
+        batch1: [batch, n, k].
+        batch2: [batch, k, m].
+        beta: a factor.
+        alpha: a factor.
+
+    Returns:
+        [n, m].
+    """
     return _weighed(input, sum(bmm(batch1, batch2), 0), beta, alpha)
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
-    """Sums of products by Einstein's notation, as in ``"bij,bjk->bik"``."""
+    """Sums of products by Einstein's notation, as in ``"bij,bjk->bik"``.
+
+    Args:
+        equation: a letter for each axis of each operand; those that are not behind the arrow are summed over.
+        *operands: of one type; one by one or as one sequence.
+
+    Raises:
+        RuntimeError: types differ, or the equation does not fit the shapes.
+    """
     many = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple | list) else operands
     kind = result_type(*many)
     if any(x.dtype != kind for x in many):
@@ -178,7 +329,15 @@ def tensordot(x: Tensor, y: Tensor, dims: Any = 2) -> Tensor:
 
 
 def kron(x: Tensor, y: Tensor) -> Tensor:
-    """The Kronecker product: each element of the first times all of the second."""
+    """The Kronecker product: each element of the first times all of the second.
+
+    Args:
+        x: any shape.
+        y: any shape.
+
+    Returns:
+        Of each axis the product of both sizes; the shorter shape has axes of one element in front.
+    """
     rank = max(x.ndim, y.ndim)
     first, second = ([1] * (rank - one.ndim) + list(one.shape) for one in (x, y))
     left = reshape(x, *(size for one in first for size in (one, 1)))
@@ -187,7 +346,16 @@ def kron(x: Tensor, y: Tensor) -> Tensor:
 
 
 def cross(x: Tensor, y: Tensor, dim: int | None = None) -> Tensor:
-    """The vector product along an axis of three elements, the first such where none is named."""
+    """The vector product along an axis of three elements, the first such where none is named.
+
+    Args:
+        x: three elements along the axis.
+        y: likewise; broadcast with `x`.
+        dim: the axis.
+
+    Raises:
+        RuntimeError: the axis has not three elements.
+    """
     rank = max(x.ndim, y.ndim)
     shape = broadcast_shapes(tuple(x.shape), tuple(y.shape))
     if dim is None:
@@ -202,12 +370,26 @@ def cross(x: Tensor, y: Tensor, dim: int | None = None) -> Tensor:
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The sums of products along an axis, the first factor conjugated."""
+    """The sums of products along an axis, the first factor conjugated.
+
+    Args:
+        x: [..., k].
+        y: [..., k]; broadcast with `x`.
+        dim: the axis.
+    """
     return sum(mul(conj(x), y), dim)
 
 
 def matrix_power(x: Tensor, n: int) -> Tensor:
-    """A square matrix multiplied by itself n times; its inverse for negative n, found on the CPU."""
+    """A square matrix multiplied by itself n times; its inverse for negative n, found on the CPU.
+
+    Args:
+        x: [..., n, n].
+        n: the power.
+
+    Raises:
+        RuntimeError: the matrices are not square.
+    """
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise RuntimeError(f"matrix_power is of square matrices, not of {list(x.shape)}")
     if n < 0:
@@ -227,12 +409,23 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:
-    """The product of matrices, in the order that takes the fewest multiplications."""
+    """The product of matrices, in the order that takes the fewest multiplications.
+
+    Args:
+        *matrices: of which each has as many rows as the one before has columns.
+    """
     return multi_dot(matrices)
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product of matrices in the order of the fewest multiplications; vectors may be at its ends."""
+    """The product of matrices in the order of the fewest multiplications; vectors may be at its ends.
+
+    Args:
+        tensors: matrices, of which each has as many rows as the one before has columns.
+
+    Raises:
+        RuntimeError: there are none, or they do not fit each other.
+    """
     many = list(tensors)
     if not many:
         raise RuntimeError("multi_dot needs at least one matrix")
@@ -268,7 +461,19 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
-    """The p-norms of the differences of each row of [..., n, d] and each of [..., m, d]."""
+    """The p-norms of the differences of each row of [..., n, d] and each of [..., m, d].
+
+    Args:
+        x1: [..., n, d].
+        x2: [..., m, d].
+        p: which norm; see `norm`.
+
+    Returns:
+        [..., n, m].
+
+    Raises:
+        RuntimeError: rows differ in length.
+    """
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
         raise RuntimeError(f"cdist: rows of {list(x1.shape)} and {list(x2.shape)}")
     return norm(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p, -1)

@@ -24,6 +24,9 @@ def get_default_dtype() -> DType:
 def set_default_dtype(dtype: DType) -> None:
     """Changes the element type of numbers with a fraction where none is stated.
 
+    Args:
+        dtype: float32, float64, float16 or bfloat16.
+
     Raises:
         TypeError: it is no floating-point type.
     """
@@ -39,7 +42,12 @@ def category(dtype: DType) -> int:
 
 
 def promote_types(one: DType, other: DType) -> DType:
-    """The smallest type that holds the values of both, as `torch.promote_types`."""
+    """The smallest type that holds the values of both, as `torch.promote_types`.
+
+    Args:
+        one: a type.
+        other: another.
+    """
     if one == other:
         return one
     if one.is_complex or other.is_complex:
@@ -87,6 +95,9 @@ def result_type(*operands: Any) -> DType:
 
     Tensors with axes decide; single elements and numbers of the program only where they are of a higher
     category.
+
+    Args:
+        *operands: tensors, arrays and numbers.
     """
     levels: list[DType | None] = [None, None, None]
     for operand in operands:

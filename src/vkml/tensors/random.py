@@ -128,7 +128,18 @@ def rand(
     *size: Any, generator: Generator | None = None, dtype: DType | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Numbers from [0, 1), equally likely."""
+    """Numbers from [0, 1), equally likely.
+
+    Args:
+        *size: its shape, one by one or as one sequence.
+        generator: of the device; None: the device's own.
+        dtype: a floating-point type; None: the default type.
+        device: its name; None: the generator's, else the CPU.
+        requires_grad: whether gradients by it are wanted.
+
+    Raises:
+        RuntimeError: the type is none of floats, or the generator is of another device.
+    """
     stream = generator_of(device, generator)
     return _made(uniform_value(stream, _sizes(size), _floating(dtype), 0, 1), requires_grad)
 
@@ -137,7 +148,18 @@ def randn(
     *size: Any, generator: Generator | None = None, dtype: DType | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Numbers of the normal distribution of mean 0 and variance 1."""
+    """Numbers of the normal distribution of mean 0 and variance 1.
+
+    Args:
+        *size: its shape, one by one or as one sequence.
+        generator: of the device; None: the device's own.
+        dtype: a floating-point type; None: the default type.
+        device: its name; None: the generator's, else the CPU.
+        requires_grad: whether gradients by it are wanted.
+
+    Raises:
+        RuntimeError: the type is none of floats, or the generator is of another device.
+    """
     stream = generator_of(device, generator)
     return _made(normal_value(stream, _sizes(size), _floating(dtype)), requires_grad)
 
@@ -146,7 +168,20 @@ def randint(
     low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None,
     dtype: DType | None = None, device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Integers from [low, high), equally likely; `randint(high, size)` has them from 0 on."""
+    """Integers from [low, high), equally likely; `randint(high, size)` has them from 0 on.
+
+    Args:
+        low: the least number.
+        high: one more than the greatest number.
+        size: its shape, as a tuple or a list.
+        generator: of the device; None: the device's own.
+        dtype: of its elements; None: int64.
+        device: its name; None: the generator's, else the CPU.
+        requires_grad: whether gradients by it are wanted; of floats alone.
+
+    Raises:
+        RuntimeError: there are no such numbers, or the generator is of another device.
+    """
     if size is None:
         low, high, size = 0, low, high
     if not isinstance(size, tuple | list):
@@ -159,7 +194,20 @@ def randint(
 def randperm(
     n: int, *, generator: Generator | None = None, dtype: DType | None = None, device: Any = None
 ) -> Tensor:
-    """The numbers from 0 to n - 1 in any order, all equally likely."""
+    """The numbers from 0 to n - 1 in any order, all equally likely.
+
+    Args:
+        n: how many numbers.
+        generator: of the device; None: the device's own.
+        dtype: of its elements; None: int64.
+        device: its name; None: the generator's, else the CPU.
+
+    Returns:
+        [n].
+
+    Raises:
+        RuntimeError: their number is below 0.
+    """
     if n < 0:
         raise RuntimeError(f"randperm needs a number of at least 0, not {n}")
     # Sorted by 64 random bits: first by the low word, then, keeping that order among equals, by the high one.
@@ -171,7 +219,15 @@ def randperm(
 
 def rand_like(x: Tensor, *, generator: Generator | None = None, dtype: DType | None = None,
               device: Any = None, requires_grad: bool = False) -> Tensor:  # fmt: skip
-    """`rand` of the shape of another tensor."""
+    """`rand` of the shape of another tensor.
+
+    Args:
+        x: whose shape it is.
+        generator: of the device; None: the device's own.
+        dtype: a floating-point type; None: that of `x`.
+        device: where it is; None: where `x` is.
+        requires_grad: whether gradients by it are wanted.
+    """
     return rand(
         *x.shape, generator=generator, dtype=dtype or x.dtype, device=device or x.device,
         requires_grad=requires_grad,
@@ -180,7 +236,15 @@ def rand_like(x: Tensor, *, generator: Generator | None = None, dtype: DType | N
 
 def randn_like(x: Tensor, *, generator: Generator | None = None, dtype: DType | None = None,
                device: Any = None, requires_grad: bool = False) -> Tensor:  # fmt: skip
-    """`randn` of the shape of another tensor."""
+    """`randn` of the shape of another tensor.
+
+    Args:
+        x: whose shape it is.
+        generator: of the device; None: the device's own.
+        dtype: a floating-point type; None: that of `x`.
+        device: where it is; None: where `x` is.
+        requires_grad: whether gradients by it are wanted.
+    """
     return randn(
         *x.shape, generator=generator, dtype=dtype or x.dtype, device=device or x.device,
         requires_grad=requires_grad,
@@ -191,7 +255,16 @@ def randint_like(
     x: Tensor, low: int, high: int | None = None, *, generator: Generator | None = None,
     dtype: DType | None = None, device: Any = None,
 ) -> Tensor:  # fmt: skip
-    """`randint` of the shape of another tensor."""
+    """`randint` of the shape of another tensor.
+
+    Args:
+        x: whose shape it is.
+        low: the least number; where it is the only one, the end of numbers from 0 on.
+        high: one more than the greatest number.
+        generator: of the device; None: the device's own.
+        dtype: of its elements; None: that of `x`.
+        device: where it is; None: where `x` is.
+    """
     low, high = (0, low) if high is None else (low, high)
     return randint(
         low, high, tuple(x.shape), generator=generator, dtype=dtype or x.dtype, device=device or x.device

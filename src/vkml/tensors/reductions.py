@@ -26,7 +26,14 @@ def _reduced(op: str, x: Traced, axes: Sequence[int], keepdim: bool) -> Traced:
 def sum(
     x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """The sum over axes, over all where none are named; of integers in int64."""
+    """The sum over axes, over all where none are named; of integers in int64.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: an axis, or several; below 0 counted from the end. None: all.
+        keepdim: whether these axes stay, with one element.
+        dtype: in which it is computed; None: the input's, of integers and bools int64.
+    """
     kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     return wrap(_reduced("ReduceSum", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
 
@@ -34,7 +41,17 @@ def sum(
 def mean(
     x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """The mean over axes, of floats."""
+    """The mean over axes, of floats.
+
+    Args:
+        x: floats or complex numbers.
+        dim: an axis, or several; None: all.
+        keepdim: whether these axes stay, with one element.
+        dtype: a floating type that `x` is converted to first.
+
+    Raises:
+        RuntimeError: integers, and no type is stated.
+    """
     kind = dtype or x.dtype
     if not kind.is_inexact:
         raise RuntimeError(f"the mean of {kind.numpy_name}: convert it, or say dtype=")
@@ -42,18 +59,37 @@ def mean(
 
 
 def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
-    """The product over an axis, or of all elements; of integers in int64."""
+    """The product over an axis, or of all elements; of integers in int64.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: an axis, below 0 counted from the end; None: all.
+        keepdim: whether these axes stay, with one element.
+        dtype: in which it is computed; None: the input's, of integers and bools int64.
+    """
     kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     return wrap(_reduced("ReduceProd", converted(EMITTER, x.value, kind), axes_of(dim, x.ndim), keepdim))
 
 
 def amax(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-    """The greatest over axes; NaN where there is one."""
+    """The greatest over axes; NaN where there is one.
+
+    Args:
+        x: bools, integers or floats.
+        dim: an axis, or several; None: all. Gradients are divided among equals.
+        keepdim: whether these axes stay, with one element.
+    """
     return _extreme("ReduceMax", x, dim, keepdim)
 
 
 def amin(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-    """The smallest over axes; NaN where there is one."""
+    """The smallest over axes; NaN where there is one.
+
+    Args:
+        x: bools, integers or floats.
+        dim: an axis, or several; None: all. Gradients are divided among equals.
+        keepdim: whether these axes stay, with one element.
+    """
     return _extreme("ReduceMin", x, dim, keepdim)
 
 
@@ -65,12 +101,36 @@ def _extreme(op: str, x: Tensor, dim: int | Sequence[int] | None, keepdim: bool)
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Where the greatest element is, along an axis or among all."""
+    """Where the greatest element is, along an axis or among all.
+
+    Args:
+        x: integers or floats.
+        dim: the axis; None: the place among all elements in a row.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        int64: the first place of several.
+
+    Raises:
+        IndexError: there are no elements.
+    """
     return _place("ArgMax", x, dim, keepdim)
 
 
 def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Where the smallest element is, along an axis or among all."""
+    """Where the smallest element is, along an axis or among all.
+
+    Args:
+        x: integers or floats.
+        dim: the axis; None: the place among all elements in a row.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        int64: the first place of several.
+
+    Raises:
+        IndexError: there are no elements.
+    """
     return _place("ArgMin", x, dim, keepdim)
 
 
@@ -86,7 +146,18 @@ def _place(op: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 def var(
     x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
 ) -> Tensor:
-    """The variance over axes, its divisor the number of elements less `correction`."""
+    """The variance over axes, its divisor the number of elements less `correction`.
+
+    Args:
+        x: floats or complex numbers.
+        dim: an axis, or several; None: all.
+        correction: taken off the number of elements by which the sum of squares is divided; 0 for a whole
+            population.
+        keepdim: whether these axes stay, with one element.
+
+    Raises:
+        RuntimeError: of integers.
+    """
     axes = axes_of(dim, x.ndim)
     count = math.prod(x.shape[axis] for axis in axes)
     off = sub(x, mean(x, axes, True))
@@ -101,25 +172,60 @@ def var(
 def std(
     x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
 ) -> Tensor:
-    """The root of `var`."""
+    """The root of `var`.
+
+    Args:
+        x: floats or complex numbers.
+        dim: an axis, or several; None: all.
+        correction: taken off the number of elements by which the sum of squares is divided; 0 for a whole
+            population.
+        keepdim: whether these axes stay, with one element.
+
+    Raises:
+        RuntimeError: of integers.
+    """
     return sqrt(var(x, dim, correction=correction, keepdim=keepdim))
 
 
 def all(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Whether all elements along an axis are not 0."""
+    """Whether all elements along an axis are not 0.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: the axis; None: all.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        Bools.
+    """
     whole = converted(EMITTER, converted(EMITTER, x.value, BOOL), dtypes.INT32)
     return wrap(converted(EMITTER, _reduced("ReduceMin", whole, axes_of(dim, x.ndim), keepdim), BOOL))
 
 
 def any(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Whether an element along an axis is not 0."""
+    """Whether an element along an axis is not 0.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: the axis; None: all.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        Bools.
+    """
     whole = converted(EMITTER, converted(EMITTER, x.value, BOOL), dtypes.INT32)
     # Of no elements the greatest is the least number that there is.
     return gt(wrap(_reduced("ReduceMax", whole, axes_of(dim, x.ndim), keepdim)), 0)
 
 
 def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
-    """log Σ exp over axes, without overflow."""
+    """log Σ exp over axes, without overflow.
+
+    Args:
+        x: real numbers; integers become floats of the default type.
+        dim: an axis, or several.
+        keepdim: whether these axes stay, with one element.
+    """
     return wrap(_reduced("ReduceLogSumExp", floating(x), axes_of(dim, x.ndim), keepdim))
 
 
@@ -127,6 +233,18 @@ def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdi
     """The p-norm over axes, of all elements where none are named: (Σ |x|ᵖ)^(1/p).
 
     That of 0 is the number of elements that are not 0, those of ±inf the greatest and the smallest |x|.
+
+    Args:
+        x: numbers; integers become floats of the default type.
+        p: which norm: any number, or ±inf.
+        dim: an axis, or several; None: all.
+        keepdim: whether these axes stay, with one element.
+
+    Returns:
+        Floats.
+
+    Raises:
+        RuntimeError: the smallest of no elements.
     """
     axes, given = axes_of(dim, x.ndim), wrap(floating(x))
     if p == 0:
@@ -147,17 +265,38 @@ def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdi
 
 
 def softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    """exp x / Σ exp x along an axis."""
+    """exp x / Σ exp x along an axis.
+
+    Args:
+        x: real numbers; integers become floats of the default type.
+        dim: the axis.
+        dtype: a type that `x` is converted to first.
+    """
     return wrap(apply("Softmax", floating(x.to(dtype) if dtype else x), axis=axis_of(dim, x.ndim)))
 
 
 def log_softmax(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    """The logarithm of `softmax`."""
+    """The logarithm of `softmax`.
+
+    Args:
+        x: real numbers; integers become floats of the default type.
+        dim: the axis.
+        dtype: a type that `x` is converted to first.
+    """
     return wrap(apply("LogSoftmax", floating(x.to(dtype) if dtype else x), axis=axis_of(dim, x.ndim)))
 
 
 def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """Sums of all elements up to each, along an axis."""
+    """Sums of all elements up to each, along an axis.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: the axis.
+        dtype: in which it is computed; None: the input's, of integers and bools int64.
+
+    Returns:
+        The input's shape.
+    """
     kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     value, axis = converted(EMITTER, x.value, kind), axis_of(dim, x.ndim)
     return wrap(apply("CumSum", value, constant(axis, INT64))) if x.ndim else wrap(value)

@@ -27,7 +27,18 @@ def _dims_of(given: Sequence[Any]) -> tuple[int, ...]:
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
-    """The elements under another shape, of which one size may be -1."""
+    """The elements under another shape, of which one size may be -1.
+
+    Args:
+        x: any.
+        *shape: sizes, one by one or as one sequence; their product is the number of elements.
+
+    Returns:
+        A view of the same elements: what is written to it is written to `x`.
+
+    Raises:
+        RuntimeError: it is no shape for so many elements.
+    """
     dims, count = list(_dims_of(shape)), x.numel()
     if dims.count(-1) > 1:
         raise RuntimeError("only one size can be -1")
@@ -42,7 +53,18 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
 
 
 def permute(x: Tensor, *order: Any) -> Tensor:
-    """The axes in another order."""
+    """The axes in another order.
+
+    Args:
+        x: any.
+        *order: of each axis of the result, the axis of `x`; one by one or as one sequence.
+
+    Returns:
+        A view.
+
+    Raises:
+        RuntimeError: it names not each axis once.
+    """
     axes = tuple(axis_of(axis, x.ndim) for axis in _dims_of(order))
     if sorted(axes) != list(range(x.ndim)):
         raise RuntimeError(f"{list(order)} is no order of {x.ndim} axes")
@@ -50,7 +72,19 @@ def permute(x: Tensor, *order: Any) -> Tensor:
 
 
 def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
-    """Two axes exchanged."""
+    """Two axes exchanged.
+
+    Args:
+        x: any.
+        dim0: an axis; below 0 counted from the end.
+        dim1: the other.
+
+    Returns:
+        A view.
+
+    Raises:
+        IndexError: there is no such axis.
+    """
     order = list(range(x.ndim))
     if order:
         a, b = axis_of(dim0, x.ndim), axis_of(dim1, x.ndim)
@@ -59,7 +93,19 @@ def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """A range of axes as one."""
+    """A range of axes as one.
+
+    Args:
+        x: any.
+        start_dim: the first axis of the range.
+        end_dim: the last one.
+
+    Returns:
+        A view of one axis fewer for each further one in the range.
+
+    Raises:
+        RuntimeError: the range ends before it starts.
+    """
     if not x.ndim:
         return reshape(x, 1)
     start, end = axis_of(start_dim, x.ndim), axis_of(end_dim, x.ndim)
@@ -69,19 +115,46 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Without axes of one element."""
+    """Without axes of one element.
+
+    Args:
+        x: any.
+        dim: an axis, or several; those of more elements stay. None: all.
+
+    Returns:
+        A view.
+    """
     axes = axes_of(dim, x.ndim) if dim is not None else range(x.ndim)
     return reshape(x, *(size for at, size in enumerate(x.shape) if size != 1 or at not in axes))
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """One more axis, of one element."""
+    """One more axis, of one element.
+
+    Args:
+        x: any.
+        dim: where the axis is to be, from -(rank + 1) to rank.
+
+    Returns:
+        A view.
+    """
     at = axis_of(dim, x.ndim + 1)
     return reshape(x, *x.shape[:at], 1, *x.shape[at:])
 
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:
-    """Repeated along axes of one element; -1 leaves a size as it is."""
+    """Repeated along axes of one element; -1 leaves a size as it is.
+
+    Args:
+        x: any.
+        *sizes: the shape that is shown, one by one or as one sequence; new axes come in front.
+
+    Returns:
+        A view: repeated elements are the same ones.
+
+    Raises:
+        RuntimeError: an axis of more than one element would have another size.
+    """
     wanted = _dims_of(sizes)
     more = len(wanted) - x.ndim
     dims = tuple(x.shape[at - more] if size == -1 and at >= more else size for at, size in enumerate(wanted))
@@ -92,12 +165,28 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
 
 
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """`expand` to a shape."""
+    """`expand` to a shape.
+
+    Args:
+        x: any.
+        shape: sizes; axes of one element take any, new axes come in front.
+
+    Returns:
+        A view; see `expand`.
+    """
     return expand(x, *shape)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one behind the other along an axis."""
+    """Tensors one behind the other along an axis.
+
+    Args:
+        tensors: of the same sizes but along the axis; promoted to a common type.
+        dim: the axis.
+
+    Raises:
+        RuntimeError: there are none, or they do not fit each other.
+    """
     if not tensors:
         raise RuntimeError("cat needs at least one tensor")
     kind = result_type(*tensors)
@@ -114,12 +203,32 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one behind the other along a new axis."""
+    """Tensors one behind the other along a new axis.
+
+    Args:
+        tensors: of the same shape; promoted to a common type.
+        dim: where the new axis is.
+
+    Raises:
+        RuntimeError: there are none, or their shapes differ.
+    """
     return cat([unsqueeze(tensor, dim) for tensor in tensors], dim)
 
 
 def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Parts along an axis, of one size, or of sizes that are named."""
+    """Parts along an axis, of one size, or of sizes that are named.
+
+    Args:
+        x: any.
+        size: elements of each part, the last one smaller where need be; or the sizes of all parts.
+        dim: the axis.
+
+    Returns:
+        Views.
+
+    Raises:
+        RuntimeError: the parts are not the axis.
+    """
     axis = axis_of(dim, x.ndim)
     whole, each = x.shape[axis], cast(Any, size)
     if isinstance(each, int) and (each < 0 or (not each and whole)):
@@ -145,7 +254,19 @@ def split(x: Tensor, size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, .
 
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """Splits into so many parts along an axis, the last one smaller where need be."""
+    """Splits into so many parts along an axis, the last one smaller where need be.
+
+    Args:
+        x: any.
+        chunks: how many, at most.
+        dim: the axis.
+
+    Returns:
+        Views.
+
+    Raises:
+        RuntimeError: there are no parts.
+    """
     if chunks < 1:
         raise RuntimeError(f"chunk: {chunks} parts; there is one at least")
     whole = x.shape[axis_of(dim, x.ndim)]
@@ -157,6 +278,15 @@ def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Elements at indices along an axis.
+
+    Args:
+        x: any.
+        dim: the axis.
+        index: int32 or int64 of as many axes; along others than `dim` no longer than `x`.
+
+    Returns:
+        The shape of the index: element [i, j, …] is that of `x` with the index's element in the place of the
+        axis's number.
 
     Raises:
         RuntimeError: the index is not of integers, or does not fit the other axes.
@@ -178,7 +308,16 @@ def _check_index(function: str, index: Tensor) -> None:
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Rows of an axis by number."""
+    """Rows of an axis by number.
+
+    Args:
+        x: any.
+        dim: the axis.
+        index: int32 or int64 of one axis.
+
+    Raises:
+        RuntimeError: the index is not of integers.
+    """
     _check_index("index_select", index)
     if not x.ndim:
         return reshape(index_select(reshape(x, 1), 0, reshape(index, -1)))
@@ -186,19 +325,40 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    """The elements on and below a diagonal, zeros elsewhere."""
+    """The elements on and below a diagonal, zeros elsewhere.
+
+    Args:
+        x: [..., rows, columns].
+        diagonal: 0 for the main one, above 0 for those above it.
+    """
     return wrap(apply("Trilu", x.value, constant(diagonal, INT64), upper=0))
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """The elements on and above a diagonal, zeros elsewhere."""
+    """The elements on and above a diagonal, zeros elsewhere.
+
+    Args:
+        x: [..., rows, columns].
+        diagonal: 0 for the main one, above 0 for those above it.
+    """
     return wrap(apply("Trilu", x.value, constant(diagonal, INT64), upper=1))
 
 
 def topk(
     x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The greatest or smallest elements along an axis, and where they are."""
+    """The greatest or smallest elements along an axis, and where they are.
+
+    Args:
+        x: integers or floats.
+        k: how many; at most the axis's size.
+        dim: the axis.
+        largest: whether the greatest are wanted; else the smallest.
+        sorted: whether they come in order.
+
+    Returns:
+        The elements, and int64 places: both with k elements along the axis.
+    """
     values, places = apply_all(
         "TopK", [x.value, constant([k], INT64)], 2,
         axis=axis_of(dim, x.ndim), largest=int(largest), sorted=int(sorted),
@@ -207,7 +367,16 @@ def topk(
 
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """All elements along an axis in order, and where they were."""
+    """All elements along an axis in order, and where they were.
+
+    Args:
+        x: integers or floats.
+        dim: the axis.
+        descending: whether the greatest comes first.
+
+    Returns:
+        The elements, and int64 places; equal elements stay in order.
+    """
     return (
         topk(x, x.shape[axis_of(dim, x.ndim)], dim, descending) if x.ndim else (x, wrap(constant(0, INT64)))
     )

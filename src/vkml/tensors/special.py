@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Unary: TypeAlias = "Callable[[Tensor], Tensor]"
 Binary: TypeAlias = "Callable[[Operand, Operand], Tensor]"
+_AS_FLOATS = "integers become floats of the default type"
 
 
 def _of_one(name: str, form: Callable[[Scalar], Scalar], doc: str) -> Unary:
@@ -31,7 +32,8 @@ def _of_one(name: str, form: Callable[[Scalar], Scalar], doc: str) -> Unary:
         made = form(scalar.argument(0, value.type.dtype))
         return wrap(expression(EMITTER, made, [value], value.type.dtype))
 
-    act.__name__, act.__doc__ = name, doc
+    act.__name__ = name
+    act.__doc__ = f"{doc}\n\nArgs:\n    x: real numbers of any shape; {_AS_FLOATS}.\n"
     return act
 
 
@@ -70,7 +72,13 @@ def _of_two(
         made = form(scalar.argument(0, kind), scalar.argument(1, kind))
         return _of_values(made, values, to or kind)
 
-    act.__name__, act.__doc__ = name, doc
+    kinds = {
+        "floats": f"real numbers: a tensor or a number; {_AS_FLOATS}",
+        "integers": "integers: a tensor or a number",
+        "numbers": "real numbers: a tensor or a number",
+    }
+    act.__name__ = name
+    act.__doc__ = f"{doc}\n\nArgs:\n    x: {kinds[of]}.\n    y: likewise; broadcast with `x`.\n"
     return act
 
 
@@ -186,7 +194,9 @@ rad2deg: Unary = _of_one("rad2deg", lambda x: x * (180 / math.pi), "Radians as d
 frac: Unary = _of_one("frac", lambda x: x - unary("trunc", x), "What is behind the point, with the sign.")
 erfinv: Unary = _of_one("erfinv", _erfinv, "The inverse of erf.")
 erfc: Unary = _of_one("erfc", lambda x: 1 - unary("erf", x), "1 - erf x.")
-atan2: Binary = _of_two("atan2", _atan2, "The angle of the point (y, x), from -π to π; y comes first.")
+atan2: Binary = _of_two(
+    "atan2", _atan2, "The angle, from -π to π, of the point whose height is `x` and whose breadth is `y`."
+)
 hypot: Binary = _of_two("hypot", _hypot, "√(x² + y²), without overflow between.")
 logaddexp: Binary = _of_two("logaddexp", _logaddexp, "log(eˣ + eʸ), without overflow between.")
 copysign: Binary = _of_two("copysign", lambda x, y: _signed(absolute(x), y), "|x| with the sign of y.")
@@ -206,7 +216,12 @@ bitwise_right_shift: Binary = _of_two(
 
 
 def logaddexp2(x: Operand, y: Operand) -> Tensor:
-    """log2(2ˣ + 2ʸ)."""
+    """log2(2ˣ + 2ʸ).
+
+    Args:
+        x: a tensor or a number; integers become floats of the default type.
+        y: likewise; broadcast with `x`.
+    """
     kind = result_type(x, y)
     kind = kind if kind.is_float else get_default_dtype()
     a, b = (mul(wrap(value_as(one, kind)), math.log(2)) for one in (x, y))
@@ -214,7 +229,14 @@ def logaddexp2(x: Operand, y: Operand) -> Tensor:
 
 
 def signbit(x: Tensor) -> Tensor:
-    """Where a number is negative, -0 among them."""
+    """Where a number is negative, -0 among them.
+
+    Args:
+        x: real numbers of any shape.
+
+    Returns:
+        Bools.
+    """
     if x.dtype == BOOL or x.dtype.kind == "u":
         return basic.ne(x, x)
     return _of_values(_is_negative(scalar.argument(0, x.dtype)), [x.value], BOOL)
@@ -222,6 +244,9 @@ def signbit(x: Tensor) -> Tensor:
 
 def positive(x: Tensor) -> Tensor:
     """The numbers themselves.
+
+    Args:
+        x: numbers of any shape.
 
     Raises:
         RuntimeError: they are bools.
@@ -232,19 +257,40 @@ def positive(x: Tensor) -> Tensor:
 
 
 def isposinf(x: Tensor) -> Tensor:
-    """Where elements are ∞."""
+    """Where elements are ∞.
+
+    Args:
+        x: real numbers of any shape.
+
+    Returns:
+        Bools; false of all integers.
+    """
     return eq(x, math.inf) if x.dtype.is_float else basic.ne(x, x)
 
 
 def isneginf(x: Tensor) -> Tensor:
-    """Where elements are -∞."""
+    """Where elements are -∞.
+
+    Args:
+        x: real numbers of any shape.
+
+    Returns:
+        Bools; false of all integers.
+    """
     return eq(x, -math.inf) if x.dtype.is_float else basic.ne(x, x)
 
 
 def nan_to_num(
     x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """Numbers in the places of NaN and of infinities, by default 0 and the type's ends."""
+    """Numbers in the places of NaN and of infinities, by default 0 and the type's ends.
+
+    Args:
+        x: numbers of any shape; integers come back as they are, of complex ones each part counts.
+        nan: in the place of NaN.
+        posinf: in the place of ∞; None: the greatest number of the type.
+        neginf: in the place of -∞; None: the least number of the type.
+    """
     if x.dtype.is_complex:
         return of_parts(lambda part: nan_to_num(part, nan, posinf, neginf), x)
     if not x.dtype.is_float:
@@ -258,7 +304,21 @@ def nan_to_num(
 def isclose(
     x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Where |x - y| ≤ atol + rtol |y|, or both are the same infinity, or, where asked for, NaN."""
+    """Where |x - y| ≤ atol + rtol |y|, or both are the same infinity, or, where asked for, NaN.
+
+    Args:
+        x: numbers.
+        y: of the same type; broadcast with `x`.
+        rtol: the relative tolerance.
+        atol: the absolute tolerance.
+        equal_nan: whether NaN is close to NaN.
+
+    Returns:
+        Bools.
+
+    Raises:
+        RuntimeError: the types differ.
+    """
     if x.dtype != y.dtype:
         raise RuntimeError(f"isclose of {x.dtype.numpy_name} and {y.dtype.numpy_name}")
     same = eq(x, y)
@@ -273,69 +333,150 @@ def isclose(
 
 
 def allclose(x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Whether `isclose` everywhere."""
+    """Whether `isclose` everywhere.
+
+    Args:
+        x: numbers.
+        y: of the same type; broadcast with `x`.
+        rtol: the relative tolerance; see `isclose`.
+        atol: the absolute tolerance.
+        equal_nan: whether NaN is close to NaN.
+
+    Raises:
+        RuntimeError: the types differ.
+    """
     return bool(isclose(x, y, rtol, atol, equal_nan).all())
 
 
 def equal(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors have the same shape and elements."""
+    """Whether two tensors have the same shape and elements.
+
+    Args:
+        x: a tensor.
+        y: another one.
+    """
     return x.shape == y.shape and bool(eq(x, y).all())
 
 
 def heaviside(x: Tensor, values: Tensor) -> Tensor:
-    """0 below 0, 1 above, an element of `values` at 0."""
+    """0 below 0, 1 above, an element of `values` at 0.
+
+    Args:
+        x: real numbers of any shape.
+        values: what stands at 0; broadcast with `x`.
+    """
     return basic.where(eq(x, 0), values, basic.where(basic.gt(x, 0), 1, 0).to(x.dtype))
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), of x limited to [eps, 1 - eps] where that is given."""
+    """log(x / (1 - x)), of x limited to [eps, 1 - eps] where that is given.
+
+    Args:
+        x: floats of [0, 1].
+        eps: how far from 0 and 1 they are kept; None: at 0 and 1 the result is infinite.
+    """
     within = x if eps is None else basic.clamp(x, eps, 1 - eps)
     return basic.log(div(within, sub(1, within)))
 
 
 def addcmul(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """`x` + `value` · `tensor1` · `tensor2`."""
+    """`x` + `value` · `tensor1` · `tensor2`.
+
+    Args:
+        x: numbers.
+        tensor1: broadcast with `x`.
+        tensor2: broadcast with `x`.
+        value: a factor of the second summand.
+    """
     return add(x, mul(tensor1, tensor2), alpha=value)
 
 
 def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """`x` + `value` · `tensor1` / `tensor2`."""
+    """`x` + `value` · `tensor1` / `tensor2`.
+
+    Args:
+        x: numbers.
+        tensor1: broadcast with `x`.
+        tensor2: broadcast with `x`.
+        value: a factor of the second summand.
+    """
     return add(x, div(tensor1, tensor2), alpha=value)
 
 
 def float_power(x: Operand, y: Operand) -> Tensor:
-    """`x` to the power of `y`, in float64."""
+    """`x` to the power of `y`, in float64.
+
+    Args:
+        x: a tensor or a number.
+        y: likewise; broadcast with `x`.
+    """
     kind = dtypes.FLOAT64
     return basic.pow(wrap(value_as(x, kind)), wrap(value_as(y, kind)))
 
 
 def true_divide(x: Operand, y: Operand) -> Tensor:
-    """The quotient, of floats."""
+    """The quotient, of floats.
+
+    Args:
+        x: a tensor or a number.
+        y: likewise; broadcast with `x`.
+    """
     return div(x, y)
 
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
-    """`x`, at least `min`."""
+    """`x`, at least `min`.
+
+    Args:
+        x: integers or floats.
+        min: a number, or a tensor that is broadcast with `x`.
+    """
     return basic.clamp(x, min)
 
 
 def clamp_max(x: Tensor, max: Any) -> Tensor:
-    """`x`, at most `max`."""
+    """`x`, at most `max`.
+
+    Args:
+        x: integers or floats.
+        max: a number, or a tensor that is broadcast with `x`.
+    """
     return basic.clamp(x, None, max)
 
 
 def ldexp(x: Tensor, other: Operand) -> Tensor:
-    """x · 2 to the power of the other."""
+    """x · 2 to the power of the other.
+
+    Args:
+        x: floats.
+        other: the exponents: a number, or a tensor that is broadcast with `x`.
+    """
     return mul(x, basic.pow(wrap(value_as(2, get_default_dtype())), other))
 
 
 def gcd(x: Operand, y: Operand) -> Tensor:
-    """The greatest common divisor of integers; computed on the CPU."""
+    """The greatest common divisor of integers; computed on the CPU.
+
+    Args:
+        x: a tensor of integers, or an integer.
+        y: likewise; broadcast with `x`.
+
+    Raises:
+        RuntimeError: they are no integers.
+    """
     return _common("gcd", x, y)
 
 
 def lcm(x: Operand, y: Operand) -> Tensor:
-    """The least common multiple of integers; computed on the CPU."""
+    """The least common multiple of integers; computed on the CPU.
+
+    Args:
+        x: a tensor of integers, or an integer.
+        y: likewise; broadcast with `x`.
+
+    Raises:
+        RuntimeError: they are no integers.
+    """
     return _common("lcm", x, y)
 
 
@@ -351,12 +492,26 @@ def _common(function: str, x: Operand, y: Operand) -> Tensor:
 
 
 def dist(x: Tensor, other: Tensor, p: float = 2) -> Tensor:
-    """The p-norm of the difference."""
+    """The p-norm of the difference.
+
+    Args:
+        x: numbers; integers become floats of the default type.
+        other: broadcast with `x`.
+        p: which norm; see `norm`.
+
+    Returns:
+        One number, without axes.
+    """
     from vkml.tensors.reductions import norm
 
     return norm(sub(x, other), p)
 
 
 def can_cast(from_: DType, to: DType) -> bool:
-    """Whether numbers of a type become another's without leaving their category."""
+    """Whether numbers of a type become another's without leaving their category.
+
+    Args:
+        from_: the type that numbers have.
+        to: the one that they are to have.
+    """
     return category(from_) <= category(to) and not (from_.kind == "i" and to.kind == "u")

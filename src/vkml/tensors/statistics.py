@@ -71,32 +71,91 @@ def _extreme(x: Tensor, dim: Any, keepdim: bool, is_max: bool) -> Any:
 
 
 def max(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The greatest of all elements; along an axis with its place; or, with a tensor, of each pair."""
+    """The greatest of all elements; along an axis with its place; or, with a tensor, of each pair.
+
+    Args:
+        x: integers or floats.
+        dim: an axis; or a tensor that is broadcast with `x`. None: all elements.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        Along an axis a pair `values`, `indices` (int64), else one tensor; NaN where there is one.
+
+    Raises:
+        RuntimeError: there are no elements.
+        IndexError: the axis has none.
+    """
     return _extreme(x, dim, keepdim, True)
 
 
 def min(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The smallest of all elements; along an axis with its place; or, with a tensor, of each pair."""
+    """The smallest of all elements; along an axis with its place; or, with a tensor, of each pair.
+
+    Args:
+        x: integers or floats.
+        dim: an axis; or a tensor that is broadcast with `x`. None: all elements.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        Along an axis a pair `values`, `indices` (int64), else one tensor; NaN where there is one.
+
+    Raises:
+        RuntimeError: there are no elements.
+        IndexError: the axis has none.
+    """
     return _extreme(x, dim, keepdim, False)
 
 
 def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest and the greatest, of all or along an axis."""
+    """The smallest and the greatest, of all or along an axis.
+
+    Args:
+        x: integers or floats.
+        dim: the axis; None: all.
+        keepdim: whether the axis stays, with one element.
+    """
     return amin(x, dim, keepdim), amax(x, dim, keepdim)
 
 
 def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The places of an axis's elements in their order; of equals, the first comes first."""
+    """The places of an axis's elements in their order; of equals, the first comes first.
+
+    Args:
+        x: integers or floats.
+        dim: the axis.
+        descending: whether the greatest comes first.
+        stable: accepted; equal elements always stay in order.
+
+    Returns:
+        int64 of the same shape.
+    """
     return sort(x, dim, descending)[1]
 
 
 def msort(x: Tensor) -> Tensor:
-    """In order along the first axis."""
+    """In order along the first axis.
+
+    Args:
+        x: integers or floats.
+    """
     return sort(x, 0)[0]
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-    """The k-th smallest element along an axis, counted from 1."""
+    """The k-th smallest element along an axis, counted from 1.
+
+    Args:
+        x: integers or floats.
+        k: from 1 to the axis's size.
+        dim: the axis.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        A pair `values`, `indices` (int64).
+
+    Raises:
+        RuntimeError: there is no such element.
+    """
     size = x.shape[dim] if x.ndim else 1
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k is {k}, the axis has {size} elements")
@@ -107,12 +166,36 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesA
 
 
 def median(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The middle element, the lower of two, along an axis with its place; NaN where there is one."""
+    """The middle element, the lower of two, along an axis with its place; NaN where there is one.
+
+    Args:
+        x: integers or floats.
+        dim: the axis; None: all elements.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        Along an axis a pair `values`, `indices` (int64), else one tensor.
+
+    Raises:
+        IndexError: the axis has no elements.
+    """
     return _middle(x, dim, keepdim, skips_nan=False)
 
 
 def nanmedian(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The middle of the elements that are not NaN, the lower of two."""
+    """The middle of the elements that are not NaN, the lower of two.
+
+    Args:
+        x: integers or floats.
+        dim: the axis; None: all elements.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        Along an axis a pair `values`, `indices` (int64), else one tensor.
+
+    Raises:
+        IndexError: the axis has no elements.
+    """
     return _middle(x, dim, keepdim, skips_nan=True)
 
 
@@ -157,7 +240,15 @@ def quantile(
 def nanquantile(
     x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
-    """`quantile` of the elements that are not NaN."""
+    """`quantile` of the elements that are not NaN.
+
+    Args:
+        x: floats.
+        q: the share, from 0 to 1, or a tensor of shares.
+        dim: the axis; None: all elements.
+        keepdim: whether the axis stays, with one element.
+        interpolation: as for `quantile`.
+    """
     return _quantile(x, q, dim, keepdim, interpolation, True)
 
 
@@ -215,19 +306,44 @@ def _places(x: Tensor, dim: int, function: str) -> Tensor:
 
 
 def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-    """The most frequent element along an axis, the smallest of several; found on the CPU."""
+    """The most frequent element along an axis, the smallest of several; found on the CPU.
+
+    Args:
+        x: bools, integers or floats.
+        dim: the axis.
+        keepdim: whether the axis stays, with one element.
+
+    Returns:
+        A pair `values`, `indices` (int64).
+    """
     if not x.ndim:
         return ValuesAndIndices(x, wrap(constant(0, INT64)))
     return _picked(x, axis_of(dim, x.ndim), unsqueeze(_places(x, dim, "mode"), axis_of(dim, x.ndim)), keepdim)
 
 
 def cummax(x: Tensor, dim: int) -> ValuesAndIndices:
-    """The greatest element up to each along an axis, and where it is; found on the CPU."""
+    """The greatest element up to each along an axis, and where it is; found on the CPU.
+
+    Args:
+        x: bools, integers or floats.
+        dim: the axis.
+
+    Returns:
+        A pair `values`, `indices` (int64), both of the input's shape.
+    """
     return _cumulative(x, dim, "cummax")
 
 
 def cummin(x: Tensor, dim: int) -> ValuesAndIndices:
-    """The smallest element up to each along an axis, and where it is; found on the CPU."""
+    """The smallest element up to each along an axis, and where it is; found on the CPU.
+
+    Args:
+        x: bools, integers or floats.
+        dim: the axis.
+
+    Returns:
+        A pair `values`, `indices` (int64), both of the input's shape.
+    """
     return _cumulative(x, dim, "cummin")
 
 
@@ -239,7 +355,16 @@ def _cumulative(x: Tensor, dim: int, function: str) -> ValuesAndIndices:
 
 
 def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """Products of all elements up to each, along an axis."""
+    """Products of all elements up to each, along an axis.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: the axis.
+        dtype: in which it is computed; None: the input's, of integers and bools int64.
+
+    Returns:
+        The input's shape.
+    """
     kind = dtype or (x.dtype if x.dtype.is_inexact else INT64)
     value = converted(EMITTER, x.value, kind)
     axis = axis_of(dim, x.ndim)
@@ -247,7 +372,15 @@ def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
 
 
 def logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """log Σ exp of all elements up to each, along an axis, relative to the greatest so far."""
+    """log Σ exp of all elements up to each, along an axis, relative to the greatest so far.
+
+    Args:
+        x: floats.
+        dim: the axis.
+
+    Returns:
+        The input's shape.
+    """
     if not x.ndim:
         return x
     top = amax(x, dim, True).detach()
@@ -258,41 +391,91 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
 def nansum(
     x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """The sum of the elements that are not NaN."""
+    """The sum of the elements that are not NaN.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: an axis, or several; None: all.
+        keepdim: whether these axes stay, with one element.
+        dtype: in which it is computed; None: the input's, of integers and bools int64.
+    """
     return sum(where(isnan(x), 0, x) if x.dtype.is_float else x, dim, keepdim, dtype=dtype)
 
 
 def nanmean(
     x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Tensor:
-    """The mean of the elements that are not NaN."""
+    """The mean of the elements that are not NaN.
+
+    Args:
+        x: floats.
+        dim: an axis, or several; None: all.
+        keepdim: whether these axes stay, with one element.
+        dtype: in which it is computed; None: the input's.
+    """
     count = sum(isnan(x) == False, dim, keepdim)  # noqa: E712
     return div(nansum(x, dim, keepdim, dtype=dtype), count)
 
 
 def count_nonzero(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """How many elements are not 0, over axes."""
+    """How many elements are not 0, over axes.
+
+    Args:
+        x: numbers of any type and shape.
+        dim: an axis, or several; None: all.
+
+    Returns:
+        int64.
+    """
     return sum(ne(x, 0), dim)
 
 
 def var_mean(
     x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`var` and `mean`."""
+    """`var` and `mean`.
+
+    Args:
+        x: floats or complex numbers.
+        dim: an axis, or several; None: all.
+        correction: taken off the number of elements by which the sum of squares is divided.
+        keepdim: whether these axes stay, with one element.
+    """
     return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
 def std_mean(
     x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`std` and `mean`."""
+    """`std` and `mean`.
+
+    Args:
+        x: floats or complex numbers.
+        dim: an axis, or several; None: all.
+        correction: taken off the number of elements by which the sum of squares is divided.
+        keepdim: whether these axes stay, with one element.
+    """
     return std(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
 def diff(
     x: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
-    """Differences of neighbours along an axis, taken n times."""
+    """Differences of neighbours along an axis, taken n times.
+
+    Args:
+        x: at least one axis.
+        n: how often.
+        dim: the axis.
+        prepend: put in front along the axis, before differences are taken.
+        append: put behind it.
+
+    Returns:
+        n elements fewer along the axis; of bools where neighbours differ.
+
+    Raises:
+        RuntimeError: there are no axes.
+    """
     if not x.ndim:
         raise RuntimeError("diff needs at least one axis")
     parts = [part for part in (prepend, x, append) if part is not None]
@@ -307,7 +490,15 @@ def diff(
 
 
 def cov(x: Tensor, *, correction: int = 1) -> Tensor:
-    """The covariance of variables [variables, observations]."""
+    """The covariance of variables [variables, observations].
+
+    Args:
+        x: floats or integers [variables, observations], or [observations].
+        correction: taken off the number of observations by which sums are divided.
+
+    Returns:
+        [variables, variables].
+    """
     rows = wrap(floating(x)) if x.ndim > 1 else reshape(wrap(floating(x)), 1, -1)
     off = sub(rows, mean(rows, 1, True))
     found = div(matmul(off, adjoint(off)), builtins.max(rows.shape[1] - correction, 0))
@@ -315,7 +506,14 @@ def cov(x: Tensor, *, correction: int = 1) -> Tensor:
 
 
 def corrcoef(x: Tensor) -> Tensor:
-    """The correlation of variables [variables, observations]."""
+    """The correlation of variables [variables, observations].
+
+    Args:
+        x: floats or integers [variables, observations], or [observations].
+
+    Returns:
+        [variables, variables], from -1 to 1.
+    """
     found = cov(x)
     if not found.ndim:
         return div(found, found)
@@ -329,7 +527,17 @@ def _within_one(x: Tensor) -> Tensor:
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
-    """The integral along an axis by the trapezoidal rule."""
+    """The integral along an axis by the trapezoidal rule.
+
+    Args:
+        y: heights.
+        x: where they are: as many numbers as the axis has, or of the shape of `y`.
+        dx: how far they are apart, where `x` is left out.
+        dim: the axis.
+
+    Returns:
+        Without the axis.
+    """
     size = y.shape[dim]
     heights = add(y.narrow(dim, 1, size - 1), y.narrow(dim, 0, size - 1))
     if x is None:

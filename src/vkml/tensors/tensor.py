@@ -40,7 +40,11 @@ MOST_PENDING = 2000
 
 
 class Size(tuple[int, ...]):
-    """The sizes of a tensor's axes."""
+    """The sizes of a tensor's axes.
+
+    Args:
+        sizes: whole numbers.
+    """
 
     __slots__ = ()
 
@@ -191,7 +195,11 @@ class Tensor(Operations, InPlace, RandomInPlace):
         return Size(self._traced.dims)
 
     def size(self, dim: int | None = None) -> Any:
-        """All sizes, or that of one axis."""
+        """All sizes, or that of one axis.
+
+        Args:
+            dim: the axis; None: all.
+        """
         return self.shape if dim is None else self.shape[dim]
 
     @property
@@ -340,7 +348,16 @@ class Tensor(Operations, InPlace, RandomInPlace):
     # -- elsewhere, otherwise -------------------------------------------------------------------------------
 
     def to(self, *arguments: Any, device: Any = None, dtype: DType | None = None) -> Tensor:
-        """On another device, of another type, or like another tensor; itself where it is so already."""
+        """On another device, of another type, or like another tensor; itself where it is so already.
+
+        Args:
+            *arguments: a device's name, a type, both, or a tensor whose device and type they are to be.
+            device: by name.
+            dtype: by name.
+
+        Returns:
+            Its own elements elsewhere, through which gradients flow; itself where nothing changes.
+        """
         for given in arguments:
             if isinstance(given, DType):
                 dtype = given
@@ -505,11 +522,22 @@ class Tensor(Operations, InPlace, RandomInPlace):
         return op.permute(self, *range(self.ndim)[::-1])
 
     def view_as(self, other: Tensor) -> Tensor:
-        """The elements under the shape of another."""
+        """The elements under the shape of another.
+
+        Args:
+            other: of as many elements.
+
+        Raises:
+            RuntimeError: the numbers of elements differ.
+        """
         return op.reshape(self, *other.shape)
 
     def expand_as(self, other: Tensor) -> Tensor:
-        """Repeated to the shape of another."""
+        """Repeated to the shape of another.
+
+        Args:
+            other: of a shape that it can be repeated to; see `expand`.
+        """
         return op.expand(self, *other.shape)
 
     # -- gradients ------------------------------------------------------------------------------------------
@@ -524,7 +552,14 @@ class Tensor(Operations, InPlace, RandomInPlace):
         self.requires_grad_(is_on)
 
     def requires_grad_(self, is_on: Flag = True) -> Tensor:
-        """Has `backward` leave the gradient by it in `grad`; returns it."""
+        """Has `backward` leave the gradient by it in `grad`; returns it.
+
+        Args:
+            is_on: False: has it leave none.
+
+        Raises:
+            RuntimeError: it is not of floats or complex numbers; or it is no leaf, and is to have none.
+        """
         if is_on and not self.dtype.is_inexact:
             raise NotDifferentiable(
                 f"only tensors of floats and complex numbers can require grad, not of {self.dtype.numpy_name}"
@@ -582,7 +617,17 @@ class Tensor(Operations, InPlace, RandomInPlace):
         self._own()
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-        """Has `hook` called with the whole gradient by it; what it returns, alike, flows on instead."""
+        """Has `hook` called with the whole gradient by it; what it returns, alike, flows on instead.
+
+        Args:
+            hook: given the gradient; None from it changes nothing.
+
+        Returns:
+            What takes the hook off again.
+
+        Raises:
+            RuntimeError: the tensor does not require grad.
+        """
         if not self.value.tracks:
             raise NotDifferentiable("a hook is called with the gradient by a tensor that requires grad")
         handle = RemovableHandle(self, "_hooks", Hook(hook))
@@ -590,7 +635,17 @@ class Tensor(Operations, InPlace, RandomInPlace):
         return handle
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
-        """Has `hook` called with it when `backward` has left its gradient in `grad`; it has to be a leaf."""
+        """Has `hook` called with it when `backward` has left its gradient in `grad`; it has to be a leaf.
+
+        Args:
+            hook: given the tensor.
+
+        Returns:
+            What takes the hook off again.
+
+        Raises:
+            RuntimeError: the tensor is no leaf that requires grad.
+        """
         if not self.requires_grad or not self.is_leaf:
             raise NotDifferentiable("gradients are left in leaves that require grad, this is none")
         self.__dict__.setdefault("_accumulated", {})
