@@ -87,24 +87,76 @@ def _along(function: str, x: Tensor, n: int | None, dim: int, norm: str | None, 
 
 
 def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The transform along an axis."""
+    """The transform along an axis.
+
+    Args:
+        input: numbers; real ones become complex.
+        n: so many elements are transformed: the first ones, or zeros behind them; None: as many as there are.
+        dim: the axis.
+        norm: what divides by n: the inverse ("backward"), the transform ("forward"), or both by √n ("ortho").
+
+    Returns:
+        Complex numbers.
+
+    Raises:
+        RuntimeError: n is not above 0, or another norm.
+    """
     return _along("fft", input, n, dim, norm, inverse=False)
 
 
 def ifft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse transform along an axis."""
+    """The inverse transform along an axis.
+
+    Args:
+        input: numbers; real ones become complex.
+        n: so many elements are transformed: the first ones, or zeros behind them; None: as many as there are.
+        dim: the axis.
+        norm: what divides by n: the inverse ("backward"), the transform ("forward"), or both by √n ("ortho").
+
+    Returns:
+        Complex numbers.
+
+    Raises:
+        RuntimeError: n is not above 0, or another norm.
+    """
     return _along("ifft", input, n, dim, norm, inverse=True)
 
 
 def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The first n // 2 + 1 numbers of the transform of real ones; the others are their conjugates."""
+    """The first n // 2 + 1 numbers of the transform of real ones; the others are their conjugates.
+
+    Args:
+        input: real numbers.
+        n: so many elements are transformed: the first ones, or zeros behind them; None: as many as there are.
+        dim: the axis.
+        norm: what divides by n; see `fft`.
+
+    Returns:
+        Complex numbers, n // 2 + 1 along the axis.
+
+    Raises:
+        RuntimeError: complex numbers, n is not above 0, or another norm.
+    """
     mode, axis = _mode("rfft", norm), _axis("rfft", input, dim)
     given = _sized("rfft", _real("rfft", input), n, axis)
     return wrap(apply("RealFourier", given.value, domain="vkml", axis=axis, norm=mode))
 
 
 def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The n real numbers whose `rfft` this is; 2 (m - 1) of m where n is left out."""
+    """The n real numbers whose `rfft` this is; 2 (m - 1) of m where n is left out.
+
+    Args:
+        input: complex numbers, m along the axis.
+        n: elements of the result along the axis; None: 2 (m - 1).
+        dim: the axis.
+        norm: what divides by n; see `fft`.
+
+    Returns:
+        Real numbers.
+
+    Raises:
+        RuntimeError: n is not above 0, or another norm.
+    """
     mode, axis = _mode("irfft", norm), _axis("irfft", input, dim)
     count = 2 * (input.shape[axis] - 1) if n is None else n
     if count < 1:
@@ -114,12 +166,38 @@ def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
 
 
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The transform, which is real, of numbers whose second half are conjugates of the first, given alone."""
+    """The transform, which is real, of numbers whose second half are conjugates of the first, given alone.
+
+    Args:
+        input: complex numbers, m along the axis.
+        n: elements of the result along the axis; None: 2 (m - 1).
+        dim: the axis.
+        norm: what divides by n; see `fft`.
+
+    Returns:
+        Real numbers.
+
+    Raises:
+        RuntimeError: n is not above 0, or another norm.
+    """
     return irfft(conj(input), n, dim, _OPPOSITE[_mode("hfft", norm)])
 
 
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The first half of the inverse transform of real numbers: what `hfft` takes."""
+    """The first half of the inverse transform of real numbers: what `hfft` takes.
+
+    Args:
+        input: real numbers.
+        n: so many elements are transformed: the first ones, or zeros behind them; None: as many as there are.
+        dim: the axis.
+        norm: what divides by n; see `fft`.
+
+    Returns:
+        Complex numbers, n // 2 + 1 along the axis.
+
+    Raises:
+        RuntimeError: complex numbers, n is not above 0, or another norm.
+    """
     return conj(rfft(input, n, dim, _OPPOSITE[_mode("ihfft", norm)]))
 
 
@@ -164,26 +242,81 @@ def _last(function: str, axes: Sequence[int]) -> int:
 
 
 def fftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The transform along several axes."""
+    """The transform along several axes.
+
+    Args:
+        input: numbers; real ones become complex.
+        s: for each axis what `n` is of `fft`; -1: as many elements as there are. Without `dim`: of the last
+            axes.
+        dim: axes; None: all, or as many as `s` has sizes.
+        norm: what divides; see `fft`.
+
+    Returns:
+        Complex numbers.
+
+    Raises:
+        RuntimeError: an axis is named twice, or sizes and axes are not as many.
+    """
     axes, sizes = _axes("fftn", input, s, dim)
     return _over("fftn", input, axes, sizes, norm, inverse=False)
 
 
 def ifftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The inverse transform along several axes."""
+    """The inverse transform along several axes.
+
+    Args:
+        input: numbers; real ones become complex.
+        s: for each axis what `n` is of `fft`; -1: as many elements as there are. Without `dim`: of the last
+            axes.
+        dim: axes; None: all, or as many as `s` has sizes.
+        norm: what divides; see `fft`.
+
+    Returns:
+        Complex numbers.
+
+    Raises:
+        RuntimeError: an axis is named twice, or sizes and axes are not as many.
+    """
     axes, sizes = _axes("ifftn", input, s, dim)
     return _over("ifftn", input, axes, sizes, norm, inverse=True)
 
 
 def rfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """`rfft` along the last of several axes, then `fft` along the others."""
+    """`rfft` along the last of several axes, then `fft` along the others.
+
+    Args:
+        input: real numbers.
+        s: for each axis what `n` is of `fft`; -1: as many elements as there are. Without `dim`: of the last
+            axes.
+        dim: axes; None: all, or as many as `s` has sizes.
+        norm: what divides; see `fft`.
+
+    Returns:
+        Complex numbers, n // 2 + 1 along the last of the axes.
+
+    Raises:
+        RuntimeError: complex numbers, an axis is named twice, or sizes and axes are not as many.
+    """
     axes, sizes = _axes("rfftn", input, s, dim)
     found = rfft(input, sizes[-1] if sizes else None, _last("rfftn", axes), norm)
     return _over("rfftn", found, axes[:-1], sizes[:-1], norm, inverse=False)
 
 
 def irfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """`ifft` along all of several axes but the last, then `irfft` along it."""
+    """`ifft` along all of several axes but the last, then `irfft` along it.
+
+    Args:
+        input: complex numbers.
+        s: sizes of the result along the axes. Without `dim`: along the last axes.
+        dim: axes; None: all, or as many as `s` has sizes.
+        norm: what divides; see `fft`.
+
+    Returns:
+        Real numbers.
+
+    Raises:
+        RuntimeError: an axis is named twice, or sizes and axes are not as many.
+    """
     axes, sizes = _axes("irfftn", input, s, dim)
     last = _last("irfftn", axes)
     found = _over("irfftn", input, axes[:-1], sizes[:-1], norm, inverse=True)
@@ -191,46 +324,73 @@ def irfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = N
 
 
 def hfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """`fft` along all of several axes but the last, then `hfft` along it."""
+    """`fft` along all of several axes but the last, then `hfft` along it.
+
+    Args:
+        input: complex numbers.
+        s: sizes of the result along the axes. Without `dim`: along the last axes.
+        dim: axes; None: all, or as many as `s` has sizes.
+        norm: what divides; see `fft`.
+
+    Returns:
+        Real numbers.
+
+    Raises:
+        RuntimeError: an axis is named twice, or sizes and axes are not as many.
+    """
     axes, sizes = _axes("hfftn", input, s, dim)
     last = _last("hfftn", axes)
     return hfft(_over("hfftn", input, axes[:-1], sizes[:-1], norm, inverse=False), sizes[-1], last, norm)
 
 
 def ihfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """`ihfft` along the last of several axes, then `ifft` along the others."""
+    """`ihfft` along the last of several axes, then `ifft` along the others.
+
+    Args:
+        input: real numbers.
+        s: for each axis what `n` is of `fft`; -1: as many elements as there are. Without `dim`: of the last
+            axes.
+        dim: axes; None: all, or as many as `s` has sizes.
+        norm: what divides; see `fft`.
+
+    Returns:
+        Complex numbers, n // 2 + 1 along the last of the axes.
+
+    Raises:
+        RuntimeError: complex numbers, an axis is named twice, or sizes and axes are not as many.
+    """
     axes, sizes = _axes("ihfftn", input, s, dim)
     found = ihfft(input, sizes[-1] if sizes else None, _last("ihfftn", axes), norm)
     return _over("ihfftn", found, axes[:-1], sizes[:-1], norm, inverse=True)
 
 
 def fft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """`fftn` along two axes."""
+    """`fftn` along two axes; arguments as for `fftn`."""
     return fftn(input, s, dim, norm)
 
 
 def ifft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """`ifftn` along two axes."""
+    """`ifftn` along two axes; arguments as for `ifftn`."""
     return ifftn(input, s, dim, norm)
 
 
 def rfft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """`rfftn` along two axes."""
+    """`rfftn` along two axes; arguments as for `rfftn`."""
     return rfftn(input, s, dim, norm)
 
 
 def irfft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """`irfftn` along two axes."""
+    """`irfftn` along two axes; arguments as for `irfftn`."""
     return irfftn(input, s, dim, norm)
 
 
 def hfft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """`hfftn` along two axes."""
+    """`hfftn` along two axes; arguments as for `hfftn`."""
     return hfftn(input, s, dim, norm)
 
 
 def ihfft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """`ihfftn` along two axes."""
+    """`ihfftn` along two axes; arguments as for `ihfftn`."""
     return ihfftn(input, s, dim, norm)
 
 
@@ -238,12 +398,32 @@ def ihfft2(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None
 
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """The frequencies of what `fft` makes of n numbers that are `d` apart."""
+    """The frequencies of what `fft` makes of n numbers that are `d` apart.
+
+    Args:
+        n: how many numbers.
+        d: how far they are apart.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+
+    Returns:
+        [n]: from 0 up, then from the most negative one to -1 / (n d).
+    """
     return tensor(_frequencies(np.fft.fftfreq, n, d), dtype=dtype or get_default_dtype(), device=device)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: DType | None = None, device: Any = None) -> Tensor:
-    """The frequencies of what `rfft` makes of n numbers that are `d` apart."""
+    """The frequencies of what `rfft` makes of n numbers that are `d` apart.
+
+    Args:
+        n: how many numbers.
+        d: how far they are apart.
+        dtype: of its elements; None: the default type.
+        device: its name; the CPU where left out.
+
+    Returns:
+        [n // 2 + 1], from 0 up.
+    """
     return tensor(_frequencies(np.fft.rfftfreq, n, d), dtype=dtype or get_default_dtype(), device=device)
 
 
@@ -260,10 +440,20 @@ def _shift(function: str, x: Tensor, dim: Any, sign: int) -> Tensor:
 
 
 def fftshift(input: Tensor, dim: Any = None) -> Tensor:
-    """With the frequency 0 in the middle of axes, of all where none are named."""
+    """With the frequency 0 in the middle of axes, of all where none are named.
+
+    Args:
+        input: any.
+        dim: an axis, or several; None: all.
+    """
     return _shift("fftshift", input, dim, 1)
 
 
 def ifftshift(input: Tensor, dim: Any = None) -> Tensor:
-    """`fftshift` undone."""
+    """`fftshift` undone.
+
+    Args:
+        input: any.
+        dim: an axis, or several; None: all.
+    """
     return _shift("ifftshift", input, dim, -1)

@@ -120,24 +120,61 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
-    """Eigenvalues of symmetric matrices [..., n, n], ascending, and eigenvectors as columns."""
+    """Eigenvalues of symmetric matrices [..., n, n], ascending, and eigenvectors as columns.
+
+    Args:
+        A: symmetric or Hermitian [..., n, n]; only one triangle is read.
+        UPLO: "L" for the lower one, "U" for the upper one.
+
+    Returns:
+        `eigenvalues` [..., n], real, and `eigenvectors` [..., n, n].
+
+    Raises:
+        RuntimeError: no square matrices, other types than float32, float64 and complex ones, or another
+            triangle.
+    """
     if UPLO not in ("L", "U"):
         raise RuntimeError(f"linalg.eigh: UPLO is 'L' or 'U', not {UPLO!r}")
     return Eigh(*_applied("EigH", _matrices("eigh", A, is_square=True), outputs=2, upper=int(UPLO == "U")))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    """Eigenvalues of symmetric matrices [..., n, n], ascending."""
+    """Eigenvalues of symmetric matrices [..., n, n], ascending.
+
+    Args:
+        A: symmetric or Hermitian [..., n, n]; only one triangle is read.
+        UPLO: "L" for the lower one, "U" for the upper one.
+
+    Returns:
+        [..., n], real.
+    """
     return eigh(A, UPLO).eigenvalues
 
 
 def eig(A: Tensor) -> Eig:
-    """Eigenvalues of square matrices [..., n, n], in no order, and eigenvectors as columns; all complex."""
+    """Eigenvalues of square matrices [..., n, n], in no order, and eigenvectors as columns; all complex.
+
+    Args:
+        A: [..., n, n].
+
+    Returns:
+        `eigenvalues` [..., n] and `eigenvectors` [..., n, n].
+
+    Raises:
+        RuntimeError: no square matrices, or other types than float32, float64 and complex ones.
+    """
     return Eig(*_applied("Eig", _matrices("eig", A, is_square=True), outputs=2))
 
 
 def eigvals(A: Tensor) -> Tensor:
-    """Eigenvalues of square matrices [..., n, n], in no order; complex."""
+    """Eigenvalues of square matrices [..., n, n], in no order; complex.
+
+    Args:
+        A: [..., n, n].
+
+    Returns:
+        [..., n].
+    """
     return eig(A).eigenvalues
 
 
@@ -152,7 +189,14 @@ def svd(A: Tensor, full_matrices: bool = True) -> SVD:
 
 
 def svdvals(A: Tensor) -> Tensor:
-    """Singular values of [..., m, n], descending."""
+    """Singular values of [..., m, n], descending.
+
+    Args:
+        A: [..., m, n].
+
+    Returns:
+        [..., min(m, n)], real.
+    """
     return svd(A, False).S
 
 
@@ -189,7 +233,18 @@ def _solved(A: Tensor, B: Tensor) -> Tensor:
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """X of A X = B, or X A = B, of which A's triangle alone is read."""
+    """X of A X = B, or X A = B, of which A's triangle alone is read.
+
+    Args:
+        A: [..., n, n].
+        B: [..., n, k], or [..., k, n] with `left=False`.
+        upper: whether it is the upper triangle.
+        left: where A stands.
+        unitriangular: whether A's diagonal counts as ones.
+
+    Raises:
+        LinAlgError: when it is computed: A is singular.
+    """
     whole = triu(A) if upper else tril(A)
     if unitriangular:
         on = wrap(constant(np.eye(A.shape[-1], dtype=np.bool_), dtypes.BOOL))
@@ -200,6 +255,9 @@ def solve_triangular(
 def inv(A: Tensor) -> Tensor:
     """The inverse of [..., n, n].
 
+    Args:
+        A: float32, float64 or complex numbers [..., n, n].
+
     Raises:
         LinAlgError: when it is computed: A is singular.
     """
@@ -207,17 +265,38 @@ def inv(A: Tensor) -> Tensor:
 
 
 def det(A: Tensor) -> Tensor:
-    """The determinants of [..., n, n]; their gradient needs the inverse."""
+    """The determinants of [..., n, n]; their gradient needs the inverse.
+
+    Args:
+        A: float32, float64 or complex numbers [..., n, n].
+
+    Returns:
+        [...].
+
+    Raises:
+        RuntimeError: no square matrices, or other types.
+    """
     return _applied("Determinant", _matrices("det", A, is_square=True))[0]
 
 
 def slogdet(A: Tensor) -> SlogDet:
-    """The sign of the determinants of [..., n, n], and the logarithm of their sizes."""
+    """The sign of the determinants of [..., n, n], and the logarithm of their sizes.
+
+    Args:
+        A: float32, float64 or complex numbers [..., n, n].
+
+    Returns:
+        `sign` and `logabsdet`, both [...].
+    """
     return SlogDet(*_applied("SlogDet", _matrices("slogdet", A, is_square=True), outputs=2))
 
 
 def matrix_exp(A: Tensor) -> Tensor:
-    """The exponential of [..., n, n]: the sum of Aᵏ / k!, found on the CPU."""
+    """The exponential of [..., n, n]: the sum of Aᵏ / k!, found on the CPU.
+
+    Args:
+        A: float32, float64 or complex numbers [..., n, n].
+    """
     return _applied("MatrixExponential", _matrices("matrix_exp", A, is_square=True))[0]
 
 
@@ -296,7 +375,18 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
 
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
-    """The inverse of a tensor as a matrix of its first `ind` axes and the others."""
+    """The inverse of a tensor as a matrix of its first `ind` axes and the others.
+
+    Args:
+        A: of as many elements along its first `ind` axes together as along the others.
+        ind: above 0.
+
+    Returns:
+        The other axes, then the first ones.
+
+    Raises:
+        RuntimeError: it is no square matrix.
+    """
     if ind <= 0:
         raise RuntimeError(f"linalg.tensorinv: ind is above 0, not {ind}")
     rows, columns = math.prod(A.shape[:ind]), math.prod(A.shape[ind:])
@@ -306,7 +396,16 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
-    """X of tensordot(A, X, X.ndim) = B."""
+    """X of tensordot(A, X, X.ndim) = B.
+
+    Args:
+        A: of as many elements along the first `B.ndim` axes together as along the others.
+        B: the shape of these.
+        dims: axes of A that come last first; None: none.
+
+    Returns:
+        The other axes of A.
+    """
     if dims is not None:
         A = movedim(A, list(dims), [A.ndim - len(dims) + at for at in range(len(dims))])
     shape = A.shape[B.ndim :]
@@ -321,7 +420,18 @@ def vector_norm(
     x: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
     dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
-    """The norm of vectors along axes, of all elements where none are named: (Σ |x|ᵖ)^(1/p)."""
+    """The norm of vectors along axes, of all elements where none are named: (Σ |x|ᵖ)^(1/p).
+
+    Args:
+        x: floats or complex numbers.
+        ord: p: any number, or ±inf; 0 counts what is not 0.
+        dim: an axis, or several; None: all.
+        keepdim: whether these axes stay, with one element.
+        dtype: a type that `x` is converted to first.
+
+    Raises:
+        RuntimeError: of integers.
+    """
     if not (dtype or x.dtype).is_inexact:
         raise RuntimeError(
             f"linalg.vector_norm: floats or complex numbers are needed, not {x.dtype.numpy_name}"
@@ -333,7 +443,18 @@ def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
     dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
-    """The norm of matrices: "fro", "nuc", ±inf (rows' sums), ±1 (columns') or ±2 (singular values)."""
+    """The norm of matrices: "fro", "nuc", ±inf (rows' sums), ±1 (columns') or ±2 (singular values).
+
+    Args:
+        A: at least two axes.
+        ord: which norm.
+        dim: the axes of rows and columns.
+        keepdim: whether these axes stay, with one element.
+        dtype: a type that `A` is converted to first.
+
+    Raises:
+        RuntimeError: fewer than two axes, one axis twice, or another norm.
+    """
     if A.ndim < 2:
         raise RuntimeError(f"linalg.matrix_norm: a matrix has at least two axes, this tensor has {A.ndim}")
     given = A if dtype is None else A.to(dtype)
@@ -361,7 +482,18 @@ def norm(
     A: Tensor, ord: Any = None, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
     dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
-    """The norm of vectors or matrices, by how many axes are named; see `vector_norm` and `matrix_norm`."""
+    """The norm of vectors or matrices, by how many axes are named; see `vector_norm` and `matrix_norm`.
+
+    Args:
+        A: floats or complex numbers.
+        ord: which norm; None: the root of the sum of all squares.
+        dim: an axis for vectors, two for matrices; None: all.
+        keepdim: whether these axes stay, with one element.
+        dtype: a type that `A` is converted to first.
+
+    Raises:
+        RuntimeError: the norm is not one for so many axes.
+    """
     if ord is None:
         flat = A if dim is not None or A.ndim == 1 else reshape(A, -1)
         found = vector_norm(
@@ -377,7 +509,15 @@ def norm(
 
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
-    """The condition number: by how much a solution of A x = b may grow what is wrong in b."""
+    """The condition number: by how much a solution of A x = b may grow what is wrong in b.
+
+    Args:
+        A: [..., m, n]; square unless `p` is 2 or -2.
+        p: the norm of both A and its inverse, as for `matrix_norm`; None: 2.
+
+    Returns:
+        [...].
+    """
     if p in (None, 2, -2):
         s = svdvals(A)
         most, least = amax(s, -1), amin(s, -1)
@@ -388,7 +528,17 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 def matrix_rank(
     A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
 ) -> Tensor:
-    """How many singular values are above max(atol, rtol · the greatest); by default max(m, n) ε of it."""
+    """How many singular values are above max(atol, rtol · the greatest); by default max(m, n) ε of it.
+
+    Args:
+        A: float32, float64 or complex numbers [..., m, n].
+        atol: the least that counts.
+        rtol: the least that counts, as a part of the greatest singular value.
+        hermitian: whether A is symmetric; it makes no difference.
+
+    Returns:
+        int64 [...].
+    """
     if not A.numel():
         return count_nonzero(A, (-2, -1))
     s = svdvals(_matrices("matrix_rank", A))
@@ -403,22 +553,50 @@ def matrix_rank(
 
 
 def cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The vector product along an axis of three elements."""
+    """The vector product along an axis of three elements.
+
+    Args:
+        x: three elements along the axis.
+        y: likewise; broadcast with `x`.
+        dim: the axis.
+
+    Raises:
+        RuntimeError: the axis has not three elements.
+    """
     return _cross(x, y, dim)
 
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """Powers of each element, from 0 on, along a new last axis."""
+    """Powers of each element, from 0 on, along a new last axis.
+
+    Args:
+        x: [..., n].
+        N: how many powers; as many as elements where left out.
+
+    Returns:
+        [..., n, N].
+    """
     from vkml.tensors.arranging import vander as powers
 
     return powers(x, N, increasing=True)
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
-    """`cholesky`, and a 0 for each matrix: what has no factor raises when it is computed."""
+    """`cholesky`, and a 0 for each matrix: what has no factor raises when it is computed.
+
+    Args:
+        A: as for `cholesky`.
+        upper: whether Lᴴ is wanted.
+        check_errors: accepted; it makes no difference.
+    """
     return cholesky(A, upper=upper), A.new_zeros(A.shape[:-2], dtype=dtypes.INT32)
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
-    """`inv`, and a 0 for each matrix: what is singular raises when it is computed."""
+    """`inv`, and a 0 for each matrix: what is singular raises when it is computed.
+
+    Args:
+        A: as for `inv`.
+        check_errors: accepted; it makes no difference.
+    """
     return inv(A), A.new_zeros(A.shape[:-2], dtype=dtypes.INT32)

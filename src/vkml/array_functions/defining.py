@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vkml.array_functions.calls import Function, run
@@ -14,6 +14,27 @@ from vkml.tracing.value import tracking
 _OUT = """
     out: an array to be written, of the result's type and shape{many}; a fresh one where left out.
     device: a name of `vkml.devices()`; the best where left out."""
+
+
+_ARGUMENTS = {
+    "a": "an array, or a number.",
+    "b": "likewise; broadcast with `a`.",
+    "x": "an array of any shape.",
+    "condition": "bools; broadcast with `a` and `b`.",
+    "dim": "the axis, below 0 counted from the end.",
+    "keepdim": "whether axes that are summed up stay, with one element.",
+    "correction": "taken off the number of elements.",
+    "min": "the lower bound, or None.",
+    "max": "the upper bound, or None.",
+    "transpose_a": "whether `a` is [..., k, n].",
+    "transpose_b": "whether `b` is [..., m, k].",
+}
+"""What arguments are that mean the same in all functions; of others the layer's function tells."""
+
+
+def _described(names: Sequence[str], about: Mapping[str, str]) -> str:
+    known = {**_ARGUMENTS, **about}
+    return "".join(f"\n    {name}: {known[name]}" for name in names if name in known)
 
 
 class Table:
@@ -32,6 +53,7 @@ class Table:
         *,
         by: tuple[int, ...] | None = None,
         updated: tuple[int, ...] = (),
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """Defines a function, and its gradient as ``NAME_backward``.
 
@@ -43,13 +65,20 @@ class Table:
             settings: names of what else it takes, with their values where they are left out.
             by: numbers of the arrays that there are gradients by; all, where left out, none where empty.
             updated: see `Function`.
+            about: what arguments are, where that is not `_ARGUMENTS`. A text that leaves some out says
+                where they are described; else it is the layer's function of the same name.
         """
         stated, others = arrays.split(), settings.split()
         names = [one.partition("=")[0] for one in stated]
         kept = [one.partition("=")[0] for one in others]
         needed = tuple(at for at, one in enumerate(stated) if "=" not in one)
         made = Function(name, compute, needed, updated)
-        self._add(name, stated, names, others, kept, made, f"{text}\n\nArgs:{_OUT.format(many='')}")
+        described = _described([*names, *kept], about or {})
+        if described.count("\n") < len([*names, *kept]) and " `" not in text:
+            text += f"\n\nSee `vkml.nn.functional.{name}`."
+        self._add(
+            name, stated, names, others, kept, made, f"{text}\n\nArgs:{described}{_OUT.format(many='')}"
+        )
         by = tuple(range(len(names))) if by is None else by
         if not by:
             return
@@ -59,8 +88,9 @@ class Table:
         listed = ", ".join(f"`{names[at]}`" for at in by)
         many = "" if len(by) == 1 else "; a tuple for several"
         text = (
-            f"The gradient{'s' if many else ''} of `{name}` by {listed}.\n\nArgs:\n"
-            f"    grad: by the result: of its shape, or a number for all elements.{_OUT.format(many=many)}"
+            f"The gradient{'s' if many else ''} of `{name}` by {listed}.\n\nOther arguments as for `{name}`."
+            "\n\nArgs:\n    grad: by the result: of its shape, or a number for all elements."
+            f"{_OUT.format(many=many)}"
         )
         self._add(backward.name, ["grad", *stated], ["grad", *names], others, kept, backward, text)
 

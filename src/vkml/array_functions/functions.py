@@ -71,9 +71,16 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tenso
 _define(
     "matmul", "a b", _matmul, "The product of matrices, or of batches of them.",
     "transpose_a=False transpose_b=False",
+    about={"a": "[..., n, k].", "b": "[..., k, m]; batches are broadcast."},
 )  # fmt: skip
 _define("linear", "input weight bias=None", functional.linear, "x Wᵀ + b; the weight is [outputs, inputs].")
-_define("outer", "a b", op.outer, "The products of each element of a vector with each of another.")
+_define(
+    "outer",
+    "a b",
+    op.outer,
+    "The products of each element of a vector with each of another.",
+    about={"a": "[n].", "b": "[m]."},
+)
 
 
 def _attention(
@@ -100,29 +107,31 @@ def _spread(function: Any) -> Any:
     return lambda x, dim, correction, keepdim: function(x, dim, correction=correction, keepdim=keepdim)
 
 
+_AXES = {"dim": "an axis, or a tuple of several, below 0 counted from the end; None: all."}
 for _name, _text in {
     "sum": "The sum", "mean": "The mean", "amax": "The greatest element", "amin": "The smallest element",
 }.items():  # fmt: skip
     _define(
         _name, "x", _reduction(getattr(op, _name)),
-        f"{_text} along axes: a number, a tuple, or None for all.", "dim=None keepdim=False",
+        f"{_text} along axes, of floats or integers.", "dim=None keepdim=False", about=_AXES,
     )  # fmt: skip
 for _name, _alias in (("max", "amax"), ("min", "amin")):
     _define(
         _name, "x", _reduction(getattr(op, _alias)), f"`{_alias}` by its name in NumPy.",
-        "dim=None keepdim=False",
+        "dim=None keepdim=False", about=_AXES,
     )  # fmt: skip
 for _name in ("argmax", "argmin"):
     _define(
         _name, "x", _reduction(getattr(op, _name)), "Where that element is along an axis, as int64.",
         "dim=None keepdim=False", by=(),
+        about={"dim": "the axis; None: the place among all elements in a row."},
     )  # fmt: skip
 for _name, _text in (("var", "The variance"), ("std", "The standard deviation")):
     _define(
         _name, "x",
         _spread(getattr(op, _name)),
         f"{_text} along axes, the divisor being the number of elements less `correction`.",
-        "dim=None correction=1 keepdim=False",
+        "dim=None correction=1 keepdim=False", about=_AXES,
     )  # fmt: skip
 _define("softmax", "x", op.softmax, "exp(x) over its sum along an axis.", "dim=-1")
 _define("log_softmax", "x", op.log_softmax, "The logarithm of `softmax`.", "dim=-1")

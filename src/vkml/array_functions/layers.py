@@ -70,7 +70,7 @@ def _batch_norm_alone(*given: Any) -> Tensor:
 _define(
     "batch_norm", "input running_mean=None running_var=None weight=None bias=None", _batch_norm_alone,
     "Each channel standardised by its batch's statistics (`training`), or by the running ones, which are "
-    "left as they are; see `batch_norm_update`.",
+    "left as they are; `batch_norm_update` moves them. See `vkml.nn.functional.batch_norm`.",
     "training=False momentum=0.1 eps=1e-5", by=(0, 3, 4),
 )  # fmt: skip
 _define(
@@ -78,13 +78,14 @@ _define(
     lambda x, mean, variance, weight, bias, momentum, eps: _batch_norm(
         x, mean, variance, weight, bias, True, momentum, eps
     ),
-    "`batch_norm` in training, which moves `running_mean` and `running_var`, in place, towards the batch's.",
+    "`batch_norm` in training, which moves `running_mean` and `running_var`, in place, towards the batch's."
+    "\n\nArguments as for `batch_norm`.",
     "momentum=0.1 eps=1e-5", by=(), updated=(1, 2),
 )  # fmt: skip
 _define(
     "layer_norm", "input weight=None bias=None",
     lambda x, weight, bias, shape, eps: functional.layer_norm(x, _trailing(shape), weight, bias, eps),
-    "Trailing axes standardised: `normalized_shape` are their sizes.", "normalized_shape eps=1e-5",
+    "Trailing axes standardised.", "normalized_shape eps=1e-5",
 )  # fmt: skip
 _define(
     "rms_norm", "input weight=None",
@@ -124,7 +125,7 @@ for _name, _text in {
     _define(
         _name, "input target",
         _loss(getattr(functional, _name)),
-        f"{_text} `reduction` is 'mean', 'sum' or 'none'.", "reduction='mean'", by=(0,),
+        f"{_text}\n\nSee `vkml.nn.functional.{_name}`.", "reduction='mean'", by=(0,),
     )  # fmt: skip
 _define(
     "smooth_l1_loss", "input target",
@@ -135,7 +136,8 @@ _define(
 _define(
     "huber_loss", "input target",
     lambda x, t, reduction, delta: functional.huber_loss(x, t, reduction=reduction, delta=delta),
-    "`smooth_l1_loss` times delta.", "reduction='mean' delta=1.0", by=(0,),
+    "`smooth_l1_loss` times delta.\n\nSee `vkml.nn.functional.huber_loss`.",
+    "reduction='mean' delta=1.0", by=(0,),
 )  # fmt: skip
 _define(
     "cross_entropy", "input target weight=None",
@@ -150,5 +152,5 @@ _define(
     lambda x, t, weight, ignored, reduction: functional.nll_loss(
         x, t, weight, ignore_index=ignored, reduction=reduction
     ),
-    "`cross_entropy` of logarithms of probabilities.", "ignore_index=-100 reduction='mean'", by=(0,),
+    "`cross_entropy` of logarithms of probabilities.\n\nSee `vkml.nn.functional.nll_loss`.", "ignore_index=-100 reduction='mean'", by=(0,),
 )  # fmt: skip

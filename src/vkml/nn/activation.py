@@ -12,7 +12,12 @@ from vkml.tensors.creation import empty
 
 
 class Identity(Module):
-    """What it is given, whatever it is made with."""
+    """What it is given, whatever it is made with.
+
+    Args:
+        *arguments: passed over.
+        **named: passed over.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__()
@@ -68,14 +73,14 @@ class _InPlace(Module):
 
 
 class ReLU(_InPlace):
-    """max(x, 0)."""
+    """max(x, 0); see `functional.relu`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.relu(input, self.inplace)
 
 
 class ReLU6(_InPlace):
-    """min(max(x, 0), 6)."""
+    """min(max(x, 0), 6); see `functional.relu6`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.relu6(input, self.inplace)
@@ -89,35 +94,35 @@ class SELU(_InPlace):
 
 
 class SiLU(_InPlace):
-    """x sigmoid(x)."""
+    """x sigmoid(x); see `functional.silu`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.silu(input, self.inplace)
 
 
 class Mish(_InPlace):
-    """x tanh(softplus(x))."""
+    """x tanh(softplus(x)); see `functional.mish`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.mish(input, self.inplace)
 
 
 class Hardswish(_InPlace):
-    """x min(max(x / 6 + 1/2, 0), 1)."""
+    """x min(max(x / 6 + 1/2, 0), 1); see `functional.hardswish`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.hardswish(input, self.inplace)
 
 
 class Hardsigmoid(_InPlace):
-    """min(max(x / 6 + 1/2, 0), 1)."""
+    """min(max(x / 6 + 1/2, 0), 1); see `functional.hardsigmoid`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.hardsigmoid(input, self.inplace)
 
 
 class LeakyReLU(_InPlace):
-    """x, times a slope where it is negative."""
+    """x, times a slope where it is negative; see `functional.leaky_relu`."""
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -132,7 +137,7 @@ class LeakyReLU(_InPlace):
 
 
 class ELU(_InPlace):
-    """x, and α (eˣ - 1) where it is negative."""
+    """x, and α (eˣ - 1) where it is negative; see `functional.elu`."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -147,7 +152,7 @@ class ELU(_InPlace):
 
 
 class CELU(_InPlace):
-    """x, and α (eˣᐟᵅ - 1) where it is negative."""
+    """x, and α (eˣᐟᵅ - 1) where it is negative; see `functional.celu`."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -162,7 +167,7 @@ class CELU(_InPlace):
 
 
 class Hardtanh(_InPlace):
-    """x between two bounds, beyond which it is theirs."""
+    """x between two bounds, beyond which it is theirs; see `functional.hardtanh`."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -177,7 +182,7 @@ class Hardtanh(_InPlace):
 
 
 class Threshold(_InPlace):
-    """x where it is above a threshold, elsewhere a number."""
+    """x where it is above a threshold, elsewhere a number; see `functional.threshold`."""
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -192,7 +197,7 @@ class Threshold(_InPlace):
 
 
 class GELU(Module):
-    """x Φ(x)."""
+    """x Φ(x); see `functional.gelu`."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -206,7 +211,7 @@ class GELU(Module):
 
 
 class Softplus(Module):
-    """log (1 + e^(β x)) / β."""
+    """log (1 + e^(β x)) / β; see `functional.softplus`."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -220,7 +225,7 @@ class Softplus(Module):
 
 
 class Hardshrink(Module):
-    """x where it is beyond ±λ, elsewhere 0."""
+    """x where it is beyond ±λ, elsewhere 0; see `functional.hardshrink`."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -234,7 +239,7 @@ class Hardshrink(Module):
 
 
 class Softshrink(Module):
-    """x moved by λ towards 0, which it does not cross."""
+    """x moved by λ towards 0, which it does not cross; see `functional.softshrink`."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -248,7 +253,7 @@ class Softshrink(Module):
 
 
 class GLU(Module):
-    """The first half of an axis times the sigmoid of the second."""
+    """The first half of an axis times the sigmoid of the second; see `functional.glu`."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -262,7 +267,7 @@ class GLU(Module):
 
 
 class RReLU(_InPlace):
-    """x, times a slope where it is negative: in training a random one for each element."""
+    """x, times a slope where it is negative, in training a random one; see `functional.rrelu`."""
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -317,21 +322,21 @@ class _AlongAxis(Module):
 
 
 class Softmax(_AlongAxis):
-    """eˣ / Σ eˣ along an axis."""
+    """eˣ / Σ eˣ along an axis; see `functional.softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.softmax(input, self.dim)
 
 
 class LogSoftmax(_AlongAxis):
-    """The logarithm of softmax."""
+    """The logarithm of softmax; see `functional.log_softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.log_softmax(input, self.dim)
 
 
 class Softmin(_AlongAxis):
-    """e⁻ˣ / Σ e⁻ˣ along an axis."""
+    """e⁻ˣ / Σ e⁻ˣ along an axis; see `functional.softmin`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.softmin(input, self.dim)

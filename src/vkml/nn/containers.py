@@ -12,6 +12,9 @@ from vkml.tensors import Tensor
 class Sequential(Module):
     """Modules one after the other.
 
+    Args:
+        *modules: one by one, or one mapping of them by name.
+
     Example:
         >>> from vkml import nn
         >>> nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -37,18 +40,43 @@ class Sequential(Module):
         return x
 
     def append(self, module: Module) -> Sequential:
-        """Adds one at the end."""
+        """Adds one at the end.
+
+        Args:
+            module: what is added.
+
+        Returns:
+            Itself.
+        """
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Sequential:
-        """Adds several at the end."""
+        """Adds several at the end.
+
+        Args:
+            modules: what is added, in order.
+
+        Returns:
+            Itself.
+        """
         for module in modules:
             self.append(module)
         return self
 
     def insert(self, index: int, module: Module) -> Sequential:
-        """Puts one before another; all are then numbered anew."""
+        """Puts one before another; all are then numbered anew.
+
+        Args:
+            index: before which; below 0 counted from the end.
+            module: what is put there.
+
+        Returns:
+            Itself.
+
+        Raises:
+            IndexError: there is no such place.
+        """
         found = list(self)
         if not -len(found) <= index <= len(found):
             raise IndexError(f"Index out of range: {index}")
@@ -57,7 +85,14 @@ class Sequential(Module):
         return self
 
     def pop(self, index: int | slice) -> Any:
-        """Takes one out, or several."""
+        """Takes one out, or several.
+
+        Args:
+            index: which one; or a slice.
+
+        Returns:
+            What is taken out.
+        """
         found = self[index]
         del self[index]
         return found
@@ -109,31 +144,61 @@ def _number(container: Module, modules: Iterable[Module]) -> None:
 
 
 class ModuleList(Module):
-    """A list of modules."""
+    """A list of modules.
+
+    Args:
+        modules: in order.
+    """
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
         self.extend(modules)
 
     def append(self, module: Module) -> ModuleList:
-        """Adds one."""
+        """Adds one.
+
+        Args:
+            module: what is added.
+
+        Returns:
+            Itself.
+        """
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> ModuleList:
-        """Adds several."""
+        """Adds several.
+
+        Args:
+            modules: what is added, in order.
+
+        Returns:
+            Itself.
+        """
         for module in modules:
             self.append(module)
         return self
 
     def insert(self, index: int, module: Module) -> None:
-        """Puts one before another."""
+        """Puts one before another.
+
+        Args:
+            index: before which; below 0 counted from the end.
+            module: what is put there.
+        """
         found = list(self)
         found.insert(index, module)
         _number(self, found)
 
     def pop(self, index: int | slice) -> Any:
-        """Takes one out, or several."""
+        """Takes one out, or several.
+
+        Args:
+            index: which one; or a slice.
+
+        Returns:
+            What is taken out.
+        """
         found = self[index]
         del self[index]
         return found
@@ -225,7 +290,11 @@ class _Named(Module, Generic[Held]):
 
 
 class ModuleDict(_Named[Module]):
-    """Modules by name."""
+    """Modules by name.
+
+    Args:
+        held: a mapping, or pairs of names and modules.
+    """
 
     def _table(self) -> dict[str, Any]:
         return self._modules
@@ -239,19 +308,37 @@ def _parameter(value: Tensor) -> Parameter:
 
 
 class ParameterList(Module):
-    """A list of parameters; tensors become such."""
+    """A list of parameters; tensors become such.
+
+    Args:
+        values: in order.
+    """
 
     def __init__(self, values: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.extend(values)
 
     def append(self, value: Tensor) -> ParameterList:
-        """Adds one."""
+        """Adds one.
+
+        Args:
+            value: what is added.
+
+        Returns:
+            Itself.
+        """
         self.register_parameter(str(len(self)), _parameter(value))
         return self
 
     def extend(self, values: Iterable[Tensor]) -> ParameterList:
-        """Adds several."""
+        """Adds several.
+
+        Args:
+            values: what is added, in order.
+
+        Returns:
+            Itself.
+        """
         for value in values:
             self.append(value)
         return self
@@ -277,7 +364,11 @@ class ParameterList(Module):
 
 
 class ParameterDict(_Named[Parameter]):
-    """Parameters by name; tensors become such."""
+    """Parameters by name; tensors become such.
+
+    Args:
+        held: a mapping, or pairs of names and values.
+    """
 
     def _table(self) -> dict[str, Any]:
         return self._parameters

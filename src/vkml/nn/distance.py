@@ -8,7 +8,7 @@ from vkml.tensors import Tensor
 
 
 class PairwiseDistance(Module):
-    """The p-norm of x₁ - x₂ + ε along the last axis."""
+    """The p-norm of x₁ - x₂ + ε along the last axis; see `functional.pairwise_distance`."""
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class PairwiseDistance(Module):
 
 
 class CosineSimilarity(Module):
-    """x₁ · x₂ / (|x₁| |x₂|) along an axis."""
+    """x₁ · x₂ / (|x₁| |x₂|) along an axis; see `functional.cosine_similarity`."""
 
     def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
         super().__init__()

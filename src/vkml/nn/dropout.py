@@ -27,36 +27,36 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """`functional.dropout` in training, else what it is given."""
+    """Random zeros in training, else what it is given; see `functional.dropout`."""
 
     function = staticmethod(functional.dropout)
 
 
 class Dropout1d(_Dropout):
-    """`functional.dropout1d` in training, else what it is given."""
+    """Random channels of zeros in training, else what it is given; see `functional.dropout1d`."""
 
     function = staticmethod(functional.dropout1d)
 
 
 class Dropout2d(_Dropout):
-    """`functional.dropout2d` in training, else what it is given."""
+    """Random channels of zeros in training, else what it is given; see `functional.dropout2d`."""
 
     function = staticmethod(functional.dropout2d)
 
 
 class Dropout3d(_Dropout):
-    """`functional.dropout3d` in training, else what it is given."""
+    """Random channels of zeros in training, else what it is given; see `functional.dropout3d`."""
 
     function = staticmethod(functional.dropout3d)
 
 
 class AlphaDropout(_Dropout):
-    """`functional.alpha_dropout` in training, else what it is given."""
+    """Dropout that keeps mean and variance, in training alone; see `functional.alpha_dropout`."""
 
     function = staticmethod(functional.alpha_dropout)
 
 
 class FeatureAlphaDropout(_Dropout):
-    """`functional.feature_alpha_dropout` in training, else what it is given."""
+    """`AlphaDropout` of whole channels; see `functional.feature_alpha_dropout`."""
 
     function = staticmethod(functional.feature_alpha_dropout)

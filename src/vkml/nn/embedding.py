@@ -83,7 +83,20 @@ class Embedding(_Table):
         max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Embedding:  # fmt: skip
-        """One of a table that there is, which is learned unless it is frozen."""
+        """One of a table that there is, which is learned unless it is frozen.
+
+        Args:
+            embeddings: [rows, features].
+            freeze: whether it is not learned.
+            padding_idx: as for `Embedding`, as are the others.
+            max_norm: see there.
+            norm_type: see there.
+            scale_grad_by_freq: see there.
+            sparse: see there.
+
+        Raises:
+            AssertionError: the table has not two axes.
+        """
         if embeddings.ndim != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         made = cls(

@@ -53,7 +53,14 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 
 @no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Draws uniformly from [a, b)."""
+    """Draws uniformly from [a, b).
+
+    Args:
+        tensor: of floats.
+        a: the least number.
+        b: where numbers end.
+        generator: of the numbers.
+    """
     if tensor.is_meta:  # as much as it would hold is not drawn
         return tensor
     return tensor.copy_((rand(*tensor.shape, generator=generator) * (b - a) + a).to(tensor.device))
@@ -63,7 +70,14 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Draws from a normal distribution of a mean and a standard deviation."""
+    """Draws from a normal distribution of a mean and a standard deviation.
+
+    Args:
+        tensor: of floats.
+        mean: of the distribution.
+        std: of the distribution.
+        generator: of the numbers.
+    """
     if tensor.is_meta:
         return tensor
     return tensor.copy_((randn(*tensor.shape, generator=generator) * std + mean).to(tensor.device))
@@ -71,28 +85,59 @@ def normal_(
 
 @no_grad()
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Fills with one number."""
+    """Fills with one number.
+
+    Args:
+        tensor: of any type.
+        val: the number.
+    """
     return tensor.fill_(val)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Zeros."""
+    """Zeros.
+
+    Args:
+        tensor: of any type.
+    """
     return constant_(tensor, 0)
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Ones."""
+    """Ones.
+
+    Args:
+        tensor: of any type.
+    """
     return constant_(tensor, 1)
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Draws uniformly, with variances between inputs' and outputs' (Glorot and Bengio, 2010)."""
+    """Draws uniformly, with variances between inputs' and outputs' (Glorot and Bengio, 2010).
+
+    Args:
+        tensor: [outputs, inputs, ...]; further axes count for both.
+        gain: a factor of the bound, √(6 / (inputs + outputs)).
+        generator: of the numbers.
+
+    Raises:
+        ValueError: it has fewer than two axes.
+    """
     bound = gain * math.sqrt(6 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Draws from a normal distribution of a variance between inputs' and outputs' (Glorot, Bengio, 2010)."""
+    """Draws from a normal distribution of a variance between inputs' and outputs' (Glorot, Bengio, 2010).
+
+    Args:
+        tensor: [outputs, inputs, ...]; further axes count for both.
+        gain: a factor of the standard deviation, √(2 / (inputs + outputs)).
+        generator: of the numbers.
+
+    Raises:
+        ValueError: it has fewer than two axes.
+    """
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_fans(tensor))), generator)
 
 
@@ -110,7 +155,18 @@ def kaiming_uniform_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """Draws uniformly, so that variances stay through a nonlinearity (He et al., 2015)."""
+    """Draws uniformly, so that variances stay through a nonlinearity (He et al., 2015).
+
+    Args:
+        tensor: [outputs, inputs, ...]; further axes count for both.
+        a: the negative slope of "leaky_relu".
+        mode: "fan_in" keeps variances on the way there, "fan_out" those of gradients.
+        nonlinearity: what comes behind; see `calculate_gain`.
+        generator: of the numbers.
+
+    Raises:
+        ValueError: it has fewer than two axes, or mode or nonlinearity are not known.
+    """
     bound = math.sqrt(3) * _spread(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
 
@@ -119,7 +175,18 @@ def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:  # fmt: skip
-    """Draws from a normal distribution, so that variances stay through a nonlinearity (He et al., 2015)."""
+    """Draws from a normal distribution, so that variances stay through a nonlinearity (He et al., 2015).
+
+    Args:
+        tensor: [outputs, inputs, ...]; further axes count for both.
+        a: the negative slope of "leaky_relu".
+        mode: "fan_in" keeps variances on the way there, "fan_out" those of gradients.
+        nonlinearity: what comes behind; see `calculate_gain`.
+        generator: of the numbers.
+
+    Raises:
+        ValueError: it has fewer than two axes, or mode or nonlinearity are not known.
+    """
     return normal_(tensor, 0.0, _spread(tensor, a, mode, nonlinearity), generator)
 
 
@@ -179,7 +246,14 @@ def trunc_normal_(
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Ones along the diagonal of a matrix, zeros elsewhere."""
+    """Ones along the diagonal of a matrix, zeros elsewhere.
+
+    Args:
+        tensor: [rows, columns].
+
+    Raises:
+        ValueError: it has not two axes.
+    """
     if tensor.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     return _fill(tensor, np.eye(*tensor.shape))

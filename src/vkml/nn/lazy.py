@@ -203,37 +203,55 @@ class _LazyConvTranspose(_LazyConvNd):
 
 
 class LazyConv1d(_LazyConv, Conv1d):
-    """A `Conv1d` whose `in_channels` is that of its first input; other arguments are `Conv1d`'s."""
+    """A `Conv1d` whose `in_channels` is that of its first input.
+
+    Other arguments as for `Conv1d`.
+    """
 
     cls_to_become = Conv1d
 
 
 class LazyConv2d(_LazyConv, Conv2d):
-    """A `Conv2d` whose `in_channels` is that of its first input; other arguments are `Conv2d`'s."""
+    """A `Conv2d` whose `in_channels` is that of its first input.
+
+    Other arguments as for `Conv2d`.
+    """
 
     cls_to_become = Conv2d
 
 
 class LazyConv3d(_LazyConv, Conv3d):
-    """A `Conv3d` whose `in_channels` is that of its first input; other arguments are `Conv3d`'s."""
+    """A `Conv3d` whose `in_channels` is that of its first input.
+
+    Other arguments as for `Conv3d`.
+    """
 
     cls_to_become = Conv3d
 
 
 class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
-    """A `ConvTranspose1d` whose `in_channels` is that of its first input."""
+    """A `ConvTranspose1d` whose `in_channels` is that of its first input.
+
+    Other arguments as for `ConvTranspose1d`.
+    """
 
     cls_to_become = ConvTranspose1d
 
 
 class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
-    """A `ConvTranspose2d` whose `in_channels` is that of its first input."""
+    """A `ConvTranspose2d` whose `in_channels` is that of its first input.
+
+    Other arguments as for `ConvTranspose2d`.
+    """
 
     cls_to_become = ConvTranspose2d
 
 
 class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
-    """A `ConvTranspose3d` whose `in_channels` is that of its first input."""
+    """A `ConvTranspose3d` whose `in_channels` is that of its first input.
+
+    Other arguments as for `ConvTranspose3d`.
+    """
 
     cls_to_become = ConvTranspose3d
 
@@ -284,36 +302,54 @@ class _LazyInstanceNorm(_LazyNorm):
 
 
 class LazyBatchNorm1d(_LazyBatchNorm, BatchNorm1d):
-    """A `BatchNorm1d` whose `num_features` is that of its first input."""
+    """A `BatchNorm1d` whose `num_features` is that of its first input.
+
+    Other arguments as for `BatchNorm1d`.
+    """
 
     cls_to_become = BatchNorm1d
 
 
 class LazyBatchNorm2d(_LazyBatchNorm, BatchNorm2d):
-    """A `BatchNorm2d` whose `num_features` is that of its first input."""
+    """A `BatchNorm2d` whose `num_features` is that of its first input.
+
+    Other arguments as for `BatchNorm2d`.
+    """
 
     cls_to_become = BatchNorm2d
 
 
 class LazyBatchNorm3d(_LazyBatchNorm, BatchNorm3d):
-    """A `BatchNorm3d` whose `num_features` is that of its first input."""
+    """A `BatchNorm3d` whose `num_features` is that of its first input.
+
+    Other arguments as for `BatchNorm3d`.
+    """
 
     cls_to_become = BatchNorm3d
 
 
 class LazyInstanceNorm1d(_LazyInstanceNorm, InstanceNorm1d):
-    """An `InstanceNorm1d` whose `num_features` is that of its first input."""
+    """An `InstanceNorm1d` whose `num_features` is that of its first input.
+
+    Other arguments as for `BatchNorm1d`.
+    """
 
     cls_to_become = InstanceNorm1d
 
 
 class LazyInstanceNorm2d(_LazyInstanceNorm, InstanceNorm2d):
-    """An `InstanceNorm2d` whose `num_features` is that of its first input."""
+    """An `InstanceNorm2d` whose `num_features` is that of its first input.
+
+    Other arguments as for `BatchNorm2d`.
+    """
 
     cls_to_become = InstanceNorm2d
 
 
 class LazyInstanceNorm3d(_LazyInstanceNorm, InstanceNorm3d):
-    """An `InstanceNorm3d` whose `num_features` is that of its first input."""
+    """An `InstanceNorm3d` whose `num_features` is that of its first input.
+
+    Other arguments as for `BatchNorm3d`.
+    """
 
     cls_to_become = InstanceNorm3d

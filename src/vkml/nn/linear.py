@@ -98,7 +98,12 @@ class Bilinear(Module):
 
 
 class Flatten(Module):
-    """A range of axes as one."""
+    """A range of axes as one.
+
+    Args:
+        start_dim: the first axis of the range.
+        end_dim: the last one.
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -112,7 +117,12 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """One axis as several, of sizes of which one may be -1."""
+    """One axis as several, of sizes of which one may be -1.
+
+    Args:
+        dim: the axis.
+        unflattened_size: sizes; their product is the axis's.
+    """
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()

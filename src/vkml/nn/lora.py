@@ -264,8 +264,15 @@ def _layers(model: Module) -> Iterator[LoraLayer]:
 def mark_only_lora_as_trainable(model: Module, bias: str = "none") -> Module:
     """Has the parameters of adapters, and of biases as `apply` says, require grad, and no others.
 
+    Args:
+        model: with adapters.
+        bias: "none", "all", or "lora_only": of adapted layers.
+
     Returns:
         the model.
+
+    Raises:
+        ValueError: `bias` is something else.
     """
     if bias not in BIASES:
         raise InvalidAdapter(f"bias has to be one of {', '.join(BIASES)}, not {bias!r}")
@@ -292,6 +299,9 @@ def merge(model: Module) -> Module:
     A weight that an adapted layer shares with others, an embedding and the head of a language model, say,
     becomes one of its own.
 
+    Args:
+        model: with adapters.
+
     Returns:
         the model.
     """
@@ -305,6 +315,9 @@ def merge(model: Module) -> Module:
 def unmerge(model: Module) -> Module:
     """Takes from the weights what `merge` added; they are as before up to rounding.
 
+    Args:
+        model: with adapters.
+
     Returns:
         the model.
     """
@@ -316,7 +329,14 @@ def unmerge(model: Module) -> Module:
 
 @contextmanager
 def disable_adapter(model: Module) -> Iterator[Module]:
-    """Has a model compute as without adapters inside of the block, which must not be merged."""
+    """Has a model compute as without adapters inside of the block, which must not be merged.
+
+    Args:
+        model: with adapters.
+
+    Raises:
+        ValueError: they are merged.
+    """
     layers = list(_layers(model))
     if any(layer.merged for layer in layers):
         raise InvalidAdapter("merged adapters cannot be disabled: unmerge them first")
@@ -332,6 +352,9 @@ def disable_adapter(model: Module) -> Iterator[Module]:
 
 def merge_and_unload(model: Module) -> Module:
     """Merges the adapters and removes them: the layers are again of the classes that they were of.
+
+    Args:
+        model: with adapters.
 
     Returns:
         the model.
@@ -350,13 +373,22 @@ def merge_and_unload(model: Module) -> Module:
 
 
 def state_dict(model: Module, bias: str = "none") -> dict[str, Any]:
-    """The parameters of adapters alone, by their names; of biases, too, as `apply` says."""
+    """The parameters of adapters alone, by their names; of biases, too, as `apply` says.
+
+    Args:
+        model: with adapters.
+        bias: "none", "all", or "lora_only": of adapted layers.
+    """
     names = set(_names(model, bias))
     return {name: value for name, value in model.state_dict().items() if name in names}
 
 
 def load_state_dict(model: Module, state: Mapping[str, Any]) -> None:
     """Takes what `state_dict` gave.
+
+    Args:
+        model: with adapters of the same layers and rank.
+        state: tensors or arrays by name.
 
     Raises:
         ValueError: it is not of this model's adapters.

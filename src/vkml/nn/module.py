@@ -47,7 +47,12 @@ class Module:
         self.__dict__.update(_backward_hooks={}, _backward_pre_hooks={})
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """What it computes."""
+        """What it computes.
+
+        Args:
+            *arguments: whatever it is called with.
+            **named: likewise.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -80,6 +85,10 @@ class Module:
         """Has what it computes without gradients be one plan for each form of arguments; see `vkml.jit`.
 
         Where gradients flow it is called as it is: `vkml.jit` takes a whole training step.
+
+        Args:
+            *arguments: accepted as PyTorch's, and passed over.
+            **named: likewise.
         """
         self.__dict__["_compiled"] = {is_on: jit(self._called) for is_on in (False, True)}
 
@@ -151,6 +160,10 @@ class Module:
     def register_parameter(self, name: str, value: Parameter | None) -> None:
         """Adds a parameter, or the place of one that is None.
 
+        Args:
+            name: the attribute.
+            value: the parameter.
+
         Raises:
             KeyError: the name is another attribute's, or has a point in it.
             TypeError: the value is something else.
@@ -162,6 +175,11 @@ class Module:
 
     def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
         """Adds a tensor that is no parameter, and part of `state_dict` where it is persistent.
+
+        Args:
+            name: the attribute.
+            value: the tensor; None for the place of one.
+            persistent: whether it is saved.
 
         Raises:
             KeyError: the name is another attribute's, or has a point in it.
@@ -175,6 +193,10 @@ class Module:
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Adds a module.
+
+        Args:
+            name: the attribute.
+            module: the module; None for the place of one.
 
         Raises:
             KeyError: the name is another attribute's, or has a point in it.
@@ -218,13 +240,28 @@ class Module:
         """Has `hook(module, grad_input, grad_output)` called with gradients by arguments and results.
 
         They are tuples; None stands for what has no gradient. What the hook returns replaces `grad_input`.
+
+        Args:
+            hook: what is called.
+            prepend: whether it comes before the other hooks.
+
+        Returns:
+            What takes the hook off again.
         """
         return RemovableHandle(self, "_backward_hooks", Hook(hook), prepend)
 
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Has `hook(module, grad_output)` called before; what it returns replaces `grad_output`."""
+        """Has `hook(module, grad_output)` called before; what it returns replaces `grad_output`.
+
+        Args:
+            hook: what is called.
+            prepend: whether it comes before the other hooks.
+
+        Returns:
+            What takes the hook off again.
+        """
         return RemovableHandle(self, "_backward_pre_hooks", Hook(hook), prepend)
 
     # -- what is in it --------------------------------------------------------------------------------------
@@ -278,25 +315,48 @@ class Module:
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their names, each once unless `remove_duplicate` is off."""
+        """All parameters with their names, each once unless `remove_duplicate` is off.
+
+        Args:
+            prefix: what their names begin with.
+            recurse: whether those of modules in it come, too.
+            remove_duplicate: whether each comes once, though it has several names.
+        """
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """All parameters, each once."""
+        """All parameters, each once.
+
+        Args:
+            recurse: whether those of modules in it come, too.
+        """
         return (value for _, value in self.named_parameters(recurse=recurse))
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """All buffers with their names, each once unless `remove_duplicate` is off."""
+        """All buffers with their names, each once unless `remove_duplicate` is off.
+
+        Args:
+            prefix: what their names begin with.
+            recurse: whether those of modules in it come, too.
+            remove_duplicate: whether each comes once, though it has several names.
+        """
         return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """All buffers, each once."""
+        """All buffers, each once.
+
+        Args:
+            recurse: whether those of modules in it come, too.
+        """
         return (value for _, value in self.named_buffers(recurse=recurse))
 
     def get_submodule(self, target: str) -> Module:
         """A module in it by its name; itself by no name.
+
+        Args:
+            target: names with points between them.
 
         Raises:
             AttributeError: there is none.
@@ -334,6 +394,9 @@ class Module:
     def get_parameter(self, target: str) -> Parameter:
         """A parameter by its name.
 
+        Args:
+            target: names with points between them.
+
         Raises:
             AttributeError: there is none.
         """
@@ -342,6 +405,9 @@ class Module:
 
     def get_buffer(self, target: str) -> Tensor:
         """A buffer by its name.
+
+        Args:
+            target: names with points between them.
 
         Raises:
             AttributeError: there is none.
@@ -360,14 +426,28 @@ class Module:
     # -- what becomes of it ---------------------------------------------------------------------------------
 
     def apply(self: T, act: Callable[[Module], Any]) -> T:
-        """Calls a function with every module in it, and with itself last."""
+        """Calls a function with every module in it, and with itself last.
+
+        Args:
+            act: given a module.
+
+        Returns:
+            Itself.
+        """
         for child in self.children():
             child.apply(act)
         act(self)
         return self
 
     def train(self: T, mode: bool = True) -> T:
-        """Has it, and all in it, compute as for training, or not."""
+        """Has it, and all in it, compute as for training, or not.
+
+        Args:
+            mode: False: as for use; see `eval`.
+
+        Returns:
+            Itself.
+        """
         for module in self.modules():
             module.__dict__["training"] = mode
         return self
@@ -377,17 +457,34 @@ class Module:
         return self.train(False)
 
     def requires_grad_(self: T, requires_grad: bool = True) -> T:
-        """Has all its parameters require grad, or not."""
+        """Has all its parameters require grad, or not.
+
+        Args:
+            requires_grad: whether.
+
+        Returns:
+            Itself.
+        """
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients."""
+        """Forgets the gradients.
+
+        Args:
+            set_to_none: whether they are None afterwards; else zeros.
+        """
         forget_gradients(self.parameters(), set_to_none)
 
     def to(self: T, *arguments: Any, device: Any = None, dtype: DType | None = None) -> T:
-        """Moves and converts all parameters and buffers of floats; returns it."""
+        """Moves and converts all parameters and buffers of floats; returns it.
+
+        Args:
+            *arguments: a device's name, a floating-point type, both, or a tensor that is alike.
+            device: by name.
+            dtype: by name.
+        """
         for value in self._tensors():
             value._become_elsewhere(arguments, device, dtype)
         return self
@@ -413,7 +510,14 @@ class Module:
         return self
 
     def type(self: T, dst_type: DType) -> T:
-        """All parameters and buffers of floats in an element type."""
+        """All parameters and buffers of floats in an element type.
+
+        Args:
+            dst_type: a floating-point type.
+
+        Returns:
+            Itself.
+        """
         return self.to(dst_type)
 
     def float(self: T) -> T:
@@ -443,7 +547,11 @@ class Module:
         raise NotImplementedError
 
     def set_extra_state(self, state: Any) -> None:
-        """Takes what `get_extra_state` gave."""
+        """Takes what `get_extra_state` gave.
+
+        Args:
+            state: what was saved.
+        """
         raise NotImplementedError
 
     def state_dict(

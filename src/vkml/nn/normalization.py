@@ -195,6 +195,15 @@ class InstanceNorm3d(_InstanceNorm):
 class GroupNorm(Module):
     """Groups of channels of each sample standardised; see `functional.group_norm`.
 
+    Args:
+        num_groups: how many; they divide the channels.
+        num_channels: channels.
+        eps: what is added to variances.
+        affine: whether factors and addends are learned.
+        device: of the parameters.
+        dtype: of the parameters.
+        bias: whether there are addends.
+
     Raises:
         ValueError: channels do not divide into groups.
     """
@@ -235,7 +244,16 @@ def _reset(module: Module) -> None:
 
 
 class LayerNorm(Module):
-    """Trailing axes standardised; see `functional.layer_norm`."""
+    """Trailing axes standardised; see `functional.layer_norm`.
+
+    Args:
+        normalized_shape: sizes of the trailing axes.
+        eps: what is added to variances.
+        elementwise_affine: whether factors and addends are learned.
+        bias: whether there are addends.
+        device: of the parameters.
+        dtype: of the parameters.
+    """
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
@@ -265,7 +283,15 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Trailing axes over the root of their mean square; see `functional.rms_norm`."""
+    """Trailing axes over the root of their mean square; see `functional.rms_norm`.
+
+    Args:
+        normalized_shape: sizes of the trailing axes.
+        eps: what is added to mean squares; the type's smallest step at 1 where left out.
+        elementwise_affine: whether factors are learned.
+        device: of the parameters.
+        dtype: of the parameters.
+    """
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float | None = None,

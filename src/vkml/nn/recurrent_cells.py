@@ -29,7 +29,15 @@ def lstm_step(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RNNCellBase(Module):
-    """What recurrent cells have in common: `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`."""
+    """What recurrent cells have in common: `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state.
+        bias: whether there are `bias_ih` and `bias_hh`.
+        device: of the parameters.
+        dtype: of the parameters.
+    """
 
     chunks: ClassVar[int] = 1
 
@@ -103,7 +111,10 @@ class RNNCell(RNNCellBase):
 
 
 class LSTMCell(RNNCellBase):
-    """One step of an LSTM: (h, c) from the input [batch, features] and the states before."""
+    """One step of an LSTM: (h, c) from the input [batch, features] and the states before.
+
+    Arguments as of `RNNCellBase`.
+    """
 
     chunks = 4
 
@@ -114,7 +125,10 @@ class LSTMCell(RNNCellBase):
 
 
 class GRUCell(RNNCellBase):
-    """One step of a GRU: h from the input [batch, features] and the state before."""
+    """One step of a GRU: h from the input [batch, features] and the state before.
+
+    Arguments as of `RNNCellBase`.
+    """
 
     chunks = 3
 

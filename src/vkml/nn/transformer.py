@@ -190,7 +190,14 @@ class TransformerEncoder(Module):
         self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
         is_causal: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        """A sequence like `src`; see `TransformerEncoderLayer`."""
+        """A sequence like `src`; see `TransformerEncoderLayer`.
+
+        Args:
+            src: the sequence.
+            mask: `attn_mask` of each layer's attention.
+            src_key_padding_mask: `key_padding_mask` of it.
+            is_causal: says that `mask` is the causal one.
+        """
         x = src
         for layer in self.layers:
             x = layer(x, mask, src_key_padding_mask, bool(is_causal))
@@ -216,7 +223,7 @@ class TransformerDecoder(Module):
         tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
         tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
-        """A sequence like `tgt`; see `TransformerDecoderLayer`."""
+        """A sequence like `tgt`; arguments as of `TransformerDecoderLayer.forward`."""
         x = tgt
         for layer in self.layers:
             x = layer(
@@ -313,7 +320,13 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: DType | None = None) -> Tensor:
-        """What hides later steps: 0 on and below the diagonal, -∞ above, [sz, sz]."""
+        """What hides later steps: 0 on and below the diagonal, -∞ above, [sz, sz].
+
+        Args:
+            sz: steps.
+            device: where it is; the CPU where left out.
+            dtype: of its elements; None: the default type.
+        """
         kind = dtype or get_default_dtype()
         made = np.triu(np.full((sz, sz), -math.inf, np.float32), 1)
         return tensor(made, device=device).to(kind)

@@ -39,7 +39,12 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """`Upsample` by the nearest pixel."""
+    """`Upsample` by the nearest pixel.
+
+    Args:
+        size: [height, width] of the result, or one number for both.
+        scale_factor: how many times the input's size, where `size` is left out.
+    """
 
     def __init__(
         self, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None
@@ -48,7 +53,12 @@ class UpsamplingNearest2d(Upsample):
 
 
 class UpsamplingBilinear2d(Upsample):
-    """`Upsample` between pixels, the corners' centres being each other's."""
+    """`Upsample` between pixels, the corners' centres being each other's.
+
+    Args:
+        size: [height, width] of the result, or one number for both.
+        scale_factor: how many times the input's size, where `size` is left out.
+    """
 
     def __init__(
         self, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None

@@ -147,6 +147,7 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
         dim: the axis.
         index: integers of one axis: the places of the slices.
         source: of the type of `x`, and of its shape but for the axis, which is as long as the index.
+        alpha: a factor of the source.
 
     Raises:
         RuntimeError: shapes or types do not fit.

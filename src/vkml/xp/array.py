@@ -99,7 +99,12 @@ class Array(Tensor):
         return as_array(super().mT)
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
-        """On another device; itself where it is there already."""
+        """On another device; itself where it is there already.
+
+        Args:
+            device: its name.
+            stream: None: there are none.
+        """
         if stream is not None:
             raise ValueError("vkml has no streams that a caller names")
         moved = self.to(device=device)

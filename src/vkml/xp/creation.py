@@ -32,6 +32,12 @@ def asarray(
 ) -> Array:
     """An array of some elements: an array's, nested lists', a number's, or those of what has a buffer.
 
+    Args:
+        obj: the elements.
+        dtype: of the array; None: as they come.
+        device: its name; None: where an array is, else the CPU.
+        copy: True: always; False: never; None: where it is needed.
+
     Raises:
         ValueError: a copy is needed and was refused.
     """
@@ -82,7 +88,15 @@ def arange(
     dtype: DType | None = None,
     device: Any = None,
 ) -> Array:
-    """The numbers from `start` up to `stop`, without it; from 0 where only one is given."""
+    """The numbers from `start` up to `stop`, without it; from 0 where only one is given.
+
+    Args:
+        start: the first number; the end where it is the only one.
+        stop: where they stop.
+        step: from each number to the next.
+        dtype: None: int64 where all three are whole, else the default type.
+        device: its name; the CPU where left out.
+    """
     if stop is None:
         start, stop = 0, start
     is_whole = all(isinstance(one, int) for one in (start, stop, step))
@@ -103,7 +117,16 @@ def linspace(
     device: Any = None,
     endpoint: bool = True,
 ) -> Array:
-    """So many numbers from `start` to `stop`, which is among them unless `endpoint` is False."""
+    """So many numbers from `start` to `stop`, which is among them unless `endpoint` is False.
+
+    Args:
+        start: the first number.
+        stop: the last number.
+        num: how many.
+        dtype: None: the default type.
+        device: its name; the CPU where left out.
+        endpoint: whether `stop` is among them.
+    """
     return _made(
         np.linspace(start, stop, num, endpoint=endpoint), of_type(dtype, get_default_dtype()), device
     )
@@ -112,7 +135,15 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DType | None = None, device: Any = None
 ) -> Array:
-    """Ones along a diagonal, zeros elsewhere."""
+    """Ones along a diagonal, zeros elsewhere.
+
+    Args:
+        n_rows: the number of rows.
+        n_cols: the number of columns; as many as rows where left out.
+        k: 0 for the main diagonal, above 0 for those above it.
+        dtype: None: the default type.
+        device: its name; the CPU where left out.
+    """
     columns = n_rows if n_cols is None else n_cols
     return _made(
         np.eye(n_rows, columns, max(min(k, columns), -n_rows)), of_type(dtype, get_default_dtype()), device
@@ -120,19 +151,38 @@ def eye(
 
 
 def full(shape: Any, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """One number throughout."""
+    """One number throughout.
+
+    Args:
+        shape: sizes, or one number.
+        fill_value: the number.
+        dtype: None: the type that the number has.
+        device: its name; the CPU where left out.
+    """
     natural = number_type(fill_value)
     sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
     return as_array(creation.full(sizes, fill_value, dtype=of_type(dtype, natural), device=device))
 
 
 def zeros(shape: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """Zeros."""
+    """Zeros.
+
+    Args:
+        shape: sizes, or one number.
+        dtype: None: the default type.
+        device: its name; the CPU where left out.
+    """
     return full(shape, 0, dtype=of_type(dtype, get_default_dtype()), device=device)
 
 
 def ones(shape: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """Ones."""
+    """Ones.
+
+    Args:
+        shape: sizes, or one number.
+        dtype: None: the default type.
+        device: its name; the CPU where left out.
+    """
     return full(shape, 1, dtype=of_type(dtype, get_default_dtype()), device=device)
 
 
@@ -140,17 +190,36 @@ empty = zeros
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """One number throughout, of the shape of another array."""
+    """One number throughout, of the shape of another array.
+
+    Args:
+        x: whose shape it is.
+        fill_value: the number.
+        dtype: None: that of `x`.
+        device: None: that of `x`.
+    """
     return full(tuple(x.shape), fill_value, dtype=of_type(dtype, x.dtype), device=device or x.device)
 
 
 def zeros_like(x: Any, /, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """Zeros of the shape of another array."""
+    """Zeros of the shape of another array.
+
+    Args:
+        x: whose shape it is.
+        dtype: None: that of `x`.
+        device: None: that of `x`.
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def ones_like(x: Any, /, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """Ones of the shape of another array."""
+    """Ones of the shape of another array.
+
+    Args:
+        x: whose shape it is.
+        dtype: None: that of `x`.
+        device: None: that of `x`.
+    """
     return full_like(x, 1, dtype=dtype, device=device)
 
 
@@ -161,6 +230,11 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """The elements of what exports them by DLPack on the host: copied, unless `copy` is False.
 
     What shares its memory must not be written any more.
+
+    Args:
+        x: what has `__dlpack__`.
+        device: where the elements are to be; None: where they are.
+        copy: False: they stay in the memory in which they are.
 
     Raises:
         ValueError: `copy` is False, and the device another.
@@ -175,17 +249,38 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
 
 def tril(x: Any, /, *, k: int = 0) -> Array:
-    """The elements on and below a diagonal, zeros elsewhere."""
+    """The elements on and below a diagonal, zeros elsewhere.
+
+    Args:
+        x: [..., rows, columns].
+        k: 0 for the main diagonal, above 0 for those above it.
+    """
     return as_array(op.tril(x, k))
 
 
 def triu(x: Any, /, *, k: int = 0) -> Array:
-    """The elements on and above a diagonal, zeros elsewhere."""
+    """The elements on and above a diagonal, zeros elsewhere.
+
+    Args:
+        x: [..., rows, columns].
+        k: 0 for the main diagonal, above 0 for those above it.
+    """
     return as_array(op.triu(x, k))
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
-    """Coordinates of all combinations."""
+    """Coordinates of all combinations.
+
+    Args:
+        *arrays: of one axis each, and of one type.
+        indexing: "xy"; "ij" has the axes in the order of the arrays.
+
+    Returns:
+        As many arrays of as many axes.
+
+    Raises:
+        ValueError: their types differ.
+    """
     if len({x.dtype for x in arrays}) > 1:
         raise ValueError("arrays of a grid have one type")
     return tuple(as_array(x) for x in op.meshgrid(*arrays, indexing=indexing)) if arrays else ()
@@ -195,7 +290,17 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
 
 
 def astype(x: Any, dtype: DType, /, *, copy: bool = True, device: Any = None) -> Array:
-    """The elements in another type."""
+    """The elements in another type.
+
+    Args:
+        x: any.
+        dtype: the other type.
+        copy: whether an array that is of it already is copied.
+        device: where it is to be; None: where `x` is.
+
+    Raises:
+        TypeError: complex numbers are to be real.
+    """
     kind = of_type(dtype, dtype)
     if x.dtype.is_complex and kind.kind in "iuf":
         raise TypeError(f"{x.dtype.numpy_name} does not become {kind.numpy_name}: use real, imag or abs")
@@ -206,32 +311,58 @@ def astype(x: Any, dtype: DType, /, *, copy: bool = True, device: Any = None) ->
 
 
 def finfo(type: Any, /) -> type_information.finfo:
-    """What floats of a type, or of an array, can be; of complex numbers what their parts can be."""
+    """What floats of a type, or of an array, can be; of complex numbers what their parts can be.
+
+    Args:
+        type: of floats or complex numbers, or an array of it.
+    """
     return type_information.finfo(type.dtype if isinstance(type, Tensor) else type)
 
 
 def iinfo(type: Any, /) -> type_information.iinfo:
-    """What integers of a type, or of an array, can be."""
+    """What integers of a type, or of an array, can be.
+
+    Args:
+        type: of integers, or an array of it.
+    """
     return type_information.iinfo(type.dtype if isinstance(type, Tensor) else type)
 
 
 def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
-    """Arrays broadcast to one shape."""
+    """Arrays broadcast to one shape.
+
+    Args:
+        *arrays: whose sizes, counted from the last axis, are equal or 1.
+    """
     return tuple(as_array(x) for x in op.broadcast_tensors(*arrays)) if arrays else ()
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape that arrays of some shapes are broadcast to."""
+    """The shape that arrays of some shapes are broadcast to.
+
+    Args:
+        *shapes: whose sizes, counted from the last axis, are equal or 1.
+    """
     return tuple(op.broadcast_shapes(*shapes))
 
 
 def broadcast_to(x: Any, /, shape: Any) -> Array:
-    """An array broadcast to a shape."""
+    """An array broadcast to a shape.
+
+    Args:
+        x: whose sizes, counted from the last axis, are those of the shape, or 1.
+        shape: sizes.
+    """
     return as_array(op.broadcast_to(x, tuple(shape)))
 
 
 def can_cast(from_: Any, to: DType, /) -> bool:
-    """Whether a type becomes another by the rules by which types are joined."""
+    """Whether a type becomes another by the rules by which types are joined.
+
+    Args:
+        from_: a type, or an array of it.
+        to: the other type.
+    """
     source = from_.dtype if isinstance(from_, Tensor) else from_
     if {source.kind, to.kind} <= {"i", "u"} or source.kind == to.kind:
         try:
@@ -242,7 +373,16 @@ def can_cast(from_: Any, to: DType, /) -> bool:
 
 
 def isdtype(dtype: DType, kind: Any) -> bool:
-    """Whether a type is of a kind, another type, or one of several."""
+    """Whether a type is of a kind, another type, or one of several.
+
+    Args:
+        dtype: a type.
+        kind: another one, or "bool", "signed integer", "unsigned integer", "integral", "real floating",
+            "complex floating" or "numeric"; or a tuple of such.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
     if isinstance(kind, DType):
@@ -257,7 +397,15 @@ def isdtype(dtype: DType, kind: Any) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The type that arrays, types and numbers of the program are joined in."""
+    """The type that arrays, types and numbers of the program are joined in.
+
+    Args:
+        *arrays_and_dtypes: at least one array or type.
+
+    Raises:
+        ValueError: there is none.
+        TypeError: types cannot be joined.
+    """
     kinds = [
         one.dtype if isinstance(one, Tensor) else one
         for one in arrays_and_dtypes

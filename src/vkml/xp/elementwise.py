@@ -98,6 +98,24 @@ def _require(name: str, x: Tensor, kinds: str) -> None:
         raise TypeError(f"{name} is not defined for {x.dtype.numpy_name}")
 
 
+_DOCUMENTED = """`{name}` of the Python array API standard.
+
+Args:
+    {operands}
+
+Raises:
+    TypeError: elements are of other types.
+"""
+
+
+def _named(kinds: str) -> str:
+    """What types of some kinds are called together."""
+    if set(kinds) >= set("iufc"):
+        return "bools or numbers" if "b" in kinds else "numbers"
+    names = {"b": "bools", "i": "integers", "f": "floats", "c": "complex numbers"}
+    return " or ".join(name for kind, name in names.items() if kind in kinds)
+
+
 def _one(name: str, function: Callable[[Tensor], Tensor], kinds: str = "fc", *, keeps: str = "") -> Any:
     """A function of one array.
 
@@ -113,7 +131,7 @@ def _one(name: str, function: Callable[[Tensor], Tensor], kinds: str = "fc", *, 
         return as_array(x.clone() if x.dtype.kind in keeps else function(x))
 
     act.__name__ = name
-    act.__doc__ = f"See `{name}` of the Python array API standard."
+    act.__doc__ = _DOCUMENTED.format(name=name, operands=f"x: {_named(kinds + keeps)} of any shape.")
     return act
 
 
@@ -146,7 +164,8 @@ def _two(
         return as_array(found.to(kind) if wide else found)
 
     act.__name__ = name
-    act.__doc__ = f"See `{name}` of the Python array API standard."
+    operands = f"x1: an array of {_named(kinds)}, or a number.\n    x2: likewise; broadcast with `x1`."
+    act.__doc__ = _DOCUMENTED.format(name=name, operands=operands)
     return act
 
 
@@ -264,7 +283,16 @@ trunc = _one("trunc", op.trunc, "f", keeps="iu")
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
-    """See `clip` of the Python array API standard; the result has the type of `x`."""
+    """`clip` of the Python array API standard; the result has the type of `x`.
+
+    Args:
+        x: integers or floats of any shape.
+        min: the lower bound: a number, or an array that is broadcast with `x`.
+        max: the upper bound, likewise.
+
+    Raises:
+        TypeError: elements are of other types, or a bound of floats is one of integers.
+    """
     _require("clip", x, "iuf")
     found: Any = x
     for bound, function in ((min, op.maximum), (max, op.minimum)):

@@ -37,28 +37,58 @@ def _joined(arrays: Sequence[Any]) -> list[Tensor]:
 
 
 def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
-    """One behind the other along an axis; with None, as arrays of one axis."""
+    """One behind the other along an axis; with None, as arrays of one axis.
+
+    Args:
+        arrays: of the same sizes but along the axis; their types are joined.
+        axis: the axis; None: all their elements in a row.
+
+    Raises:
+        ValueError: there are none.
+    """
     many = _joined(arrays)
     return as_array(op.cat([op.reshape(x, -1) for x in many], 0) if axis is None else op.cat(many, axis))
 
 
 def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
-    """One behind the other along a new axis."""
+    """One behind the other along a new axis.
+
+    Args:
+        arrays: of the same shape; their types are joined.
+        axis: where the new axis is.
+
+    Raises:
+        ValueError: there are none.
+    """
     return as_array(op.stack(_joined(arrays), axis))
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The slices along an axis."""
+    """The slices along an axis.
+
+    Args:
+        x: any.
+        axis: the axis.
+    """
     return tuple(as_array(one) for one in op.unbind(x, axis))
 
 
 def expand_dims(x: Any, /, axis: int = 0) -> Array:
-    """With an axis of one element more."""
+    """With an axis of one element more.
+
+    Args:
+        x: any.
+        axis: where it is to be.
+    """
     return as_array(op.unsqueeze(x, axis))
 
 
 def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
     """Without axes of one element.
+
+    Args:
+        x: any.
+        axis: an axis, or several.
 
     Raises:
         ValueError: one has more.
@@ -70,49 +100,95 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
 
 
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
-    """The axes in another order."""
+    """The axes in another order.
+
+    Args:
+        x: any.
+        axes: of each axis of the result, that of `x`.
+    """
     return as_array(op.permute(x, *axes))
 
 
 def moveaxis(x: Any, source: Any, destination: Any, /) -> Array:
-    """Axes moved to other places."""
+    """Axes moved to other places.
+
+    Args:
+        x: any.
+        source: an axis, or several.
+        destination: where they are to be, as many.
+    """
     return as_array(op.movedim(x, source, destination))
 
 
 def matrix_transpose(x: Any, /) -> Array:
-    """The last two axes exchanged."""
+    """The last two axes exchanged.
+
+    Args:
+        x: [..., n, m].
+
+    Raises:
+        ValueError: it has fewer than two axes.
+    """
     if x.ndim < 2:
         raise ValueError(f"a matrix has two axes, this array has {x.ndim}")
     return as_array(op.transpose(x, -2, -1))
 
 
 def reshape(x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
-    """The elements under another shape, of which one size may be -1."""
+    """The elements under another shape, of which one size may be -1.
+
+    Args:
+        x: any.
+        shape: sizes.
+        copy: whether elements are copied at once.
+    """
     found = op.reshape(x, *shape)
     return as_array(found.clone() if copy else found)
 
 
 def flip(x: Any, /, *, axis: Axes = None) -> Array:
-    """In reverse order along axes, all where none are named."""
+    """In reverse order along axes, all where none are named.
+
+    Args:
+        x: any.
+        axis: an axis, or several; None: all.
+    """
     return as_array(op.flip(x, *axes_of(axis, x.ndim)) if x.ndim and axis != () else x.clone())
 
 
 def roll(x: Any, /, shift: Any, *, axis: Axes = None) -> Array:
-    """Shifted along axes, what leaves at one end entering at the other."""
+    """Shifted along axes, what leaves at one end entering at the other.
+
+    Args:
+        x: any.
+        shift: by how many places; one number, or one for each axis.
+        axis: an axis, or several; None: all elements in a row.
+    """
     if axis is not None and isinstance(shift, int) and not isinstance(axis, int):
         shift = (shift,) * len(axis)
     return as_array(op.roll(x, shift, axis))
 
 
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
-    """Each element along an axis so many times."""
+    """Each element along an axis so many times.
+
+    Args:
+        x: any.
+        repeats: a number, or an array of one for each element.
+        axis: the axis; None: all elements in a row.
+    """
     return as_array(
         op.repeat_interleave(x if x.ndim or axis is not None else op.reshape(x, 1), repeats, axis)
     )
 
 
 def tile(x: Any, repetitions: Sequence[int], /) -> Array:
-    """So many copies along each axis."""
+    """So many copies along each axis.
+
+    Args:
+        x: any.
+        repetitions: numbers of copies; the last axes' where they are fewer.
+    """
     return as_array(op.tile(x, *repetitions) if tuple(repetitions) else x.clone())
 
 
@@ -120,7 +196,16 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Array:
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
-    """Slices of an axis by number; needed unless there is only one."""
+    """Slices of an axis by number; needed unless there is only one.
+
+    Args:
+        x: any.
+        indices: integers of one axis.
+        axis: the axis.
+
+    Raises:
+        ValueError: no axis is named, and there is not one alone.
+    """
     if axis is None:
         if x.ndim != 1:
             raise ValueError("take needs an axis, as the array has not one")
@@ -129,25 +214,56 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
 
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
-    """Elements at indices along an axis."""
+    """Elements at indices along an axis.
+
+    Args:
+        x: any.
+        indices: integers of as many axes; broadcast with `x` along the others.
+        axis: the axis.
+    """
     return as_array(op.take_along_dim(x, indices.to(dtypes.INT64), axis))
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Array:
-    """`x1` where the condition is true, `x2` elsewhere."""
+    """`x1` where the condition is true, `x2` elsewhere.
+
+    Args:
+        condition: bools.
+        x1: an array, or a number; broadcast with the condition.
+        x2: likewise.
+    """
     a, b = alike(x1, x2)
     return as_array(op.where(condition, a, b))
 
 
 def nonzero(x: Any, /) -> tuple[Array, ...]:
-    """Where elements are not 0: the places along each axis."""
+    """Where elements are not 0: the places along each axis.
+
+    Args:
+        x: at least one axis.
+
+    Returns:
+        int64, one array for each axis.
+
+    Raises:
+        ValueError: there are no axes.
+    """
     if not x.ndim:
         raise ValueError("nonzero of an array without axes")
     return tuple(as_array(one) for one in op.nonzero(x, as_tuple=True))
 
 
 def count_nonzero(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """How many elements are not 0."""
+    """How many elements are not 0.
+
+    Args:
+        x: any.
+        axis: an axis, or several; None: all.
+        keepdims: whether these axes stay, with one element.
+
+    Returns:
+        int64.
+    """
     return as_array(_reduced(op.sum, op.ne(x, 0).to(dtypes.INT64), axis, keepdims))
 
 
@@ -159,23 +275,66 @@ def _extreme_place(function: Any, x: Any, axis: int | None, keepdims: bool) -> A
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the greatest element is."""
+    """Where the greatest element is.
+
+    Args:
+        x: integers or floats.
+        axis: the axis; None: the place among all elements in a row.
+        keepdims: whether the axis stays, with one element.
+
+    Returns:
+        int64.
+
+    Raises:
+        ValueError: there are no elements.
+    """
     return _extreme_place(op.argmax, x, axis, keepdims)
 
 
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Where the smallest element is."""
+    """Where the smallest element is.
+
+    Args:
+        x: integers or floats.
+        axis: the axis; None: the place among all elements in a row.
+        keepdims: whether the axis stays, with one element.
+
+    Returns:
+        int64.
+
+    Raises:
+        ValueError: there are no elements.
+    """
     return _extreme_place(op.argmin, x, axis, keepdims)
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
-    """Where elements would go into a sorted array; found on the CPU."""
+    """Where elements would go into a sorted array; found on the CPU.
+
+    Args:
+        x1: [n], ascending.
+        x2: of any shape.
+        side: "left": before what is equal; "right": behind it.
+        sorter: the order of elements of `x1`, where they are in none.
+
+    Returns:
+        int64, of the shape of `x2`.
+    """
     rows = x1 if sorter is None else op.index_select(x1, 0, sorter)
     return as_array(op.searchsorted(rows, x2, side=side))
 
 
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
-    """Which elements are among others."""
+    """Which elements are among others.
+
+    Args:
+        x1: an array, or a number.
+        x2: an array, or a number.
+        invert: whether those are wanted that are not among the others.
+
+    Returns:
+        Bools of the shape of `x1`.
+    """
     return as_array(op.isin(*alike(x1, x2), invert=invert))
 
 
@@ -185,12 +344,26 @@ def _ordered(x: Tensor) -> Tensor:
 
 
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The places of elements in their order."""
+    """The places of elements in their order.
+
+    Args:
+        x: bools, integers or floats.
+        axis: the axis.
+        descending: whether the greatest comes first.
+        stable: accepted; equal elements always stay in order.
+    """
     return as_array(op.sort(_ordered(x), axis, descending)[1])
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements in order."""
+    """The elements in order.
+
+    Args:
+        x: bools, integers or floats.
+        axis: the axis.
+        descending: whether the greatest comes first.
+        stable: accepted; equal elements always stay in order.
+    """
     return as_array(op.sort(_ordered(x), axis, descending)[0].to(x.dtype))
 
 
@@ -215,6 +388,9 @@ def unique_all(x: Any, /) -> UniqueAll:
     """The elements, each once (every NaN by itself); where each is first, which each is, how often it is.
 
     Their number is looked at, on the CPU.
+
+    Args:
+        x: of any shape.
     """
     array = x._elements()
     found = np.unique(array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False)
@@ -230,19 +406,31 @@ def unique_all(x: Any, /) -> UniqueAll:
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
-    """The elements, each once, and how often each is."""
+    """The elements, each once, and how often each is.
+
+    Args:
+        x: of any shape.
+    """
     found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
-    """The elements, each once, and which each is."""
+    """The elements, each once, and which each is.
+
+    Args:
+        x: of any shape.
+    """
     found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 
 
 def unique_values(x: Any, /) -> Array:
-    """The elements, each once."""
+    """The elements, each once.
+
+    Args:
+        x: of any shape.
+    """
     return unique_all(x).values
 
 
@@ -275,12 +463,26 @@ def _whole(function: Any, x: Tensor, axis: Axes, keepdims: bool, kind: DType) ->
 
 
 def sum(x: Any, /, *, axis: Axes = None, dtype: DType | None = None, keepdims: bool = False) -> Array:
-    """The sum over axes."""
+    """The sum over axes.
+
+    Args:
+        x: numbers.
+        axis: an axis, or several; None: all.
+        dtype: in which it is computed; None: int64 or uint64 of integers, else that of `x`.
+        keepdims: whether these axes stay, with one element.
+    """
     return _whole(op.sum, x, axis, keepdims, _total_type(x, dtype))
 
 
 def prod(x: Any, /, *, axis: Axes = None, dtype: DType | None = None, keepdims: bool = False) -> Array:
-    """The product over axes."""
+    """The product over axes.
+
+    Args:
+        x: numbers.
+        axis: an axis, or several; None: all.
+        dtype: in which it is computed; None: int64 or uint64 of integers, else that of `x`.
+        keepdims: whether these axes stay, with one element.
+    """
     return _whole(op.prod, x, axis, keepdims, _total_type(x, dtype))
 
 
@@ -291,12 +493,31 @@ def _of_floats(x: Tensor, kinds: str = "f") -> Tensor:
 
 
 def mean(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """The mean over axes."""
+    """The mean over axes.
+
+    Args:
+        x: floats or complex numbers.
+        axis: an axis, or several; None: all.
+        keepdims: whether these axes stay, with one element.
+
+    Raises:
+        TypeError: of integers.
+    """
     return as_array(_reduced(op.mean, _of_floats(x, "fc"), axis, keepdims))
 
 
 def var(x: Any, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The variance over axes, its divisor the number of elements less `correction`."""
+    """The variance over axes, its divisor the number of elements less `correction`.
+
+    Args:
+        x: floats.
+        axis: an axis, or several; None: all.
+        correction: taken off the number of elements by which the sum of squares is divided.
+        keepdims: whether these axes stay, with one element.
+
+    Raises:
+        TypeError: of other types.
+    """
 
     def act(given: Tensor, axes: Any, keep: bool) -> Tensor:
         return op.var(given, axes, correction=correction, keepdim=keep)
@@ -305,17 +526,47 @@ def var(x: Any, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool
 
 
 def std(x: Any, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The root of `var`."""
+    """The root of `var`.
+
+    Args:
+        x: floats.
+        axis: an axis, or several; None: all.
+        correction: taken off the number of elements by which the sum of squares is divided.
+        keepdims: whether these axes stay, with one element.
+
+    Raises:
+        TypeError: of other types.
+    """
     return as_array(op.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims)))
 
 
 def max(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """The greatest over axes; NaN where there is one."""
+    """The greatest over axes; NaN where there is one.
+
+    Args:
+        x: integers or floats.
+        axis: an axis, or several; None: all.
+        keepdims: whether these axes stay, with one element.
+
+    Raises:
+        TypeError: of other types.
+        ValueError: there are no elements.
+    """
     return _extreme(op.amax, x, axis, keepdims)
 
 
 def min(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """The smallest over axes; NaN where there is one."""
+    """The smallest over axes; NaN where there is one.
+
+    Args:
+        x: integers or floats.
+        axis: an axis, or several; None: all.
+        keepdims: whether these axes stay, with one element.
+
+    Raises:
+        TypeError: of other types.
+        ValueError: there are no elements.
+    """
     return _extreme(op.amin, x, axis, keepdims)
 
 
@@ -329,12 +580,30 @@ def _extreme(function: Any, x: Tensor, axis: Axes, keepdims: bool) -> Array:
 
 
 def all(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """Whether all elements over axes are not 0."""
+    """Whether all elements over axes are not 0.
+
+    Args:
+        x: any type.
+        axis: an axis, or several; None: all.
+        keepdims: whether these axes stay, with one element.
+
+    Returns:
+        Bools.
+    """
     return as_array(_reduced(op.all, x, axis, keepdims))
 
 
 def any(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
-    """Whether an element over axes is not 0."""
+    """Whether an element over axes is not 0.
+
+    Args:
+        x: any type.
+        axis: an axis, or several; None: all.
+        keepdims: whether these axes stay, with one element.
+
+    Returns:
+        Bools.
+    """
     return as_array(_reduced(op.any, x, axis, keepdims))
 
 
@@ -361,19 +630,47 @@ def _cumulative(
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False
 ) -> Array:
-    """Sums of all elements up to each."""
+    """Sums of all elements up to each.
+
+    Args:
+        x: numbers.
+        axis: the axis; may be left out where there is one alone.
+        dtype: in which it is computed; None: int64 or uint64 of integers, else that of `x`.
+        include_initial: whether the result of no elements comes first.
+
+    Raises:
+        ValueError: no axis is named, and there are several.
+    """
     return _cumulative(op.cumsum, x, axis, dtype, include_initial, 0)
 
 
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False
 ) -> Array:
-    """Products of all elements up to each."""
+    """Products of all elements up to each.
+
+    Args:
+        x: numbers.
+        axis: the axis; may be left out where there is one alone.
+        dtype: in which it is computed; None: int64 or uint64 of integers, else that of `x`.
+        include_initial: whether the result of no elements comes first.
+
+    Raises:
+        ValueError: no axis is named, and there are several.
+    """
     return _cumulative(op.cumprod, x, axis, dtype, include_initial, 1)
 
 
 def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
-    """Differences of neighbours along an axis, taken n times."""
+    """Differences of neighbours along an axis, taken n times.
+
+    Args:
+        x: at least one axis.
+        axis: the axis.
+        n: how often.
+        prepend: put in front along the axis, before differences are taken.
+        append: put behind it.
+    """
     return as_array(op.diff(x, n, axis, prepend, append))
 
 
@@ -390,7 +687,16 @@ def _numeric(arrays: Sequence[Any]) -> tuple[list[Tensor], DType]:
 
 
 def matmul(x1: Any, x2: Any, /) -> Array:
-    """The product of matrices, batches of them, or vectors."""
+    """The product of matrices, batches of them, or vectors.
+
+    Args:
+        x1: numbers [..., n, k], or [k].
+        x2: numbers [..., k, m], or [k]; types are joined, batches broadcast.
+
+    Raises:
+        ValueError: one has no axes.
+        TypeError: both are bools.
+    """
     (a, b), kind = _numeric((x1, x2))
     if not a.ndim or not b.ndim:
         raise ValueError("both factors of a matrix product need at least one axis")
@@ -398,13 +704,32 @@ def matmul(x1: Any, x2: Any, /) -> Array:
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Array:
-    """Sums of products over axes of both."""
+    """Sums of products over axes of both.
+
+    Args:
+        x1: numbers.
+        x2: numbers.
+        axes: how many: the last of `x1`, the first of `x2`; or two lists of axes.
+
+    Raises:
+        TypeError: both are bools.
+    """
     (a, b), kind = _numeric((x1, x2))
     return as_array(op.tensordot(a, b, axes).to(kind))
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
-    """The sums of products along an axis, the first factors conjugated."""
+    """The sums of products along an axis, the first factors conjugated.
+
+    Args:
+        x1: numbers.
+        x2: numbers; broadcast with `x1`.
+        axis: counted from the end.
+
+    Raises:
+        ValueError: sizes along the axis differ, or it is not below 0.
+        TypeError: both are bools.
+    """
     (a, b), kind = _numeric((x1, x2))
     if axis >= 0 or a.shape[axis] != b.shape[axis]:
         raise ValueError("vecdot is along an axis, counted from the end, of one size in both")

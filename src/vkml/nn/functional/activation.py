@@ -33,22 +33,39 @@ def _written(name: str, x: Tensor, form: Callable[[Scalar], Scalar], inplace: bo
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """max(x, 0)."""
+    """max(x, 0).
+
+    Args:
+        input: floats of any shape.
+        inplace: whether the result is written over the input.
+    """
     return finished(input, op.relu(input), inplace)
 
 
 def sigmoid(input: Tensor) -> Tensor:
-    """1 / (1 + e⁻ˣ)."""
+    """1 / (1 + e⁻ˣ).
+
+    Args:
+        input: floats of any shape.
+    """
     return op.sigmoid(input)
 
 
 def tanh(input: Tensor) -> Tensor:
-    """tanh x."""
+    """tanh x.
+
+    Args:
+        input: floats of any shape.
+    """
     return op.tanh(input)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x Φ(x), Φ being the normal distribution's; by tanh where `approximate` says so.
+
+    Args:
+        input: floats of any shape.
+        approximate: "none", or "tanh" for x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))).
 
     Raises:
         RuntimeError: `approximate` is neither "none" nor "tanh".
@@ -59,54 +76,110 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """x sigmoid(x)."""
+    """x sigmoid(x).
+
+    Args:
+        input: floats of any shape.
+        inplace: whether the result is written over the input.
+    """
     return _applied("Swish", input, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x tanh(softplus(x)) (Misra, 2019)."""
+    """x tanh(softplus(x)) (Misra, 2019).
+
+    Args:
+        input: floats of any shape.
+        inplace: whether the result is written over the input.
+    """
     return _applied("Mish", input, inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """x, times a slope where it is negative."""
+    """x, times a slope where it is negative.
+
+    Args:
+        input: floats of any shape.
+        negative_slope: the slope.
+        inplace: whether the result is written over the input.
+    """
     return _applied("LeakyRelu", input, inplace, alpha=float(negative_slope))
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x, and α (eˣ - 1) where it is negative."""
+    """x, and α (eˣ - 1) where it is negative.
+
+    Args:
+        input: floats of any shape.
+        alpha: α.
+        inplace: whether the result is written over the input.
+    """
     return _applied("Elu", input, inplace, alpha=float(alpha))
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
-    """1.0507… (x, and 1.6733… (eˣ - 1) where it is negative) (Klambauer et al., 2017)."""
+    """1.0507… (x, and 1.6733… (eˣ - 1) where it is negative) (Klambauer et al., 2017).
+
+    Args:
+        input: floats of any shape.
+        inplace: whether the result is written over the input.
+    """
     return _applied("Selu", input, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x, and α (eˣᐟᵅ - 1) where it is negative."""
+    """x, and α (eˣᐟᵅ - 1) where it is negative.
+
+    Args:
+        input: floats of any shape.
+        alpha: α, not 0.
+        inplace: whether the result is written over the input.
+
+    Raises:
+        RuntimeError: α is 0.
+    """
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
     return _applied("Celu", input, inplace, alpha=float(alpha))
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
-    """x min(max(x / 6 + 1/2, 0), 1)."""
+    """x min(max(x / 6 + 1/2, 0), 1).
+
+    Args:
+        input: floats of any shape.
+        inplace: whether the result is written over the input.
+    """
     return _applied("HardSwish", input, inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """min(max(x / 6 + 1/2, 0), 1)."""
+    """min(max(x / 6 + 1/2, 0), 1).
+
+    Args:
+        input: floats of any shape.
+        inplace: whether the result is written over the input.
+    """
     return _applied("HardSigmoid", input, inplace, alpha=1 / 6, beta=0.5)
 
 
 def softsign(input: Tensor) -> Tensor:
-    """x / (1 + |x|)."""
+    """x / (1 + |x|).
+
+    Args:
+        input: floats of any shape.
+    """
     return _applied("Softsign", input)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x between two bounds, beyond which it is theirs.
+
+    Args:
+        input: floats of any shape.
+        min_val: the lower bound.
+        max_val: the upper bound.
+        inplace: whether the result is written over the input.
 
     Raises:
         ValueError: the lower bound is the greater.
@@ -121,17 +194,35 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    """min(max(x, 0), 6)."""
+    """min(max(x, 0), 6).
+
+    Args:
+        input: floats of any shape.
+        inplace: whether the result is written over the input.
+    """
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """x where it is above a threshold, elsewhere a number."""
+    """x where it is above a threshold, elsewhere a number.
+
+    Args:
+        input: floats of any shape.
+        threshold: up to which the number stands.
+        value: the number.
+        inplace: whether the result is written over the input.
+    """
     return _written("threshold", input, lambda x: scalar.where(x <= threshold, float(value), x), inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log (1 + e^(β x)) / β; x itself where β x is above a threshold."""
+    """log (1 + e^(β x)) / β; x itself where β x is above a threshold.
+
+    Args:
+        input: floats of any shape.
+        beta: β.
+        threshold: of β x.
+    """
 
     def form(x: Scalar) -> Scalar:
         grown = x * float(beta)
@@ -143,7 +234,11 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 def logsigmoid(input: Tensor) -> Tensor:
-    """log (1 / (1 + e⁻ˣ))."""
+    """log (1 / (1 + e⁻ˣ)).
+
+    Args:
+        input: floats of any shape.
+    """
 
     def form(x: Scalar) -> Scalar:
         return scalar.minimum(x, 0.0) - scalar.unary("log1p", scalar.unary("exp", -scalar.absolute(x)))
@@ -152,13 +247,22 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """x where it is beyond ±λ, elsewhere 0."""
+    """x where it is beyond ±λ, elsewhere 0.
+
+    Args:
+        input: floats of any shape.
+        lambd: λ.
+    """
     form = lambda x: scalar.where((x < -lambd) | (x > lambd), x, 0.0)  # noqa: E731
     return _written("hardshrink", input, form)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved by λ towards 0, which it does not cross.
+
+    Args:
+        input: floats of any shape.
+        lambd: λ.
 
     Raises:
         RuntimeError: λ is negative.
@@ -173,17 +277,33 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 def tanhshrink(input: Tensor) -> Tensor:
-    """x - tanh x."""
+    """x - tanh x.
+
+    Args:
+        input: floats of any shape.
+    """
     return _written("tanhshrink", input, lambda x: x - scalar.unary("tanh", x))
 
 
 def softmin(input: Tensor, dim: int) -> Tensor:
-    """e⁻ˣ / Σ e⁻ˣ along an axis."""
+    """e⁻ˣ / Σ e⁻ˣ along an axis.
+
+    Args:
+        input: floats.
+        dim: the axis.
+    """
     return op.softmax(op.neg(input), dim)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half of an axis times the sigmoid of the second (Dauphin et al., 2016).
+
+    Args:
+        input: floats.
+        dim: the axis, of an even number of elements.
+
+    Returns:
+        Half as many elements along the axis.
 
     Raises:
         RuntimeError: the axis has an odd number of elements, or there is none.
@@ -227,6 +347,13 @@ def rrelu(
 ) -> Tensor:
     """x, times a slope where it is negative: in training one drawn evenly for each element, else their mean.
 
+    Args:
+        input: floats of any shape.
+        lower: the least slope.
+        upper: the greatest slope.
+        training: whether slopes are drawn.
+        inplace: whether the result is written over the input.
+
     Raises:
         RuntimeError: the lower bound is the greater.
     """
@@ -263,7 +390,14 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, dim: int 
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """x over its p-norm along an axis, or over `eps` where the norm is smaller."""
+    """x over its p-norm along an axis, or over `eps` where the norm is smaller.
+
+    Args:
+        input: floats.
+        p: which norm; see `vkml.norm`.
+        dim: the axis.
+        eps: the least that is divided by.
+    """
     require_floats(input, "normalize")
     return op.div(input, op.clamp(op.norm(input, p, dim, True), min=eps))
 
@@ -272,7 +406,7 @@ def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def act(input: Tensor, *arguments: Any, **named: Any) -> Tensor:
         return function(input, *arguments, **named, inplace=True)
 
-    act.__doc__ = f"`{function.__name__}` in place."
+    act.__doc__ = f"`{function.__name__}` in place: what it makes is written over the input."
     act.__name__ = act.__qualname__ = f"{function.__name__}_"
     return act
 

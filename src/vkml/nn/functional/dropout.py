@@ -36,6 +36,12 @@ def _dropped(x: Tensor, p: float, training: bool, inplace: bool, shape: Sequence
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Elements that are 0 with a probability, or else divided by that of the others (Hinton et al., 2012).
 
+    Args:
+        input: floats of any shape.
+        p: the probability.
+        training: whether anything is dropped.
+        inplace: whether the result is written over the input.
+
     Raises:
         ValueError: the probability lies outside [0, 1].
     """
@@ -52,7 +58,14 @@ def _of_channels(x: Tensor, rank: int, name: str, *, is_single: bool) -> Sequenc
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of [batch, channels, length], or without a batch, that are 0; see `dropout`."""
+    """Whole channels of [batch, channels, length], or without a batch, that are 0; see `dropout`.
+
+    Args:
+        input: floats [batch, channels, length] or [channels, length].
+        p: the probability.
+        training: whether anything is dropped.
+        inplace: whether the result is written over the input.
+    """
     _check(p)
     if input.ndim not in (2, 3):
         raise RuntimeError(f"dropout1d: Expected 2D or 3D input, but received a {input.ndim}D input")
@@ -61,14 +74,28 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of [batch, channels, ...] that are 0; see `dropout`."""
+    """Whole channels of [batch, channels, ...] that are 0; see `dropout`.
+
+    Args:
+        input: floats [batch, channels, ...].
+        p: the probability.
+        training: whether anything is dropped.
+        inplace: whether the result is written over the input.
+    """
     _check(p)
     shape = _of_channels(input, 2, "dropout2d", is_single=False)
     return _dropped(input, p, training, inplace, shape, "dropout2d")
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of [batch, channels, *three axes], or without a batch, that are 0; see `dropout`."""
+    """Whole channels of [batch, channels, *three axes], or without a batch, that are 0; see `dropout`.
+
+    Args:
+        input: floats [batch, channels, *three axes], or without a batch.
+        p: the probability.
+        training: whether anything is dropped.
+        inplace: whether the result is written over the input.
+    """
     _check(p)
     shape = _of_channels(input, 3, "dropout3d", is_single=True)
     return _dropped(input, p, training, inplace, shape, "dropout3d")
@@ -93,6 +120,12 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
     Mean 0 and variance 1 stay.
 
+    Args:
+        input: floats of any shape.
+        p: the probability.
+        training: whether anything is dropped.
+        inplace: whether the result is written over the input.
+
     Raises:
         ValueError: the probability lies outside [0, 1].
     """
@@ -102,7 +135,14 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
-    """`alpha_dropout` of whole channels of [batch, channels, ...]."""
+    """`alpha_dropout` of whole channels of [batch, channels, ...].
+
+    Args:
+        input: floats [batch, channels, ...].
+        p: the probability.
+        training: whether anything is dropped.
+        inplace: whether the result is written over the input.
+    """
     _check(p)
     shape = _of_channels(input, 3, "feature_alpha_dropout", is_single=False)
     return _alpha_dropped(input, p, training, inplace, shape)

@@ -39,6 +39,13 @@ def unfold(
 ) -> Tensor:
     """All blocks of images as columns: [batch, channels, height, width] as [batch, channels · block, blocks].
 
+    Args:
+        input: [batch, channels, height, width], or without a batch.
+        kernel_size: of the blocks, one number or two.
+        dilation: distance of a block's elements.
+        padding: of zeros on both sides.
+        stride: distance of blocks.
+
     Raises:
         RuntimeError: shapes do not fit.
     """
@@ -64,6 +71,14 @@ def fold(
     stride: Sizes = 1,
 ) -> Tensor:  # fmt: skip
     """Columns [batch, channels · block, blocks] added up into images [batch, channels, *output_size].
+
+    Args:
+        input: [batch, channels · block, blocks], or without a batch.
+        output_size: of the images, one number or two.
+        kernel_size: of the blocks.
+        dilation: distance of a block's elements.
+        padding: of the images, which is left out.
+        stride: distance of blocks.
 
     Raises:
         RuntimeError: shapes do not fit.

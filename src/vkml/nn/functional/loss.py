@@ -48,6 +48,12 @@ def l1_loss(
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """The size of the difference less β / 2; below β its square over 2 β (Girshick, 2015).
 
+    Args:
+        input: of any shape.
+        target: of its shape, or one that is broadcast with it.
+        reduction: "mean", "sum" or "none".
+        beta: β, at least 0.
+
     Raises:
         RuntimeError: β is negative.
     """
@@ -67,6 +73,13 @@ def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
     """Half the squared difference up to δ, and from there on straight (Huber, 1964).
+
+    Args:
+        input: of any shape.
+        target: of its shape, or one that is broadcast with it.
+        reduction: "mean", "sum" or "none".
+        delta: δ, above 0.
+        weight: of the input's shape: factors.
 
     Raises:
         RuntimeError: δ is not positive.
@@ -243,6 +256,11 @@ def gaussian_nll_loss(
 
 def soft_margin_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """log(1 + e^(-t x)), t being 1 or -1.
+
+    Args:
+        input: of any shape.
+        target: of its shape.
+        reduction: "mean", "sum" or "none".
 
     Raises:
         RuntimeError: the shapes differ.

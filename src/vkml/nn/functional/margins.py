@@ -18,7 +18,14 @@ from vkml.tensors.creation import arange
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, *, reduction: str = "mean"
 ) -> Tensor:
-    """x where the target is 1, max(0, margin - x) where it is -1."""
+    """x where the target is 1, max(0, margin - x) where it is -1.
+
+    Args:
+        input: of any shape, distances as a rule.
+        target: of its shape, or one that is broadcast with it.
+        margin: up to which what is not alike costs.
+        reduction: "mean", "sum" or "none".
+    """
     require_floats(input, "hinge_embedding_loss")
 
     def form(x: Scalar, t: Scalar) -> Scalar:
@@ -34,6 +41,13 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, *, reduction: str = "mean"
 ) -> Tensor:
     """max(0, -t (x₁ - x₂) + margin), t being 1 where x₁ is to be the greater, else -1.
+
+    Args:
+        input1: x₁, of any shape.
+        input2: x₂; broadcast with it.
+        target: t; broadcast with both.
+        margin: by how much one is to be the greater.
+        reduction: "mean", "sum" or "none".
 
     Raises:
         RuntimeError: the inputs have not as many axes as each other.
@@ -118,7 +132,21 @@ def triplet_margin_with_distance_loss(
     distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
     swap: bool = False, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """`triplet_margin_loss` by any distance; `pairwise_distance` where none is named."""
+    """`triplet_margin_loss` by any distance; `pairwise_distance` where none is named.
+
+    Args:
+        anchor: what the others are compared with.
+        positive: what is to be near it.
+        negative: what is to be far from it.
+        distance_function: of two of them.
+        margin: by how much the one is to be nearer than the other.
+        swap: whether the smaller of the other's distances from both counts.
+        reduction: "mean", "sum" or "none".
+
+    Raises:
+        ValueError: the margin is not above 0.
+        RuntimeError: the three have not as many axes as each other.
+    """
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
     if not anchor.ndim == positive.ndim == negative.ndim:

@@ -134,12 +134,16 @@ def upsample(
     scale_factor: float | Sequence[float] | None = None, mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """`interpolate` by its former name."""
+    """`interpolate` by its former name; arguments as for `interpolate`."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """[..., channels r², height, width] as [..., channels, height r, width r] (Shi et al., 2016).
+
+    Args:
+        input: [..., channels r², height, width].
+        upscale_factor: r.
 
     Raises:
         RuntimeError: shapes do not fit.
@@ -159,6 +163,10 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """[..., channels, height r, width r] as [..., channels r², height, width]: what `pixel_shuffle` undoes.
 
+    Args:
+        input: [..., channels, height r, width r].
+        downscale_factor: r.
+
     Raises:
         RuntimeError: shapes do not fit.
     """
@@ -175,6 +183,10 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Channels of groups in turn (Zhang et al., 2018): [batch, channels, ...] of any number of axes.
+
+    Args:
+        input: [batch, channels, ...].
+        groups: how many; they divide the channels.
 
     Raises:
         RuntimeError: shapes do not fit.

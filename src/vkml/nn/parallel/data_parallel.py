@@ -169,7 +169,11 @@ class DataParallel(Module):
             self._is_sent = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients, those that have not been sent among them."""
+        """Forgets the gradients, those that have not been sent among them.
+
+        Args:
+            set_to_none: whether they are None afterwards; else zeros.
+        """
         for replicas in self._replicas:
             for mirror in replicas.mirrors():
                 mirror.local = None

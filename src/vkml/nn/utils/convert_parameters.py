@@ -12,6 +12,9 @@ from vkml.tensors.operations import cat
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """Parameters in a row: a vector through which gradients flow to them.
 
+    Args:
+        parameters: of one device.
+
     Raises:
         TypeError: they are on several devices.
     """
@@ -23,6 +26,10 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 @no_grad()
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Gives parameters the elements of a vector, in order.
+
+    Args:
+        vec: as many elements as they have together.
+        parameters: of one device; they are written.
 
     Raises:
         TypeError: `vec` is no tensor, or they are on several devices.

@@ -119,6 +119,9 @@ class ParametrizationList(ModuleList):
     def right_inverse(self, value: Tensor) -> None:
         """Has the tensor be of a value, by the `right_inverse` of each parametrization, the last first.
 
+        Args:
+            value: what the tensor is to be.
+
         Raises:
             RuntimeError: a parametrization has none.
             ValueError: one returns something else than what there is.
@@ -300,7 +303,12 @@ def _check_next(now: Tensor, parametrization: Module) -> None:
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether a module has a parametrized tensor, or one of this name."""
+    """Whether a module has a parametrized tensor, or one of this name.
+
+    Args:
+        module: any.
+        tensor_name: of a parameter or buffer; None: any.
+    """
     found = module._modules.get("parametrizations")
     if not isinstance(found, ModuleDict):
         return False
@@ -350,5 +358,9 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
 
 
 def type_before_parametrizations(module: Module) -> type:
-    """The class of a module without that of its parametrizations."""
+    """The class of a module without that of its parametrizations.
+
+    Args:
+        module: any.
+    """
     return type(module).__bases__[0] if is_parametrized(module) else type(module)

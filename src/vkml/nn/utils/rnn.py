@@ -46,7 +46,13 @@ class PackedSequence(_Fields):
         return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
 
     def to(self, *arguments: Any, device: Any = None, dtype: DType | None = None) -> PackedSequence:
-        """With `data`, and what says the order, elsewhere or of another type."""
+        """With `data`, and what says the order, elsewhere or of another type.
+
+        Args:
+            *arguments: as for `Tensor.to`.
+            device: by name.
+            dtype: by name.
+        """
         data = self.data.to(*arguments, device=device, dtype=dtype)
         order = [
             None if x is None else x.to(data.device) for x in (self.sorted_indices, self.unsorted_indices)
@@ -64,7 +70,11 @@ class PackedSequence(_Fields):
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """The place of each number in a permutation."""
+    """The place of each number in a permutation.
+
+    Args:
+        permutation: integers from 0 on, each once; None of None.
+    """
     if permutation is None:
         return None
     return tensor(np.argsort(_numbers(permutation)), device=permutation.device)
@@ -193,7 +203,17 @@ def pad_sequence(
     sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Tensor:  # fmt: skip
-    """Tensors of several lengths stacked, [steps, batch, ...] or [batch, steps, ...] where `batch_first`."""
+    """Tensors of several lengths stacked, [steps, batch, ...] or [batch, steps, ...] where `batch_first`.
+
+    Args:
+        sequences: [steps, ...] each, of the same sizes but the first.
+        batch_first: whether the result is [batch, steps, ...].
+        padding_value: what shorter ones are filled up with.
+        padding_side: "right" or "left".
+
+    Raises:
+        ValueError: another side.
+    """
     if padding_side not in ("left", "right"):
         raise ValueError("padding_side is 'left' or 'right'")
     longest = max(x.shape[0] for x in sequences)
@@ -208,18 +228,39 @@ def pad_sequence(
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """The sequences in a padded tensor, each of its length."""
+    """The sequences in a padded tensor, each of its length.
+
+    Args:
+        padded_sequences: [steps, batch, ...], or [batch, steps, ...] where `batch_first`.
+        lengths: one for each sequence.
+        batch_first: whether the batch is the first axis.
+    """
     x = padded_sequences if batch_first else op.transpose(padded_sequences, 0, 1)
     return [x[at, : int(length)] for at, length in enumerate(_numbers(lengths))]
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
-    """Packs tensors of several lengths."""
+    """Packs tensors of several lengths.
+
+    Args:
+        sequences: [steps, ...] each, of the same sizes but the first.
+        enforce_sorted: whether the longest have to come first; else they are put in order.
+
+    Raises:
+        RuntimeError: they are not in order.
+    """
     lengths = [x.shape[0] for x in sequences]
     return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
-    """The sequences that are packed."""
+    """The sequences that are packed.
+
+    Args:
+        packed_sequences: as `pack_sequence` gives them.
+
+    Returns:
+        In the order in which they were packed.
+    """
     padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, lengths, batch_first=True)
