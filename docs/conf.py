@@ -53,9 +53,23 @@ def _unmarked(
     lines[:] = reference.unmarked(lines)
 
 
+def _signature(
+    _application: Any,
+    kind: str,
+    _name: str,
+    value: Any,
+    _options: Any,
+    _text: str | None,
+    _result: str | None,
+) -> tuple[str, str] | None:
+    """None: as it is; of classes that programs make no instances of, nothing."""
+    return ("", "") if kind == "class" and reference.is_made_elsewhere(value) else None
+
+
 def setup(application: Any) -> None:
     """Called by Sphinx."""
     application.connect("source-read", _with_generated)
+    application.connect("autodoc-process-signature", _signature)
     application.connect(
         "autodoc-process-docstring", _unmarked, priority=100
     )  # before napoleon, which makes markup

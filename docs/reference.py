@@ -10,6 +10,7 @@ The first stands for all public names of a module, the second for those that com
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import re
@@ -21,6 +22,8 @@ import vkml
 COMMENT = re.compile(r"^<!-- reference: ([\w.]+)(?: from ((?:[\w.]+ ?)+))? -->$", re.MULTILINE)
 _MARKUP = re.compile(r"(``.+?``|`[^`]+`)|(\*|\||(?<=\w)_(?!\w))")
 """Literals and names, which stay, or characters that reStructuredText takes for markup."""
+_MADE = re.compile(r"\bmade by |` makes\b")
+"""What the first paragraph of a class says whose instances come from somewhere else."""
 
 
 def public_names(module: str, sources: Sequence[str] = ()) -> list[str]:
@@ -46,6 +49,12 @@ def public_names(module: str, sources: Sequence[str] = ()) -> list[str]:
         if _is_within(source, [home]) and (not sources or _is_within(source, sources)):
             found.append(name)
     return found
+
+
+def is_made_elsewhere(kind: type) -> bool:
+    """Whether programs make no instances of a class: of enumerations, and where it says what makes them."""
+    summary = (kind.__doc__ or "").partition("\n\n")[0]
+    return issubclass(kind, enum.Enum) or _MADE.search(summary) is not None
 
 
 def _shorter_name(module: str, name: str, value: Any) -> str | None:
@@ -96,6 +105,8 @@ def directives(module: str, sources: Sequence[str] = ()) -> str:
                 ]  # what many layers apply; it is described as itself
             if name == "Tensor":
                 lines += ["   :inherited-members:"]
+            if issubclass(value, enum.Enum):
+                lines += ["   :undoc-members:"]
             lines += [""]
     return "\n".join([*lines, "```"])
 

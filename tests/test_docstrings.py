@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import enum
 import inspect
 import re
 import textwrap
@@ -106,8 +105,10 @@ def test_docstrings_describe_all_parameters() -> None:
             where = f"{module.__name__}.{name}"
             if not value.__doc__:
                 missing[where] = "no docstring"
-            is_made_elsewhere = inspect.isclass(value) and issubclass(value, enum.Enum | BaseException)
-            if not is_made_elsewhere and (found := lacking(value, None, module)):
+            is_made = inspect.isclass(value) and (
+                issubclass(value, BaseException) or reference.is_made_elsewhere(value)
+            )
+            if not is_made and (found := lacking(value, None, module)):
                 missing[where] = found
             count += 1
             if not inspect.isclass(value):

@@ -73,7 +73,10 @@ _define(
     "transpose_a=False transpose_b=False",
     about={"a": "[..., n, k].", "b": "[..., k, m]; batches are broadcast."},
 )  # fmt: skip
-_define("linear", "input weight bias=None", functional.linear, "x Wᵀ + b; the weight is [outputs, inputs].")
+_define(
+    "linear", "input weight bias=None", functional.linear, "x Wᵀ + b.",
+    about={"input": "[..., inputs].", "weight": "[outputs, inputs].", "bias": "[outputs]."},
+)  # fmt: skip
 _define(
     "outer",
     "a b",

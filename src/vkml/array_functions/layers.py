@@ -152,5 +152,6 @@ _define(
     lambda x, t, weight, ignored, reduction: functional.nll_loss(
         x, t, weight, ignore_index=ignored, reduction=reduction
     ),
-    "`cross_entropy` of logarithms of probabilities.\n\nSee `vkml.nn.functional.nll_loss`.", "ignore_index=-100 reduction='mean'", by=(0,),
+    "`cross_entropy` of logarithms of probabilities.\n\nSee `vkml.nn.functional.nll_loss`.",
+    "ignore_index=-100 reduction='mean'", by=(0,),
 )  # fmt: skip

@@ -91,7 +91,17 @@ class VkmlBackend:
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **options: Any) -> list[Any]:
-        """The outputs of a model; see `prepare` and `VkmlBackendRep.run`."""
+        """The outputs of a model.
+
+        Args:
+            model: as for `prepare`.
+            inputs: as for `VkmlBackendRep.run`.
+            device: as for `prepare`.
+            options: as for `prepare`.
+
+        Returns:
+            An array for each output.
+        """
         return cls.prepare(model, device, **options).run(inputs, **options)
 
     @classmethod

@@ -181,7 +181,14 @@ def gathered(form: Any, place: Place) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Arrays and their scalars as tensors, in whatever they are nested in; the rest as it is."""
+    """Arrays and their scalars as tensors, in whatever they are nested in; the rest as it is.
+
+    Args:
+        data: an item, or part of one.
+
+    Returns:
+        Of the same form.
+    """
     return converted(data, _HOST)
 
 

@@ -192,7 +192,11 @@ class ConcatDataset(Dataset[T_co]):
         return dataset[at]
 
     def item_name(self, index: int) -> str | None:
-        """What the dataset that it is in calls an item."""
+        """What the dataset that it is in calls an item.
+
+        Args:
+            index: of the item.
+        """
         dataset, at = self._place(index)
         return name_of(dataset, at)
 
@@ -258,7 +262,11 @@ class StackDataset(Dataset[Any]):
         return None if any(part is None for part in found) else self._formed(found)
 
     def item_name(self, index: int) -> str | None:
-        """What its datasets call an item."""
+        """What its datasets call an item.
+
+        Args:
+            index: of the item.
+        """
         names = [name_of(one, index) for one in self._parts()]
         return ", ".join(name for name in names if name is not None) or None
 
@@ -295,7 +303,11 @@ class Subset(Dataset[T_co]):
         return rows_of(self.dataset, [self.indices[at] for at in indices])
 
     def item_name(self, index: int) -> str | None:
-        """What the whole calls an item."""
+        """What the whole calls an item.
+
+        Args:
+            index: of the item.
+        """
         return name_of(self.dataset, self.indices[index])
 
 

@@ -107,7 +107,11 @@ class BinaryDataset(ArrayDataset):
         self.path = place
 
     def item_name(self, index: int) -> str:
-        """File and record."""
+        """File and record.
+
+        Args:
+            index: of the item.
+        """
         return f"{self.path}, record {index}"
 
 

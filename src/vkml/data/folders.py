@@ -138,7 +138,11 @@ class ImageFolder(Dataset[Any]):
         return len(self.samples)
 
     def item_name(self, index: int) -> str:
-        """The file of an item."""
+        """The file of an item.
+
+        Args:
+            index: of the item.
+        """
         return self.samples[index][0]
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:

@@ -176,7 +176,11 @@ class DataLoader(Generic[T_co]):
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Has the next iteration be that of an epoch, from its beginning."""
+        """Has the next iteration be that of an epoch, from its beginning.
+
+        Args:
+            epoch: its number; orders follow from it.
+        """
         self._epoch, self._position, self._is_begun, self._resumes = epoch, 0, False, False
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
@@ -306,6 +310,9 @@ class DataLoader(Generic[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a state, of a loader with the same dataset and arguments: the next `iter` has the
         batches that would have come, and so have the epochs behind it.
+
+        Args:
+            state_dict: what `state_dict` gave.
 
         Raises:
             ValueError: it is none.

@@ -81,7 +81,11 @@ class _Seeded(Sampler[int]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Has the next epoch be the one that came next when the state was asked for."""
+        """Has the next epoch be the one that came next when the state was asked for.
+
+        Args:
+            state: what `state_dict` gave.
+        """
         self._next_seed = state["seed"]
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"])
@@ -272,7 +276,11 @@ class BatchSampler(Sampler[list[int]]):
         return state_of(self.sampler)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Gives the sampler a state."""
+        """Gives the sampler a state.
+
+        Args:
+            state: what `state_dict` gave.
+        """
         restore(self.sampler, state)
 
 
@@ -321,7 +329,11 @@ class DistributedSampler(Sampler[int]):
         return self.num_samples * self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Has the next order be that of an epoch."""
+        """Has the next order be that of an epoch.
+
+        Args:
+            epoch: its number.
+        """
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -338,7 +350,11 @@ class DistributedSampler(Sampler[int]):
         return {"epoch": self.epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Has the next order be that of the state's epoch."""
+        """Has the next order be that of the state's epoch.
+
+        Args:
+            state: what `state_dict` gave.
+        """
         self.epoch = state["epoch"]
 
 

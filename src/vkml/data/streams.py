@@ -116,7 +116,14 @@ class Stream:
         return self._words.pop()
 
     def below(self, count: int) -> int:
-        """A number from 0 to `count` - 1, all equally likely."""
+        """A number from 0 to `count` - 1, all equally likely.
+
+        Args:
+            count: above 0.
+
+        Raises:
+            ValueError: it is not.
+        """
         if count < 1:
             raise ValueError(f"there is no number from 0 to {count - 1}")
         bits = (count - 1).bit_length()
@@ -133,7 +140,12 @@ class Stream:
         return ((self.word() << 32 | self.word()) >> 11) * 2.0**-53
 
     def uniform(self, low: float, high: float) -> float:
-        """A float of [low, high)."""
+        """A float of [low, high).
+
+        Args:
+            low: the least number.
+            high: where numbers end.
+        """
         return low + self.random() * (high - low)
 
 

@@ -170,5 +170,9 @@ class TableDataset(ArrayDataset):
         return self.table.skipped
 
     def item_name(self, index: int) -> str:
-        """The table and the row."""
+        """The table and the row.
+
+        Args:
+            index: of the item.
+        """
         return f"{self.table.name}, row {index}"

@@ -81,7 +81,11 @@ class AdapterFormat:
         return self._format_version
 
     def set_adapter_version(self, adapter_version: int) -> None:
-        """Sets the adapter's own version."""
+        """Sets the adapter's own version.
+
+        Args:
+            adapter_version: any number.
+        """
         self._adapter_version = int(adapter_version)
 
     def get_adapter_version(self) -> int:
@@ -89,7 +93,11 @@ class AdapterFormat:
         return self._adapter_version
 
     def set_model_version(self, model_version: int) -> None:
-        """Sets the version of the model that it is for."""
+        """Sets the version of the model that it is for.
+
+        Args:
+            model_version: any number.
+        """
         self._model_version = int(model_version)
 
     def get_model_version(self) -> int:

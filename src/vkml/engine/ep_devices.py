@@ -31,11 +31,15 @@ class OrtHardwareDevice:
     """A device of the machine."""
 
     type: OrtHardwareDeviceType
+    """Its kind; software drivers are CPUs."""
     vendor: str
+    """Its maker's name; "" of the CPU."""
     vendor_id: int
     """PCI's number; 0 where the vendor is not known by one."""
     device_id: int
+    """Its number among vkml's devices of its kind."""
     metadata: dict[str, str] = field(default_factory=dict)
+    """What else is known: "Description"."""
 
 
 class OrtSyncStream:
@@ -53,10 +57,15 @@ class OrtEpDevice:
     name: str
     """Of the device in vkml: "cpu", "vulkan:0", …"""
     ep_name: str
+    """Of the provider."""
     ep_vendor: str
+    """Of the provider."""
     device: OrtHardwareDevice
+    """What runs the models."""
     ep_metadata: dict[str, str] = field(default_factory=dict)
+    """What else the provider says."""
     ep_options: dict[str, str] = field(default_factory=dict)
+    """With which the provider takes this device."""
 
     def memory_info(self, memory_type: OrtDeviceMemoryType) -> OrtMemoryInfo | None:
         """Where values lie on it; None on the CPU, whose memory is the host's.

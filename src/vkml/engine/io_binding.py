@@ -187,12 +187,19 @@ class IOBinding:
         }
 
     def holds(self, feeds: Sequence[Value]) -> bool:
-        """Whether these are the very values that are bound, and no arrays made of them for one run."""
+        """Whether these are the very values that are bound, and no arrays made of them for one run.
+
+        Args:
+            feeds: values of inputs.
+        """
         bound = [id(value) for value in self.inputs.values()]
         return len(bound) == len(feeds) and all(id(value) in bound for value in feeds)
 
     def take(self, made: Sequence[Value]) -> None:
         """Keeps what a run has made of the bound outputs, in their order.
+
+        Args:
+            made: values of outputs.
 
         Raises:
             InvalidArgument: an array that is bound is not of its output's type and shape.

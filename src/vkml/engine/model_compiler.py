@@ -28,8 +28,11 @@ class OrtExternalInitializerInfo:
     """Where the data of an initializer lie."""
 
     filepath: str
+    """Of the file, relative to the model."""
     file_offset: int
+    """Where they begin in it."""
     byte_size: int
+    """How many bytes they are."""
 
 
 class ModelCompiler:

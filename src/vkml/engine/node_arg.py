@@ -12,7 +12,9 @@ class NodeArg:
     """An input or output of a model."""
 
     name: str
+    """In the model."""
     shape: list[int | str | None]
+    """Sizes, names of open sizes, or None; empty of what is no tensor."""
     type: str
     """As onnxruntime writes it: ``tensor(float)``."""
 

@@ -72,18 +72,25 @@ class SessionOptions(ModelSettings):
     graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
     """This enum's, onnxruntime's, or the number behind either."""
     execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    """Accepted for compatibility."""
     execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    """Accepted for compatibility."""
     enable_profiling: bool = False
+    """Whether runs are traced, for a file that `InferenceSession.end_profiling` writes."""
     profile_file_prefix: str = "onnxruntime_profile_"
+    """How the name of that file begins."""
     optimized_model_filepath: str = ""
     """Where a session writes the model as it is once constants are folded; "": nowhere."""
     intra_op_num_threads: int = 0
     """Threads the CPU device uses; 0: one a core."""
     inter_op_num_threads: int = 0
-    """Accepted for compatibility, as the three `enable_…mem…` and `log_verbosity_level` are."""
+    """Accepted for compatibility."""
     enable_cpu_mem_arena: bool = True
+    """Accepted for compatibility."""
     enable_mem_pattern: bool = True
+    """Accepted for compatibility."""
     enable_mem_reuse: bool = True
+    """Accepted for compatibility."""
     use_deterministic_compute: bool = False
     """Accepted: a plan computes the same bits each time."""
     use_per_session_threads: bool = True
@@ -92,7 +99,9 @@ class SessionOptions(ModelSettings):
     """0 verbose, 1 info, 2 warning, 3 error, 4 fatal: messages below it are not logged; -1: the default, 2
     where `set_default_logger_severity` has set no other."""
     log_verbosity_level: int = 0
+    """Accepted for compatibility."""
     logid: str = ""
+    """What log messages call the session."""
     memory_limit: float = 0.95
     """Share of a device's memory that may be in use, by everyone together."""
     run_time_limit: float = 3600.0
@@ -102,6 +111,7 @@ class SessionOptions(ModelSettings):
     """Plans kept, one for each set of input shapes, at least one; as many for each segment of a model that
     data cuts."""
     progress: Progress | None = None
+    """Called with a stage ("load", "compile" or "upload"), what is done and what there is to do."""
     copy_model: bool = False
     """Whether a session copies the model into memory, instead of reading large weights where they lie in its
     files. For files that are written to in place, not replaced by renaming, while sessions live."""
@@ -199,6 +209,9 @@ class RunOptions(Configured):
 
     def get_run_config_entry(self, key: str) -> str:
         """The value of an entry.
+
+        Args:
+            key: of the entry.
 
         Raises:
             InvalidSetting: there is none.

@@ -12,16 +12,21 @@ class StepReport:
     """One launch, one node on the CPU, or one between plans, behind which its bodies' steps follow."""
 
     device: str
+    """The name of the device that it runs on."""
     kernel: str
+    """What runs; of what NumPy computes, the operator."""
     nodes: tuple[str, ...]
     """Labels of the nodes it computes."""
     operators: tuple[str, ...]
+    """Of these nodes."""
     output_shapes: tuple[tuple[int, ...], ...]
     """Of these nodes, as the model has them."""
     variant: str = ""
+    """Which form of the kernel: tiles, ranges, or what computes it on the CPU."""
     reason: str = ""
     """Why it runs there, and in this way."""
     workgroups: tuple[int, int, int] | None = None
+    """How many of them a launch on a GPU has along x, y and z."""
     depth: int = 0
     """How many bodies of control flow it lies in."""
     flops: int = 0
@@ -37,14 +42,19 @@ class PlanReport:
     """A plan for one set of input shapes."""
 
     device: str
+    """The device that runs all it can."""
     segments: int
+    """Parts, each of which one device runs without coming back to the host."""
     steps: tuple[StepReport, ...]
+    """In the order of the model."""
     memory: dict[str, dict[str, int]]
     """Device → kind of memory → bytes."""
     fallbacks: tuple[tuple[str, str], ...]
     """Node, and why it does not run on the first device."""
     barriers: int
+    """How often a GPU waits for what it has begun before it goes on."""
     input_shapes: dict[str, tuple[int, ...]]
+    """Which the plan is for."""
     assumed: tuple[str, ...] = ()
     """What this plan takes for granted though only data decides it, and what was not planned without data."""
     placement: tuple[str, ...] = ()

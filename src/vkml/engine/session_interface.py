@@ -33,8 +33,11 @@ class OrtEpAssignedNode:
     """A node that a provider runs."""
 
     name: str
+    """In the model; "" where it has none."""
     domain: str
+    """Of its operator; "" for ONNX's own."""
     op_type: str
+    """Its operator."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class OrtEpAssignedSubgraph:
     """What a provider runs: a node each."""
 
     ep_name: str
+    """Of the provider."""
     nodes: tuple[OrtEpAssignedNode, ...]
+    """What it runs."""
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
         """Its nodes."""

@@ -237,18 +237,27 @@ class Conv3d(_Conv):
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """The transposed convolution over one spatial axis; see `functional.conv_transpose1d` and `Conv1d`."""
+    """The transposed convolution over one spatial axis; see `functional.conv_transpose1d`.
+
+    Arguments as for `Conv1d`; `output_padding` is what the result gets behind besides.
+    """
 
     rank = 1
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """The transposed convolution over two spatial axes; see `functional.conv_transpose2d` and `Conv2d`."""
+    """The transposed convolution over two spatial axes; see `functional.conv_transpose2d`.
+
+    Arguments as for `Conv2d`; `output_padding` is what the result gets behind besides.
+    """
 
     rank = 2
 
 
 class ConvTranspose3d(_ConvTranspose):
-    """The transposed convolution over three spatial axes; see `functional.conv_transpose3d` and `Conv3d`."""
+    """The transposed convolution over three spatial axes; see `functional.conv_transpose3d`.
+
+    Arguments as for `Conv3d`; `output_padding` is what the result gets behind besides.
+    """
 
     rank = 3

@@ -62,6 +62,7 @@ class Embedding(_Table):
         norm_type: which norm that is.
         scale_grad_by_freq: whether gradients are divided by how often their row is read.
         sparse: has to be False: gradients have all rows.
+        _weight: the table, where there is one.
         device: of the table.
         dtype: of the table.
     """
@@ -118,7 +119,22 @@ class Embedding(_Table):
 
 
 class EmbeddingBag(_Table):
-    """Sums, means or maxima of rows of a table; see `functional.embedding_bag`."""
+    """Sums, means or maxima of rows of a table; see `functional.embedding_bag`.
+
+    Args:
+        num_embeddings: rows.
+        embedding_dim: features of a row.
+        max_norm: rows that are read, and whose norm is greater, are scaled to it.
+        norm_type: which norm that is.
+        scale_grad_by_freq: whether gradients are divided by how often their row is read.
+        mode: "mean", "sum" or "max".
+        sparse: has to be False: gradients have all rows.
+        _weight: the table, where there is one.
+        include_last_offset: whether the offsets end with that of the last bag's end.
+        padding_idx: a row that does not count, and is not learned.
+        device: of the table.
+        dtype: of the table.
+    """
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,

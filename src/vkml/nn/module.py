@@ -19,7 +19,12 @@ T = TypeVar("T", bound="Module")
 
 
 class Parameter(Tensor):
-    """A tensor that a module learns."""
+    """A tensor that a module learns.
+
+    Args:
+        data: of what elements it begins with.
+        requires_grad: whether gradients by it are wanted.
+    """
 
     __slots__ = ()
 

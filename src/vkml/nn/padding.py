@@ -60,90 +60,153 @@ class _CircularPad(_Pad):
 
 
 class ConstantPad1d(_ConstantPad):
-    """A number around the last axis; see `functional.pad`."""
+    """A number around the last axis; see `functional.pad`.
+
+    Args:
+        padding: 2 numbers, before and behind each axis, the last axis first; or one for all.
+        value: the number.
+    """
 
     rank = 1
 
 
 class ConstantPad2d(_ConstantPad):
-    """A number around the last two axes; see `functional.pad`."""
+    """A number around the last two axes; see `functional.pad`.
+
+    Args:
+        padding: 4 numbers, before and behind each axis, the last axis first; or one for all.
+        value: the number.
+    """
 
     rank = 2
 
 
 class ConstantPad3d(_ConstantPad):
-    """A number around the last three axes; see `functional.pad`."""
+    """A number around the last three axes; see `functional.pad`.
+
+    Args:
+        padding: 6 numbers, before and behind each axis, the last axis first; or one for all.
+        value: the number.
+    """
 
     rank = 3
 
 
 class ZeroPad1d(_ZeroPad):
-    """Zeros around the last axis; see `functional.pad`."""
+    """Zeros around the last axis; see `functional.pad`.
+
+    Args:
+        padding: 2 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 1
 
 
 class ZeroPad2d(_ZeroPad):
-    """Zeros around the last two axes; see `functional.pad`."""
+    """Zeros around the last two axes; see `functional.pad`.
+
+    Args:
+        padding: 4 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 2
 
 
 class ZeroPad3d(_ZeroPad):
-    """Zeros around the last three axes; see `functional.pad`."""
+    """Zeros around the last three axes; see `functional.pad`.
+
+    Args:
+        padding: 6 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 3
 
 
 class ReflectionPad1d(_ReflectionPad):
-    """The mirror image, without the ends once more, along the last axis; see `functional.pad`."""
+    """The mirror image, without the ends once more, along the last axis; see `functional.pad`.
+
+    Args:
+        padding: 2 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 1
 
 
 class ReflectionPad2d(_ReflectionPad):
-    """The mirror image, without the ends once more, along the last two axes; see `functional.pad`."""
+    """The mirror image, without the ends once more, along the last two axes; see `functional.pad`.
+
+    Args:
+        padding: 4 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 2
 
 
 class ReflectionPad3d(_ReflectionPad):
-    """The mirror image, without the ends once more, along the last three axes; see `functional.pad`."""
+    """The mirror image, without the ends once more, along the last three axes; see `functional.pad`.
+
+    Args:
+        padding: 6 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 3
 
 
 class ReplicationPad1d(_ReplicationPad):
-    """The ends once more beyond them, along the last axis; see `functional.pad`."""
+    """The ends once more beyond them, along the last axis; see `functional.pad`.
+
+    Args:
+        padding: 2 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 1
 
 
 class ReplicationPad2d(_ReplicationPad):
-    """The ends once more beyond them, along the last two axes; see `functional.pad`."""
+    """The ends once more beyond them, along the last two axes; see `functional.pad`.
+
+    Args:
+        padding: 4 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 2
 
 
 class ReplicationPad3d(_ReplicationPad):
-    """The ends once more beyond them, along the last three axes; see `functional.pad`."""
+    """The ends once more beyond them, along the last three axes; see `functional.pad`.
+
+    Args:
+        padding: 6 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 3
 
 
 class CircularPad1d(_CircularPad):
-    """The other end beyond each, along the last axis; see `functional.pad`."""
+    """The other end beyond each, along the last axis; see `functional.pad`.
+
+    Args:
+        padding: 2 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 1
 
 
 class CircularPad2d(_CircularPad):
-    """The other end beyond each, along the last two axes; see `functional.pad`."""
+    """The other end beyond each, along the last two axes; see `functional.pad`.
+
+    Args:
+        padding: 4 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 2
 
 
 class CircularPad3d(_CircularPad):
-    """The other end beyond each, along the last three axes; see `functional.pad`."""
+    """The other end beyond each, along the last three axes; see `functional.pad`.
+
+    Args:
+        padding: 6 numbers, before and behind each axis, the last axis first; or one for all.
+    """
 
     rank = 3

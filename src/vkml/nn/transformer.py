@@ -122,7 +122,7 @@ class TransformerEncoderLayer(_Layer):
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to what an encoder has made, and a perceptron.
 
-    Args: as those of `TransformerEncoderLayer`.
+    Arguments as for `TransformerEncoderLayer`.
     """
 
     def __init__(

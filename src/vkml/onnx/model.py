@@ -28,12 +28,19 @@ class ModelMetadata:
     """What a model says of itself, under the names that onnxruntime's ``ModelMetadata`` has."""
 
     producer_name: str = ""
+    """The program that made it."""
     graph_name: str = ""
+    """Of its main graph."""
     domain: str = ""
+    """Whose it is, as a name of the Internet written backwards."""
     description: str = ""
+    """Of the model."""
     graph_description: str = ""
+    """Of its main graph."""
     version: int = 0
+    """Of the model."""
     custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+    """Whatever else it says, by key."""
 
 
 class Model:

@@ -29,7 +29,7 @@ DENSE_LIMIT = 1 << 28
 
 
 class Tensor:
-    """One tensor of a model file; nothing is read before `array` is asked for."""
+    """One tensor of a model file, made by `Model.tensors`; nothing is read before `array` is asked for."""
 
     def __init__(self, proto: TensorProto, files: ExternalFiles, where: str = "") -> None:
         self.proto = proto

@@ -106,6 +106,10 @@ class Optimizer:
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Adds parameters with settings of their own.
 
+        Args:
+            param_group: "params", tensors or pairs of names and tensors, and settings; others are the
+                optimizer's.
+
         Raises:
             TypeError: something among them is no tensor, or they have no order.
             ValueError: one is no leaf, or is in another group; some have names and some have none.
@@ -135,7 +139,11 @@ class Optimizer:
         self.param_groups.append(group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients."""
+        """Forgets the gradients.
+
+        Args:
+            set_to_none: whether they are None afterwards; else zeros.
+        """
         for group in self.param_groups:
             forget_gradients(group["params"], set_to_none)
 
@@ -193,7 +201,12 @@ class Optimizer:
             changed += _tensors(state)
 
     def begin(self, param: Tensor, group: Settings) -> dict[str, Any]:
-        """What a parameter's state is before its first step: tensors where the parameter is."""
+        """What a parameter's state is before its first step: tensors where the parameter is.
+
+        Args:
+            param: it.
+            group: settings.
+        """
         return {}
 
     def update(self, param: Tensor, grad: Tensor, group: Settings, state: dict[str, Any]) -> None:
@@ -212,11 +225,25 @@ class Optimizer:
         return type(self).update is not Optimizer.update
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Has `hook(optimizer, arguments, named)` called before each step; it may return other arguments."""
+        """Has `hook(optimizer, arguments, named)` called before each step; it may return other arguments.
+
+        Args:
+            hook: what is called.
+
+        Returns:
+            What takes the hook off again.
+        """
         return RemovableHandle(self, "_step_pre_hooks", Hook(hook))
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Has `hook(optimizer, arguments, named)` called after each step."""
+        """Has `hook(optimizer, arguments, named)` called after each step.
+
+        Args:
+            hook: what is called.
+
+        Returns:
+            What takes the hook off again.
+        """
         return RemovableHandle(self, "_step_post_hooks", Hook(hook))
 
     # -- state ----------------------------------------------------------------------------------------------
@@ -234,6 +261,9 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes what `state_dict` gave, or PyTorch's, for parameters in the same order; tensors are copied.
+
+        Args:
+            state_dict: state and settings.
 
         Raises:
             ValueError: it is of other groups of parameters.

@@ -50,7 +50,7 @@ class SGD(Optimizer):
         )
 
     def begin(self, param: Tensor, group: Settings) -> dict[str, Any]:
-        """Momentum of zeros makes the first gradient count whole, unless it is dampened."""
+        """Momentum of zeros makes the first gradient count whole; see `Optimizer.begin`."""
         starts = is_on(group["momentum"]) and not is_on(group["dampening"])
         return {"momentum_buffer": moment(param)} if starts else {}
 

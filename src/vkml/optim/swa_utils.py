@@ -28,7 +28,14 @@ def _share(decay: float) -> float:
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """An exponential average: of what was, `decay` is kept."""
+    """An exponential average: of what was, `decay` is kept.
+
+    Args:
+        decay: from 0 to 1.
+
+    Raises:
+        ValueError: it is something else.
+    """
     _share(decay)
 
     def ema_update(ema_param: Tensor, current_param: Tensor, num_averaged: Tensor) -> Tensor:
@@ -59,7 +66,14 @@ def _all(average: Average) -> AverageAll:
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> AverageAll:
-    """`get_ema_avg_fn` of all parameters at once, in place."""
+    """`get_ema_avg_fn` of all parameters at once, in place.
+
+    Args:
+        decay: from 0 to 1.
+
+    Raises:
+        ValueError: it is something else.
+    """
     return _all(get_ema_avg_fn(decay))
 
 
@@ -112,6 +126,9 @@ class AveragedModel(Module):
         """Takes a model's parameters into the averages; the first time they are copied.
 
         Nothing is looked at on the host: it can be part of what `vkml.jit` captures.
+
+        Args:
+            model: of the same parameters.
         """
         means, others = list(self.module.parameters()), list(self.module.buffers())
         values, more = list(model.parameters()), list(model.buffers())

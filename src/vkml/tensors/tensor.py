@@ -43,7 +43,7 @@ class Size(tuple[int, ...]):
     """The sizes of a tensor's axes.
 
     Args:
-        sizes: whole numbers.
+        iterable: whole numbers.
     """
 
     __slots__ = ()

@@ -38,29 +38,59 @@ class Callback:
     """
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        """Before the first epoch, and behind what a checkpoint restored."""
+        """Before the first epoch, and behind what a checkpoint restored.
+
+        Args:
+            trainer: the training.
+        """
 
     def on_epoch_begin(self, trainer: Trainer) -> None:
-        """Before an epoch."""
+        """Before an epoch.
+
+        Args:
+            trainer: the training.
+        """
 
     def on_step_end(self, trainer: Trainer, loss: float) -> None:
-        """After a batch of training; `loss` is its loss."""
+        """After a batch of training.
+
+        Args:
+            trainer: the training.
+            loss: the batch's.
+        """
 
     def on_update_end(self, trainer: Trainer) -> None:
-        """After a step of the optimizer, of which there are fewer than batches with ``accumulate=``."""
+        """After a step of the optimizer, of which there are fewer than batches with ``accumulate=``.
+
+        Args:
+            trainer: the training.
+        """
 
     def on_epoch_end(self, trainer: Trainer, row: Row) -> None:
-        """After an epoch and its validation; what is added to `row` becomes part of the history."""
+        """After an epoch and its validation; what is added to `row` becomes part of the history.
+
+        Args:
+            trainer: the training.
+            row: losses and metrics of the epoch by name.
+        """
 
     def on_train_end(self, trainer: Trainer) -> None:
-        """After the last epoch, also where Ctrl-C or `stop` ended it, and not after an error."""
+        """After the last epoch, also where Ctrl-C or `stop` ended it, and not after an error.
+
+        Args:
+            trainer: the training.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of it: what `vkml.save` takes."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Goes on from what `state_dict` gave.
+
+        Args:
+            state: what `state_dict` gave.
+        """
 
 
 def monitored(row: Row, monitor: str | None) -> tuple[str, float]:
@@ -171,7 +201,11 @@ class LRSchedule(Callback):
         return self._scheduler
 
     def prepare(self, optimizer: optim.Optimizer) -> None:
-        """Makes the scheduler, before anything is captured or restored."""
+        """Makes the scheduler, before anything is captured or restored.
+
+        Args:
+            optimizer: whose learning rates it changes.
+        """
         if not isinstance(self._scheduler, LRScheduler):
             self._scheduler = self._scheduler(optimizer)
         if not isinstance(self._scheduler, LRScheduler):

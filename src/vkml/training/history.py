@@ -75,6 +75,9 @@ class History:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the rows as a table with a line of names on top.
 
+        Args:
+            path: of the file, which is written anew.
+
         Raises:
             NoSuchFile: there is no such folder.
         """
@@ -85,6 +88,9 @@ class History:
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws loss and metrics over the epochs, into a file of the type that its name ends with.
+
+        Args:
+            path: of the file, which is written anew.
 
         Raises:
             ImportError: the package `matplotlib` is not installed.

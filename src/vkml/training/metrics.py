@@ -56,7 +56,12 @@ class Metric:
         return dict(self._sums)
 
     def load_state(self, state: dict[str, Tensor], device: str) -> None:
-        """Goes on from sums that were saved."""
+        """Goes on from sums that were saved.
+
+        Args:
+            state: sums by name.
+            device: where they are to be.
+        """
         self._sums = {name: tensor.to(device).clone() for name, tensor in state.items()}
 
     def _count(self, name: str, counts: Tensor) -> None:
@@ -221,8 +226,10 @@ class F1(_OfClasses):
         ignore_index: a class that does not count.
     """
 
-    def __init__(self, name: str = "f1", *arguments: Any, **named: Any) -> None:
-        super().__init__(name, *arguments, **named)
+    def __init__(
+        self, name: str = "f1", average: str | None = None, threshold: float = 0.0, ignore_index: int = -100
+    ) -> None:
+        super().__init__(name, average, threshold, ignore_index)
 
     def score(self, right: float, predicted: float, actual: float) -> float:
         return float(2 * right / (predicted + actual)) if right else 0.0
@@ -231,8 +238,14 @@ class F1(_OfClasses):
 class Precision(_OfClasses):
     """The share of what is found that is right; see `F1` for arguments and more than two classes."""
 
-    def __init__(self, name: str = "precision", *arguments: Any, **named: Any) -> None:
-        super().__init__(name, *arguments, **named)
+    def __init__(
+        self,
+        name: str = "precision",
+        average: str | None = None,
+        threshold: float = 0.0,
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(name, average, threshold, ignore_index)
 
     def score(self, right: float, predicted: float, actual: float) -> float:
         return float(right / predicted) if right else 0.0
@@ -241,8 +254,14 @@ class Precision(_OfClasses):
 class Recall(_OfClasses):
     """The share of what there is that is found; see `F1` for arguments and more than two classes."""
 
-    def __init__(self, name: str = "recall", *arguments: Any, **named: Any) -> None:
-        super().__init__(name, *arguments, **named)
+    def __init__(
+        self,
+        name: str = "recall",
+        average: str | None = None,
+        threshold: float = 0.0,
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(name, average, threshold, ignore_index)
 
     def score(self, right: float, predicted: float, actual: float) -> float:
         return float(right / actual) if right else 0.0

@@ -239,7 +239,11 @@ class Trainer:
     # -- for callbacks --------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """Ends the training: after the epoch where it is called behind one, else after the step."""
+        """Ends the training: after the epoch where it is called behind one, else after the step.
+
+        Args:
+            reason: what the history says of it.
+        """
         self._reason = self._reason or reason
 
     def recapture(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -406,7 +407,10 @@ def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def act(input: Tensor, *arguments: Any, **named: Any) -> Tensor:
         return function(input, *arguments, **named, inplace=True)
 
-    act.__doc__ = f"`{function.__name__}` in place: what it makes is written over the input."
+    act.__doc__ = f"As `{function.__name__}`; what it makes is written over the input."
+    stated = inspect.signature(function)
+    kept = [parameter for name, parameter in stated.parameters.items() if name != "inplace"]
+    act.__signature__ = stated.replace(parameters=kept)  # type: ignore[attr-defined]
     act.__name__ = act.__qualname__ = f"{function.__name__}_"
     return act
 

@@ -182,13 +182,19 @@ class DataParallel(Module):
     def state_dict(
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
-        """The module's, under the names that it has there: what is saved loads with and without devices."""
+        """The module's, under the names that it has there: what is saved loads with and without devices.
+
+        Arguments as for `Module.state_dict`.
+        """
         return self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Incompatible:
-        """As the module's; names may begin with "module.", as those of torch's DataParallel do."""
+        """As the module's; names may begin with "module.", as those of torch's DataParallel do.
+
+        Arguments as for `Module.load_state_dict`.
+        """
         if state_dict and all(name.startswith(_PREFIX) for name in state_dict):
             state_dict = {name.removeprefix(_PREFIX): value for name, value in state_dict.items()}
         return self.module.load_state_dict(state_dict, strict, assign)

@@ -63,7 +63,11 @@ class LRScheduler:
         return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Goes on from what `state_dict` gave.
+
+        Args:
+            state_dict: what `state_dict` gave.
+        """
         self.__dict__.update(state_dict)
 
     # -- steps ----------------------------------------------------------------------------------------------

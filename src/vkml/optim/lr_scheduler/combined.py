@@ -80,7 +80,11 @@ class SequentialLR(_Combined):
         self._last_lr = first.get_last_lr()
 
     def recursive_undo(self, sched: LRScheduler | None = None) -> None:
-        """Takes the first step of schedulers back."""
+        """Takes the first step of schedulers back.
+
+        Args:
+            sched: of which one, and of those in it; None: of all.
+        """
         found = self if sched is None else sched
         if hasattr(found, "_schedulers"):
             for scheduler in found._schedulers:
@@ -89,7 +93,14 @@ class SequentialLR(_Combined):
             found.last_epoch -= 1
 
     def step(self, epoch: int | None = None) -> None:
-        """Has the schedule whose turn it is set the next learning rates."""
+        """Has the schedule whose turn it is set the next learning rates.
+
+        Args:
+            epoch: has to be None.
+
+        Raises:
+            TypeError: it is a number.
+        """
         if epoch is not None:
             raise TypeError("SequentialLR.step() takes no epoch")
         self.last_epoch += 1
@@ -117,7 +128,14 @@ class ChainedScheduler(_Combined):
         self._last_lr = values_of(self.optimizer, "lr")
 
     def step(self, epoch: int | None = None) -> None:
-        """Has each schedule change the learning rates."""
+        """Has each schedule change the learning rates.
+
+        Args:
+            epoch: has to be None.
+
+        Raises:
+            TypeError: it is a number.
+        """
         if epoch is not None:
             raise TypeError("ChainedScheduler.step() takes no epoch")
         for scheduler in self._schedulers:

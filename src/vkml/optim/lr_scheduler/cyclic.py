@@ -89,7 +89,11 @@ class CyclicLR(_WithMomentum):
         self.base_lrs = bases
 
     def scale_fn(self, x: float) -> float:
-        """The share of its height that a cycle has."""
+        """The share of its height that a cycle has.
+
+        Args:
+            x: the number of the cycle, or of the step, as `scale_mode` says.
+        """
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
