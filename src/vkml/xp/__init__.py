@@ -24,6 +24,7 @@ from vkml.xp.creation import *  # noqa: F403
 from vkml.xp.elementwise import *  # noqa: F403
 from vkml.xp.information import __array_namespace_info__ as __array_namespace_info__
 from vkml.xp.manipulation import *  # noqa: F403
+from vkml.xp.reductions import *  # noqa: F403
 
 __array_api_version__ = "2024.12"
 __version__ = _version

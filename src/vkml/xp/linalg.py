@@ -11,7 +11,8 @@ from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.xp.array import Array, alike, as_array
 from vkml.xp.elementwise import multiply
-from vkml.xp.manipulation import matmul, matrix_transpose, sum, tensordot, vecdot
+from vkml.xp.manipulation import matrix_transpose
+from vkml.xp.reductions import matmul, sum, tensordot, vecdot
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matmul",
