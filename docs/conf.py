@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import operator_table  # noqa: E402
 import reference  # noqa: E402
+from docutils import nodes  # noqa: E402
 
 import vkml  # noqa: E402
 
@@ -66,10 +68,28 @@ def _signature(
     return ("", "") if kind == "class" and reference.is_made_elsewhere(value) else None
 
 
+def _without_empty_words(_application: Any, _domain: str, kind: str, content: Any) -> None:
+    """Leaves out that nothing is returned, and what goes into a class that programs make no instances of."""
+    signature = content.parent[0]
+    value: Any = importlib.import_module(signature["module"])
+    for part in signature["fullname"].split("."):
+        value = getattr(value, part, None)
+    is_made_elsewhere = kind == "class" and reference.is_made_elsewhere(value)
+    for listed in [one for one in content if isinstance(one, nodes.field_list)]:
+        for field in list(listed):
+            name, body = (part.astext() for part in field)
+            if (name == "rtype" and body == "None") or (is_made_elsewhere and name.startswith("type ")):
+                listed.remove(field)
+        if not len(listed):
+            content.remove(listed)
+
+
 def setup(application: Any) -> None:
     """Called by Sphinx."""
     application.connect("source-read", _with_generated)
     application.connect("autodoc-process-signature", _signature)
+    # Behind autodoc, which adds the types to what docstrings say.
+    application.connect("object-description-transform", _without_empty_words, priority=900)
     application.connect(
         "autodoc-process-docstring", _unmarked, priority=100
     )  # before napoleon, which makes markup

@@ -106,7 +106,7 @@ def directives(module: str, sources: Sequence[str] = ()) -> str:
             if name == "Tensor":
                 lines += ["   :inherited-members:"]
             if issubclass(value, enum.Enum):
-                lines += ["   :undoc-members:"]
+                lines += ["   :undoc-members:", "   :member-order: bysource"]
             lines += [""]
     return "\n".join([*lines, "```"])
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
+import subprocess
 import sys
+import tomllib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import vkml
 
@@ -83,6 +91,67 @@ def test_directives_of_a_comment() -> None:
     # A class that has a shorter name is described under that.
     assert "`GradScaler` is `vkml.GradScaler`." in reference.directives("vkml.amp")
     assert vkml.amp.GradScaler is vkml.GradScaler
+
+
+def test_members_of_enumerations_are_described() -> None:
+    lines = reference.directives("vkml", ["vkml.engine.options"]).splitlines()
+    at = lines.index(".. autoclass:: GraphOptimizationLevel")
+    assert lines[at + 1 : at + 4] == ["   :members:", "   :undoc-members:", "   :member-order: bysource"]
+    at = lines.index(".. autoclass:: RunOptions")
+    assert lines[at + 1 : at + 3] == ["   :members:", ""]
+
+
+def test_what_programs_do_not_make_has_no_signature() -> None:
+    assert reference.is_made_elsewhere(vkml.Tensor)
+    assert reference.is_made_elsewhere(vkml.training.Trainer)
+    assert reference.is_made_elsewhere(vkml.ExecutionMode)
+    assert not reference.is_made_elsewhere(vkml.InferenceSession)
+    assert not reference.is_made_elsewhere(vkml.nn.Linear)
+
+
+def required(of: dict[str, Any], extras: Sequence[str]) -> set[str]:
+    """The packages that an installation with some extras brings, those that these need among them."""
+    waiting = [*of["dependencies"], *(one for extra in extras for one in of["optional-dependencies"][extra])]
+    found: set[str] = set()
+    while waiting:
+        needed = Requirement(waiting.pop())
+        name = canonicalize_name(needed.name)
+        if name in found or (needed.marker is not None and not needed.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        with contextlib.suppress(PackageNotFoundError):  # one that tests do without, as Sphinx
+            waiting += distribution(name).requires or []
+    return found
+
+
+def test_an_installation_for_the_site_brings_what_the_site_imports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = required(project, ["docs"])
+    assert {"numpy", "onnx", "sphinx"} <= brought and "pytest" not in brought
+    absent = [
+        module
+        for module, packages in packages_distributions().items()
+        if not {canonicalize_name(package) for package in packages} & (brought | {"vkml"})
+    ]
+    assert "pytest" in absent
+    program = """
+import sys
+absent = set(sys.stdin.read().split())
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Absent())
+sys.path[:0] = ["docs", "."]
+import operator_table, reference
+reference.expanded("<!-- reference: vkml.training -->")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], input="\n".join(absent), cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_docstrings_know_no_markup_but_names_and_examples() -> None:
