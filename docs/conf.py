@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,8 +70,19 @@ def _signature(
     return ("", "") if kind == "class" and reference.is_made_elsewhere(value) else None
 
 
-def _without_empty_words(_application: Any, _domain: str, kind: str, content: Any) -> None:
-    """Leaves out that nothing is returned, and what goes into a class that programs make no instances of."""
+_BUILTINS = "|".join(name for name, value in vars(builtins).items() if isinstance(value, type))
+_UNQUALIFIED = re.compile(rf"(?<![\w.~])(?:(Tensor)|({_BUILTINS}))\b")
+
+
+def _qualified(found: re.Match[str]) -> str:
+    return "~vkml.Tensor" if found[1] else f"~builtins.{found[2]}"
+
+
+def _with_plain_types(_application: Any, _domain: str, kind: str, content: Any) -> None:
+    """Has types mean one thing each, and leaves out what is returned where that says nothing.
+
+    Of classes that programs make no instances of, what goes into these is left out, too.
+    """
     signature = content.parent[0]
     value: Any = importlib.import_module(signature["module"])
     for part in signature["fullname"].split("."):
@@ -78,8 +91,12 @@ def _without_empty_words(_application: Any, _domain: str, kind: str, content: An
     for listed in [one for one in content if isinstance(one, nodes.field_list)]:
         for field in list(listed):
             name, body = (part.astext() for part in field)
-            if (name == "rtype" and body == "None") or (is_made_elsewhere and name.startswith("type ")):
+            is_type = name == "rtype" or name.startswith("type ")
+            if (name == "rtype" and body in ("None", "Any")) or (is_type and is_made_elsewhere):
                 listed.remove(field)
+            elif is_type and signature["module"] != "vkml.onnx":  # which has a Tensor of its own
+                for text in list(field[1].findall(nodes.Text)):
+                    text.parent.replace(text, nodes.Text(_UNQUALIFIED.sub(_qualified, text)))
         if not len(listed):
             content.remove(listed)
 
@@ -89,7 +106,7 @@ def setup(application: Any) -> None:
     application.connect("source-read", _with_generated)
     application.connect("autodoc-process-signature", _signature)
     # Behind autodoc, which adds the types to what docstrings say.
-    application.connect("object-description-transform", _without_empty_words, priority=900)
+    application.connect("object-description-transform", _with_plain_types, priority=900)
     application.connect(
         "autodoc-process-docstring", _unmarked, priority=100
     )  # before napoleon, which makes markup

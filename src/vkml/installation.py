@@ -90,6 +90,7 @@ class _Stand(ModuleType):
         self.__path__: list[str] = []  # a package, in whose folders nothing is looked for
         self.__spec__ = ModuleSpec(name, None, is_package=True)
         self.__package__ = name
+        self.__file__ = str(Path(__file__).with_name("__init__.py"))
 
     def get_version_string(self) -> str:
         """The release whose interface this is."""

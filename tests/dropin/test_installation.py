@@ -37,6 +37,8 @@ def test_modules_and_what_python_says_of_them() -> None:
         assert InferenceSession is vkml.InferenceSession and SessionOptions is vkml.SessionOptions
         assert OrtValue is vkml.OrtValue and InvalidArgument is vkml.InvalidArgument
         assert onnxruntime.backend is vkml.backend and onnxruntime.capi._pybind_state.Fail is vkml.Fail
+        # Programs print where it lies, and look at files beside it.
+        assert Path(onnxruntime.__file__).parent == Path(vkml.__file__).parent
         assert onnxruntime.__version__ == onnxruntime.get_version_string() == onnxruntime.version
         with pytest.raises(ImportError):
             import onnxruntime.quantization
