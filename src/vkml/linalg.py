@@ -17,6 +17,7 @@ from vkml.errors import LinAlgError
 from vkml.ir import DType, dtypes
 from vkml.tensors import Tensor
 from vkml.tensors.arranging import movedim
+from vkml.tensors.arranging import vander as powers
 from vkml.tensors.complex import adjoint
 from vkml.tensors.diagonals import diagonal
 from vkml.tensors.elementwise import abs as abs_of
@@ -514,9 +515,6 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
     Args:
         A: [..., m, n]; square unless `p` is 2 or -2.
         p: the norm of both A and its inverse, as for `matrix_norm`; None: 2.
-
-    Returns:
-        [...].
     """
     if p in (None, 2, -2):
         s = svdvals(A)
@@ -576,8 +574,6 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     Returns:
         [..., n, N].
     """
-    from vkml.tensors.arranging import vander as powers
-
     return powers(x, N, increasing=True)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from vkml.errors import InvalidArgument
 from vkml.ir import DType, dtypes
 from vkml.nn import hooks
+from vkml.nn.states import Incompatible, load, saved
 from vkml.tensors import Tensor
-from vkml.tensors.autograd import forget_gradients, no_grad
-from vkml.tensors.creation import tensor
+from vkml.tensors.autograd import forget_gradients
 from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
 from vkml.tensors.jit import jit
 from vkml.tracing.value import mode
@@ -462,13 +461,10 @@ class Module:
         return self.train(False)
 
     def requires_grad_(self: T, requires_grad: bool = True) -> T:
-        """Has all its parameters require grad, or not.
+        """Has all its parameters require grad, or not; returns it.
 
         Args:
             requires_grad: whether.
-
-        Returns:
-            Itself.
         """
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
@@ -515,13 +511,10 @@ class Module:
         return self
 
     def type(self: T, dst_type: DType) -> T:
-        """All parameters and buffers of floats in an element type.
+        """Has all parameters and buffers of floats be of an element type; returns it.
 
         Args:
             dst_type: a floating-point type.
-
-        Returns:
-            Itself.
         """
         return self.to(dst_type)
 
@@ -570,21 +563,8 @@ class Module:
             keep_vars: whether they come themselves, and not detached.
         """
         found = {} if destination is None else destination
-        for name, value in self._saved(prefix).items():
+        for name, value in saved(self, prefix).items():
             found[name] = value if keep_vars or not isinstance(value, Tensor) else value.detach()
-        return found
-
-    def _saved(self, prefix: str = "") -> dict[str, Any]:
-        """Parameters, persistent buffers and extra states by PyTorch's names, all that they have."""
-        found: dict[str, Any] = {}
-        for inner, module in self.named_modules(prefix=prefix.removesuffix("."), remove_duplicate=False):
-            start = f"{inner}." if inner else ""
-            for table in (module._parameters, module._buffers):
-                for name, value in table.items():
-                    if value is not None and not (table is module._buffers and name in module._unsaved):
-                        found[start + name] = value
-            if type(module).get_extra_state is not Module.get_extra_state:
-                found[start + _EXTRA] = module.get_extra_state()
         return found
 
     def load_state_dict(
@@ -604,55 +584,7 @@ class Module:
             RuntimeError: one has another shape; or there are such names, and `strict` is on; or its own have
                 no memory to be written, and `assign` is off.
         """
-        own = self._saved()
-        missing = [name for name in own if name not in state_dict]
-        more = [name for name in state_dict if name not in own]
-        extra = {name for name in own if name.rpartition(".")[2] == _EXTRA}
-        found = {
-            name: value if isinstance(value, Tensor) else tensor(value)
-            for name, value in state_dict.items()
-            if name in own and name not in extra
-        }
-        # An uninitialized tensor takes any shape, and another one leaves it as it is.
-        waiting = [name for name in found if hasattr(own[name], "materialize")]
-        found = {name: x for name, x in found.items() if name not in waiting or not hasattr(x, "materialize")}
-        wrong = [
-            f"{name}: {list(value.shape)} instead of {list(own[name].shape)}"
-            for name, value in found.items()
-            if name not in waiting and value.shape != own[name].shape
-        ]
-        empty = [name for name in found if own[name].is_meta and not assign]
-        if wrong or empty or (strict and (missing or more)):
-            parts = [("missing: " + ", ".join(missing))] if missing and strict else []
-            parts += [("not known: " + ", ".join(more))] if more and strict else []
-            parts += ["of other shapes: " + ", ".join(wrong)] if wrong else []
-            parts += (
-                [f"without data (assign=True, or to_empty() before): {', '.join(empty)}"] if empty else []
-            )
-            raise InvalidState(f"the state does not fit {type(self).__name__}; " + "; ".join(parts))
-        with no_grad():
-            for name, value in found.items():
-                if name in waiting:
-                    own[name].materialize(value.shape)
-                if assign:
-                    self._assign(name, value)
-                else:
-                    own[name].copy_(value.to(own[name].device))
-        for name in extra:
-            if name in state_dict:
-                self.get_submodule(name.rpartition(".")[0]).set_extra_state(state_dict[name])
-        return Incompatible(missing, more)
-
-    def _assign(self, name: str, value: Tensor) -> None:
-        inner, _, last = name.rpartition(".")
-        owner = self.get_submodule(inner)
-        before = owner._parameters.get(last)
-        if before is None:
-            owner._buffers[last] = value
-        elif isinstance(value, Parameter):
-            owner._parameters[last] = value
-        else:
-            owner._parameters[last] = Parameter(value, before.requires_grad)
+        return load(self, state_dict, strict, assign)
 
     # -- text -----------------------------------------------------------------------------------------------
 
@@ -666,22 +598,3 @@ class Module:
         if not lines:
             return f"{name}({more})"
         return f"{name}(\n  " + "\n  ".join([*more.splitlines(), *lines]) + "\n)"
-
-
-_EXTRA = "_extra_state"
-
-
-class Incompatible(NamedTuple):
-    """What names of a state did not fit."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-    def __repr__(self) -> str:
-        if not any(self):
-            return "<All keys matched successfully>"
-        return f"Incompatible(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
-
-
-class InvalidState(InvalidArgument, RuntimeError):
-    """A state is not one of the module that is to take it."""

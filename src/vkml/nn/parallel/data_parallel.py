@@ -9,12 +9,13 @@ from typing import Any
 
 from vkml.engine.devices import devices
 from vkml.errors import InvalidArgument
-from vkml.nn.module import Incompatible, Module
+from vkml.nn.module import Module
 from vkml.nn.parallel.lockstep import together
 from vkml.nn.parallel.replicas import Replicas, detached, device_named
 from vkml.nn.parallel.scatter_gather import gather, scatter, sent
 from vkml.nn.parallel.speeds import measured_shares, tensors_in
 from vkml.nn.parallel.sync_batch_norm import SyncBatchNorm
+from vkml.nn.states import Incompatible
 from vkml.tensors.capture import captures, is_capturing
 from vkml.tensors.generator import drawing_from
 
