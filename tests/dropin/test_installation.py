@@ -174,6 +174,57 @@ print(len(caught), caught[0].category.__name__, float(found.sum()), session.get_
     assert _run(program, tmp_path) == "1 UserWarning 21.0 CPUExecutionProvider\n"
 
 
+def test_sessions_that_are_subclassed_and_pickled(tmp_path: Path) -> None:
+    """As insightface has them: a class of its own whose pickles are the model's path, providers set anew."""
+    (tmp_path / "model.onnx").write_bytes(models.product())
+    program = """
+import os.path as osp, pickle
+import numpy as np, onnxruntime
+
+class PickableInferenceSession(onnxruntime.InferenceSession):
+    def __init__(self, model_path, **kwargs):
+        super().__init__(model_path, **kwargs)
+        self.model_path = model_path
+
+    def __getstate__(self):
+        return {"model_path": self.model_path}
+
+    def __setstate__(self, values):
+        self.__init__(values["model_path"])
+
+session = PickableInferenceSession("model.onnx", providers=onnxruntime.get_available_providers())
+session = pickle.loads(pickle.dumps(session))
+session.set_providers(["CPUExecutionProvider"])
+first = session.get_inputs()[0]
+outputs = [value.name for value in session.get_outputs()]
+[found] = session.run(outputs, {first.name: np.ones(first.shape, np.float32)})
+print(osp.basename(session._model_path), found.sum(), session.get_providers())
+"""
+    assert _run(program, tmp_path) == "model.onnx 21.0 ['CPUExecutionProvider']\n"
+
+
+def test_a_cut_out_of_a_picture(tmp_path: Path) -> None:
+    """As rembg does it: providers by what there is, by the kind of device, and the first input by number."""
+    (tmp_path / "model.onnx").write_bytes(models.product())
+    program = """
+import numpy as np, onnxruntime as ort
+
+options = ort.SessionOptions()
+options.inter_op_num_threads = options.intra_op_num_threads = 2
+kind, there = ort.get_device(), ort.get_available_providers()
+if kind == "GPU" and "CUDAExecutionProvider" in there:
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+elif kind[0:3] == "GPU" and "ROCMExecutionProvider" in there:
+    providers = ["ROCMExecutionProvider", "CPUExecutionProvider"]
+else:
+    providers = ["CPUExecutionProvider"]
+session = ort.InferenceSession("model.onnx", sess_options=options, providers=providers)
+outs = session.run(None, {session.get_inputs()[0].name: np.ones((3, 2), np.float32)})
+print(outs[0].sum(), session.get_inputs()[0].type)
+"""
+    assert _run(program, tmp_path) == "21.0 tensor(float)\n"
+
+
 def test_values_are_copied_between_devices(device_name: str) -> None:
     source = vkml.OrtValue.ortvalue_from_numpy(X)
     target = vkml.OrtValue.ortvalue_from_shape_and_type([3, 2], np.float32, device_name)
