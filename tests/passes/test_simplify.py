@@ -66,6 +66,22 @@ def test_integers_have_one_zero() -> None:
     assert kept("Add", None, 1, dtype="int32") == ["Add"]
 
 
+def chosen(condition: Any) -> list[str]:
+    """The operators left of a choice between a value of 2×3 and a number."""
+    sketch = Sketch("one")
+    value = sketch.node("Abs", sketch.input("x", (2, 3), dtypes.FLOAT32))
+    made = sketch.node("Where", sketch.constant(np.asarray(condition)), value, sketch.constant(np.float32(0)))
+    graph = sketch.finish(sketch.node("Abs", made))
+    return [node.op for node in remove_identities(specialise(prepare(graph), {"x": (2, 3)})).nodes][1:-1]
+
+
+def test_choices_that_are_known_are_dropped() -> None:
+    assert chosen(np.ones((2, 3), bool)) == chosen(np.True_) == []
+    assert chosen(np.array([True, False, True])) == ["Where"]
+    assert chosen(np.False_) == ["Where"], "the number chosen is not of the result's shape"
+    assert chosen(np.ones((4, 1, 1), bool)) == ["Where"], "the result has more axes"
+
+
 def test_what_changes_the_shape_stays() -> None:
     assert kept("Mul", None, np.ones((2, 1, 1)), dtype="float32") == ["Mul"]
 

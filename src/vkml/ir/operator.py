@@ -174,6 +174,15 @@ class Operator:
         """Whether a node's first output is its first input as it is, and its only one that is wanted."""
         return False
 
+    def chosen_input(self, node: Node, constants: Mapping[str, Constant]) -> int | None:
+        """The input whose elements all of a node's result are, broadcast, because a constant says so.
+
+        Args:
+            node: normalised.
+            constants: values that are known.
+        """
+        return None
+
     def concatenation_axis(self, node: Node, rank: int) -> int | None:
         """The axis along which a node's output is its inputs laid end to end; None where it is not that.
 

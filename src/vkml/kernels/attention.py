@@ -96,20 +96,28 @@ forced: Variant | None = None
 """For tests and tuning runs: the variant, wherever attention can be computed so at all."""
 
 
-def refusal(target: Target, given: Attention) -> str:
-    """Why an attention is not for matrix units, or an empty string."""
-    q, v = given.q, given.v
+def device_refusal(target: Target) -> str:
+    """Why no attention at all is for a device's matrix units, or an empty string."""
     fragment = target.fragment
     if target.strict_fp32 or fragment is None:
         return "strict fp32" if target.strict_fp32 else "the device has no matrix units"
-    if q.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
-        return "neither float32 nor float16"
     if forced is None and any(
         size < least for size, least in zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     ):
         return "the device's matrix units are small"
     if not set(MATRIX_UNIT_NEEDS) <= target.capabilities:
         return f"the device lacks {', '.join(sorted(set(MATRIX_UNIT_NEEDS) - target.capabilities))}"
+    return ""
+
+
+def refusal(target: Target, given: Attention) -> str:
+    """Why an attention is not for matrix units, or an empty string."""
+    why = device_refusal(target)
+    if why:
+        return why
+    q, v = given.q, given.v
+    if q.dtype not in (dtypes.FLOAT32, dtypes.FLOAT16):
+        return "neither float32 nor float16"
     head_size = q.shape[3]
     if isinstance(head_size, Size) or isinstance(v.shape[3], Size) or v.shape[3] != head_size:
         return "heads whose keys and values differ in size"

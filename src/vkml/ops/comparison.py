@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator as operators
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vkml.ir import scalar
 from vkml.ir.dtypes import BOOL, NUMBERS, STRING, DType
-from vkml.ir.graph import Node
+from vkml.ir.graph import Constant, Node
 from vkml.ir.operator import Array, Operator, operator, register
 from vkml.ir.scalar import Scalar
 from vkml.ir.types import Known, TensorType
@@ -54,6 +54,14 @@ class Where(Operator):
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         condition, x, y = (present(inputs, index) for index in range(3))
         return [np.asarray(np.where(condition, x, y)).astype(x.dtype, copy=False)]
+
+    def chosen_input(self, node: Node, constants: Mapping[str, Constant]) -> int | None:
+        condition = constants.get(node.inputs[0])
+        if condition is None or condition.is_open or not condition.array.size:
+            return None
+        if condition.array.all():
+            return 1
+        return None if condition.array.any() else 2
 
     def scalar(
         self, node: Node, arguments: Sequence[Scalar | None], types: Sequence[DType | None], result: DType

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vkml.ir import Constant, Graph, GraphIndex, Node, dtypes
+from vkml.ir import Constant, DType, Graph, GraphIndex, Node, dtypes
 
 DTYPES = (dtypes.FLOAT16, dtypes.FLOAT32)
 LEAST_HIDING = -1e8
@@ -24,6 +24,8 @@ class Candidate:
     """The nodes that compute it now; nobody else reads what they make but the last one's result."""
     node: Node
     """What may stand in their place."""
+    dtype: DType
+    """Of queries, keys, values and the result."""
 
 
 def fuse_attention(graph: Graph, accepted: Callable[[Sequence[Candidate]], Collection[str]]) -> Graph:
@@ -118,7 +120,7 @@ class _Finder:
         while not inputs[-1]:
             inputs.pop()
         node = Node("Attention", tuple(inputs), reader.outputs, attributes, reader.name, "vkml")
-        return Candidate([*members, reader], node)
+        return Candidate([*members, reader], node, dtype)
 
     def _cleared(self, name: str) -> list[Node]:
         """The nodes that make zeros of a value's NaN, for nobody else reads it: IsNaN and Where."""

@@ -40,7 +40,7 @@ def state_casts(graph: Graph) -> Graph:
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Drops Identity, inference-time Dropout, and arithmetic that keeps shape and every number.
+    """Drops Identity, inference-time Dropout, known choices, arithmetic that keeps shape and every number.
 
     x + 0 does not keep -0; x + -0 and x - 0 do. What subgraphs read keeps its name. An output that is the
     same as a value of a node is made by that node.
@@ -88,6 +88,9 @@ def _same_as(node: Node, graph: Graph) -> str | None:
     operator = find(node)
     if operator.is_identity(node):
         return node.inputs[0]
+    chosen = operator.chosen_input(node, graph.constants)
+    if chosen is not None and graph.types[node.inputs[chosen]] == graph.types[node.outputs[0]]:
+        return node.inputs[chosen]
     for index, neutral in operator.neutral_elements.items():
         constant = graph.constants.get(node.inputs[index])
         other = node.inputs[1 - index]
