@@ -1,14 +1,12 @@
-"""Regular expressions in RE2's syntax, rewritten for Python's `re`.
+"""Regular expressions in RE2's syntax, as automata: matching takes a time proportional to the text's length.
 
-What is meant by both is the same; what RE2 lacks (lookarounds, backreferences, possessive repetition) is
-refused, as it refuses it. `re` reads otherwise, and is given another expression for:
+What RE2 lacks (lookarounds, backreferences, possessive repetition) is refused, as it refuses it. Classes of
+characters are written for Python's `re`, which is asked about one character at a time, and differs in
 
-* ``\\d``, ``\\w``, ``\\s``, ``\\b`` and classes like ``[:alpha:]``, which are ASCII's; ``\\v`` is no space;
-* ``$``, which is the end of the text alone, and ``\\z``;
-* ``{,3}``, which is five characters; ``(?i)`` within an expression; ``\\Q...\\E``; ``\\x{1F600}``; ``\\pL``.
+* ``\\d``, ``\\w``, ``\\s`` and classes like ``[:alpha:]``, which are ASCII's; ``\\v`` is no space;
+* ``\\x{1F600}`` and ``\\pL``, which it lacks.
 
-Scripts (``\\p{Greek}``) and bytes (``\\C``) are not supported. RE2 takes a time proportional to the text's
-length; `re` may take an exponential one where repetitions are nested.
+Scripts (``\\p{Greek}``) and bytes (``\\C``) are not supported.
 """
 
 from __future__ import annotations
@@ -21,6 +19,17 @@ from functools import lru_cache
 
 from vkml import errors
 from vkml.errors import InvalidGraph
+from vkml.ops.automata import (
+    Assertion,
+    Automaton,
+    Fragment,
+    TooLarge,
+    any_of,
+    asserting,
+    reading,
+    repeated,
+    sequence,
+)
 
 _PERL = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\\t\\n\\f\\r "}
 _POSIX = {
@@ -43,21 +52,24 @@ _CONTROLS = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 _LARGEST_REPEAT = 1000
 _REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _GROUP = re.compile(r"\?(?:P?<(?P<name>\w+)>|(?P<flags>[imsU]*(?:-[imsU]+)?)(?P<end>[:)]))")
-_WORD = f"[{_PERL['w']}]"
-_BORDER = f"(?:(?<!{_WORD})(?={_WORD})|(?<={_WORD})(?!{_WORD}))"
-_ANCHORS = {"A": "\\A", "z": "\\Z", "b": _BORDER, "B": f"(?!{_BORDER})"}
+_ANCHORS = {
+    "A": Assertion.TEXT_START,
+    "z": Assertion.TEXT_END,
+    "b": Assertion.BORDER,
+    "B": Assertion.NO_BORDER,
+}
 
 
-def compiled(where: str, pattern: str) -> re.Pattern[str]:
-    """An expression of RE2, for `fullmatch`.
+def compiled(where: str, pattern: str) -> Automaton:
+    """What matches texts with an expression of RE2.
 
     Raises:
         InvalidGraph: RE2 would refuse it, too.
         NotImplemented: it asks for something of RE2's that there is not.
     """
     try:
-        return re.compile(_Rewriting(pattern).whole())
-    except (_Refused, re.error, OverflowError, RecursionError) as error:
+        return Automaton(_Reading(pattern).whole())
+    except (_Refused, TooLarge, re.error, OverflowError) as error:
         raise InvalidGraph(f"{where}: the pattern {pattern!r} is none of RE2's: {error}") from None
 
 
@@ -72,26 +84,56 @@ class _Flags:
     dot_is_all: bool = False
 
 
-class _Rewriting:
+@dataclass
+class _Item:
+    """What a repetition may follow."""
+
+    code: Fragment
+    times: int = 1
+    """How often counted repetitions, one in the other, write the innermost out."""
+
+
+class _Group:
+    """What has been read between a parenthesis and where the reader is."""
+
+    def __init__(self, outside: _Flags) -> None:
+        self.outside = outside
+        """Flags before it."""
+        self.parts: list[_Item] = []
+        self.before: list[Fragment] = []
+        """Alternatives that are complete."""
+        self.times = 1
+
+    def end_alternative(self) -> None:
+        self.times = max([self.times, *(part.times for part in self.parts)])
+        self.before.append(sequence([part.code for part in self.parts]))
+        self.parts = []
+
+    def whole(self) -> _Item:
+        self.end_alternative()
+        return _Item(any_of(self.before), self.times)
+
+
+class _Reading:
     """One pattern, read from left to right."""
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
         self._at = 0
         self._flags = _Flags()
-        self._around: list[_Flags] = []
-        """Flags outside of each group that is open."""
+        self._groups = [_Group(self._flags)]
+        """Those that are open, the whole pattern first."""
         self._names: set[str] = set()
-        self._made: list[str] = []
+        self._sets: dict[str, re.Pattern[str]] = {}
         self._repeatable = False
         """Whether a repetition may follow: there is something to repeat, which is not repeated yet."""
 
-    def whole(self) -> str:
+    def whole(self) -> Fragment:
         while self._at < len(self._text):
             self._next()
-        if self._around:
+        if len(self._groups) > 1:
             raise _Refused("a parenthesis is not closed")
-        return "".join(self._made)
+        return self._groups[0].whole().code
 
     def _next(self) -> None:
         item = self._text[self._at]
@@ -99,45 +141,66 @@ class _Rewriting:
         if item == "(":
             self._open()
         elif item == ")":
-            if not self._around:
+            if len(self._groups) == 1:
                 raise _Refused("a parenthesis is closed that is not open")
-            self._flags = self._around.pop()
-            self._add(")")
+            group = self._groups.pop()
+            self._flags = group.outside
+            self._add(group.whole())
         elif item == "|":
-            self._made.append("|")
+            self._groups[-1].end_alternative()
             self._repeatable = False
         elif item in "*+?":
-            self._repeat(item)
+            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[item]
+            self._repeat(item, least, most)
         elif item == "{" and (found := _REPEAT.match(self._text, self._at - 1)):
-            least, most = int(found[1]), found[2]
-            if max(least, int(most or 0)) > _LARGEST_REPEAT or (most and int(most) < least):
+            least = int(found[1])
+            most = least if found[2] is None else int(found[2]) if found[2] else None
+            if max(least, most or 0) > _LARGEST_REPEAT or (most is not None and most < least):
                 raise _Refused(f"{found[0]} is no repetition")
             self._at = found.end()
-            self._repeat(found[0])
+            self._repeat(found[0], least, most)
         elif item == ".":
-            self._add("(?s:.)" if self._flags.dot_is_all else "[^\\n]")
+            self._one_of("(?s:.)" if self._flags.dot_is_all else "[^\\n]")
         elif item == "^":
-            self._add("(?m:^)" if self._flags.has_lines else "(?:\\A)")
+            self._assert(Assertion.LINE_START if self._flags.has_lines else Assertion.TEXT_START)
         elif item == "$":
-            self._add("(?:(?=\\n)|\\Z)" if self._flags.has_lines else "(?:\\Z)")
+            self._assert(Assertion.LINE_END if self._flags.has_lines else Assertion.TEXT_END)
         elif item == "[":
-            self._character(self._class())
+            self._one_of(self._class())
         elif item == "\\":
             self._escape()
         else:
-            self._character(re.escape(item))
+            self._character(item)
 
-    def _add(self, made: str) -> None:
-        self._made.append(made)
+    def _add(self, item: _Item) -> None:
+        self._groups[-1].parts.append(item)
         self._repeatable = True
 
-    def _character(self, made: str) -> None:
-        self._add(f"(?i:{made})" if self._flags.ignores_case else made)
+    def _assert(self, what: Assertion) -> None:
+        self._add(_Item(asserting(what)))
 
-    def _repeat(self, how: str) -> None:
+    def _character(self, character: str) -> None:
+        if self._flags.ignores_case:
+            self._one_of(re.escape(character))
+        else:
+            self._add(_Item(reading(character)))
+
+    def _one_of(self, written: str) -> None:
+        """A character that an expression of Python's describes."""
+        if self._flags.ignores_case:
+            written = f"(?i:{written})"
+        if written not in self._sets:
+            self._sets[written] = re.compile(written)
+        self._add(_Item(reading(self._sets[written])))
+
+    def _repeat(self, how: str, least: int, most: int | None) -> None:
         if not self._repeatable:
             raise _Refused(f"there is nothing that {how} could repeat")
-        self._made.append(how)
+        item = self._groups[-1].parts.pop()
+        times = item.times * max(1, least if most is None else most)
+        if times > _LARGEST_REPEAT:
+            raise _Refused(f"{how} and the repetitions inside are more than {_LARGEST_REPEAT}")
+        self._groups[-1].parts.append(_Item(repeated(item.code, least, most), times))
         self._repeatable = False
         if self._text[self._at : self._at + 1] == "?":  # as many as possible or as few: both match the whole
             self._at += 1
@@ -176,9 +239,8 @@ class _Rewriting:
             self._flags = flags  # a repetition behind it is of what stands before it
 
     def _begin(self, inside: _Flags) -> None:
-        self._around.append(self._flags)
+        self._groups.append(_Group(self._flags))
         self._flags = inside
-        self._made.append("(?:")
         self._repeatable = False
 
     def _escape(self) -> None:
@@ -187,14 +249,17 @@ class _Rewriting:
             end = self._text.find("\\E", self._at)
             end = len(self._text) if end < 0 else end
             for each in self._text[self._at + 1 : end]:
-                self._character(re.escape(each))
+                self._character(each)
             self._at = end + 2
         elif item in _ANCHORS and item:
             self._at += 1
-            self._add(f"(?:{_ANCHORS[item]})")
+            self._assert(_ANCHORS[item])
         else:
             found = self._set()
-            self._character(f"[{found}]" if found is not None else re.escape(self._escaped()))
+            if found is None:
+                self._character(self._escaped())
+            else:
+                self._one_of(f"[{found}]")
 
     def _set(self) -> str | None:
         """The inside of a class for what is escaped here; None where that is a single character."""

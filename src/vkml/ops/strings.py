@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from vkml.errors import InvalidGraph, RuntimeException, ShapeError
+from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import BOOL, INT64, STRING
 from vkml.ir.graph import Node
 from vkml.ir.lazy import kept
 from vkml.ir.operator import INT, OPTIONAL, STRINGS, Array, Operator, operator
 from vkml.ir.operator import STRING as TEXT
 from vkml.ir.types import Known, TensorType
+from vkml.ops.automata import Automaton
 from vkml.ops.broadcasting import broadcast_shapes
 from vkml.ops.checks import present, require_dtype, require_rank, required
 from vkml.ops.limits import check_size
@@ -126,7 +126,7 @@ class RegexFullMatch(Operator):
             raise InvalidGraph(f"{node.label}: the attribute 'pattern' is missing")
         self._pattern(node)
 
-    def _pattern(self, node: Node) -> re.Pattern[str]:
+    def _pattern(self, node: Node) -> Automaton:
         return kept(node, "pattern", lambda node: compiled(node.label, node.attributes["pattern"]))
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
@@ -134,8 +134,5 @@ class RegexFullMatch(Operator):
 
     def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         x, pattern = present(inputs, 0), self._pattern(node)
-        try:
-            found = [pattern.fullmatch(text) is not None for text in text_list(x)]
-        except RecursionError as error:
-            raise RuntimeException(f"{node.label}: the pattern is nested too deeply: {error}") from None
+        found = [pattern.matches(text) for text in text_list(x)]
         return [np.array(found, np.bool_).reshape(x.shape)]
