@@ -155,3 +155,65 @@ def test_absent_and_zero_are_told_apart_where_it_matters():
 def test_float_too_large_to_write():
     with pytest.raises(InvalidArgument, match="too large"):
         write(AttributeProto(name="a", f=1e300))
+
+
+def element(number, value) -> bytes:
+    """A field of an attribute: a float, an integer or bytes by what it is."""
+    if isinstance(value, float):
+        return wire.encode_varint(number << 3 | 5) + np.float32(value).tobytes()
+    if isinstance(value, bytes):
+        return wire.encode_varint(number << 3 | 2) + wire.encode_varint(len(value)) + value
+    return wire.encode_varint(number << 3) + wire.encode_varint(value)
+
+
+INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300)
+VALUES = (
+    st.tuples(st.just(8), INTEGERS)
+    | st.tuples(st.just(7), st.floats(width=32, allow_nan=False))
+    | st.tuples(st.just(9), st.binary(max_size=3) | st.binary(min_size=126, max_size=130))
+)
+
+
+@given(st.lists(st.tuples(VALUES, st.integers(1, 400)), max_size=6), st.integers(0, 12))
+def test_runs_of_elements_are_read_as_single_ones_are(runs, cut_off):
+    """Elements of attributes, many of them alike, in any order; the end may be missing."""
+    data = b"".join(element(number, value) * times for (number, value), times in runs)
+    data = data[: len(data) - cut_off]
+
+    def outcome():
+        try:
+            made = read("AttributeProto", data)
+            return made.floats, made.ints, [bytes(each) for each in made.strings]
+        except InvalidProtobuf as error:
+            return str(error)
+
+    found = outcome()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wire, "_RUN_AFTER", 1 << 30)
+        assert outcome() == found
+
+
+@pytest.mark.parametrize("number", [7, 8, 9])
+def test_long_runs_end_where_they_end(number):
+    """Runs of other numbers in between, and numbers of ten bytes and more."""
+    value = {7: 1.5, 8: -1, 9: b"abc"}[number]
+    data = element(number, value) * 70000 + element(20, 2) + element(number, value) * 3
+    made = read("AttributeProto", data)
+    held = {7: made.floats, 8: made.ints, 9: made.strings}[number]
+    assert len(held) == 70003 and {bytes(each) if number == 9 else each for each in held} == {value}
+    assert made.type == 2
+    with pytest.raises(InvalidProtobuf):
+        read("AttributeProto", data[: 70000 * len(element(number, value)) - 1])
+    if number == 8:
+        with pytest.raises(InvalidProtobuf, match="ten bytes"):
+            read("AttributeProto", data + b"\x40" + b"\xff" * 10 + b"\x01")
+
+
+@pytest.mark.parametrize("value", [7, 1.5, b"abc"])
+def test_elements_of_long_runs_are_not_read_one_by_one(value, monkeypatch):
+    number = {int: 8, float: 7, bytes: 9}[type(value)]
+    data = element(number, value) * 100_000
+    read_run, ends = wire._read_run, []
+    monkeypatch.setattr(wire, "_read_run", lambda *given: ends.append(read_run(*given)) or ends[-1])
+    read("AttributeProto", data)
+    assert ends == [len(data)]

@@ -144,6 +144,6 @@ def _stored(constant: Constant) -> Constant:
 
 
 def _holds_constants(value: Any) -> bool:
-    return isinstance(value, Constant | Graph) or (
-        isinstance(value, tuple) and any(isinstance(item, Constant | Graph) for item in value)
-    )
+    # By types, of which a tuple of a million elements has one or two.
+    types = set(map(type, value)) if isinstance(value, tuple) else {type(value)}
+    return any(issubclass(type_, Constant | Graph) for type_ in types)

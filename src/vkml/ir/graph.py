@@ -365,6 +365,8 @@ def _form(value: Any) -> Hashable:
     if isinstance(value, float):
         return value.hex()
     if isinstance(value, tuple | list):
+        if len(value) > _MOST_NUMBERS:
+            raise TypeError("a long list is not compared")
         if {*map(type, value)} == {int}:
             return int, *value
         return tuple([_form(item) for item in value])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -459,8 +460,18 @@ _KINDS = (
 def _kind(value: Any) -> AttributeType | str:
     """What a value is; in words where it is nothing that an attribute may be."""
     if isinstance(value, list | tuple):
-        kinds = {_kind(item) for item in value}
+        # By types, of which a list of a million elements has one or two.
+        types: set[Any] = set(map(type, value))
+        kinds = {_kind_of(each) for each in types}
         if len(kinds) > 1:
             return "a mixed list"
         return next((found for kind, found in _LISTS.items() if kind in kinds), "a list") if kinds else INTS
-    return next((kind for type_, kind in _KINDS if isinstance(value, type_)), f"a {type(value).__name__}")
+    return _kind_of(value.__class__)
+
+
+@lru_cache(maxsize=256)
+def _kind_of(type_: Any) -> AttributeType | str:
+    """What values of a type are."""
+    if issubclass(type_, list | tuple):
+        return "a list"
+    return next((kind for base, kind in _KINDS if issubclass(type_, base)), f"a {type_.__name__}")

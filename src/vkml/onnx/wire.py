@@ -212,12 +212,82 @@ def read_message(kind: MessageType, view: memoryview, position: int, end: int, d
                 values[name] = [value]
             else:
                 held.append(value)
+                # Attributes of tree ensembles have a million elements, each of them a field.
+                if form in (INT64, FLOAT, BYTES) and tag < 0x80 and len(held) % _RUN_AFTER == 0:
+                    position = _read_run(form, tag, view, position, end, held)
         else:
             values[name] = value
     for name, value in values.items():
         if value.__class__ is list:
             values[name] = tuple(value)
     return kind.build(**values)
+
+
+_RUN_AFTER: Final = 64
+"""Elements of a field, one by one, before the reader looks for many more."""
+_LEAST_RUN, _LARGEST_RUN = 1 << 10, 1 << 20
+"""Bytes that are looked at at a time."""
+
+Octets = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def _read_run(form: int, tag: int, view: memoryview, position: int, end: int, held: list[Any]) -> int:
+    """Appends elements that follow each other, all with the same tag, and returns the position behind.
+
+    What it does not know how to read it leaves: the end of a run, elements that are cut off.
+    """
+    if form == BYTES:
+        return _read_pieces(tag, view, position, end, held)
+    read = _read_varints if form == INT64 else _read_floats
+    size = _LEAST_RUN
+    while True:
+        octets = np.frombuffer(view[position : min(end, position + size)], np.uint8)
+        done = read(tag, octets, held)
+        position += done
+        if octets.size - done > _LEAST_RUN // 2 or octets.size < size:
+            return position
+        size = min(2 * size, _LARGEST_RUN)
+
+
+def _read_varints(tag: int, octets: Octets, held: list[Any]) -> int:
+    """Reads elements, each a tag and a number; returns their bytes."""
+    last = np.flatnonzero(octets < 0x80)  # tags, and the last bytes of numbers, in turns
+    last = last[: last.size & ~1]
+    tags, ends = last[::2], last[1::2]
+    starts = np.zeros_like(tags)
+    starts[1:] = ends[:-1] + 1
+    count = _leading((tags == starts) & (octets[tags] == tag) & (ends - tags <= 10))
+    if not count:
+        return 0
+    stop = int(ends[count - 1]) + 1
+    is_number = np.ones(stop, np.bool_)
+    is_number[tags[:count]] = False
+    held.extend(decode_varints(octets[:stop][is_number].data).view(np.int64).tolist())
+    return stop
+
+
+def _read_floats(tag: int, octets: Octets, held: list[Any]) -> int:
+    """Reads elements, each a tag and four bytes; returns their bytes."""
+    rows = octets[: octets.size // 5 * 5].reshape(-1, 5)
+    count = _leading(rows[:, 0] == tag)
+    held.extend(np.ascontiguousarray(rows[:count, 1:]).view("<f4").reshape(-1).tolist())
+    return 5 * count
+
+
+def _leading(holds: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+    """How many elements are true before the first that is not."""
+    return holds.size if holds.all() else int(holds.argmin())
+
+
+def _read_pieces(tag: int, view: memoryview, position: int, end: int, held: list[Any]) -> int:
+    """Reads elements, each a tag, a length below 128 and so many bytes; returns the position behind."""
+    while position + 1 < end and view[position] == tag and view[position + 1] < 0x80:
+        stop = position + 2 + view[position + 1]
+        if stop > end:
+            break
+        held.append(view[position + 2 : stop])
+        position = stop
+    return position
 
 
 def _skip(kind: MessageType, view: memoryview, tag: int, position: int, end: int) -> int:

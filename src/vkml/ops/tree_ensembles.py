@@ -86,6 +86,11 @@ def _column(node: Node, name: str, count: int, what: str = "nodes") -> Array:
     return found
 
 
+def _place(names: Array, wanted: Array) -> Array:
+    """Where elements are in an ascending array that has any, or where another is if they are not there."""
+    return np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+
+
 def _forest(node: Node, prefix: str, targets: int) -> Forest:
     """The trees of TreeEnsembleClassifier and -Regressor, whose nodes are named by tree and number."""
     trees = np.asarray(node.attributes["nodes_treeids"] or (), np.int64)
@@ -105,26 +110,30 @@ def _forest(node: Node, prefix: str, targets: int) -> Forest:
         raise InvalidGraph(f"{node.label}: nodes_values has {len(splits)} elements for {count} nodes")
     tracks = node.attributes["nodes_missing_value_tracks_true"]
     missing = _column(node, "nodes_missing_value_tracks_true", count) if tracks else np.zeros(count)
-    places = np.stack([trees, numbers], axis=1)
-    ordered = np.lexsort((numbers, trees))
-    if count and (np.diff(places[ordered], axis=0) == 0).all(axis=1).any():
+    tree_names, tree_ranks = np.unique(trees, return_inverse=True)
+    number_names, number_ranks = np.unique(numbers, return_inverse=True)
+    keys = tree_ranks * len(number_names) + number_ranks
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    if (ordered[1:] == ordered[:-1]).any():
         raise InvalidGraph(f"{node.label}: two nodes of a tree have the same number")
 
     def find(tree: Array, number: Array, what: str) -> Array:
         """Where nodes are that are named by tree and number."""
-        every = np.concatenate([places, np.stack([tree, number], axis=1)])
-        _, same = np.unique(every, axis=0, return_inverse=True)
-        same = same.reshape(-1)
-        place = np.full(len(every) + 1, -1, np.int64)
-        place[same[:count]] = np.arange(count)
-        found = place[same[count:]]
-        if (found < 0).any():
-            wrong = int(np.flatnonzero(found < 0)[0])
+        is_there = np.zeros(len(tree), np.bool_)
+        if count:
+            tree_at, number_at = _place(tree_names, tree), _place(number_names, number)
+            key = tree_at * len(number_names) + number_at
+            at = _place(ordered, key)
+            is_there = (tree_names[tree_at] == tree) & (number_names[number_at] == number)
+            is_there &= ordered[at] == key
+        if not is_there.all():
+            wrong = int(is_there.argmin())
             raise InvalidGraph(
                 f"{node.label}: {what} names the node {number[wrong]} of tree {tree[wrong]}, which is "
                 "not there"
             )
-        return found
+        return order[at] if count else order
 
     inner = np.flatnonzero(modes != LEAF)
     true, false = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -135,7 +144,7 @@ def _forest(node: Node, prefix: str, targets: int) -> Forest:
     starts = np.flatnonzero(~is_child)
     _, first = np.unique(trees[starts], return_index=True)
     roots = starts[np.sort(first)]
-    if len(roots) < len(np.unique(trees)):
+    if len(roots) < len(tree_names):
         raise InvalidGraph(f"{node.label}: a tree has no root")
     weights = _numbers(node, f"{prefix}_weights")
     tree, number, target = (
@@ -157,11 +166,8 @@ def _forest(node: Node, prefix: str, targets: int) -> Forest:
 
 
 def _check_width(node: Node, forest: Forest, width: Any) -> None:
-    compared = forest.features[forest.modes != LEAF]
-    if compared.size and int(compared.max()) >= width:
-        raise InvalidGraph(
-            f"{node.label}: a tree looks at feature {int(compared.max())}, the input has {width}"
-        )
+    if forest.widest >= width:
+        raise InvalidGraph(f"{node.label}: a tree looks at feature {forest.widest}, the input has {width}")
 
 
 class _Trees(Operator):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
 from vkml.errors import InvalidGraph, RuntimeException
 from vkml.ir.operator import Array
+
+T = TypeVar("T")
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
 """Comparisons of a feature with a split, by their numbers in TreeEnsemble; MEMBER becomes several of EQ."""
@@ -27,6 +30,8 @@ _STEPS = 1 << 15
 """Pairs of a row and a tree that go down together: what is read for them stays in a processor's cache."""
 _LEAVES = 1 << 22
 """Pairs of a row and a tree whose leaves are kept at a time."""
+_FEW_SCORES = 64
+"""Scores for which what all trees say is added up at once."""
 _SIFTED = 4
 """Levels after which pairs that have come to a leaf are left out."""
 
@@ -60,6 +65,25 @@ class Forest:
     where: str
     """What messages call it."""
 
+    _made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def widest(self) -> int:
+        """The last feature that a comparison looks at; -1 where there is none."""
+        return int(self.features[self.modes != LEAF].max(initial=-1))
+
+    @cached_property
+    def by_depth(self) -> Array:
+        """The trees, in the order of their depths."""
+        return np.argsort(self.depths, kind="stable")
+
+    def _laid_out(self, what: str, dtype: np.dtype[Any], make: Callable[[Forest, np.dtype[Any]], T]) -> T:
+        """What is made of all nodes for rows of a type: once, for a row takes less time than that."""
+        if (what, dtype) not in self._made:
+            self._made[what, dtype] = make(self, dtype)
+        found: T = self._made[what, dtype]
+        return found
+
     def leaves(self, x: Array) -> Array:
         """The leaf that each row comes to in each tree.
 
@@ -70,23 +94,22 @@ class Forest:
             [trees, rows], numbers of nodes.
         """
         rows, width = x.shape
-        compared = self.features[self.modes != LEAF]
-        if compared.size and int(compared.max()) >= width:
-            raise RuntimeException(
-                f"{self.where}: a tree looks at feature {int(compared.max())}, there are {width}"
-            )
+        if self.widest >= width:
+            raise RuntimeException(f"{self.where}: a tree looks at feature {self.widest}, there are {width}")
         made = np.empty((len(self.roots), rows), np.int32)
         if not rows:
             return made
         flat = np.ascontiguousarray(x).reshape(-1)
-        walk = _Walk(self, flat, bool(self.missing.any() and np.isnan(flat).any()))
-        order = np.argsort(self.depths, kind="stable")
+        walk = self._laid_out("walk", x.dtype, _Walk)
+        minds_missing = walk.minds_missing and bool(np.isnan(flat).any())
+        order = self.by_depth
         offsets = np.arange(rows, dtype=np.intp) * width
         block = max(1, _STEPS // rows)
         for at in range(0, len(order), block):
             trees = order[at : at + block]
             starts = np.repeat(self.roots[trees] * 2, rows)
-            found = walk.down(starts, np.tile(offsets, len(trees)), int(self.depths[trees[-1]]))
+            depth = int(self.depths[trees[-1]])
+            found = walk.down(flat, starts, np.tile(offsets, len(trees)), depth, minds_missing)
             made[trees] = found.reshape(len(trees), rows)
         return made
 
@@ -107,13 +130,17 @@ class Forest:
         combine: Any = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
         chunk = max(256, _LEAVES // max(1, len(self.roots)))
         weights = self.weights.astype(x.dtype, copy=False)
-        dense = self._by_target(weights)
+        dense = self._laid_out("dense", x.dtype, Forest._by_target)
         for at in range(0, rows, chunk):
             part, seen = totals[at : at + chunk], has_any[at : at + chunk]
             leaves = self.leaves(x[at : at + chunk])
             if dense is not None:
-                for found in leaves:
-                    combine(part, dense[found], out=part)
+                if part.size <= _FEW_SCORES:
+                    every = np.concatenate([part[None], dense[leaves]])
+                    part[:] = combine.accumulate(every, axis=0)[-1]
+                else:
+                    for found in leaves:
+                        combine(part, dense[found], out=part)
                 seen[:] = len(leaves) > 0
                 continue
             line = np.arange(len(part))
@@ -128,8 +155,9 @@ class Forest:
             totals /= x.dtype.type(len(self.roots))
         return np.where(has_any, totals, x.dtype.type(0))
 
-    def _by_target(self, weights: Array) -> Array | None:
+    def _by_target(self, dtype: np.dtype[Any]) -> Array | None:
         """[nodes, targets], where each leaf has one entry of each target; None where not."""
+        weights = self.weights.astype(dtype, copy=False)
         is_leaf = self.modes == LEAF
         if self.weights.shape[1] != self.count or not self.has_entry[is_leaf].all():
             return None
@@ -145,27 +173,29 @@ class Forest:
 class _Walk:
     """Takes pairs of a row and a tree down from node to node."""
 
-    def __init__(self, forest: Forest, x: Array, minds_missing: bool) -> None:
+    def __init__(self, forest: Forest, dtype: np.dtype[Any]) -> None:
         # A pair stands at twice the number of a node, so that a comparison picks the child without a product.
-        self._x = x
         self._children = forest.children.reshape(-1).astype(np.intp) * 2
         is_leaf = forest.modes == LEAF
         self._features = np.repeat(np.where(is_leaf, 0, forest.features), 2).astype(np.intp)
-        self._splits = np.repeat(forest.splits.astype(x.dtype, copy=False), 2)
+        self._splits = np.repeat(forest.splits.astype(dtype, copy=False), 2)
         self._is_leaf = np.repeat(is_leaf, 2)
-        self._missing = np.repeat(forest.missing, 2) if minds_missing else None
+        self.minds_missing = bool(forest.missing.any())
+        self._missing = np.repeat(forest.missing, 2) if self.minds_missing else None
         modes = np.unique(forest.modes[~is_leaf])
         self._mode = int(modes[0]) if len(modes) == 1 else None
         self._modes = np.repeat(forest.modes, 2)
         self._present = [int(mode) for mode in modes]
 
-    def down(self, places: Array, offsets: Array, depth: int) -> Array:
+    def down(self, x: Array, places: Array, offsets: Array, depth: int, minds_missing: bool) -> Array:
         """The nodes that pairs come to.
 
         Args:
+            x: all rows, one behind the other.
             places: twice the nodes that they start at.
             offsets: of each pair, where its row starts.
             depth: of the farthest leaf.
+            minds_missing: whether any element is NaN that some comparison takes for true.
         """
         ended: list[tuple[Array, Array]] = []
         pairs: Array | None = None
@@ -178,8 +208,8 @@ class _Walk:
                     numbers = np.arange(total) if pairs is None else pairs
                     ended.append((numbers[~is_going], places[~is_going]))
                     pairs, places, offsets = numbers[is_going], places[is_going], offsets[is_going]
-            values = self._x[self._features[places] + offsets]
-            places = self._children[places + self._is_true(values, places)]
+            values = x[self._features[places] + offsets]
+            places = self._children[places + self._is_true(values, places, minds_missing)]
         if pairs is None:
             return places >> 1
         made: Array = np.empty(total, np.intp)
@@ -187,7 +217,7 @@ class _Walk:
             made[numbers] = found
         return np.asarray(made >> 1)
 
-    def _is_true(self, values: Array, places: Array) -> Array:
+    def _is_true(self, values: Array, places: Array, minds_missing: bool) -> Array:
         splits = self._splits[places]
         if self._mode is not None:
             found = _COMPARISONS[self._mode](values, splits)
@@ -196,7 +226,7 @@ class _Walk:
             modes = self._modes[places]
             for mode in self._present:
                 found |= (modes == mode) & _COMPARISONS[mode](values, splits)
-        if self._missing is not None:
+        if minds_missing and self._missing is not None:
             found |= np.isnan(values) & self._missing[places]
         return np.asarray(found)
 
@@ -271,7 +301,9 @@ def _depths(where: str, roots: Array, children: Array, is_leaf: Array) -> Array:
         if not len(nodes):
             return depths
         depths[trees] = level + 1
-        pairs = np.unique(children[nodes].reshape(-1) * len(roots) + np.repeat(trees, 2))
+        pairs = children[nodes].reshape(-1) * len(roots) + np.repeat(trees, 2)
+        if len(pairs) > 2 * len(children):  # branches that meet again
+            pairs = np.unique(pairs)
     raise InvalidGraph(f"{where}: the comparisons of a tree lead round in a circle")
 
 
