@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.quantized.few_bits import decoder_layer
-from tests.quantized.models import quantized, residual, transformer
+from tests.quantized.models import inverted_residual, quantized, residual, transformer
 from vkml.cli.output import console, show_table, table
 from vkml.ir.wording import duration
 
@@ -19,6 +19,10 @@ Run = Callable[[], Any]
 MODELS: dict[str, Callable[[], bytes]] = {
     "residual": lambda: quantized(residual(224, 64, 4)),
     "residual, unsigned, by channel": lambda: quantized(residual(224, 64, 4), **_unsigned()),
+    "inverted residual": lambda: quantized(inverted_residual(224, 16, 6)),
+    "inverted residual, unsigned, by channel": lambda: quantized(
+        inverted_residual(224, 16, 6), **_unsigned()
+    ),
     "transformer": lambda: quantized(transformer(128, 512, 8, 4)),
     "transformer, dynamic": lambda: quantized(transformer(128, 512, 8, 4), dynamic=True),
     # accuracy_level 4 lets onnxruntime quantise activations, too; vkml computes in float32 either way.

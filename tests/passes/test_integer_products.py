@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vkml
+from vkml.cpu.native.executable import instruction_set
 from vkml.engine.prepare import prepare
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph
@@ -51,8 +52,9 @@ def product(
     return sketch.finish(made, *([steps] if keeps_steps else []))
 
 
-def has_bytes(graph: Graph) -> bool:
-    ops = [node.op for node in prepare(graph, multiplies_bytes=True).nodes]
+def has_bytes(graph: Graph, *, has_depthwise: bool = True) -> bool:
+    made = prepare(graph, multiplies_bytes=True, multiplies_depthwise_bytes=has_depthwise)
+    ops = [node.op for node in made.nodes]
     assert "DequantizeLinear" not in [node.op for node in prepare(graph).nodes][2:], (
         "a constant is not folded"
     )
@@ -84,6 +86,29 @@ FOUND: dict[str, tuple[str, Array, dict[str, Any]]] = {
     ),
     "padded conv": ("Conv", bytes_of(np.int8, 6, 4, 3, 3), {**CONV, "bias": np.ones(6, np.float32)}),
     "grouped conv": ("Conv", bytes_of(np.int8, 6, 4, 3, 3), {**CONV, "shape": (1, 8, 6, 5), "group": 2}),
+    "depthwise": ("Conv", bytes_of(np.int8, 4, 1, 3, 3), {**CONV, "group": 4}),
+    "depthwise, a scale for each filter": (
+        "Conv",
+        bytes_of(np.int8, 5, 1, 3, 3),
+        {**CONV, "shape": (2, 5, 9, 7), "group": 5, "weight_scale": FIVE, "axis": 0},
+    ),
+    "depthwise of signed steps, dilated": (
+        "Conv",
+        bytes_of(np.uint8, 40, 1, 2, 3),
+        {
+            "shape": (1, 40, 9, 30),
+            "group": 40,
+            "dilations": [2, 3],
+            "zero": np.int8(5),
+            "weight_zero": np.uint8(128),
+            "bias": np.linspace(-1, 1, 40, dtype=np.float32),
+        },
+    ),
+    "depthwise over one axis": (
+        "Conv",
+        bytes_of(np.int8, 19, 1, 5),
+        {"shape": (2, 19, 11), "group": 19, "pads": [3, 1], "strides": [2]},
+    ),
     "three channels": ("Conv", bytes_of(np.int8, 6, 3, 3, 3), {**CONV, "shape": (1, 3, 6, 5)}),
 }  # fmt: skip
 LEFT: dict[str, tuple[str, Array, dict[str, Any]]] = {
@@ -98,7 +123,13 @@ LEFT: dict[str, tuple[str, Array, dict[str, Any]]] = {
         "MatMul", bytes_of(np.int8, 8, 5), {"zero": np.int8(3), "keeps_steps": True},
     ),
     "steps of 16 bits": ("MatMul", bytes_of(np.int8, 8, 5), {"zero": np.uint16(3)}),
-    "depthwise": ("Conv", bytes_of(np.int8, 4, 1, 3, 3), {**CONV, "group": 4}),
+    "groups of three channels": (
+        "Conv", bytes_of(np.int8, 4, 3, 3, 3), {**CONV, "shape": (1, 6, 6, 5), "group": 2},
+    ),
+    "several filters a channel": ("Conv", bytes_of(np.int8, 8, 1, 3, 3), {**CONV, "group": 4}),
+    "a large depthwise window": (
+        "Conv", bytes_of(np.int8, 2, 1, 20, 26), {"shape": (1, 2, 21, 30), "group": 2},
+    ),
 }  # fmt: skip
 
 
@@ -111,11 +142,43 @@ def test_numbers_stay(name: str) -> None:
         np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-5 * np.abs(plain).max())
 
 
-@pytest.mark.parametrize("op", ["MatMul", "Conv"])
+def test_depthwise_convolutions_stay_floats_where_bytes_have_no_kernel() -> None:
+    op, weight, settings = FOUND["depthwise"]
+    assert not has_bytes(product(op, weight, **settings), has_depthwise=False)
+    op, weight, settings = FOUND["padded conv"]
+    assert has_bytes(product(op, weight, **settings), has_depthwise=False)
+
+
+def test_depthwise_convolutions_pass_bytes_on() -> None:
+    """Two in a row, with Relu between: machine code reads and writes bytes, and no floats lie in memory."""
+    if instruction_set() is None:
+        pytest.skip("no machine code")
+    sketch = Sketch("chain")
+    x = sketch.input("x", (1, 24, 10, 12))
+    scale = sketch.constant(np.float32(1 / 64))  # so that neither way rounds before it quantises
+    numbers = [scale, sketch.constant(ZERO)]
+    for pads in ([1, 1, 1, 1], [0, 2, 1, 0]):
+        x = sketch.node("DequantizeLinear", sketch.node("QuantizeLinear", x, *numbers), *numbers)
+        weight = sketch.constant(bytes_of(np.int8, 24, 1, 3, 3))
+        weight = sketch.node("DequantizeLinear", weight, scale, axis=0)
+        x = sketch.node("Relu", sketch.node("Conv", x, weight, group=24, pads=pads))
+    graph = sketch.finish(x)
+    session = vkml.InferenceSession(save_graph(graph), devices="cpu")
+    given = RANDOM.standard_normal((1, 24, 10, 12)).astype(np.float32)
+    session.run(None, {"x": given})
+    steps = session.report().steps
+    assert [step.operators[0] for step in steps] == ["Expression", "ConvInteger", "ConvInteger"]
+    [plain], [fast] = run(graph, 0), run(graph, 99)
+    np.testing.assert_array_equal(fast, plain)
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Conv", "depthwise Conv"])
 def test_sizes_may_be_open(op: str, either_device_name: str) -> None:
     shape = (None, 8) if op == "MatMul" else (None, 4, 5, 6)
-    weight = bytes_of(np.int8, 8, 5) if op == "MatMul" else bytes_of(np.int8, 6, 4, 3, 3)
-    data = save_graph(product(op, weight, shape=shape, **({} if op == "MatMul" else {"pads": [1, 1, 1, 1]})))
+    filters = (4, 1, 3, 3) if op == "depthwise Conv" else (6, 4, 3, 3)
+    weight = bytes_of(np.int8, 8, 5) if op == "MatMul" else bytes_of(np.int8, *filters)
+    settings = {} if op == "MatMul" else {"pads": [1, 1, 1, 1], "group": 4 if filters[1] == 1 else 1}
+    data = save_graph(product(op.split()[-1], weight, shape=shape, **settings))
     options = vkml.SessionOptions()
     options.graph_optimization_level = 0
     plain, fast = (

@@ -81,6 +81,24 @@ def residual(side: int = 16, channels: int = 16, blocks: int = 2) -> onnx.ModelP
     return net.model(net.add("Gemm", x, weight, bias, transB=1))
 
 
+def inverted_residual(side: int = 24, width: int = 8, blocks: int = 2) -> onnx.ModelProto:
+    """Depthwise convolutions between wide and narrow layers of 1×1, as MobileNetV2 has them."""
+    net = Network((1, 3, side, side))
+    low, high = net.weight(np.float32(0)), net.weight(np.float32(6))
+    channels = width
+    x = net.add("Clip", net.conv("x", 3, channels, 3, 2), low, high)
+    for at in range(blocks):
+        wide = 6 * channels
+        y = net.add("Clip", net.conv(x, channels, wide, 1), low, high)
+        y = net.add("Clip", net.conv(y, wide, wide, 3, 1 + at % 2, group=wide), low, high)
+        y = net.conv(y, wide, channels * (1 + at % 2), 1)
+        x = y if at % 2 else net.add("Add", x, y)
+        channels *= 1 + at % 2
+    x = net.add("Flatten", net.add("GlobalAveragePool", x))
+    weight, bias = net.normal(10, channels, scale=channels**-0.5), net.normal(10)
+    return net.model(net.add("Gemm", x, weight, bias, transB=1))
+
+
 def transformer(rows: int = 12, width: int = 32, heads: int = 2, layers: int = 1) -> onnx.ModelProto:
     """Attention and two linear layers with Gelu, each behind a LayerNormalization."""
     net = Network((1, rows, width))

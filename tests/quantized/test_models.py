@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, load_from_string, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
 import vkml
-from tests.quantized.models import quantized, residual, transformer
+from tests.quantized.models import inverted_residual, quantized, residual, transformer
 from vkml.cpu.native.executable import instruction_set
 from vkml.engine import devices as device_registry
 
@@ -22,6 +22,14 @@ CASES: dict[str, tuple[Any, dict[str, Any], str, int]] = {
     "residual, a scale for each filter": (residual, {"per_channel": True}, "ConvInteger", 8),
     "residual, unsigned weights": (residual, UNSIGNED, "ConvInteger", 0),
     "residual of quantised operators": (residual, OPERATORS, "ConvInteger", 8),
+    "inverted residual": (inverted_residual, {}, "ConvInteger", 5),
+    "inverted residual, a scale for each filter": (
+        inverted_residual,
+        {"per_channel": True, "activation_type": QuantType.QUInt8},
+        "ConvInteger",
+        5,
+    ),
+    "inverted residual of quantised operators": (inverted_residual, OPERATORS, "ConvInteger", 5),
     "transformer": (transformer, {}, "MatMulInteger", 6),
     "transformer, scales at run time": (transformer, {"dynamic": True}, "MatMulInteger", 6),
 }
@@ -73,6 +81,7 @@ def test_agrees_within_a_step(name: str, either_device_name: str) -> None:
     if either_device_name == "cpu" and instruction_set() is not None:
         by_numpy = [each.operators for each in session.report().steps if each.variant == "numpy"]
         assert all(operators[0] == "MaxPool" for operators in by_numpy)  # of bytes
+        assert all("Conv" not in each.operators for each in session.report().steps) or UNSIGNED is settings
 
 
 def test_a_model_that_is_fed_a_sequence_has_products_of_bytes_too() -> None:

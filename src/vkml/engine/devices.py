@@ -102,6 +102,11 @@ class Choice:
             return instruction_set() is not None
         return all(target_of(info).capabilities >= NEEDS for info in self.gpus)
 
+    @property
+    def multiplies_depthwise_bytes(self) -> bool:
+        """Whether depthwise convolutions of 8-bit integers have a kernel everywhere, as on the CPU alone."""
+        return not self.gpus and self.multiplies_bytes
+
 
 def resolve(wanted: str | Sequence[str] | None, otherwise: str) -> Choice:
     """The devices that a session's arguments name.

@@ -31,6 +31,7 @@ def prepare(
     multiplies_bytes: bool = False,
     keeps_few_bits: bool = False,
     stores_bytes: bool = True,
+    multiplies_depthwise_bytes: bool = False,
 ) -> Graph:
     """Normalises a graph and folds what needs no input shape, so that all plans share the same constants.
 
@@ -42,8 +43,16 @@ def prepare(
         multiplies_bytes: whether products of quantised numbers are faster as such.
         keeps_few_bits: whether products read weights of few bits as they are.
         stores_bytes: whether every device does, which rows gathered from such weights take.
+        multiplies_depthwise_bytes: whether that is so of depthwise convolutions, too.
     """
-    return prepare_normalised(normalise(graph), optimise, multiplies_bytes, keeps_few_bits, stores_bytes)
+    return prepare_normalised(
+        normalise(graph),
+        optimise,
+        multiplies_bytes,
+        keeps_few_bits,
+        stores_bytes,
+        multiplies_depthwise_bytes,
+    )
 
 
 def prepare_normalised(
@@ -52,11 +61,12 @@ def prepare_normalised(
     multiplies_bytes: bool = False,
     keeps_few_bits: bool = False,
     stores_bytes: bool = True,
+    multiplies_depthwise_bytes: bool = False,
 ) -> Graph:
     """The same for a graph whose nodes are in their newest form, with all attributes."""
     products: list[Callable[[Graph], Graph]] = []
     if optimise and multiplies_bytes:
-        products.append(use_integer_products)
+        products.append(partial(use_integer_products, has_depthwise=multiplies_depthwise_bytes))
     if optimise and keeps_few_bits:
         products.append(partial(use_few_bits, gathers=stores_bytes))
     return _prepared(graph, optimise, products, UnrollBudget())

@@ -172,6 +172,7 @@ class InferenceSession(SessionInterface):
                     loaded,
                     optimise=self._options.graph_optimization_level > 0,
                     multiplies_bytes=choice.multiplies_bytes,
+                    multiplies_depthwise_bytes=choice.multiplies_depthwise_bytes,
                     keeps_few_bits=bool(choice.gpus) or instruction_set() is not None,
                     stores_bytes=all(
                         info.capabilities.int8 and info.capabilities.storage_8bit for info in choice.gpus

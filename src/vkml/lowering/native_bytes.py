@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cpu.native import product
+from vkml.cpu.native import depthwise, product
 from vkml.cpu.native.executable import has_byte_dots
 from vkml.cpu.native.product import Terms
 from vkml.ir import TensorType, dtypes
@@ -100,6 +101,8 @@ def byte_conv(
         raise CannotLower("a convolution of nothing has no machine code")
     images, filters = result.dims[:2]
     per_group, inner = filters // group, weight.shape[1]
+    if group == x.shape[1] == filters and group > 1:
+        return _byte_depthwise(build, x, weight, over.over(2), fill)
     if group > 1 and inner % WORD:
         raise CannotLower("convolutions of bytes in groups of few channels have no machine code")
     planar = over.over(2)
@@ -148,6 +151,39 @@ def byte_conv(
         terms=terms,
     )
     return finish_padded(build, launch, image, first_place(image, planar), [packed], ending)
+
+
+def _byte_depthwise(build: NativeBuilder, x: View, weight: View, planar: Windows, fill: int) -> list[View]:
+    """A convolution of uint8 whose channels have a filter of int8 each."""
+    result, instructions = build.result(), build.instructions
+    if math.prod(planar.kernel) > depthwise.MOST_BYTE_TAPS:
+        raise CannotLower("depthwise convolutions of bytes over large windows have no machine code")
+    images, channels = result.dims[:2]
+    image, need = plane(x), Border.reached_by(planar, fill)
+    found = with_own_border(build, image, need)
+    if found is None:
+        found = build.channels_last(TensorType(dtypes.UINT8, image.shape), "", need)
+        build.copy(image, found)
+    is_known = not is_open((found.shape, found.strides, result.dims))
+    ending = ending_channels_last(build, result, channels, has_narrow=is_known)
+    packed = build.materialised(
+        weight,
+        f"byte depthwise{instructions.value}",
+        lambda array: depthwise.pack_depthwise(instructions, array.reshape(channels, 1, *array.shape[3:])),
+    )
+    launch = build.launch(
+        depthwise.depthwise,
+        images=images,
+        height=planar.output[0],
+        width=planar.output[1],
+        channels=channels,
+        taps=taps_of(found, planar),
+        a=steps_of(found, planar),
+        epilogue=ending.epilogue,
+        threads=build.threads,
+        dtype="uint8",
+    )
+    return finish_padded(build, launch, found, first_place(found, planar), [packed], ending)
 
 
 def _require_bytes(a: View, b: View) -> None:

@@ -62,13 +62,15 @@ def conv(
     image = with_border(build, image, need)
     step_n, step_c = image.strides[:2]
     start = first_place(image, planar)
-    ending = ending_channels_last(build, result, filters)
+    is_depthwise = group == x.shape[1] == filters and group > 1 and step_c == 1
+    has_narrow = is_depthwise and not is_open((image.shape, image.strides, result.dims))
+    ending = ending_channels_last(build, result, filters, has_narrow=has_narrow)
     taps, walks = taps_of(image, planar), steps_of(image, planar)
     per_group, instructions = filters // group, build.instructions
     is_known = weight.buffer.is_constant
     if not is_known and group > 1 and per_group < lanes_of(instructions) // 2:
         raise CannotLower("convolutions of few filters a group with computed weights have no machine code")
-    if group == x.shape[1] == filters and group > 1 and step_c == 1:
+    if is_depthwise:
         packed = build.materialised(
             weight,
             f"depthwise{build.instructions.value}",

@@ -25,17 +25,20 @@ _SIGN = 128
 """What uint8 is more than int8."""
 _WORD = 4
 """Channels that machine code takes at a time."""
+MOST_BYTE_TAPS = 2**24 // (255 * 128)
+"""Of depthwise windows over bytes, whose sums float32 holds exactly: machine code multiplies them as such."""
 
 
-def use_integer_products(graph: Graph) -> Graph:
+def use_integer_products(graph: Graph, *, has_depthwise: bool = False) -> Graph:
     """The graph with products of bytes, for a device that multiplies these faster than floats.
 
     Args:
         graph: normalised; types need not be known, nor constants be folded.
+        has_depthwise: whether there are kernels of depthwise convolutions of bytes.
     """
     if not any(node.op in _FORMS and not node.domain for node in graph.nodes):
         return graph
-    rewriter = _Rewriter(_with_unsigned(graph))
+    rewriter = _Rewriter(_with_unsigned(graph), has_depthwise)
     rewriter.write()
     return rewriter.finish()
 
@@ -123,8 +126,9 @@ class _Weight:
 class _Rewriter(Rewriting):
     """Writes the nodes of a graph anew."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, has_depthwise: bool) -> None:
         super().__init__(graph)
+        self._has_depthwise = has_depthwise
         self._index = GraphIndex.of(graph)
 
     def write(self) -> None:
@@ -263,7 +267,7 @@ class _Rewriter(Rewriting):
 
     def _convolve(self, node: Node, left: _Left, weight: _Weight, bias: Array | None, made: str) -> bool:
         """Adds a convolution of bytes and what makes numbers of its sums; False where it has no kernel."""
-        if not _has_kernel(node, weight.bytes):
+        if not self._has_kernel(node, weight.bytes):
             return False
         assert isinstance(left.zero, np.ndarray)
         trailing = (1,) * (weight.bytes.ndim - 2)
@@ -273,6 +277,15 @@ class _Rewriter(Rewriting):
         bias = None if bias is None else bias.reshape(-1, *trailing)
         self._scale(sums, left, columns, weight.scale.reshape(-1, *trailing), bias, made)
         return True
+
+    def _has_kernel(self, node: Node, weight: Array) -> bool:
+        """Whether there are kernels for a convolution of bytes, in groups of which channels come by fours."""
+        group: int = node.attributes["group"]
+        if not 3 <= weight.ndim <= 4:
+            return False
+        if weight.shape[1] == 1 and group == len(weight) > 1:
+            return self._has_depthwise and weight[0].size <= MOST_BYTE_TAPS
+        return group == 1 or weight.shape[1] % _WORD == 0
 
     def _quantized_operand(self, node: Node) -> _Left | None:
         """The first operand of QLinearMatMul or QLinearConv, which is to be uint8 with one scale."""
@@ -371,11 +384,6 @@ def _steps(values: Constant, zero: Array | None, axis: int) -> Array | None:
 
 def _sums(weight: Array, axes: int | tuple[int, ...]) -> Array:
     return np.asarray(weight.sum(axes, dtype=np.int32))
-
-
-def _has_kernel(node: Node, weight: Array) -> bool:
-    """Whether there is machine code for a convolution of bytes: in groups, channels come by fours."""
-    return 3 <= weight.ndim <= 4 and (node.attributes["group"] == 1 or weight.shape[1] % _WORD == 0)
 
 
 _FORMS: Mapping[str, Callable[[_Rewriter, Node], bool]] = {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.cpu.native.epilogues import KINDS, make_ending, strides_of
 from tests.cpu.native.harness import guarded, instruction_sets, require, run
-from vkml.cpu.native.depthwise import depthwise, pack_depthwise
+from vkml.cpu.native.depthwise import MOST_BYTE_TAPS, depthwise, pack_depthwise
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import Access, Epilogue, Expression, Step
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
 
 Array = np.ndarray[Any, Any]
 
@@ -229,3 +231,73 @@ def test_more_operands_than_pointers(instructions: InstructionSet, channels: int
     np.testing.assert_allclose(result, x + np.sum(leaves, axis=0), rtol=1e-5, atol=1e-5)
     for entry in (memory, *(entry for entry, _ in memories)):
         entry.check()
+
+
+# what is stored, and what is added to the sums
+NARROW = [
+    ("int32", ""),
+    ("uint8", "uint8"),
+    ("int8", "float16"),
+    ("float16", "int8"),
+    ("bfloat16", "int16"),
+    ("bool", "bool"),
+]
+
+
+@instruction_sets
+@pytest.mark.parametrize(("stored", "added"), NARROW)
+@pytest.mark.parametrize("channels", [3, 16, 21, 70])
+def test_bytes(instructions: InstructionSet, stored: str, added: str, channels: int) -> None:
+    """Sums are exact int32, and what comes behind them is read and written in few bytes, too."""
+    require(instructions)
+    random = np.random.default_rng(channels)
+    size, kernel = (5, 9), (19, 27) if not added else (3, 3)
+    inside = (2 * size[0] + kernel[0] - 2, size[1] + kernel[1] - 1)
+    weight = random.integers(-3, 4, (channels, 1, *kernel)).astype(np.int8)
+    whole = random.integers(0, 3, (2, *inside, channels)).astype(np.uint8)
+    if not added:
+        assert math.prod(kernel) == MOST_BYTE_TAPS - 1
+        whole[0], weight[0] = 255, -128  # a sum of all bits that float32 has
+        whole[:, ::2], weight[1] = 255, 127
+    memory, x = guarded(whole)
+    packed_memory, packed = guarded(pack_depthwise(instructions, weight))
+    kinds = {name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in (stored, added or "int8")}
+    result_memory, result = guarded(np.zeros((2, *size, channels), kinds[stored]))
+    least, most = (0, 2) if added == "bool" else (0, 9)
+    leaf_memory, leaf = guarded(random.integers(least, most, result.shape).astype(kinds[added or "int8"]))
+    line_memory, line = guarded(random.integers(least, most, channels).astype(kinds[added or "int8"]))
+    expected = reference(x, weight, size, (2, 1), 1)
+    expression, leaves, accesses = IDENTITY, list[Array](), list[Access]()
+    strides = strides_of(result)
+    if added:
+        kind = "float32" if added == "float16" else added if added == "bool" else "int32"
+        steps = [Step("to_float32", (at,), dtype=kind) for at in (1, 2) if kind != "float32"]
+        first, second = (3, 4) if steps else (1, 2)
+        at = 3 + len(steps)
+        steps += [Step("to_float32", (0,), dtype="int32"), Step("add", (at, first))]
+        steps += [Step("add", (at + 1, second))]
+        if stored == "bool":
+            steps += [Step("constant", number=4.0), Step("less", (at + 2, at + 3))]
+        elif kinds[stored].kind in "iu":
+            steps += [Step("to_int32", (at + 2,)), Step(f"wrap_{stored}", (at + 3,), dtype="int32")]
+        expression, leaves = Expression(3, tuple(steps), (2 + len(steps),)), [leaf, line]
+        accesses = [Access(strides, added), Access((0, 0, 0, 1), added)]
+        expected = expected + leaf.astype(np.float64) + line.astype(np.float64)
+    step_n, step_y, step_x, _ = strides_of(x)
+    launch = depthwise(
+        instructions,
+        images=2,
+        height=size[0],
+        width=size[1],
+        channels=channels,
+        taps=tuple(y * step_y + x_ * step_x for y in range(kernel[0]) for x_ in range(kernel[1])),
+        a=(step_n, 2 * step_y, step_x),
+        epilogue=Epilogue(expression, tuple(accesses), (Access(strides, stored),)),
+        threads=3,
+        dtype="uint8",
+    )
+    run(launch, [x, packed, *leaves, result])
+    wanted = expected < 4 if stored == "bool" else expected.astype(np.int64).astype(kinds[stored])
+    np.testing.assert_array_equal(result, wanted)
+    for each in (memory, packed_memory, result_memory, leaf_memory, line_memory):
+        each.check()

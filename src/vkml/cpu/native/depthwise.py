@@ -1,4 +1,8 @@
-"""Depthwise convolutions: every channel with a window of its own; lanes lie along channels."""
+"""Depthwise convolutions: every channel with a window of its own; lanes lie along channels.
+
+Bytes are multiplied as floats, which hold their sums exactly: a window of uint8 and int8 stays below 2^24 up
+to 514 taps.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from vkml.cpu.native import transfer
 from vkml.cpu.native.assembler import (
     R8,
     R9,
@@ -28,10 +33,12 @@ from vkml.cpu.native.assembler import (
     Mem,
 )
 from vkml.cpu.native.depthwise_registers import Registers
+from vkml.cpu.native.element import ITEM_BYTES
 from vkml.cpu.native.executable import InstructionSet
 from vkml.cpu.native.expression import Access, Epilogue, TooFewRegisters, emit, registers_needed
 from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
+from vkml.cpu.native.tail import load_lanes, spare_registers, store_lanes
 from vkml.cpu.native.tiles import CHUNK_SECONDS, MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
 
@@ -41,6 +48,8 @@ SECONDS_PER_VECTOR = 0.33e-9
 LEAST_CHUNK_SECONDS = 2.5e-6
 MOST_WRITTEN_OUT = 700
 """Multiply-adds of a tile: each is an instruction, which takes 4 µs to write."""
+MOST_BYTE_TAPS = 2**24 // (255 * 128)
+"""Of windows over bytes, whose sums float32 holds."""
 POINTERS = (R10, R11, R12, R13, R14, R15, RDI)
 """Registers that point to the first operands of the epilogue; further pointers stay in memory."""
 
@@ -72,6 +81,8 @@ class _Shape:
     steps: tuple[tuple[int, int], ...]
     """(y, x) steps of A, the leaves, the results."""
     epilogue: Epilogue
+    dtype: str
+    """Of A."""
 
 
 def depthwise(
@@ -85,6 +96,7 @@ def depthwise(
     a: tuple[int, int, int],
     epilogue: Epilogue,
     threads: int,
+    dtype: str = "float32",
 ) -> Launch:
     """Sums of a window's places times the channel's weights, then an epilogue.
 
@@ -96,8 +108,9 @@ def depthwise(
         channels: neighbours in A and in the results.
         taps: element offsets of the window's places in A; all places exist.
         a: element strides of A: image, y, x.
-        epilogue: over (image, y, x, channel), float32.
+        epilogue: over (image, y, x, channel), of float32, or of int32 where A is bytes.
         threads: that will share the work.
+        dtype: of A: float32 or uint8, and then weights are whole numbers of int8.
 
     Returns:
         A launch of A, the weights (see `pack_depthwise`), the leaves, the results.
@@ -107,7 +120,10 @@ def depthwise(
     """
     lanes = lanes_of(instructions)
     vectors = -(-channels // lanes)
-    operands = [(*a, 1), *(access.strides for access in (*epilogue.leaves, *epilogue.results))]
+    assert dtype == "float32" or len(taps) <= MOST_BYTE_TAPS
+    accesses = (*epilogue.leaves, *epilogue.results)
+    operands = [(*a, 1), *(access.strides for access in accesses)]
+    sizes = [ITEM_BYTES[dtype], *(access.itemsize for access in accesses)]
     places = _tile_places(instructions, width, len(taps), epilogue)
     shape = _Shape(
         instructions,
@@ -115,10 +131,11 @@ def depthwise(
         width % places,
         channels % lanes,
         channels >= lanes,
-        tuple(4 * tap for tap in taps),
+        tuple(sizes[0] * tap for tap in taps),
         4 * lanes * vectors,
-        tuple((4 * strides[1], 4 * strides[2]) for strides in operands),
+        tuple((size * strides[1], size * strides[2]) for size, strides in zip(sizes, operands, strict=True)),
         replace(epilogue, leaves=_last(epilogue.leaves), results=_last(epilogue.results)),
+        dtype,
     )
     each = len(taps) * SECONDS_PER_VECTOR * lanes / 16
     total = images * height * width * vectors * each
@@ -134,14 +151,14 @@ def depthwise(
     is_last = v + vectors_n == vectors
     has_tail = is_last & (shape.tail_lanes > 0)
 
-    def offsets(strides: Sequence[int]) -> Array:
-        return 4 * (n * strides[0] + y * strides[1] + x * strides[2] + v * lanes * strides[3])
+    def offsets(size: int, strides: Sequence[int]) -> Array:
+        return size * (n * strides[0] + y * strides[1] + x * strides[2] + v * lanes * strides[3])
 
     table = np.stack(
         [
-            offsets(operands[0]),
+            offsets(sizes[0], operands[0]),
             4 * lanes * v,
-            *(offsets(strides) for strides in operands[1:]),
+            *(offsets(size, strides) for size, strides in zip(sizes[1:], operands[1:], strict=True)),
             np.minimum(lines, height - y),
             vectors_n - has_tail,
             has_tail,
@@ -192,7 +209,8 @@ def _tile_places(instructions: InstructionSet, width: int, taps: int, epilogue: 
     most = 14 if has_avx512 else 8
     registers = 32 if has_avx512 else 15
     # Besides sums: what the epilogue needs, at least a weight and two values.
-    free = registers - max(3, registers_needed(epilogue.expression, 1, has_avx512=has_avx512))
+    needed = registers_needed(epilogue.expression, 1, has_avx512=has_avx512) + spare_registers(epilogue)
+    free = registers - max(3, needed)
     if free < 1:
         raise TooFewRegisters("the epilogue of a depthwise convolution")
     most = max(1, min(most, free, max(4, MOST_WRITTEN_OUT // taps), width))
@@ -290,13 +308,13 @@ class _DepthwiseCode:
             vector = code.here()
             self._load_kept(registers, None)
             self._tile(places, registers, None)
-            code.add_immediate(R8, code.bytes)
+            code.add_immediate(R8, code.width * ITEM_BYTES[shape.dtype])
             code.add_immediate(R9, code.bytes)
             for number, access in enumerate(self.accesses):
                 if access.strides[-1] and number < len(POINTERS):
-                    code.add_immediate(POINTERS[number], code.bytes)
+                    code.add_immediate(POINTERS[number], code.width * access.itemsize)
                 elif access.strides[-1]:
-                    self._advance(self.rest + 8 * number, code.bytes)
+                    self._advance(self.rest + 8 * number, code.width * access.itemsize)
             code.decrement(RBX)
             code.jump_if("nz", vector)
         code.place(no_full)
@@ -318,7 +336,7 @@ class _DepthwiseCode:
             self.code,
             places=shape.places,
             taps=len(shape.taps),
-            expression=epilogue.expression,
+            epilogue=epilogue,
             steps=[step for _, step in shape.steps[1 : 1 + len(epilogue.leaves)]],
             is_partial=is_partial,
         )
@@ -346,7 +364,11 @@ class _DepthwiseCode:
         for turn, (offset, entries) in enumerate(order):
             source = Mem(R8, offset)
             value: int | Mem = source
-            if mask is not None or len(entries) > 1:
+            if shape.dtype != "float32":
+                value = registers.values[turn % 2]
+                load_lanes(code, value, source, shape.dtype, mask, shape.tail_lanes)
+                code.unary("cvtdq2ps", value, value)
+            elif mask is not None or len(entries) > 1:
                 value = registers.values[turn % 2]
                 code.load(value, source, mask)
             for place, tap in entries:
@@ -369,26 +391,33 @@ class _DepthwiseCode:
         self._finish(places, registers, mask)
 
     def _finish(self, places: int, registers: Registers, mask: int | None) -> None:
-        code, epilogue = self.code, self.shape.epilogue
+        code, epilogue, shape = self.code, self.shape.epilogue, self.shape
+        # Those that narrow results need; computing has the others.
+        kept = len(registers.spare) - spare_registers(epilogue)
         for place in range(places):
+            if shape.dtype != "float32":
+                code.unary("cvttps2dq", place, place)
             made = emit(
                 code,
                 epilogue.expression,
                 bound={0: place},
                 load=lambda operand, target, place=place: self._load(operand, target, place, mask),  # type: ignore[misc]
-                free=[*registers.spare, *range(place)],
+                free=[*registers.spare[:kept], *range(place)],
                 kept=registers.kept,
                 constants=registers.constants,
             )
-            for number, register in enumerate(made):
-                code.store(self._place(len(epilogue.leaves) + number, place), register, mask)
+            for number, (register, access) in enumerate(zip(made, epilogue.results, strict=True)):
+                target = self._place(len(epilogue.leaves) + number, place)
+                store_lanes(
+                    code, target, register, access.dtype, registers.spare[kept:], mask, shape.tail_lanes
+                )
 
     def _load(self, operand: int, target: int, place: int, mask: int | None) -> None:
-        source = self._place(operand - 1, place)
-        if self.accesses[operand - 1].strides[-1] == 0:
-            self.code.broadcast(target, source)
+        source, access = self._place(operand - 1, place), self.accesses[operand - 1]
+        if access.strides[-1] == 0:
+            transfer.broadcast_element(self.code, target, source, access.dtype)
         else:
-            self.code.load(target, source, mask)
+            load_lanes(self.code, target, source, access.dtype, mask, self.shape.tail_lanes)
 
     def _place(self, number: int, place: int) -> Mem:
         """An operand of the epilogue at a place of the tile; may go through RAX."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vkml.cpu.native.expression import Expression, numbers_of, registers_needed
+from vkml.cpu.native.expression import Epilogue, numbers_of, registers_needed
+from vkml.cpu.native.tail import spare_registers
 from vkml.cpu.native.tiles import MASK
 from vkml.cpu.native.vectors import VectorCode
 
@@ -16,7 +17,7 @@ class Registers:
         code: that will be written.
         places: of the tile, each with a sum.
         taps: of the window.
-        expression: of the epilogue.
+        epilogue: that ends a tile.
         steps: of its leaves, from place to place.
         is_partial: whether the vector of channels is not full.
 
@@ -35,7 +36,7 @@ class Registers:
         *,
         places: int,
         taps: int,
-        expression: Expression,
+        epilogue: Epilogue,
         steps: Sequence[int],
         is_partial: bool,
     ) -> None:
@@ -43,7 +44,9 @@ class Registers:
         self.mask = MASK
         if is_partial and not code.has_avx512:
             self.mask = free.pop()
-        need = max(3, registers_needed(expression, 1, has_avx512=code.has_avx512))
+        expression = epilogue.expression
+        needed = registers_needed(expression, 1, has_avx512=code.has_avx512) + spare_registers(epilogue)
+        need = max(3, needed)
         self.kept: dict[int, int] = {}
         self.constants: dict[str, int] = {}
         for operand in range(1, expression.operands):

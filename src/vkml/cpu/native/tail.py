@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from vkml.cpu.native import transfer
 from vkml.cpu.native.assembler import Mem
+from vkml.cpu.native.element import ITEM_BYTES
 from vkml.cpu.native.expression import Epilogue, emit, registers_needed
 from vkml.cpu.native.vectors import VectorCode
 
@@ -20,10 +21,10 @@ def is_plain(epilogue: Epilogue) -> bool:
 def fits_in(code: VectorCode, epilogue: Epilogue, free: int) -> bool:
     """Whether the epilogue of one vector needs no more than that many registers besides the vector's own."""
     needed = registers_needed(epilogue.expression, 1, has_avx512=code.has_avx512)
-    return needed + _spare(epilogue) <= free
+    return needed + spare_registers(epilogue) <= free
 
 
-def _spare(epilogue: Epilogue) -> int:
+def spare_registers(epilogue: Epilogue) -> int:
     """Registers that results of fewer than 4 bytes an element need."""
     return transfer.SPARE if any(access.itemsize < 4 for access in epilogue.results) else 0
 
@@ -49,26 +50,46 @@ def finish_vector(
         mask: lanes that exist, as for `VectorCode.load`; None: all.
         lanes: how many they are, where an operand or result has elements of fewer than 4 bytes.
     """
-    is_few = mask is not None and not code.has_avx512
 
     def load(operand: int, target: int) -> None:
         access = epilogue.leaves[operand - 1]
         source = place(operand - 1)
         if access.strides[-1] == 0:
             transfer.broadcast_element(code, target, source, access.dtype)
-        elif is_few and access.itemsize < 4:
-            assert lanes is not None, "how many elements there are"
-            transfer.load_few(code, target, source, access.dtype, lanes)
         else:
-            transfer.load_elements(code, target, source, access.dtype, mask)
+            load_lanes(code, target, source, access.dtype, mask, lanes)
 
-    kept = len(free) - _spare(epilogue)
+    kept = len(free) - spare_registers(epilogue)
     spare = free[kept:]
     made = emit(code, epilogue.expression, bound={0: value}, load=load, free=free[:kept])
     for number, (register, access) in enumerate(zip(made, epilogue.results, strict=True)):
         target = place(len(epilogue.leaves) + number)
-        if is_few and access.itemsize < 4:
-            assert lanes is not None, "how many elements there are"
-            transfer.store_few(code, target, register, access.dtype, spare, lanes)
-        else:
-            transfer.store_elements(code, target, register, access.dtype, spare, mask)
+        store_lanes(code, target, register, access.dtype, spare, mask, lanes)
+
+
+def load_lanes(
+    code: VectorCode, target: int, source: Mem, dtype: str, mask: int | None, lanes: int | None
+) -> None:
+    """A vector of neighbours, or the first `lanes` of them where there is a mask."""
+    if mask is not None and not code.has_avx512 and ITEM_BYTES[dtype] < 4:
+        assert lanes is not None, "how many elements there are"
+        transfer.load_few(code, target, source, dtype, lanes)
+    else:
+        transfer.load_elements(code, target, source, dtype, mask)
+
+
+def store_lanes(
+    code: VectorCode,
+    target: Mem,
+    register: int,
+    dtype: str,
+    spare: Sequence[int],
+    mask: int | None,
+    lanes: int | None,
+) -> None:
+    """Stores a vector of neighbours, or the first `lanes` of them where there is a mask."""
+    if mask is not None and not code.has_avx512 and ITEM_BYTES[dtype] < 4:
+        assert lanes is not None, "how many elements there are"
+        transfer.store_few(code, target, register, dtype, spare, lanes)
+    else:
+        transfer.store_elements(code, target, register, dtype, spare, mask)
