@@ -36,6 +36,7 @@ def product(
     axis: int = 1,
     bias: Array | None = None,
     keeps_steps: bool = False,
+    perm: tuple[int, ...] | None = None,
     **attributes: Any,
 ) -> Graph:
     """x quantised and dequantised, then its product with a dequantised weight, and a bias."""
@@ -46,6 +47,8 @@ def product(
     operands = [sketch.node("DequantizeLinear", steps, *numbers)]
     others = [weight, weight_scale, *([] if weight_zero is None else [weight_zero])]
     operands.append(sketch.node("DequantizeLinear", *map(sketch.constant, others), axis=axis))
+    if perm is not None:
+        operands[1] = sketch.node("Transpose", operands[1], perm=perm)
     if bias is not None:
         operands.append(sketch.constant(bias))
     made = sketch.node(op, *operands, **attributes)
@@ -84,6 +87,16 @@ FOUND: dict[str, tuple[str, Array, dict[str, Any]]] = {
         bytes_of(np.int8, 5, 8),
         {**TRANSPOSED, "weight_scale": FIVE, "axis": 0},
     ),
+    "transposed weights": (
+        "MatMul",
+        bytes_of(np.int8, 5, 8),
+        {"perm": (1, 0), "weight_scale": FIVE, "axis": 0},
+    ),
+    "transposed weights of a gemm": (
+        "Gemm",
+        bytes_of(np.int8, 8, 5),
+        {**TRANSPOSED, "perm": (1, 0), "weight_scale": FIVE, "axis": 1, "bias": FIVE},
+    ),
     "padded conv": ("Conv", bytes_of(np.int8, 6, 4, 3, 3), {**CONV, "bias": np.ones(6, np.float32)}),
     "grouped conv": ("Conv", bytes_of(np.int8, 6, 4, 3, 3), {**CONV, "shape": (1, 8, 6, 5), "group": 2}),
     "depthwise": ("Conv", bytes_of(np.int8, 4, 1, 3, 3), {**CONV, "group": 4}),
@@ -117,6 +130,14 @@ LEFT: dict[str, tuple[str, Array, dict[str, Any]]] = {
     ),
     "scales along the sum": (
         "MatMul", bytes_of(np.int8, 8, 5), {"weight_scale": np.ones(8, np.float32), "axis": 0},
+    ),
+    "transposed scales along the sum": (
+        "MatMul",
+        bytes_of(np.int8, 5, 8),
+        {"perm": (1, 0), "weight_scale": np.ones(8, np.float32), "axis": 1},
+    ),
+    "weights of several matrices, transposed": (
+        "MatMul", bytes_of(np.int8, 2, 8, 5), {"perm": (0, 2, 1), "shape": (3, 5)},
     ),
     "a scaled gemm": ("Gemm", bytes_of(np.int8, 8, 5), {"alpha": 0.5}),
     "signed steps that are wanted": (

@@ -218,6 +218,19 @@ class _Rewriter(Rewriting):
         steps = _steps(values, None if zero is None else zero.array, axis)
         return None if steps is None else _Weight(steps, scale.reshape(-1))
 
+    def _matrix(self, name: str, axis: int) -> _Weight | None:
+        """As `_weight`, of a matrix, which may be transposed once it is dequantised: so PyTorch exports it."""
+        maker = self._index.producer(name)
+        is_turned = maker is not None and _is(maker, "Transpose")
+        if maker is not None and is_turned:
+            if tuple(maker.attributes["perm"] or (1, 0)) != (1, 0):
+                return None
+            name, axis = maker.inputs[0], 1 - axis
+        found = self._weight(name, axis)
+        if found is None or found.bytes.ndim != 2:
+            return None
+        return replace(found, bytes=np.ascontiguousarray(found.bytes.T)) if is_turned else found
+
     def _bias(self, node: Node) -> tuple[bool, Array | None]:
         """Whether the third input is known, or absent; its numbers, stated or dequantised."""
         if len(node.inputs) < 3 or not node.inputs[2]:
@@ -238,8 +251,8 @@ class _Rewriter(Rewriting):
     # -- forms ----------------------------------------------------------------------------------------------
 
     def matmul(self, node: Node) -> bool:
-        left, weight = self._left(node.inputs[0]), self._weight(node.inputs[1], 1)
-        if left is None or weight is None or weight.bytes.ndim != 2:
+        left, weight = self._left(node.inputs[0]), self._matrix(node.inputs[1], 1)
+        if left is None or weight is None:
             return False
         sums = self.apply("MatMulInteger", [left.name, self.constant(weight.bytes, INT8, "bytes")])
         self._scale(sums, left, _sums(weight.bytes, 0), weight.scale, None, node.outputs[0])
@@ -249,9 +262,9 @@ class _Rewriter(Rewriting):
         stated = node.attributes
         if stated["transA"] or stated["alpha"] != 1 or stated["beta"] != 1:
             return False
-        left, weight = self._left(node.inputs[0]), self._weight(node.inputs[1], 0 if stated["transB"] else 1)
+        left, weight = self._left(node.inputs[0]), self._matrix(node.inputs[1], 0 if stated["transB"] else 1)
         is_known, bias = self._bias(node)
-        if left is None or weight is None or weight.bytes.ndim != 2 or not is_known:
+        if left is None or weight is None or not is_known:
             return False
         matrix = np.ascontiguousarray(weight.bytes.T) if stated["transB"] else weight.bytes
         sums = self.apply("MatMulInteger", [left.name, self.constant(matrix, INT8, "bytes")])
