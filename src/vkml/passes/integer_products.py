@@ -219,7 +219,7 @@ class _Rewriter(Rewriting):
         return None if steps is None else _Weight(steps, scale.reshape(-1))
 
     def _matrix(self, name: str, axis: int) -> _Weight | None:
-        """As `_weight`, of a matrix, which may be transposed once it is dequantised: so PyTorch exports it."""
+        """As `_weight`, of a matrix, which PyTorch transposes once it is dequantised."""
         maker = self._index.producer(name)
         is_turned = maker is not None and _is(maker, "Transpose")
         if maker is not None and is_turned:
