@@ -37,7 +37,8 @@ FITTED = {
 """Made by other libraries' training; nothing is trained through them."""
 LOOKED_UP = {
     "CastMap", "CategoryMapper", "DictVectorizer", "ImageDecoder", "LabelEncoder", "OneHotEncoder",
-    "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "ZipMap",
+    "MurmurHash3", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
+    "Tokenizer", "ZipMap",
 }  # fmt: skip
 """Tables and strings have no slope."""
 OLD_NAMES = {"Upsample"}

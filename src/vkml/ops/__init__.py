@@ -81,6 +81,7 @@ FAMILIES = (
     "tree_ensembles",
     "features",
     "labels",
+    "string_extensions",
     "strings",
     "ngrams",
     "linear_models",

@@ -161,6 +161,38 @@ class Automaton:
             state.is_end = self._followed(state, _Beside.NOTHING)[1]
         return state.is_end
 
+    def find(self, text: str, start: int = 0) -> tuple[int, int] | None:
+        """Where the first of the parts of a text that the program reads begins and ends, the longest one.
+
+        Args:
+            text: whose characters before `start` assertions see, too.
+            start: where the part may begin.
+        """
+        for begin in range(start, len(text) + 1):
+            end = self._longest(text, begin)
+            if end is not None:
+                return begin, end
+        return None
+
+    def _longest(self, text: str, begin: int) -> int | None:
+        """The last place at which what is read from `begin` on may end."""
+        state = self._start
+        if begin and self._has_assertions:
+            state = self._state(frozenset((0,)), _beside(text[begin - 1]))
+        found = None
+        for at in range(begin, len(text) + 1):
+            after = _Beside.NOTHING
+            if at < len(text):
+                after = _beside(text[at]) if self._has_assertions else _Beside.OTHER
+            if self._followed(state, after)[1]:
+                found = at
+            if at == len(text):
+                break
+            state = state.moves.get(text[at]) or self._move(state, text[at])
+            if not state.places:
+                break
+        return found
+
     def _forget(self) -> None:
         self._states: dict[tuple[frozenset[int], _Beside], _State] = {}
         self._size = 0

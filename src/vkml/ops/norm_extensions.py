@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkml.errors import InvalidGraph
+from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir import scalar
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT32, INT64
 from vkml.ir.gradients import Emitter, T, converted, expression, reshaped, sliced, transposed, widened
@@ -124,6 +124,90 @@ class EmbedLayerNormalization(Operator):
             sums = build.apply("ReduceSum", ones, build.constant([1], INT64), keepdims=0)
             counts = converted(build, sums, INT32)
         return [made, counts, total][: len(node.outputs)]
+
+
+@operator()
+class GatedRMSNorm(Operator):
+    """RMSNormalization of groups of columns, as many as there are scales, times an activated gate."""
+
+    domain = "com.microsoft"
+    inputs = (3, 3)
+    attributes = {"activation": "silu", "epsilon": 1e-5}
+    is_stepwise = True
+
+    def check(self, node: Node) -> None:
+        activation = node.attributes["activation"]
+        if activation not in _GATES:
+            raise InvalidGraph(f"{node.label}: activation is {activation!r}, none of {', '.join(_GATES)}")
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, scale, gate = (required(node, inputs, at) for at in range(3))
+        require_dtype(node, x, FLOATS, "the input")
+        require_rank(node, x, 1)
+        require_rank(node, scale, 1, 1, "the scale")
+        if gate.dims != x.dims or not scale.dims[0] or x.dims[-1] % scale.dims[0]:
+            raise ShapeError(
+                f"{node.label}: {list(x.dims)} with a gate of {list(gate.dims)} and a scale of "
+                f"{list(scale.dims)}"
+            )
+        return infer_steps(node, inputs)
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        return evaluate_steps(node, inputs)
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
+        x, scale, gate = (widened(build, present(inputs, at)) for at in range(3))
+        dims, columns = build.type_of(x).dims, build.type_of(scale).dims[0]
+        groups = reshaped(build, x, (*dims[:-1], dims[-1] // columns, columns))
+        made = build.apply("RMSNormalization", groups, scale, axis=-1, epsilon=node.attributes["epsilon"])
+        gate = build.apply(_GATES[node.attributes["activation"]], gate)
+        made = build.apply("Mul", reshaped(build, made, dims), gate)
+        return [converted(build, made, build.type_of(present(inputs, 0)).dtype)]
+
+
+_GATES = {"silu": "Swish", "swish": "Swish", "sigmoid": "Sigmoid"}
+
+
+@operator()
+class BranchwiseRMSNorm(Operator):
+    """RMSNormalization of branches, [..., branches, columns] or [..., branches * columns], perhaps scaled."""
+
+    domain = "com.microsoft"
+    inputs = (1, 2)
+    attributes = {"epsilon": 1e-5, "num_branches": 0}
+    is_stepwise = True
+
+    def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
+        x, branches = required(node, inputs, 0), node.attributes["num_branches"]
+        require_dtype(node, x, FLOATS, "the input")
+        require_rank(node, x, 1 if branches else 2)
+        if branches < 0 or (branches and x.dims[-1] % branches):
+            raise ShapeError(f"{node.label}: {x.dims[-1]} columns are no {branches} branches")
+        scale: Known | None = optional(inputs, 1)
+        if scale is not None:
+            count, columns = (branches, x.dims[-1] // branches) if branches else x.dims[-2:]
+            if scale.dims not in ((columns,), (count, columns), (count * columns,)):
+                raise ShapeError(
+                    f"{node.label}: a scale of {list(scale.dims)} for {count} branches of {columns} columns"
+                )
+        return infer_steps(node, inputs)
+
+    def evaluate(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+        return evaluate_steps(node, inputs)
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
+        x, scale = widened(build, present(inputs, 0)), optional(inputs, 1)
+        dims, branches = build.type_of(x).dims, node.attributes["num_branches"]
+        if branches:
+            x = reshaped(build, x, (*dims[:-1], branches, dims[-1] // branches))
+        columns, dtype = build.type_of(x).dims[-1], build.type_of(x).dtype
+        ones = build.apply("Expand", build.constant(1, dtype), build.constant([columns], INT64))
+        made = build.apply("RMSNormalization", x, ones, axis=-1, epsilon=node.attributes["epsilon"])
+        if scale is not None:
+            scale = reshaped(build, converted(build, scale, dtype), (-1, columns))
+            made = build.apply("Mul", made, scale)
+        made = reshaped(build, made, dims)
+        return [converted(build, made, build.type_of(present(inputs, 0)).dtype)]
 
 
 @operator("GroupNorm", "SkipGroupNorm")

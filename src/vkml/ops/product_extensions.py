@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from vkml.errors import InvalidGraph
-from vkml.ir.dtypes import FLOAT32, FLOATS
+from vkml.errors import InvalidGraph, NotImplemented
+from vkml.ir.dtypes import FLOAT32, FLOATS, INT32, INT64, UINT8
 from vkml.ir.gradients import Emitter, T, transposed
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOAT, INT, INTS, OPTIONAL, REQUIRED, STRING, Array, Operator, operator, register
@@ -179,16 +179,98 @@ def _matmul(build: Writer) -> Sequence[Node]:
     return build.nodes
 
 
+def _integer_matmul(build: Writer) -> Sequence[Node]:
+    wide = [build.apply("Cast", build.given(at), to=INT32.code) for at in range(2)]
+    build.apply("MatMul", *wide, made=build.wanted(0))
+    return build.nodes
+
+
+def _distances(build: Writer) -> Sequence[Node]:
+    """Euclidean distances between rows, or their squares: |a|² - 2 a·b + |b|²."""
+    metric = build.stated("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise NotImplemented(f"{build.node.label}: the metric {metric!r} is not supported, Euclid's are")
+    axis, a, b = build.constant([1], INT64), build.given(0), build.given(1)
+    of_rows = build.apply("ReduceSumSquare", a, axis, keepdims=1)
+    of_columns = build.apply("Transpose", build.apply("ReduceSumSquare", b, axis, keepdims=1), perm=(1, 0))
+    product = build.apply("MatMul", a, build.apply("Transpose", b, perm=(1, 0)))
+    twice = build.apply("Add", product, product)
+    squares = build.apply("Add", build.apply("Sub", of_rows, twice), of_columns)
+    # Rounding may leave less than nothing of rows that are alike.
+    made = build.apply("Relu", squares, made=build.wanted(0) if metric == "sqeuclidean" else "")
+    if metric == "euclidean":
+        build.apply("Sqrt", made, made=build.wanted(0))
+    return build.nodes
+
+
+_CODEBOOKS = {
+    0: [number / 12 * sign for sign in (1, -1) for number in (0, 0.0625, 8, 12, 4, 6, 2, 3)],
+    1: [
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+        0.7229568362236023, 1.0,
+    ],
+}  # fmt: skip
+"""What codes of 4 bits stand for: of FP4 (a sign, two bits of exponent, one of fraction, by 12) and NF4."""
+
+
+def _codebook_matmul(build: Writer) -> Sequence[Node]:
+    """A product with weights that are entries of a codebook, times a scale for each block of all of them."""
+    inner, columns, block, kind = (
+        int(build.stated(key, REQUIRED)) for key in ("K", "N", "block_size", "quant_type")
+    )
+    if kind not in _CODEBOOKS:
+        raise InvalidGraph(f"{build.node.label}: quant_type is 0 (FP4) or 1 (NF4), not {kind}")
+    count, codes = inner * columns, build.given(1)
+    high = build.apply("BitShift", codes, build.constant(4, UINT8), direction="RIGHT")
+    low = build.apply("BitwiseAnd", codes, build.constant(15, UINT8))
+    last = build.constant([-1], INT64)
+    pairs = [build.apply("Unsqueeze", each, last) for each in (high, low)]
+    flat = build.apply("Reshape", build.apply("Concat", *pairs, axis=-1), last)
+    kept = build.apply(
+        "Slice", flat, build.constant([0], INT64), build.constant([count], INT64), build.constant([0], INT64)
+    )
+    book = build.apply("CastLike", build.constant(_CODEBOOKS[kind], FLOAT32), build.given(2))
+    numbers = build.apply("Gather", book, build.apply("Cast", kept, to=INT32.code), axis=0)
+    blocks = -(-count // block)
+    if count % block:
+        numbers = build.apply("Pad", numbers, build.constant([0, blocks * block - count], INT64))
+    whole = build.apply("Reshape", numbers, build.constant([blocks, block], INT64))
+    scales = build.apply("Reshape", build.given(2), build.constant([blocks, 1], INT64))
+    weight = build.apply("Reshape", build.apply("Mul", whole, scales), last)
+    if count % block:
+        ends = [build.constant([each], INT64) for each in (0, count, 0)]
+        weight = build.apply("Slice", weight, *ends)
+    flips = build.stated("transB", 1)
+    shape = build.constant([columns, inner] if flips else [inner, columns], INT64)
+    weight = build.apply("Reshape", weight, shape)
+    if flips:
+        weight = build.apply("Transpose", weight, perm=(1, 0))
+    build.apply("MatMul", build.given(0), weight, made=build.wanted(0))
+    return build.nodes
+
+
 _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 _ACTIVATION = {f"activation{key}": OPTIONAL for key in ("", "_alpha", "_beta", "_gamma", "_axis")}
 _TYPES = {"activation": STRING, "activation_axis": INT}
 _TYPES |= {f"activation_{key}": FLOAT for key in ("alpha", "beta", "gamma")}
+_BNB4 = ("K", "N", "block_size", "quant_type")
 _CONV = {**_WINDOWS, "activation": OPTIONAL, "activation_params": OPTIONAL}
 _CONV_TYPES = {**NhwcConv.attribute_types, "activation": STRING, "activation_params": FLOAT_LIST}
 
 for _extension in (
     Extension("FusedConv", (2, 4), _conv("Conv"), _CONV, _CONV_TYPES),
     Extension("NhwcFusedConv", (2, 4), _conv("NhwcConv", "com.microsoft"), _CONV, _CONV_TYPES),
+    Extension("MatMulInteger16", (2, 2), _integer_matmul),
+    Extension("CDist", (2, 2), _distances, {"metric": "sqeuclidean"}),
+    Extension(
+        "MatMulBnb4",
+        (3, 3),
+        _codebook_matmul,
+        {**dict.fromkeys(_BNB4, REQUIRED), "training_mode": 0, "transB": 1},
+        dict.fromkeys(_BNB4, INT),
+    ),
     Extension("FusedGemm", (2, 3), _gemm, {**_GEMM, **_ACTIVATION}, _TYPES),
     Extension(
         "FusedMatMulActivation",

@@ -79,6 +79,20 @@ def _where(build: Writer) -> list[Node]:
     return build.finish(build.apply("Where", build.given(0), build.numbers(1), build.numbers(4)), 7, 1)
 
 
+def _reduce_mean(build: Writer) -> list[Node]:
+    axes = build.constant(list(build.stated("axes", REQUIRED)), INT64)
+    keepdims = build.stated("keepdims", REQUIRED)
+    return build.finish(build.apply("ReduceMean", build.numbers(0), axes, keepdims=keepdims), 3)
+
+
+def _max_pool(build: Writer) -> list[Node]:
+    rank = len(build.stated("kernel_shape", REQUIRED))
+    first = build.apply("Transpose", build.given(0), perm=(0, rank + 1, *range(1, rank + 1)))
+    pooled = build.apply("MaxPool", first, **build.node.attributes)
+    build.apply("Transpose", pooled, made=build.wanted(0), perm=(0, *range(2, rank + 2), 1))
+    return build.nodes
+
+
 def _gemm(build: Writer) -> list[Node]:
     alpha, flips = float(build.stated("alpha", 1.0)), int(build.stated("transB", 0))
     names = [name for name in map(build.given, (3, 4, 5)) if name]
@@ -160,6 +174,10 @@ _CONV = {
     "group": 1,
     "kernel_shape": OPTIONAL,
 }
+_MAXIMA = {
+    **{key: _WINDOWS[key] for key in ("auto_pad", "ceil_mode", "kernel_shape", "pads", "strides")},
+    "dilations": OPTIONAL,
+}
 _LISTS = {key: INTS for key in ("dilations", "kernel_shape", "pads", "strides")}
 _LINEAR = {"axis": 1, "block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
 
@@ -174,6 +192,14 @@ for _extension in (
     Extension("QLinearConcat", (5, MANY), _concat, {"axis": REQUIRED}, {"axis": INT}),
     Extension("QLinearWhere", (9, 9), _where),
     Extension("QLinearConv", (8, 9), _conv, _CONV, _LISTS),
+    Extension(
+        "QLinearReduceMean",
+        (4, 5),
+        _reduce_mean,
+        {"axes": REQUIRED, "keepdims": REQUIRED},
+        {"axes": INTS, "keepdims": INT},
+    ),
+    Extension("NhwcMaxPool", (1, 1), _max_pool, _MAXIMA, _LISTS),
     Extension("QGemm", (6, 9), _gemm, {"alpha": 1.0, "transA": 0, "transB": 0}),
     Extension("MatMulIntegerToFloat", (4, 7), _matmul_to_float),
     Extension("DynamicQuantizeMatMul", (3, 5), _dynamic_matmul),
