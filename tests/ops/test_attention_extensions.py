@@ -138,7 +138,38 @@ GROUPED: dict[str, Case] = {
         [real(1, 5, 64), np.array([[0, 1, 0, 1, 2]]), *TABLES], {"is_packed_batching": 1, "scale": 2.0}, "y",
     ),
 }  # fmt: skip
-CASES = {**MULTI, **GROUPED}
+
+
+def kept(
+    bits: int, kind: str, batch: int, rows: int, places: int | None, *ends: int, turns: bool = True
+) -> Case:
+    """GroupQueryAttention whose keys and values are kept as integers."""
+    count = 32 if kind == "PER_CHANNEL" else 1
+    scales = [np.abs(real(count)) / 20 + 0.01 for _ in range(2)]
+    if bits == 4:
+        scales = [16 * each for each in scales]
+    inputs = grouped(
+        batch, rows, None, *ends, more=[*(TABLES if turns else (None, None)), None, None, None, *scales]
+    )
+    if places is not None:
+        random = np.random.default_rng(bits)
+        codes = random.integers(0, 256, (2, batch, 2, places, 16 * bits // 8)).astype(np.uint8)
+        inputs[3:5] = codes if bits == 4 else codes.view(np.int8)
+    stated = {**SHARED, "kv_cache_bit_width": bits, "k_quant_type": kind, "v_quant_type": kind}
+    return inputs, {**stated, "do_rotary": int(turns)}, "ykv"
+
+
+QUANTIZED: dict[str, Case] = {
+    "GroupQueryAttention of bytes": kept(8, "PER_TENSOR", 2, 1, 12, 7, 5),
+    "GroupQueryAttention of bytes, a scale a column": kept(8, "PER_CHANNEL", 1, 1, 12, 7),
+    "GroupQueryAttention of bytes, a chunk": kept(8, "PER_TENSOR", 1, 3, 12, 9, turns=False),
+    "GroupQueryAttention of bytes, a prompt": kept(8, "PER_TENSOR", 2, 5, 0, 5, 5),
+    "GroupQueryAttention of bytes that grow": kept(8, "PER_CHANNEL", 1, 1, 6, 7),
+    "GroupQueryAttention of halves of bytes": kept(4, "PER_TENSOR", 2, 1, 12, 7, 5),
+    "GroupQueryAttention of halves of bytes, a scale a column": kept(4, "PER_CHANNEL", 1, 2, 6, 6),
+    "GroupQueryAttention of halves of bytes, a prompt": kept(4, "PER_CHANNEL", 1, 5, 8, 5),
+}
+CASES = {**MULTI, **GROUPED, **QUANTIZED}
 
 
 def case(name: str) -> tuple[Any, dict[str, Array]]:
@@ -165,6 +196,8 @@ ON_DEVICES = (
     "Attention with a past",
     "GroupQueryAttention of a window",
     "GroupQueryAttention of unlike batches with a sink",
+    "GroupQueryAttention of bytes, a scale a column",
+    "GroupQueryAttention of halves of bytes",
     "RotaryEmbedding of a part",
 )
 
@@ -350,3 +383,61 @@ def test_what_is_wrong_is_named(
 ) -> None:
     with pytest.raises(Error, match=message):
         found_by(*model_of(op, inputs, attributes, "y"))
+
+
+@pytest.mark.parametrize("attributes", [SHARED, TURNED, WINDOW, {**TURNED, "qk_output": 2}])
+@pytest.mark.parametrize(("ends", "counts"), [((7, 5), (4, 2)), ((4, 3), (4, 1)), ((9, 9), (1, 3))])
+def test_rows_that_do_not_count(
+    attributes: dict[str, Any], ends: tuple[int, int], counts: tuple[int, int], either_device_name: str
+) -> None:
+    """Chunks filled up on the right: rows that count are as onnxruntime has them, whatever the others are."""
+    given = grouped(2, 4, 12, *ends, more=TABLES if attributes.get("do_rotary") else [None, None])
+    given += [None] * (16 - len(given)) + [whole(*counts)]
+    outputs = "ykvs" if "qk_output" in attributes else "ykv"
+    model, feed = model_of("GroupQueryAttention", given, attributes, outputs)
+    expected = run_reference(model, feed)
+    for spoiled in (False, True):
+        for at in range(3) if spoiled else ():
+            for batch, count in enumerate(counts):
+                feed[f"x{at}"][batch, count:] = np.nan
+        with vkml.InferenceSession(model.SerializeToString(), devices=either_device_name) as session:
+            found = session.run(None, feed)
+        for at, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            assert mine.shape == theirs.shape
+            for batch, (end, count) in enumerate(zip(ends, counts, strict=True)):
+                part: Any = {0: np.s_[batch, :count], 3: np.s_[batch, :, :count, :end]}
+                seen = part.get(at, np.s_[batch, :, :end])
+                assert_same(mine[seen], theirs[seen], 2e-5, 2e-5, f"{at}")
+
+
+def test_rows_that_do_not_count_need_no_room() -> None:
+    """Behind what a buffer holds, or without one: onnxruntime refuses both."""
+    for places, ends, counts in ((None, (4, 2), (4, 2)), (9, (9, 8), (1, 2))):
+        given = grouped(2, 4, places, *ends, more=TABLES)
+        given += [None] * (16 - len(given)) + [whole(*counts)]
+        model, feed = model_of("GroupQueryAttention", given, TURNED, "ykv")
+        found = found_by(model, feed)
+        for batch, (end, count) in enumerate(zip(ends, counts, strict=True)):
+            own = [None if x is None else x[batch : batch + 1] for x in given[:5]]
+            own = [None if x is None else x[:, :count] for x in own[:3]] + own[3:]
+            inputs = [*own, whole(end - 1), np.array(end, np.int32), *TABLES]
+            alone = found_by(*model_of("GroupQueryAttention", inputs, TURNED, "ykv"))
+            assert_same(found[0][batch, :count], alone[0][0], 1e-5, 1e-5)
+            for mine, theirs in zip(found[1:], alone[1:], strict=True):
+                assert_same(mine[batch, :, :end], theirs[0, :, :end], 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k_quant_type": "PER_ROW"}, "one of NONE"),
+        ({"kv_cache_bit_width": 5}, "4 or 8, not 5"),
+        ({"k_quant_type": "NONE"}, "k_scale is there"),
+        ({"kv_cache_bit_width": 4}, "uint8"),
+    ],
+)
+def test_what_cannot_be_kept(change: dict[str, Any], message: str) -> None:
+    inputs, attributes, outputs = CASES["GroupQueryAttention of bytes"]
+    model, feed = model_of("GroupQueryAttention", inputs, {**attributes, **change}, outputs)
+    with pytest.raises(vkml.Error, match=message):
+        found_by(model, feed)

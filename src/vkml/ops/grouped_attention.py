@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
@@ -24,6 +24,15 @@ from vkml.ops.checks import (
     require_rank,
     require_same_dtype,
     required,
+)
+from vkml.ops.quantized_cache import (
+    cache_dtype,
+    check_quantization,
+    dequantized,
+    packed_columns,
+    quantized,
+    scale_count,
+    with_room,
 )
 from vkml.ops.stepwise import evaluate_steps, infer_steps
 
@@ -53,11 +62,14 @@ class GroupQueryAttention(Operator):
     may be room for more; for each batch, how many keys it has with those of this call, less 1; how many the
     longest has; tables of cosines and sines [positions, pairs], for `do_rotary`; the position of each row;
     numbers that are added to scores, (batch or 1, heads or 1, rows, keys); for each head a score of what is
-    nothing; scales of quantised keys and values, which are not supported; scales of queries and keys, whose
-    root mean square becomes 1 before they turn. Outputs: (batch, rows, heads * columns), keys and values with
-    those of before, the scores before (`qk_output` 1) or behind (2) their Softmax.
+    nothing; scales of kept keys and values that are quantised (`ops/quantized_cache.py`); scales of queries
+    and keys, whose root mean square becomes 1 before they turn; how many of each batch's rows count, the
+    first ones. Outputs: (batch, rows, heads * columns), keys and values with those of before, the scores
+    before (`qk_output` 1) or behind (2) their Softmax.
 
-    A row sees the last `local_window_size` keys, its own among them; all before it, where that is -1.
+    A row sees the last `local_window_size` keys, its own among them; all before it, where that is -1. Where
+    only some rows count, the number of the longest batch's keys is one that none has more than, and what
+    comes of other rows is not said.
     """
 
     domain = "com.microsoft"
@@ -103,20 +115,22 @@ class GroupQueryAttention(Operator):
             raise InvalidGraph(f"{node.label}: local_window_size is {attributes['local_window_size']}")
         if not attributes["causal"] and attributes["local_window_size"] != -1:
             raise InvalidGraph(f"{node.label}: a window (local_window_size) with causal=0")
-        for is_there, what in (
-            (any(node.inputs[12:14]), "keys and values that are quantised"),
-            (any(node.inputs[16:17]), "rows behind a shorter query (query_seqlens)"),
-            (attributes["sliding_window_cache"], "caches that forget (sliding_window_cache)"),
-        ):
-            if is_there:
-                raise NotImplemented(f"{node.label}: {what} are not supported")
+        if attributes["sliding_window_cache"]:
+            raise NotImplemented(f"{node.label}: caches that forget (sliding_window_cache) are not supported")
+        for at, what in enumerate("kv"):
+            check_quantization(node, what, bool(node.inputs[12 + at : 13 + at] and node.inputs[12 + at]))
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         heads, shared = node.attributes["num_heads"], node.attributes["kv_num_heads"]
         q, k, v = required(node, inputs, 0), optional(inputs, 1), optional(inputs, 2)
         require_dtype(node, q, FLOATS, "the queries")
+        kinds = [cache_dtype(node, what, q.dtype) for what in "kv"]
         for at, known in enumerate(inputs):
-            if known is not None and at < len(_NAMES) and _NAMES[at]:
+            if known is None or at >= len(_NAMES) or not _NAMES[at]:
+                continue
+            if at in (3, 4) and kinds[at - 3] != q.dtype:
+                require_dtype(node, known, (kinds[at - 3],), _NAMES[at])
+            else:
                 require_same_dtype(node, q, known, _NAMES[at])
         for index, other in ((1, 2), (3, 4), (7, 8)):
             if (optional(inputs, index) is None) != (optional(inputs, other) is None):
@@ -142,22 +156,46 @@ class GroupQueryAttention(Operator):
                 f"{node.label}: numbers of keys of shape {list(lengths.dims)} for {batch} batches"
             )
         past: Known | None = optional(inputs, 3)
+        widths = [packed_columns(node, what, columns) for what in "kv"]
         if past is not None:
-            wanted = (batch, shared, past.dims[2] if past.rank > 2 else 0, columns)
-            for known, what in ((past, "past keys"), (required(node, inputs, 4), "past values")):
+            room = past.dims[2] if past.rank > 2 else 0
+            for known, what, width in (
+                (past, "past keys", widths[0]),
+                (required(node, inputs, 4), "past values", widths[1]),
+            ):
+                wanted = (batch, shared, room, width)
                 if known.dims != wanted:
                     raise ShapeError(f"{node.label}: {what} are {list(known.dims)}, not {list(wanted)}")
+        for at, what in ((12, "k"), (13, "v")):
+            scale: Known | None = optional(inputs, at)
+            if scale is not None:
+                require_dtype(node, scale, FLOATS, f"{what}_scale")
+                count = scale_count(node, what, shared * columns)
+                if scale.type.elements != count:
+                    raise ShapeError(
+                        f"{node.label}: {what}_scale has {scale.type.elements} elements, not {count}"
+                    )
+        counts: Known | None = optional(inputs, 16)
+        if counts is not None:
+            require_dtype(node, counts, (INT32, INT64), "the numbers of rows that count")
+            if counts.type.elements != batch:
+                raise ShapeError(
+                    f"{node.label}: query_seqlens of shape {list(counts.dims)} for {batch} batches"
+                )
         longest = required(node, inputs, 6)
         require_dtype(node, longest, (INT32, INT64), "the number of keys of the longest batch")
         if longest.type.elements != 1:
             raise ShapeError(f"{node.label}: the number of keys of the longest batch is one number")
         if longest.value is None:
-            dims = (batch, shared, None, columns)
-            results = (TensorType(q.dtype, (batch, rows, heads * columns)), *[TensorType(q.dtype, dims)] * 2)
+            caches = [
+                TensorType(kind, (batch, shared, None, width))
+                for kind, width in zip(kinds, widths, strict=True)
+            ]
+            results = (TensorType(q.dtype, (batch, rows, heads * columns)), *caches)
             return [*results, TensorType(q.dtype, (batch, heads, rows, None))][: len(node.outputs)]
         room = 0 if past is None else past.dims[2]
         [keys] = integers(longest.value)
-        if keys < rows or room < keys - rows:
+        if counts is None and (keys < rows or room < keys - rows):
             raise ShapeError(
                 f"{node.label}: {keys} keys, of which {rows} are this call's, with {room} of before"
             )
@@ -179,11 +217,30 @@ class GroupQueryAttention(Operator):
         before = keys - rows
         stated: T = present(inputs, 5)
         lengths: T = converted(build, reshaped(build, stated, (batch,)), INT64)
-        if batch != 1 and before != 0:
+        counts: T | None = optional(inputs, 16)
+        if counts is not None:
+            counts = converted(build, reshaped(build, counts, (batch,)), INT64)
+            keys_of = build.apply("Add", lengths, build.constant(1, INT64))
+            first = build.apply("Sub", keys_of, counts)
+            k, v = (_counted(build, x, counts) for x in (k, v))
+        elif batch != 1 and before != 0:
             first = build.apply("Add", lengths, build.constant(1 - rows, INT64))
         if attributes["do_rotary"]:
-            q, k = self._turned(build, node, inputs, (q, k), keys, first)
-        caches = [_cached(build, optional(inputs, at), x, keys, first) for at, x in ((3, k), (4, v))]
+            q, k = self._turned(build, node, inputs, (q, k), keys, first, counts is not None)
+        caches = []
+        for at, x in ((3, k), (4, v)):
+            past, scale = optional(inputs, at), optional(inputs, at + 9)
+            if scale is not None:
+                x = quantized(build, node, x, scale)
+            if counts is not None:
+                past = with_room(build, past, x, keys)
+            cache = _cached(build, past, x, keys, first)
+            if counts is not None:
+                end = build.type_of(cache.kept).dims[2] - rows
+                cache = replace(cache, kept=sliced(build, cache.kept, 2, 0, end))
+            if scale is not None:
+                cache = replace(cache, seen=dequantized(build, node, cache.seen, scale, q))
+            caches.append(cache)
         mask, causal_offset = self._mask(build, node, lengths, batch, rows, keys, first)
         bias = optional(inputs, 10)
         if bias is not None:
@@ -238,14 +295,18 @@ class GroupQueryAttention(Operator):
         heads: Sequence[T],
         keys: int,
         first: T | None,
+        is_short: bool,
     ) -> list[T]:
-        """Queries and keys, turned."""
+        """Queries and keys, turned; of some rows the places may be behind the tables (`is_short`)."""
         batch, _, rows, columns = build.type_of(heads[0]).dims
         tables, places = [present(inputs, at) for at in (7, 8)], optional(inputs, 9)
         pairs = build.type_of(tables[0]).dims[1]
         if places is None and first is not None:
             own = build.constant(list(range(rows)), INT64)
             places = build.apply("Add", reshaped(build, first, (batch, 1)), reshaped(build, own, (1, rows)))
+            if is_short:
+                last = build.constant(build.type_of(tables[0]).dims[0] - 1, INT64)
+                places = build.apply("Min", places, last)
         if places is None:
             own_rows = (sliced(build, table, 0, keys - rows, keys) for table in tables)
             whole = (batch, rows, pairs)
@@ -290,6 +351,14 @@ class GroupQueryAttention(Operator):
         if isinstance(before, int):
             return seen_keys(build, rows, keys, place, left=left), before
         return seen_keys(build, rows, keys, place, left=left, right=0), None
+
+
+def _counted(build: Emitter[T], x: T, counts: T) -> T:
+    """The first rows of each batch, zeros in the place of others: what is there must not be NaN."""
+    batch, _, rows, _ = build.type_of(x).dims
+    own = reshaped(build, build.constant(list(range(rows)), INT64), (1, 1, rows, 1))
+    is_row = build.apply("Less", own, reshaped(build, counts, (batch, 1, 1, 1)))
+    return build.apply("Where", is_row, x, build.constant(0, build.type_of(x).dtype))
 
 
 def _cached(build: Emitter[T], past: T | None, now: T, keys: int, first: T | None) -> _Cached[T]:
