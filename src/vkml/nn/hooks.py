@@ -72,13 +72,14 @@ class Watch:
     def __init__(self, module: Any, pre: Hooks, hooks: Hooks) -> None:
         self._module = module
         self._pre, self._hooks = list(pre.values()), list(hooks.values())
-        self._given: tuple[Any, ...] = ()
+        self._given = 0
+        """How many arguments there were: to hold them would keep what was made of them."""
         self._outgoing: tuple[Any, ...] = ()
         self._is_begun = False
 
     def begin(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, whose gradients will be seen."""
-        self._given = arguments
+        self._given = len(arguments)
         at = [n for n, x in enumerate(arguments) if isinstance(x, Tensor)]
         if not self._hooks or not any(arguments[n].requires_grad for n in at):
             return arguments
@@ -95,12 +96,13 @@ class Watch:
         """The results, whose gradients will be seen."""
         results = made if isinstance(made, tuple) else (made,)
         at = [n for n, x in enumerate(results) if isinstance(x, Tensor)]
+        count = len(results)
         if not any(results[n].requires_grad for n in at):
             return made
 
         def change(found: tuple[Any, ...]) -> tuple[Any, ...]:
             by_place = dict(zip(at, found, strict=True))
-            outgoing = tuple(by_place.get(n) for n in range(len(results)))
+            outgoing = tuple(by_place.get(n) for n in range(count))
             for hook in self._pre:
                 outgoing = _changed(hook.act(self._module, outgoing), outgoing)
             self._outgoing = outgoing
@@ -113,9 +115,10 @@ class Watch:
         return found if isinstance(made, tuple) else found[0]
 
     def _called(self, by_place: dict[int, Any]) -> tuple[Any, ...]:
-        incoming = tuple(by_place.get(n) for n in range(len(self._given)))
+        incoming = tuple(by_place.get(n) for n in range(self._given))
+        outgoing, self._outgoing = self._outgoing, ()
         for hook in self._hooks:
-            incoming = _changed(hook.act(self._module, incoming, self._outgoing), incoming)
+            incoming = _changed(hook.act(self._module, incoming, outgoing), incoming)
         return incoming
 
 

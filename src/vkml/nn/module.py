@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -10,8 +11,10 @@ from vkml.nn import hooks
 from vkml.nn.states import Incompatible, load, saved
 from vkml.tensors import Tensor
 from vkml.tensors.autograd import forget_gradients
+from vkml.tensors.capture import captures
 from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
 from vkml.tensors.jit import jit
+from vkml.tensors.structure import Table, note_change
 from vkml.tracing.value import mode
 
 T = TypeVar("T", bound="Module")
@@ -46,7 +49,8 @@ class Module:
     training: bool = True
 
     def __init__(self) -> None:
-        self.__dict__.update(_parameters={}, _buffers={}, _modules={}, _unsaved=set(), training=True)
+        self.__dict__.update(_parameters=Table(), _buffers=Table(), _modules=Table(), _unsaved=set())
+        self.__dict__["training"] = True
         self.__dict__.update(_hooks={}, _pre_hooks={}, _compiled=None)
         self.__dict__.update(_backward_hooks={}, _backward_pre_hooks={})
 
@@ -60,6 +64,8 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if captures.latest is not None:
+            captures.latest.modules.setdefault(id(self), weakref.ref(self))
         if self._compiled is not None and not (mode.tracks and self._learns(arguments, named)):
             return self._compiled[self.training](*arguments, **named)
         return self._called(*arguments, **named)
@@ -79,6 +85,15 @@ class Module:
         if self._hooks:
             made = hooks.after(self, self._hooks, arguments, named, made)
         return made if watch is None else watch.end(made)
+
+    def structure(self) -> list[Any]:
+        """What a capture that calls it goes by: all that is in it, its hooks, and whether it trains."""
+        found: list[Any] = []
+        for module in self.modules():
+            found += [module, module.training, *module._parameters.values(), *module._buffers.values()]
+            tables = (module._hooks, module._pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+            found += [hook for table in tables for hook in table.values()]
+        return found
 
     def _learns(self, arguments: Any, named: Any) -> bool:
         """Whether gradients flow through what it computes."""
@@ -128,6 +143,8 @@ class Module:
             for table in tables:
                 table.pop(name, None)
             object.__setattr__(self, name, value)  # which calls a property's setter
+            if name == "training":
+                note_change()
             return
         if isinstance(getattr(type(self), name, None), property):
             raise KeyError(f"attribute {name!r} already exists")
@@ -454,6 +471,7 @@ class Module:
         """
         for module in self.modules():
             module.__dict__["training"] = mode
+        note_change()
         return self
 
     def eval(self: T) -> T:

@@ -37,6 +37,7 @@ class SettingsRead:
         self._made: dict[tuple[int, DType], dict[str, Any]] = {}
         if captures.latest is not None:
             captures.latest.guards.append(_Guard(optimizer))
+            captures.latest.structures.append(_Parts(optimizer))
 
     def of(self, group: dict[str, Any], dtype: DType) -> Mapping[str, Any]:
         """A group's settings; those that vary as tensors of a type."""
@@ -72,6 +73,25 @@ class SettingsRead:
         return Tensor(leaf)
 
 
+class _Parts:
+    """Whether an optimizer has the parameters and the state that a capture has seen.
+
+    Args:
+        optimizer: it.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._state = optimizer.state
+        self._counts = self._counted()
+
+    def __call__(self) -> bool:
+        return self._optimizer.state is self._state and self._counted() == self._counts
+
+    def _counted(self) -> list[int]:
+        return [len(self._state), *[len(group["params"]) for group in self._optimizer.param_groups]]
+
+
 class _Guard:
     """Whether a run would still do what a capture did; otherwise the next one reads what has changed.
 
@@ -89,8 +109,6 @@ class _Guard:
 
     def __call__(self) -> bool:
         optimizer = self._optimizer
-        if len(optimizer.param_groups) != len(self._seen):
-            return False
         is_same = True
         for group, seen in zip(optimizer.param_groups, self._seen, strict=True):
             found = self._get(group)

@@ -60,6 +60,8 @@ class Capture:
         numbers: of the program, that are read anew in each run.
         parts: of arrays, that are cut out anew in each run.
         guards: say whether a run would still do what was captured; otherwise the function is captured anew.
+        structures: likewise; otherwise the function runs as it is written once, as at first.
+        modules: that were called, by identity.
         endings: called, by whoever left them there, when the function has returned and is still captured.
         restored: called when everything has the values of before.
     """
@@ -73,6 +75,8 @@ class Capture:
         self.numbers: list[CapturedNumber] = []
         self.parts: dict[Any, CapturedPart] = {}
         self.guards: list[Callable[[], bool]] = []
+        self.structures: list[Callable[[], bool]] = []
+        self.modules: dict[int, weakref.ref[Any]] = {}
         self.endings: dict[int, Callable[[], None]] = {}
         self.restored: list[Callable[[], None]] = []
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vkml.tensors.structure import note_change
+
 _numbers = itertools.count()
 
 
@@ -41,12 +43,14 @@ class RemovableHandle:
         after = dict(hooks) if prepend else {}
         hooks.clear()
         hooks.update({**before, self.id: hook, **after})
+        note_change()
 
     def remove(self) -> None:
         """Has the hook not be called any more."""
         owner = self._owner()
         if owner is not None:
             getattr(owner, self._table).pop(self.id, None)
+            note_change()
 
     def __enter__(self) -> RemovableHandle:
         return self

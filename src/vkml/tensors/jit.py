@@ -18,6 +18,7 @@ from vkml.tensors.autocast import autocast_state
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, CapturedNumber, capture, is_capturing
 from vkml.tensors.creation import as_tensor
+from vkml.tensors.structure import Structure
 from vkml.tensors.tensor import Tensor, device_name
 from vkml.tracing import Traced, precision, value_of
 from vkml.tracing.evaluation import SMALL_BYTES, Program, Recorded
@@ -39,7 +40,9 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freez
     later ones only run what was captured: the function itself is not called. Tensors that it writes in place
     (parameters, what optimizers remember, the states of random generators) are written each time; numbers of
     the program are those of the capture, but for the settings of optimizers, which are those of each run (see
-    `vkml.optim.Optimizer`).
+    `vkml.optim.Optimizer`). Where the modules that it called have changed since (`train` and `eval`, parameters,
+    modules within, hooks), or which of their parameters require grad, or an optimizer's parameters and state,
+    the next call runs as it is written once more, and the one behind it is captured.
 
     Args:
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
@@ -103,11 +106,14 @@ class _Captured:
         found = self._captures.get(key)
         is_first = is_capturing()
         if found is not None and not is_first:
-            holds = found.holds()
-            made = found.run_again(leaves) if holds else None
-            if made is not None:
-                return made[0]
-            if not holds:
+            if not found.fits():
+                del self._captures[key]
+                found, is_first = None, True
+            elif found.holds():
+                made = found.run_again(leaves)
+                if made is not None:
+                    return made[0]
+            else:
                 found = None
         elif not is_first:
             is_first = key not in self._captures
@@ -194,6 +200,9 @@ class _Capture:
         device = pending[0].device if pending else None
         arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
         self._guards = seen.guards
+        before_it = {id(tensor): tensor for tensor, _ in (*seen.read, *seen.written.values())}
+        leaves_seen = [tensor for at, tensor in before_it.items() if at not in {id(one) for one in given}]
+        self._structures = [*seen.structures, Structure(seen.modules.values(), leaves_seen).holds]
         constants: frozenset[int] = frozenset()
         if freezes:
             frozen = _Frozen(seen, arguments_at)
@@ -234,8 +243,12 @@ class _Capture:
         """What is read and not written."""
         self._shortcut: _Shortcut | None = None
 
+    def fits(self) -> bool:
+        """Whether modules, leaves and optimizers are made of what they were made of."""
+        return all([structure() for structure in self._structures])
+
     def holds(self) -> bool:
-        """Whether a run would do what the function does now."""
+        """Whether a run would do what the function does now, where it `fits`."""
         return all([guard() for guard in self._guards])
 
     def run(self, values: Sequence[Tensor]) -> Any:

@@ -25,6 +25,7 @@ from vkml.tensors.moving import joined_to
 from vkml.tensors.printing import text_of
 from vkml.tensors.promotion import checked, default_complex, get_default_dtype
 from vkml.tensors.random_in_place import RandomInPlace
+from vkml.tensors.structure import note_change
 from vkml.tensors.views import Untracked, View, untracked
 from vkml.tracing import EMITTER, Traced, apply, evaluate, value_of
 from vkml.tracing.meta import META, absent, is_meta
@@ -567,6 +568,8 @@ class Tensor(Operations, InPlace, RandomInPlace):
         value = self.value
         if not is_on and not self.is_leaf:
             raise NotDifferentiable("only a leaf can stop to require grad; use detach()")
+        if is_on != value.tracks:
+            note_change()
         if is_on and not value.tracks:
             self._hold(untracked(value))
             self._traced.tracks = self._traced.is_leaf = True

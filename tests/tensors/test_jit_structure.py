@@ -1,0 +1,156 @@
+"""Captured functions follow modules, leaves and optimizers whose structure changes after the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from vkml import Tensor, nn, optim
+
+CALLS = 3
+"""The first is not captured, the second captures, the third runs the capture."""
+
+
+def test_a_captured_forward_pass_follows_eval_and_train() -> None:
+    dropout = nn.Dropout(0.5)
+    act = vkml.jit(lambda x: dropout(x))
+    ones = vkml.ones(200)
+    for _ in range(CALLS):
+        assert (act(ones) == 0).any().item()
+    dropout.eval()
+    for _ in range(CALLS):
+        assert act(ones).tolist() == [1.0] * 200
+    dropout.training = True
+    for _ in range(CALLS):
+        assert (act(ones) == 0).any().item()
+
+
+def model_and_step(make: Callable[..., optim.Optimizer]) -> tuple[nn.Sequential, optim.Optimizer, Any]:
+    vkml.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = make(model.parameters())
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return model, optimizer, step
+
+
+def replaced(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model[2] = nn.Linear(4, 2, bias=False).requires_grad_(False)
+    nn.init.constant_(model[2].weight, 0.3)
+
+
+def another_parameter(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model[0].weight = nn.Parameter(vkml.full((4, 3), 0.2), requires_grad=False)
+
+
+def frozen(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model[0].requires_grad_(False)
+
+
+def thawed(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model[0].requires_grad_(True)
+
+
+def hooked(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model[1].register_forward_hook(lambda module, given, made: made * 0.5)
+
+
+def gradients_hooked(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model[0].weight.register_hook(lambda gradient: gradient * 0.5)
+
+
+def backward_hooked(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model[1].register_full_backward_hook(lambda module, given, made: (given[0] * 0.5,))
+
+
+def table_written(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model._modules["1"] = nn.Sigmoid()
+
+
+def another_group(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model.add_module("more", nn.Linear(2, 2))
+    nn.init.constant_(model.more.weight, 0.1)
+    nn.init.zeros_(model.more.bias)
+    optimizer.add_param_group({"params": list(model.more.parameters()), "lr": 0.01})
+
+
+def more_params(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    model.add_module("more", nn.Linear(2, 2, bias=False))
+    nn.init.constant_(model.more.weight, 0.1)
+    optimizer.param_groups[0]["params"].append(model.more.weight)
+
+
+def state_loaded(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def state_cleared(model: nn.Sequential, optimizer: optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+CHANGES = (
+    replaced, another_parameter, frozen, hooked, gradients_hooked, backward_hooked, table_written,
+    another_group, more_params, state_loaded, state_cleared,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_captured_step_does_what_the_step_does_now(change: Callable[..., None]) -> None:
+    def trained(wrap: Callable[[Any], Any]) -> list[Any]:
+        model, optimizer, step = model_and_step(lambda params: optim.Adam(params, lr=0.05))
+        act = wrap(step)
+        xs = [
+            vkml.tensor(np.random.default_rng(at).standard_normal((5, 3)).astype(np.float32))
+            for at in range(9)
+        ]
+        losses = [act(x).item() for x in xs[:4]]
+        change(model, optimizer)
+        losses += [act(x).item() for x in xs[4:]]
+        return [losses, *(value.detach().tolist() for value in model.state_dict().values())]
+
+    for found, wanted in zip(trained(vkml.jit), trained(lambda step: step), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_captured_step_freezes_and_thaws() -> None:
+    def trained(wrap: Callable[[Any], Any]) -> list[Any]:
+        model, optimizer, step = model_and_step(lambda params: optim.SGD(params, lr=0.05, momentum=0.9))
+        frozen(model, optimizer)
+        act, x = wrap(step), vkml.ones(2, 3)
+        for turn in range(3):
+            for _ in range(CALLS):
+                act(x)
+            (thawed if turn % 2 == 0 else frozen)(model, optimizer)
+        return [value.detach().tolist() for value in model.state_dict().values()]
+
+    for found, wanted in zip(trained(vkml.jit), trained(lambda step: step), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_what_changes_elsewhere_costs_no_capture() -> None:
+    calls = []
+    model = nn.Linear(2, 2)
+
+    @vkml.jit
+    def act(x: Tensor) -> Tensor:
+        calls.append(1)
+        return model(x)
+
+    other = nn.Sequential(nn.Linear(2, 2))
+    with vkml.no_grad():
+        for _ in range(5):
+            act(vkml.ones(1, 2))
+            other.eval()
+            other[0].weight.requires_grad_(False)
+            other.append(nn.ReLU())
+    assert len(calls) == 2
