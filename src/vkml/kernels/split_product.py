@@ -98,7 +98,7 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
     if any(isinstance(size, Size) for size in (product.batch, product.m, product.n, product.k)):
         return None
     if forced is not None:
-        return Choice(*forced, 0.0)
+        return Choice(*forced, 0.0) if forced[0].fits(fragment, target) else None
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if any(size < least for size, least in sizes):
         return None
