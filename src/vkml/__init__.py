@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from vkml.errors import *  # noqa: F403
@@ -100,8 +101,9 @@ if TYPE_CHECKING:
     from vkml.training import fit
 
 _CREATION = (
-    "arange", "as_tensor", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like",
-    "is_tensor", "linspace", "logspace", "numel", "ones", "ones_like", "tensor", "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full",
+    "full_like", "is_tensor", "linspace", "logspace", "numel", "ones", "ones_like", "scalar_tensor",
+    "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 _GENERATORS = (
     "Generator", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed",
@@ -116,37 +118,38 @@ _PRECISION = ("get_float32_matmul_precision", "set_float32_matmul_precision")
 _PROMOTION = ("get_default_dtype", "promote_types", "result_type", "set_default_dtype")
 _OPERATIONS = (
     "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr",
-    "adjoint", "all", "allclose", "amax", "amin", "aminmax", "angle", "any", "arccos", "arccosh",
-    "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere",
-    "asin", "asinh", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm",
-    "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "block_diag", "bmm", "broadcast_shapes", "broadcast_tensors", "broadcast_to",
-    "bucketize", "can_cast", "cartesian_prod", "cat", "cdist", "ceil", "chain_matmul", "chunk", "clamp",
-    "clamp_max", "clamp_min", "clip", "column_stack", "combinations", "complex", "concat", "concatenate",
+    "adjoint", "all", "allclose", "amax", "amin", "aminmax", "angle", "any", "arccos", "arccosh", "arcsin",
+    "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh",
+    "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bincount",
+    "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "block_diag", "bmm", "broadcast_shapes", "broadcast_tensors", "broadcast_to", "bucketize", "can_cast",
+    "cartesian_prod", "cat", "cdist", "ceil", "chain_matmul", "cholesky", "chunk", "clamp", "clamp_max",
+    "clamp_min", "clip", "clone", "column_stack", "combinations", "complex", "concat", "concatenate",
     "conj", "copysign", "corrcoef", "cos", "cosh", "count_nonzero", "cov", "cross", "cummax", "cummin",
-    "cumprod", "cumsum", "deg2rad", "diag", "diag_embed", "diagflat", "diagonal", "diff", "dist", "div",
-    "divide", "dot", "dsplit", "dstack", "einsum", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2",
-    "expand", "expm1", "fix", "flatten", "flip", "fliplr", "flipud", "float_power", "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "frac", "gather", "gcd", "ge", "ger", "greater",
-    "greater_equal", "gt", "heaviside", "histc", "hsplit", "hstack", "hypot", "imag", "index_add",
-    "index_copy", "index_fill", "index_put", "index_select", "inner", "is_complex", "isclose", "isfinite",
-    "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "le",
-    "lerp", "less", "less_equal", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
-    "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
-    "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_power", "max",
-    "maximum", "mean", "median", "meshgrid", "min", "minimum", "mm", "mode", "moveaxis", "movedim",
-    "msort", "mul", "multi_dot", "multiply", "mv", "nan_to_num", "nanmean", "nanmedian", "nanquantile",
-    "nansum", "narrow", "ne", "neg", "negative", "nextafter", "nonzero", "norm", "not_equal", "one_hot",
-    "outer", "permute", "polar", "positive", "pow", "prod", "quantile", "rad2deg", "ravel", "real",
-    "reciprocal", "relu", "remainder", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll",
-    "rot90", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
-    "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "softmax", "sort", "split", "sqrt",
-    "square", "squeeze", "stack", "std", "std_mean", "sub", "subtract", "sum", "swapaxes", "swapdims",
-    "take", "take_along_dim", "tan", "tanh", "tensor_split", "tensordot", "tile", "topk", "trace",
-    "transpose", "trapezoid", "trapz", "tril", "tril_indices", "triu", "triu_indices", "true_divide",
-    "trunc", "unbind", "unflatten", "unfold", "unique", "unique_consecutive", "unsqueeze", "vander",
-    "var", "var_mean", "vdot", "vecdot", "view_as_complex", "view_as_real", "vsplit", "vstack", "where",
-    "xlogy",
+    "cumprod", "cumsum", "deg2rad", "det", "detach", "diag", "diag_embed", "diagflat", "diagonal",
+    "diagonal_scatter", "diff", "dist", "div", "divide", "dot", "dsplit", "dstack", "einsum", "eq", "equal",
+    "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expm1", "fix", "flatten", "flip", "fliplr", "flipud",
+    "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gather", "gcd", "ge", "ger",
+    "greater", "greater_equal", "gt", "heaviside", "histc", "hsplit", "hstack", "hypot", "imag",
+    "index_add", "index_copy", "index_fill", "index_put", "index_select", "inner", "inverse", "is_complex",
+    "is_floating_point", "is_nonzero", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf",
+    "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "less", "less_equal", "log",
+    "log10", "log1p", "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lt", "masked_fill",
+    "masked_scatter", "masked_select", "matmul", "matrix_exp", "matrix_power", "max", "maximum", "mean",
+    "median", "meshgrid", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "mul",
+    "multi_dot", "multiply", "mv", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow",
+    "ne", "neg", "negative", "nextafter", "nonzero", "norm", "not_equal", "one_hot", "outer", "permute",
+    "pinverse", "polar", "positive", "pow", "prod", "quantile", "rad2deg", "ravel", "real", "reciprocal",
+    "relu", "remainder", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "round",
+    "row_stack", "rsqrt", "rsub", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
+    "select_scatter", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "slice_scatter",
+    "slogdet", "softmax", "sort", "split", "split_with_sizes", "sqrt", "square", "squeeze", "stack", "std",
+    "std_mean", "sub", "subtract", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tan",
+    "tanh", "tensor_split", "tensordot", "tile", "topk", "trace", "transpose", "trapezoid", "trapz", "tril",
+    "tril_indices", "triu", "triu_indices", "true_divide", "trunc", "unbind", "unflatten", "unfold",
+    "unique", "unique_consecutive", "unravel_index", "unsqueeze", "vander", "var", "var_mean", "vdot",
+    "vecdot", "view_as_complex", "view_as_real", "vsplit", "vstack", "where", "xlogy",
 )  # fmt: skip
 _PACKAGES = (
     "amp", "autograd", "backend", "capi", "data", "fft", "func", "linalg", "nn", "onnx", "ops", "optim",
@@ -156,6 +159,19 @@ _DTYPES = (
     "bfloat16", "bool", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32",
     "int64", "int8", "uint16", "uint32", "uint64", "uint8",
 )  # fmt: skip
+_DTYPE_ALIASES = {
+    "cdouble": "complex128", "cfloat": "complex64", "double": "float64", "float": "float32",
+    "half": "float16", "int": "int32", "long": "int64", "short": "int16",
+}  # fmt: skip
+_CONSTANTS = {"e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None, "pi": math.pi}
+_FUNCTIONAL = (
+    "adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", "celu", "channel_shuffle", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_similarity",
+    "dropout", "feature_alpha_dropout", "group_norm", "hardshrink", "layer_norm", "max_pool1d", "max_pool2d",
+    "max_pool3d", "pairwise_distance", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu_", "rms_norm",
+    "rrelu", "selu", "threshold",
+)  # fmt: skip
+_WINDOWS = ("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window")
 _OPTIONS = (
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "OrtExecutionProviderDevicePolicy",
     "RunOptions", "SessionOptions",
@@ -224,6 +240,11 @@ _LAZY = {
     **dict.fromkeys(_PROMOTION, "vkml.tensors.promotion"),
     **dict.fromkeys(_PRECISION, "vkml.tracing.precision"),
     **dict.fromkeys(_OPERATIONS, "vkml.tensors.operations"),
+    **dict.fromkeys(_FUNCTIONAL, "vkml.nn.functional"),
+    **dict.fromkeys(_WINDOWS, "vkml.tensors.windows"),
+    "device": "vkml.tensors.device",
+    "set_printoptions": "vkml.tensors.printing",
+    "vmap": "vkml.func",
 }
 
 __all__ = [  # noqa: F405
@@ -252,7 +273,8 @@ __all__ = [  # noqa: F405
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY, *_PACKAGES, *_DTYPES, "version"})
+    names = {*globals(), *__all__, *_LAZY, *_PACKAGES, *_DTYPES, *_DTYPE_ALIASES, *_CONSTANTS, "version"}
+    return sorted(names)
 
 
 def __getattr__(name: str) -> Any:
@@ -262,10 +284,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"vkml.{name}")
     if name == "version":
         return __version__
-    if name in _DTYPES:
+    if name in _DTYPES or name in _DTYPE_ALIASES:
         from vkml.ir import dtypes
 
-        return getattr(dtypes, name.upper())
+        return getattr(dtypes, _DTYPE_ALIASES.get(name, name).upper())
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'vkml' has no attribute {name!r}")

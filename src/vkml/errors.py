@@ -131,5 +131,5 @@ class OutOfMemory(DeviceError, MemoryError):
     """A device has too little memory; the message names device, need and free."""
 
 
-class IndexOutOfRange(RuntimeException, IndexError):
-    """A kernel met an index from the model's data that lies outside its tensor."""
+class IndexOutOfRange(RuntimeException, IndexError, RuntimeError):
+    """A kernel met an index from the model's data that lies outside its tensor; PyTorch has both kinds."""

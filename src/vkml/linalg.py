@@ -359,7 +359,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
     Args:
         A: [..., m, n].
-        B: [..., m, k].
+        B: [..., m, k], or [m] beside a single A.
         rcond: singular values up to this part of the greatest count as 0.
         driver: of torch's; singular values are used whatever it is.
 
@@ -368,6 +368,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         `singular_values` [..., min(m, n)].
     """
     _matrices("lstsq", A)
+    if B.ndim == 1 and A.ndim == 2:
+        found = lstsq(A, unsqueeze(B, -1), rcond)
+        return found._replace(solution=squeeze(found.solution, -1))
     solution = matmul(pinv(A, rcond), B)
     s = svdvals(A)
     off = add(matmul(A, solution), B, alpha=-1)

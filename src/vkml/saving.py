@@ -79,12 +79,16 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
             raise OSError(f"{str(place)!r} cannot be written: {error}") from None
 
 
-def load(path: str | os.PathLike[str], device: Any = None) -> Any:
+def load(
+    path: str | os.PathLike[str], device: Any = None, *, map_location: Any = None, weights_only: bool = True
+) -> Any:
     """What `save` wrote, or the tensors of any safetensors file by their names.
 
     Args:
         path: of the file.
         device: where tensors go; the CPU where left out. NumPy arrays stay arrays.
+        map_location: the same, by PyTorch's name.
+        weights_only: for PyTorch's sake: there is nothing else in such a file.
 
     Returns:
         the same mappings, lists and tuples, with tensors that require no grad.
@@ -94,6 +98,9 @@ def load(path: str | os.PathLike[str], device: Any = None) -> Any:
         InvalidCheckpoint: it is damaged, was not written to its end, or is none of these files.
         ImportError: the package `safetensors` is not installed.
     """
+    if device is not None and map_location is not None:
+        raise TypeError("device and map_location say the same: state one")
+    device = map_location if device is None else device
     place = Path(path)
     if not place.is_file():
         raise NoSuchFile(f"there is no file {str(place)!r} to load")

@@ -45,6 +45,21 @@ class DType:
         return self.kind == "f"
 
     @property
+    def is_floating_point(self) -> bool:
+        """`is_float`, by PyTorch's name."""
+        return self.is_float
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it has numbers below 0."""
+        return self.kind in "ifc"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of an array."""
+        return self.storage.itemsize
+
+    @property
     def is_complex(self) -> bool:
         return self.kind == "c"
 

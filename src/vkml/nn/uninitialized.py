@@ -9,6 +9,7 @@ from vkml.ir import DType
 from vkml.nn.module import Parameter
 from vkml.tensors import Tensor
 from vkml.tensors.creation import empty
+from vkml.tensors.device import device as DeviceName
 from vkml.tensors.promotion import get_default_dtype
 from vkml.tensors.tensor import Size, device_name
 from vkml.tracing import Traced
@@ -72,8 +73,8 @@ class UninitializedTensor(Tensor):
         )
 
     @property
-    def device(self) -> str:
-        return str(self.__dict__["where"])
+    def device(self) -> DeviceName:
+        return DeviceName(str(self.__dict__["where"]))
 
     @property
     def is_meta(self) -> bool:

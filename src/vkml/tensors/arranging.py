@@ -472,3 +472,26 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if count < 1:
         raise RuntimeError(f"one_hot: {count} classes, there is one at least")
     return eq(unsqueeze(tensor, -1), numbers(np.arange(count))).to(INT64)
+
+
+def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """The coordinates, in a tensor of a shape, of places among all of its elements.
+
+    Args:
+        indices: integers.
+        shape: of the tensor.
+
+    Returns:
+        As many tensors of the indices' shape as it has axes.
+
+    Raises:
+        TypeError: the indices are no integers.
+    """
+    if not indices.dtype.is_integer:
+        raise TypeError(f"unravel_index: indices are integers, not of {indices.dtype.numpy_name}")
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    found: list[Tensor] = []
+    for size in reversed(dims):
+        found.append(indices % size)
+        indices = indices // size
+    return tuple(found[::-1])

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from vkml.errors import NotDifferentiable
 from vkml.tensors.anomaly import check_values
 from vkml.tensors.backward import compute_deep, cotangent_of, gradient_check, hooked, run_backward
+from vkml.tensors.creation import zeros_like
 from vkml.tensors.tensor import Tensor
 from vkml.tracing import gradients
 from vkml.tracing.gradient import release, tracked
@@ -122,7 +123,9 @@ def grad(
     grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    allow_unused: bool | None = None,
+    *,
+    materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The sum of the gradients of outputs by each of the inputs, which keep their own `grad`.
 
@@ -132,8 +135,12 @@ def grad(
         grad_outputs: what each element of the outputs counts; may be left out for single elements.
         retain_graph: whether the outputs can be differentiated once more.
         create_graph: whether the gradients can be differentiated in turn.
-        allow_unused: whether inputs may have nothing to do with the outputs; their gradient is None.
+        allow_unused: whether inputs may have nothing to do with the outputs; their gradient is None. As
+            `materialize_grads` where left out.
+        materialize_grads: whether their gradients are zeros instead.
     """
+    if allow_unused is False and materialize_grads:
+        raise ValueError("materialize_grads gives zeros for inputs that allow_unused=False refuses")
     ends = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     starts = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     given = [None] * len(ends) if grad_outputs is None else grad_outputs
@@ -154,12 +161,15 @@ def grad(
             hooked,
             checked=gradient_check(),
         )
-    if not allow_unused and any(found is None for found in made):
+    if not (allow_unused or materialize_grads) and any(found is None for found in made):
         raise NotDifferentiable("an input was not used for the outputs: allow_unused=True gives None for it")
     if not (create_graph if retain_graph is None else retain_graph):
         release(tracked([end.value for end in ends]))
     compute_deep(made)
-    return tuple(None if found is None else Tensor(found) for found in made)
+    found = [None if gradient is None else Tensor(gradient) for gradient in made]
+    if materialize_grads:
+        return tuple([zeros_like(x) if one is None else one for x, one in zip(starts, found, strict=True)])
+    return tuple(found)
 
 
 def backward(
@@ -167,6 +177,7 @@ def backward(
     grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
     """Adds the gradients of tensors by every leaf that requires grad to the leaf's `grad`.
 
@@ -175,11 +186,12 @@ def backward(
         grad_tensors: what each of their elements counts; may be left out for single elements.
         retain_graph: whether they can be differentiated once more; as `create_graph` where left out.
         create_graph: whether the gradients can be differentiated in turn.
+        inputs: what is given gradients; all leaves where left out.
     """
     ends = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     counts = [grad_tensors] if isinstance(grad_tensors, Tensor) else list(grad_tensors or [None] * len(ends))
     keeps = create_graph if retain_graph is None else retain_graph
     for end, count in zip(ends, counts, strict=True):
-        run_backward(end, count, True, create_graph)
+        run_backward(end, count, True, create_graph, inputs)
     if not keeps:
         release(tracked([end.value for end in ends]))

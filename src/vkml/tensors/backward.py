@@ -56,18 +56,23 @@ def compute_later(value: Traced, is_looked_at: bool = False, before: Before | No
 
 
 def run_backward(
-    tensor: Tensor, gradient: Tensor | None, retain_graph: bool | None, create_graph: bool
-) -> None:
+    tensor: Tensor, gradient: Tensor | None, retain_graph: bool | None, create_graph: bool,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+) -> None:  # fmt: skip
     """See `Tensor.backward`."""
     value = tensor.value
     if not value.tracks:
         raise NotDifferentiable(
-            "the tensor does not require grad, or backward() was called on it before without retain_graph"
+            "the tensor does not require grad, or backward() was called on it before without retain_graph, "
+            "or a function of vkml.jit has made it, within which backward() has to be called"
         )
     if mode.finds_nan:
         check_values([value])
     applications = tracked([value])
-    found = takers_of([value], applications)
+    named = None if inputs is None else [inputs] if isinstance(inputs, core.Tensor) else list(inputs)
+    if named is not None and not named:
+        raise RuntimeError("backward: inputs are empty; left out they are all leaves")
+    found = takers_of([value], applications) if named is None else [each.value for each in named]
     with tracking(create_graph):
         cotangent = cotangent_of(tensor, gradient)
         if create_graph or mode.finds_nan or any([_has_hooks(taker) for taker in found]):
@@ -76,10 +81,10 @@ def run_backward(
             made = derivatives(applications, [value], [cotangent], found)
         compute_later(value, is_looked_at=True)
         compute_deep(made)
-        for taker, result in zip(found, made, strict=True):
-            owner = owner_of(taker)
+        for at, (taker, result) in enumerate(zip(found, made, strict=True)):
+            owner = owner_of(taker) if named is None else named[at]
             if owner is not None and result is not None:
-                owner._add_gradient(core.Tensor(result))
+                owner._add_gradient(core.Tensor(result), is_named=named is not None)
     if not (create_graph if retain_graph is None else retain_graph):
         release(applications)
 

@@ -78,6 +78,44 @@ def as_tensor(data: Any, *, dtype: DType | None = None, device: Any = None) -> T
     return data.to(device, dtype) if isinstance(data, Tensor) else tensor(data, dtype=dtype, device=device)
 
 
+def asarray(
+    obj: Any, *, dtype: DType | None = None, device: Any = None, copy: bool | None = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """A tensor of some elements; itself where it is one already and no copy is asked for.
+
+    Args:
+        obj: what `vkml.tensor` takes.
+        dtype: of its elements; None: as they come.
+        device: its name; where they are, or the CPU.
+        copy: whether elements are copied in any case; False: never.
+        requires_grad: whether gradients by it are wanted.
+
+    Raises:
+        ValueError: the elements are copied, and `copy` is False.
+    """
+    found = as_tensor(obj, dtype=dtype, device=device)
+    if copy is False and found is not obj:
+        raise ValueError("elements are copied to become a tensor, of this type or device: copy=False")
+    if copy and found is obj:
+        found = found.detach().clone()
+    return found.requires_grad_() if requires_grad else found
+
+
+def scalar_tensor(
+    s: Any, *, dtype: DType | None = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of one number, without axes.
+
+    Args:
+        s: the number.
+        dtype: of the element; None: the default type.
+        device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
+    """
+    return tensor(s, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
+
+
 def from_numpy(array: Array) -> Tensor:
     """A tensor of the CPU with an array's elements, copied: operations read them when they are computed.
 
@@ -165,18 +203,19 @@ def ones(*size: Any, dtype: DType | None = None, device: Any = None, requires_gr
     return full(_sizes(size), 1, dtype=kind, device=device, requires_grad=requires_grad)
 
 
-def empty(*size: Any, dtype: DType | None = None, device: Any = None) -> Tensor:
+def empty(*size: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor to be written.
 
     Args:
         *size: its shape, one by one or as one sequence.
         dtype: of its elements; None: the default type.
         device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
 
     Returns:
         Zeros.
     """
-    return zeros(*size, dtype=dtype, device=device)
+    return zeros(*size, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 _LIKE_ARGUMENTS = """
@@ -207,7 +246,9 @@ zeros_like = _like(zeros, "Zeros, of the shape, type and device of another tenso
 ones_like = _like(ones, "Ones, of the shape, type and device of another tensor where none are stated.")
 
 
-def full_like(x: Tensor, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+def full_like(
+    x: Tensor, fill_value: Any, *, dtype: DType | None = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of one number of the shape of another.
 
     Args:
@@ -215,13 +256,16 @@ def full_like(x: Tensor, fill_value: Any, *, dtype: DType | None = None, device:
         fill_value: the number.
         dtype: of its elements; None: that of `x`.
         device: where it is; None: where `x` is.
+        requires_grad: whether gradients by it are wanted.
     """
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+    kind, place = dtype or x.dtype, device or x.device
+    return full(x.shape, fill_value, dtype=kind, device=place, requires_grad=requires_grad)
 
 
 def arange(
-    start: Any, end: Any = None, step: Any = 1, *, dtype: DType | None = None, device: Any = None
-) -> Tensor:
+    start: Any = 0, end: Any = None, step: Any = 1, *, dtype: DType | None = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """The numbers from `start` up to `end`, without it.
 
     Args:
@@ -230,6 +274,7 @@ def arange(
         step: from each number to the next; may be below 0.
         dtype: of its elements; None: int64, or the default type where one of the three is a float.
         device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
 
     Returns:
         One axis.
@@ -246,12 +291,14 @@ def arange(
         return Tensor(_there(converted(EMITTER, apply("Range", *ends), kind), device))
     if not step or (end - start) * step < 0:
         raise RuntimeError(f"arange: steps of {step} do not lead from {start} to {end}")
-    return _of_array(np.arange(start, end, step).astype(kind.storage), device)
+    made = _of_array(np.arange(start, end, step).astype(kind.storage), device)
+    return made.requires_grad_() if requires_grad else made
 
 
 def linspace(
-    start: float, end: float, steps: int, *, dtype: DType | None = None, device: Any = None
-) -> Tensor:
+    start: float, end: float, steps: int, *, dtype: DType | None = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """So many numbers from `start` to `end`, both among them.
 
     Args:
@@ -260,6 +307,7 @@ def linspace(
         steps: how many numbers.
         dtype: of its elements; None: the default type.
         device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
 
     Returns:
         [steps].
@@ -270,7 +318,8 @@ def linspace(
     if steps < 0:
         raise RuntimeError(f"linspace: the number of steps is not negative, as {steps} is")
     kind = checked(dtype) or get_default_dtype()
-    return _of_array(np.linspace(start, end, steps).astype(kind.storage), device)
+    made = _of_array(np.linspace(start, end, steps).astype(kind.storage), device)
+    return made.requires_grad_() if requires_grad else made
 
 
 def logspace(
@@ -281,6 +330,7 @@ def logspace(
     *,
     dtype: DType | None = None,
     device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """So many powers of a base, of exponents from `start` to `end`, both among them.
 
@@ -296,21 +346,26 @@ def logspace(
         [steps].
     """
     kind = checked(dtype) or get_default_dtype()
-    return _of_array(np.logspace(start, end, steps, base=base).astype(kind.storage), device)
+    made = _of_array(np.logspace(start, end, steps, base=base).astype(kind.storage), device)
+    return made.requires_grad_() if requires_grad else made
 
 
-def empty_like(x: Tensor, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+def empty_like(
+    x: Tensor, *, dtype: DType | None = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor to be written, of the shape of another.
 
     Args:
         x: whose shape it is.
         dtype: of its elements; None: that of `x`.
         device: where it is; None: where `x` is.
+        requires_grad: whether gradients by it are wanted.
 
     Returns:
         Zeros.
     """
-    return zeros(*x.shape, dtype=dtype or x.dtype, device=device or x.device)
+    made: Tensor = zeros_like(x, dtype=dtype, device=device, requires_grad=requires_grad)
+    return made
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
@@ -340,7 +395,10 @@ def numel(x: Tensor) -> int:
     return x.numel()
 
 
-def eye(n: int, m: int | None = None, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+def eye(
+    n: int, m: int | None = None, *, dtype: DType | None = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Ones along the diagonal, zeros elsewhere.
 
     Args:
@@ -348,8 +406,10 @@ def eye(n: int, m: int | None = None, *, dtype: DType | None = None, device: Any
         m: the number of columns; as many as rows where left out.
         dtype: of its elements; None: the default type.
         device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
 
     Returns:
         [n, m].
     """
-    return _of_array(np.eye(n, m, dtype=(checked(dtype) or get_default_dtype()).storage), device)
+    made = _of_array(np.eye(n, m, dtype=(checked(dtype) or get_default_dtype()).storage), device)
+    return made.requires_grad_() if requires_grad else made

@@ -21,13 +21,13 @@ Binary: TypeAlias = "Callable[[Operand, Operand], Tensor]"
 F = TypeVar("F")
 
 
-def add(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
-    """`x` + `alpha` `y`.
+def add(x: Operand, other: Operand, *, alpha: float = 1) -> Tensor:
+    """`x` + `alpha` `other`.
 
     Args:
         x: a tensor or a number.
-        y: likewise; broadcast with `x`.
-        alpha: a factor of `y`.
+        other: likewise; broadcast with `x`.
+        alpha: a factor of `other`.
 
     Returns:
         The shape that both are broadcast to, in the type that theirs are promoted to.
@@ -36,18 +36,18 @@ def add(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
         RuntimeError: the shapes do not fit each other.
     """
     if alpha != 1:
-        y = mul(y, alpha)
-    kind = result_type(x, y)
-    return pair("Or", x, y, BOOL) if kind == BOOL else pair("Add", x, y, kind)
+        other = mul(other, alpha)
+    kind = result_type(x, other)
+    return pair("Or", x, other, BOOL) if kind == BOOL else pair("Add", x, other, kind)
 
 
-def sub(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
-    """`x` - `alpha` `y`.
+def sub(x: Operand, other: Operand, *, alpha: float = 1) -> Tensor:
+    """`x` - `alpha` `other`.
 
     Args:
         x: a tensor or a number; not of bools.
-        y: likewise; broadcast with `x`.
-        alpha: a factor of `y`.
+        other: likewise; broadcast with `x`.
+        alpha: a factor of `other`.
 
     Returns:
         The shape that both are broadcast to, in the type that theirs are promoted to.
@@ -55,28 +55,28 @@ def sub(x: Operand, y: Operand, *, alpha: float = 1) -> Tensor:
     Raises:
         RuntimeError: the shapes do not fit each other, or both are bools.
     """
-    if result_type(x, y) == BOOL:
+    if result_type(x, other) == BOOL:
         raise RuntimeError("bools are not subtracted: use ^ or logical_not()")
-    return pair("Sub", x, mul(y, alpha) if alpha != 1 else y)
+    return pair("Sub", x, mul(other, alpha) if alpha != 1 else other)
 
 
-def mul(x: Operand, y: Operand) -> Tensor:
+def mul(x: Operand, other: Operand) -> Tensor:
     """The product, element by element.
 
     Args:
         x: a tensor or a number; of two bools the product is `logical_and`.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    kind = result_type(x, y)
-    return pair("And", x, y, BOOL) if kind == BOOL else pair("Mul", x, y, kind)
+    kind = result_type(x, other)
+    return pair("And", x, other, BOOL) if kind == BOOL else pair("Mul", x, other, kind)
 
 
-def div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Tensor:
+def div(x: Operand, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """The quotient, of floats; rounded down or toward 0 where that is asked for.
 
     Args:
         x: a tensor or a number.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
         rounding_mode: "floor" rounds down, "trunc" toward 0; None: the quotient as it is.
 
     Returns:
@@ -85,19 +85,19 @@ def div(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Tensor:
     Raises:
         RuntimeError: another rounding mode, or one for complex numbers.
     """
-    kind = result_type(x, y)
+    kind = result_type(x, other)
     if rounding_mode is None:
-        return pair("Div", x, y, kind if kind.is_inexact else get_default_dtype())
+        return pair("Div", x, other, kind if kind.is_inexact else get_default_dtype())
     if kind.is_complex:
         raise RuntimeError("quotients of complex numbers are not rounded")
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError(f"rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}")
     if kind.is_float:
-        quotient = pair("Div", x, y, kind)
+        quotient = pair("Div", x, other, kind)
         return floor(quotient) if rounding_mode == "floor" else trunc(quotient)
     if rounding_mode == "trunc":
-        return pair("Div", x, y, kind)
-    return sub(pair("Div", x, y, kind), _is_short(x, y, kind))
+        return pair("Div", x, other, kind)
+    return sub(pair("Div", x, other, kind), _is_short(x, other, kind))
 
 
 def _is_short(x: Operand, y: Operand, kind: DType) -> Tensor:
@@ -108,54 +108,56 @@ def _is_short(x: Operand, y: Operand, kind: DType) -> Tensor:
     return logical_and(ne(rest, 0), is_other).to(kind)
 
 
-def floor_divide(x: Operand, y: Operand) -> Tensor:
+def floor_divide(x: Operand, other: Operand) -> Tensor:
     """The quotient rounded down.
 
     Args:
         x: a tensor or a number.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    return div(x, y, rounding_mode="floor")
+    return div(x, other, rounding_mode="floor")
 
 
-def remainder(x: Operand, y: Operand) -> Tensor:
-    """What is left by `floor_divide`, with the sign of `y`.
+def remainder(x: Operand, other: Operand) -> Tensor:
+    """What is left by `floor_divide`, with the sign of `other`.
 
     Args:
         x: a tensor or a number; integers or floats.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    kind = result_type(x, y)
-    return sub(x, mul(floor_divide(x, y), y)) if kind.is_float else pair("Mod", x, y, kind, fmod=0)
+    kind = result_type(x, other)
+    return (
+        sub(x, mul(floor_divide(x, other), other)) if kind.is_float else pair("Mod", x, other, kind, fmod=0)
+    )
 
 
-def fmod(x: Operand, y: Operand) -> Tensor:
+def fmod(x: Operand, other: Operand) -> Tensor:
     """What is left by the quotient rounded toward 0, with the sign of `x`.
 
     Args:
         x: a tensor or a number; integers or floats.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    return pair("Mod", x, y, fmod=1)
+    return pair("Mod", x, other, fmod=1)
 
 
-def pow(x: Operand, y: Operand) -> Tensor:
-    """`x` to the power of `y`.
+def pow(x: Operand, exponent: Operand) -> Tensor:
+    """`x` to the power of `exponent`.
 
     Args:
         x: a tensor or a number.
-        y: likewise; broadcast with `x`.
+        exponent: likewise; broadcast with `x`.
 
     Raises:
-        RuntimeError: integers, and `y` is a number below 0.
+        RuntimeError: integers, and `exponent` is a number below 0.
     """
-    kind = result_type(x, y)
-    if isinstance(y, core.Tensor):
-        return pair("Pow", x, y, kind)
-    if kind.is_integer and not isinstance(y, complex) and y < 0:
+    kind = result_type(x, exponent)
+    if isinstance(exponent, core.Tensor):
+        return pair("Pow", x, exponent, kind)
+    if kind.is_integer and not isinstance(exponent, complex) and exponent < 0:
         raise RuntimeError("integers to negative powers of integers are no integers")
     # Part of the structure: short powers are products.
-    return wrap(apply("Pow", value_as(x, kind), constant(y, kind)))
+    return wrap(apply("Pow", value_as(x, kind), constant(exponent, kind)))
 
 
 def square(x: Tensor) -> Tensor:
@@ -167,24 +169,24 @@ def square(x: Tensor) -> Tensor:
     return mul(x, x)
 
 
-def maximum(x: Tensor, y: Tensor) -> Tensor:
+def maximum(x: Tensor, other: Tensor) -> Tensor:
     """The greater of two, element by element; NaN where either is.
 
     Args:
         x: integers or floats.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    return pair("Max", x, y)
+    return pair("Max", x, other)
 
 
-def minimum(x: Tensor, y: Tensor) -> Tensor:
+def minimum(x: Tensor, other: Tensor) -> Tensor:
     """The smaller of two, element by element; NaN where either is.
 
     Args:
         x: integers or floats.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    return pair("Min", x, y)
+    return pair("Min", x, other)
 
 
 def clamp(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
@@ -213,18 +215,17 @@ def clamp(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> 
     return wrap(apply("Clip", value_as(x, kind), low, high))
 
 
-def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
-    """`x` where the condition is true, `y` elsewhere.
+def where(condition: Tensor, input: Operand, other: Operand) -> Tensor:
+    """`input` where the condition is true, `other` elsewhere.
 
     Args:
         condition: bools, or numbers, of which 0 is false.
-        x: a tensor or a number; broadcast with the condition.
-        y: likewise.
+        input: a tensor or a number; broadcast with the condition.
+        other: likewise.
     """
-    kind = result_type(x, y)
-    return wrap(
-        apply("Where", converted(EMITTER, condition.value, BOOL), value_as(x, kind), value_as(y, kind))
-    )
+    kind = result_type(input, other)
+    chosen = converted(EMITTER, condition.value, BOOL)
+    return wrap(apply("Where", chosen, value_as(input, kind), value_as(other, kind)))
 
 
 def lerp(x: Tensor, end: Tensor, weight: Operand) -> Tensor:
@@ -257,36 +258,36 @@ _WHOLE = "numbers of any shape; integers become floats of the default type"
 
 
 def _compared(name: str, op: str, doc: str) -> Binary:
-    def compare(x: Operand, y: Operand) -> Tensor:
-        kind = result_type(x, y)
+    def compare(x: Operand, other: Operand) -> Tensor:
+        kind = result_type(x, other)
         if op != "Equal":
             if kind.is_complex:
                 raise RuntimeError(f"{op}: complex numbers have no order")
             if kind == BOOL:
                 kind = dtypes.INT32
-        return pair(op, x, y, kind)
+        return pair(op, x, other, kind)
 
     return _named(compare, name, _of(doc, _TWO.format("a tensor or a number"), "Bools."))
 
 
 eq: Binary = _compared("eq", "Equal", "Where two are equal.")
-lt: Binary = _compared("lt", "Less", "Where `x` is less than `y`.")
-le: Binary = _compared("le", "LessOrEqual", "Where `x` is less than `y`, or equal.")
-gt: Binary = _compared("gt", "Greater", "Where `x` is greater than `y`.")
-ge: Binary = _compared("ge", "GreaterOrEqual", "Where `x` is greater than `y`, or equal.")
+lt: Binary = _compared("lt", "Less", "Where `x` is less than `other`.")
+le: Binary = _compared("le", "LessOrEqual", "Where `x` is less than `other`, or equal.")
+gt: Binary = _compared("gt", "Greater", "Where `x` is greater than `other`.")
+ge: Binary = _compared("ge", "GreaterOrEqual", "Where `x` is greater than `other`, or equal.")
 
 
-def ne(x: Operand, y: Operand) -> Tensor:
+def ne(x: Operand, other: Operand) -> Tensor:
     """Where two differ.
 
     Args:
         x: a tensor or a number.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
 
     Returns:
         Bools.
     """
-    return logical_not(eq(x, y))
+    return logical_not(eq(x, other))
 
 
 def logical_not(x: Tensor) -> Tensor:
@@ -302,8 +303,8 @@ def logical_not(x: Tensor) -> Tensor:
 
 
 def _logical(name: str, op: str, doc: str) -> Callable[[Tensor, Tensor], Tensor]:
-    def act(x: Tensor, y: Tensor) -> Tensor:
-        return pair(op, x, y, BOOL)
+    def act(x: Tensor, other: Tensor) -> Tensor:
+        return pair(op, x, other, BOOL)
 
     return _named(act, name, _of(doc, _TWO.format("numbers or bools, of which 0 is false"), "Bools."))
 
@@ -318,11 +319,11 @@ logical_xor: Callable[[Tensor, Tensor], Tensor] = _logical(
 
 
 def _bits(name: str, op: str, of_bools: str) -> Binary:
-    def act(x: Operand, y: Operand) -> Tensor:
-        kind = result_type(x, y)
+    def act(x: Operand, other: Operand) -> Tensor:
+        kind = result_type(x, other)
         if kind.is_inexact:
             raise RuntimeError(f"{op} is not defined for {kind.numpy_name}")
-        return pair(of_bools if kind == BOOL else op, x, y, kind)
+        return pair(of_bools if kind == BOOL else op, x, other, kind)
 
     doc = f"{of_bools} of the bits of integers, or of bools."
     return _named(act, name, _of(doc, _TWO.format("integers or bools: a tensor or a number")))

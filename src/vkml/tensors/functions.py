@@ -183,7 +183,9 @@ class Function:
             if id(tensor) in leaves:
                 raise NotDifferentiable("a leaf that requires grad is changed in place by a Function")
             tensor._write(value)
-        return results[0] if isinstance(result, Tensor) else type(result)(results)
+        if isinstance(result, Tensor):
+            return results[0]
+        return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)
 
 
 class _Call(Operator):
@@ -277,6 +279,6 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
                 return x
             return Tensor(Joined(_Once("once_differentiable"), [x.value], tracks).output(0))
 
-        return type(found)([ended(x) for x in found]) if isinstance(found, tuple | list) else ended(found)
+        return [ended(x) for x in found] if isinstance(found, tuple | list) else ended(found)
 
     return within

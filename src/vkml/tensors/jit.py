@@ -40,9 +40,9 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freez
     later ones only run what was captured: the function itself is not called. Tensors that it writes in place
     (parameters, what optimizers remember, the states of random generators) are written each time; numbers of
     the program are those of the capture, but for the settings of optimizers, which are those of each run (see
-    `vkml.optim.Optimizer`). Where the modules that it called have changed since (`train` and `eval`,
-    parameters, modules within, hooks), or which of their parameters require grad, or an optimizer's parameters
-    and state, the next call runs as it is written once more, and the one behind it is captured.
+    `vkml.optim.Optimizer`). Where the modules that it called have changed since (`train` and `eval`, what is
+    in them, hooks), or which parameters require grad, or an optimizer's parameters and state, the next call
+    runs as it is written once more, and the one behind it is captured.
 
     Args:
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
@@ -544,6 +544,8 @@ def _filled(value: Any, leaves: list[Any]) -> Any:
     """The same with other tensors, which are taken from the front of `leaves`."""
     if isinstance(value, Tensor | np.ndarray):
         return leaves.pop(0)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_filled(item, leaves) for item in value])
     if isinstance(value, list | tuple):
         return type(value)([_filled(item, leaves) for item in value])
     if isinstance(value, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ class Operations:
 
     __slots__ = ()
 
+    cholesky, det, inverse, logdet, matrix_exp = op.cholesky, op.det, op.inverse, op.logdet, op.matrix_exp
+    pinverse, slogdet, split_with_sizes = op.pinverse, op.slogdet, op.split_with_sizes
+    select_scatter, slice_scatter = op.select_scatter, op.slice_scatter
+    diagonal_scatter, is_nonzero = op.diagonal_scatter, op.is_nonzero
     absolute, addbmm, addcdiv, addcmul, addmm = op.absolute, op.addbmm, op.addcdiv, op.addcmul, op.addmm
     addmv, addr, adjoint, allclose, aminmax = op.addmv, op.addr, op.adjoint, op.allclose, op.aminmax
     arccos, arccosh, arcsin, arcsinh, arctan = op.arccos, op.arccosh, op.arcsin, op.arcsinh, op.arctan
@@ -226,6 +231,10 @@ class Operations:
         """Whether its elements are complex numbers."""
         return bool(self.dtype.is_complex)
 
+    def is_signed(self: Any) -> bool:
+        """Whether its type has numbers below 0."""
+        return bool(self.dtype.is_signed)
+
     @property
     def real(self: Any) -> Any:
         """The real parts, copied; itself where it is real."""
@@ -239,6 +248,41 @@ class Operations:
     def is_contiguous(self: Any) -> bool:
         """Whether elements lie in the order of the axes, as far as anybody sees: yes."""
         return True
+
+    def stride(self: Any, dim: Any = None) -> Any:
+        """How many elements lie between neighbours along each axis, or one: as far as anybody sees."""
+        sizes = self.shape[1:]
+        steps = tuple([math.prod(sizes[at:]) for at in range(self.ndim)])
+        return steps if dim is None else steps[dim]
+
+    def ndimension(self: Any) -> Any:
+        """How many axes it has."""
+        return self.ndim
+
+    def type(self: Any, dtype: DType | None = None) -> Any:
+        """As another type; the name of its own where none is stated."""
+        return f"vkml.{self.dtype.numpy_name}" if dtype is None else self.to(dtype)
+
+    def sum_to_size(self: Any, *size: Any) -> Any:
+        """The sums over what is repeated to expand a shape to its own."""
+        dims = tuple(size[0]) if len(size) == 1 and isinstance(size[0], tuple | list) else size
+        more = self.ndim - len(dims)
+        if more < 0 or any(want not in (1, own) for want, own in zip(dims, self.shape[more:], strict=True)):
+            raise RuntimeError(f"the shape {list(dims)} does not expand to {list(self.shape)}")
+        axes = [at for at in range(self.ndim) if at < more or dims[at - more] != self.shape[at]]
+        return (op.sum(self, axes) if axes else self).reshape(*dims)
+
+    def multinomial(self: Any, num_samples: Any, replacement: Any = False, *, generator: Any = None) -> Any:
+        """`vkml.multinomial` of its weights."""
+        from vkml.tensors.random import multinomial
+
+        return multinomial(self, num_samples, replacement, generator=generator)
+
+    def bernoulli(self: Any, p: Any = None, *, generator: Any = None) -> Any:
+        """`vkml.bernoulli` of its probabilities, or of a shape like its own."""
+        from vkml.tensors.random import bernoulli
+
+        return bernoulli(self, p, generator=generator)
 
     def type_as(self: Any, other: Tensor) -> Any:
         """Its elements in the type of another."""
@@ -290,6 +334,34 @@ class Operations:
         """A tensor to be written, of its type and device where none are named."""
         return self.new_zeros(*size, dtype=dtype, device=device)
 
+    def float(self: Any) -> Any:
+        """As float32."""
+        return self.to(dtypes.FLOAT32)
+
+    def double(self: Any) -> Any:
+        """As float64."""
+        return self.to(dtypes.FLOAT64)
+
+    def half(self: Any) -> Any:
+        """As float16."""
+        return self.to(dtypes.FLOAT16)
+
+    def bfloat16(self: Any) -> Any:
+        """As bfloat16."""
+        return self.to(dtypes.BFLOAT16)
+
+    def long(self: Any) -> Any:
+        """As int64."""
+        return self.to(dtypes.INT64)
+
+    def int(self: Any) -> Any:
+        """As int32."""
+        return self.to(dtypes.INT32)
+
+    def bool(self: Any) -> Any:
+        """Which elements are not 0."""
+        return self.to(dtypes.BOOL)
+
     def short(self: Any) -> Any:
         """As int16."""
         return self.to(dtypes.INT16)
@@ -302,7 +374,7 @@ class Operations:
         """As uint8."""
         return self.to(dtypes.UINT8)
 
-    def fill_diagonal_(self: Any, fill_value: float) -> Any:
+    def fill_diagonal_(self: Any, fill_value: Any) -> Any:
         """Fills the diagonal of a matrix; returns it."""
         op.diagonal(self).fill_(fill_value)
         return self

@@ -244,7 +244,12 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
     Returns:
         The elements along one axis.
+
+    Raises:
+        RuntimeError: the mask is of numbers.
     """
+    if mask.dtype not in (BOOL, dtypes.UINT8):
+        raise RuntimeError(f"masked_select: a mask is a tensor of bools, not of {mask.dtype.numpy_name}")
     shape = np.broadcast_shapes(tuple(x.shape), tuple(mask.shape))
     return broadcast_to(x, shape)[broadcast_to(mask, shape)]
 
@@ -342,20 +347,88 @@ def where_or_places(condition: Tensor) -> tuple[Tensor, ...]: ...
 
 
 @overload
-def where_or_places(condition: Tensor, x: Any, y: Any) -> Tensor: ...
+def where_or_places(condition: Tensor, input: Any, other: Any) -> Tensor: ...
 
 
-def where_or_places(condition: Tensor, x: Any = None, y: Any = None) -> Any:
-    """`x` where the condition is true, `y` elsewhere; with the condition alone, the places where it is.
+def where_or_places(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """`input` where the condition is true, `other` elsewhere; with that alone, the places where it is.
 
     Args:
-        condition: bools, or numbers, of which 0 is false.
-        x: a tensor or a number; broadcast with the condition.
-        y: likewise.
+        condition: bools.
+        input: a tensor or a number; broadcast with the condition.
+        other: likewise.
+
+    Raises:
+        RuntimeError: the condition is of numbers.
     """
-    if x is None and y is None:
+    if input is None and other is None:
         return nonzero(condition, as_tuple=True)
-    return where(condition, x, y)
+    if condition.dtype not in (BOOL, dtypes.UINT8):
+        raise RuntimeError(f"where: a condition is a tensor of bools, not of {condition.dtype.numpy_name}")
+    return where(condition, input, other)
 
 
 where_or_places.__name__ = "where"  # as programs call it
+
+
+def _written(x: Tensor, part: Any, src: Tensor, function: str) -> Tensor:
+    """A copy of a tensor with other elements in a part of it."""
+    made = x.clone()
+    shown = part(made)
+    if shown.shape != src.shape:
+        raise RuntimeError(
+            f"{function}: the shape is {list(src.shape)}, that of the part {list(shown.shape)}"
+        )
+    shown.copy_(src)
+    return made
+
+
+def select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy with other elements at one place of an axis.
+
+    Args:
+        x: is copied.
+        src: the elements, of the shape of that place.
+        dim: the axis.
+        index: the place.
+
+    Raises:
+        RuntimeError: the shapes differ.
+    """
+    return _written(x, lambda made: made.select(dim, index), src, "select_scatter")
+
+
+def slice_scatter(
+    x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """A copy with other elements at some places of an axis.
+
+    Args:
+        x: is copied.
+        src: the elements, of the shape of these places.
+        dim: the axis.
+        start: the first place.
+        end: the place behind the last.
+        step: from one to the next.
+
+    Raises:
+        RuntimeError: the shapes differ.
+    """
+    index = (slice(None),) * axis_of(dim, x.ndim) + (slice(start, end, step),)
+    return _written(x, lambda made: made[index], src, "slice_scatter")
+
+
+def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy with other elements on a diagonal.
+
+    Args:
+        x: is copied.
+        src: the elements, of the shape of `vkml.diagonal`.
+        offset: as there.
+        dim1: as there.
+        dim2: as there.
+
+    Raises:
+        RuntimeError: the shapes differ.
+    """
+    return _written(x, lambda made: made.diagonal(offset, dim1, dim2), src, "diagonal_scatter")

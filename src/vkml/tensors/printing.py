@@ -4,16 +4,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-PRECISION = 4
-MOST_ELEMENTS = 1000
-"""Beyond these only the ends of axes are written."""
-EDGE = 3
-LINE = 80
+
+
+@dataclass
+class _Options:
+    """How tensors are written, by the names that `set_printoptions` has.
+
+    Attributes:
+        precision: digits behind the point.
+        threshold: elements beyond which only the ends of axes are written.
+        edgeitems: how many at each end.
+        linewidth: characters.
+        sci_mode: whether powers of ten are written; by the numbers where None.
+    """
+
+    precision: int = 4
+    threshold: float = 1000
+    edgeitems: int = 3
+    linewidth: int = 80
+    sci_mode: bool | None = None
+
+
+_options = _Options()
+_PROFILES = {
+    "default": _Options(),
+    "short": _Options(precision=2, edgeitems=2),
+    "full": _Options(threshold=math.inf),
+}
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: float | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """Changes how tensors are written, as `torch.set_printoptions`; what is left out stays as it is.
+
+    Args:
+        precision: digits behind the point; 4 at first.
+        threshold: elements beyond which only the ends of axes are written; 1000 at first.
+        edgeitems: how many at each end; 3 at first.
+        linewidth: characters of a line; 80 at first.
+        profile: "default", "short" or "full", in place of all that is not stated.
+        sci_mode: whether powers of ten are written; where left out the numbers decide.
+    """
+    if profile is not None:
+        if profile not in _PROFILES:
+            raise ValueError(f"there is no profile {profile!r} (known: {', '.join(_PROFILES)})")
+        vars(_options).update(vars(_PROFILES[profile]))
+    stated = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
+    vars(_options).update({name: value for name, value in stated.items() if value is not None})
+    _options.sci_mode = sci_mode
 
 
 class _Complex:
@@ -47,14 +97,16 @@ class _Format:
             with np.errstate(over="ignore"):
                 is_wide = most / least > 1000 if least else True
             self.is_exponential = is_wide or most > 1e8 or (not self.is_whole and least < 1e-4)
+            if _options.sci_mode is not None:
+                self.is_exponential = _options.sci_mode
             self.width = max(len(self._plain(one)) for one in flat[np.isfinite(flat) & (flat != 0)].tolist())
 
     def _plain(self, value: float) -> str:
         if self.is_exponential:
-            return f"{value:.{PRECISION}e}"
+            return f"{value:.{_options.precision}e}"
         if self.is_whole:
             return f"{value:.0f}" + ("." if math.isfinite(value) else "")
-        return f"{value:.{PRECISION}f}"
+        return f"{value:.{_options.precision}f}"
 
     def __call__(self, value: Any) -> str:
         return (str(value) if self.kind in "biu" else self._plain(float(value))).rjust(self.width)
@@ -63,8 +115,8 @@ class _Format:
 def _ends(elements: Array) -> Array:
     """The elements that are written of a tensor of many."""
     for axis, size in enumerate(elements.shape):
-        if size > 2 * EDGE:
-            places = [*range(EDGE), *range(size - EDGE, size)]
+        if size > 2 * _options.edgeitems:
+            places = [*range(_options.edgeitems), *range(size - _options.edgeitems, size)]
             elements = np.take(elements, places, axis)
     return elements
 
@@ -72,18 +124,18 @@ def _ends(elements: Array) -> Array:
 def _written(elements: Array, indent: int, is_long: bool, form: _Format | _Complex) -> str:
     if not elements.ndim:
         return form(elements[()])
-    is_cut = is_long and elements.shape[0] > 2 * EDGE
+    is_cut = is_long and elements.shape[0] > 2 * _options.edgeitems
     if elements.ndim == 1:
-        each = [form(one) for one in (elements[:EDGE] if is_cut else elements)]
+        each = [form(one) for one in (elements[: _options.edgeitems] if is_cut else elements)]
         if is_cut:
-            each += [" ...", *(form(one) for one in elements[-EDGE:])]
-        a_line = max(1, (LINE - indent) // (form.width + 2))
+            each += [" ...", *(form(one) for one in elements[-_options.edgeitems :])]
+        a_line = max(1, (_options.linewidth - indent) // (form.width + 2))
         lines = [", ".join(each[at : at + a_line]) for at in range(0, len(each), a_line)]
         return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
-    rows = [*elements[:EDGE], *elements[-EDGE:]] if is_cut else [*elements]
+    rows = [*elements[: _options.edgeitems], *elements[-_options.edgeitems :]] if is_cut else [*elements]
     parts = [_written(row, indent + 1, is_long, form) for row in rows]
     if is_cut:
-        parts.insert(EDGE, "...")
+        parts.insert(_options.edgeitems, "...")
     return "[" + ("," + "\n" * (elements.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
 
 
@@ -97,7 +149,7 @@ def text_of(name: str, elements: Array, notes: Sequence[str]) -> str:
     """
     prefix = f"{name}("
     indent = len(prefix)
-    is_long = elements.size > MOST_ELEMENTS
+    is_long = elements.size > _options.threshold
     widened = elements if elements.dtype.kind in "biufc" else elements.astype(np.float32)
     if not elements.size:
         body = "[]"
@@ -108,7 +160,7 @@ def text_of(name: str, elements: Array, notes: Sequence[str]) -> str:
     found = prefix + body
     length = len(found) - found.rfind("\n") + 1
     for note in notes:
-        if length + len(note) + 2 > LINE:
+        if length + len(note) + 2 > _options.linewidth:
             found += ",\n" + " " * indent + note
             length = indent + len(note)
         else:

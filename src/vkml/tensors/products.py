@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
 
 
-def matmul(x: Tensor, y: Tensor) -> Tensor:
+def matmul(x: Tensor, other: Tensor) -> Tensor:
     """The product of matrices, batches of them, or vectors.
 
     Args:
         x: [..., n, k], or [k].
-        y: [..., k, m], or [k]; of the same type, batches broadcast.
+        other: [..., k, m], or [k]; of the same type, batches broadcast.
 
     Returns:
         [..., n, m], without the axes that a vector lacks.
@@ -36,15 +36,14 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     Raises:
         RuntimeError: the shapes or types do not fit each other.
     """
-    if not x.ndim or not y.ndim:
+    if not x.ndim or not other.ndim:
         raise RuntimeError("both factors of a matrix product need at least one axis")
-    if x.shape[-1] != y.shape[-2 if y.ndim > 1 else 0]:
-        raise RuntimeError(f"the shapes {list(x.shape)} and {list(y.shape)} cannot be multiplied")
-    if x.dtype != y.dtype:
-        raise RuntimeError(
-            f"factors of a matrix product have one type, not {x.dtype.numpy_name} and {y.dtype.numpy_name}"
-        )
-    return wrap(apply("MatMul", x.value, y.value))
+    if x.shape[-1] != other.shape[-2 if other.ndim > 1 else 0]:
+        raise RuntimeError(f"the shapes {list(x.shape)} and {list(other.shape)} cannot be multiplied")
+    if x.dtype != other.dtype:
+        found = f"{x.dtype.numpy_name} and {other.dtype.numpy_name}"
+        raise RuntimeError(f"factors of a matrix product have one type, not {found}")
+    return wrap(apply("MatMul", x.value, other.value))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -67,12 +66,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return wrap(found if bias is None else apply("Add", found, bias.value))
 
 
-def mm(x: Tensor, y: Tensor) -> Tensor:
+def mm(x: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices.
 
     Args:
         x: [n, k].
-        y: [k, m], of the same type.
+        mat2: [k, m], of the same type.
 
     Returns:
         [n, m].
@@ -80,15 +79,15 @@ def mm(x: Tensor, y: Tensor) -> Tensor:
     Raises:
         RuntimeError: the shapes or types do not fit each other.
     """
-    return matmul(_of_rank("mm", x, 2), _of_rank("mm", y, 2))
+    return matmul(_of_rank("mm", x, 2), _of_rank("mm", mat2, 2))
 
 
-def bmm(x: Tensor, y: Tensor) -> Tensor:
+def bmm(x: Tensor, mat2: Tensor) -> Tensor:
     """The products of a batch of matrices with another.
 
     Args:
         x: [batch, n, k].
-        y: [batch, k, m], of the same type.
+        mat2: [batch, k, m], of the same type.
 
     Returns:
         [batch, n, m].
@@ -96,9 +95,9 @@ def bmm(x: Tensor, y: Tensor) -> Tensor:
     Raises:
         RuntimeError: the shapes or types do not fit each other.
     """
-    if x.ndim == y.ndim == 3 and x.shape[0] != y.shape[0]:
-        raise RuntimeError(f"bmm: batches of {x.shape[0]} and {y.shape[0]} matrices")
-    return matmul(_of_rank("bmm", x, 3), _of_rank("bmm", y, 3))
+    if x.ndim == mat2.ndim == 3 and x.shape[0] != mat2.shape[0]:
+        raise RuntimeError(f"bmm: batches of {x.shape[0]} and {mat2.shape[0]} matrices")
+    return matmul(_of_rank("bmm", x, 3), _of_rank("bmm", mat2, 3))
 
 
 def mv(x: Tensor, vec: Tensor) -> Tensor:
@@ -117,12 +116,12 @@ def mv(x: Tensor, vec: Tensor) -> Tensor:
     return matmul(_of_rank("mv", x, 2), _of_rank("mv", vec, 1))
 
 
-def dot(x: Tensor, y: Tensor) -> Tensor:
+def dot(x: Tensor, tensor: Tensor) -> Tensor:
     """The sum of the products of two vectors' elements.
 
     Args:
         x: [k].
-        y: [k], of the same type.
+        tensor: [k], of the same type.
 
     Returns:
         One number, without axes.
@@ -130,15 +129,15 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     Raises:
         RuntimeError: the shapes or types do not fit each other.
     """
-    return matmul(_of_rank("dot", x, 1), _of_rank("dot", y, 1))
+    return matmul(_of_rank("dot", x, 1), _of_rank("dot", tensor, 1))
 
 
-def vdot(x: Tensor, y: Tensor) -> Tensor:
+def vdot(x: Tensor, other: Tensor) -> Tensor:
     """`dot` of the conjugate of the first.
 
     Args:
         x: [k].
-        y: [k], of the same type.
+        other: [k], of the same type.
 
     Returns:
         One number, without axes.
@@ -146,35 +145,35 @@ def vdot(x: Tensor, y: Tensor) -> Tensor:
     Raises:
         RuntimeError: the shapes or types do not fit each other.
     """
-    return dot(conj(x), y)
+    return dot(conj(x), other)
 
 
-def inner(x: Tensor, y: Tensor) -> Tensor:
+def inner(x: Tensor, other: Tensor) -> Tensor:
     """The sums of products over the last axes of both.
 
     Args:
         x: [..., k], or one number.
-        y: [..., k], of the same type, or one number.
+        other: [..., k], of the same type, or one number.
 
     Returns:
-        The axes of `x` but the last, then those of `y` but the last.
+        The axes of `x` but the last, then those of `other` but the last.
 
     Raises:
         RuntimeError: the last axes differ.
     """
-    if not x.ndim or not y.ndim:
-        return mul(x, y)
-    if x.shape[-1] != y.shape[-1]:
-        raise RuntimeError(f"inner: the last axes of {list(x.shape)} and {list(y.shape)} differ")
-    return tensordot(x, y, ([-1], [-1]))
+    if not x.ndim or not other.ndim:
+        return mul(x, other)
+    if x.shape[-1] != other.shape[-1]:
+        raise RuntimeError(f"inner: the last axes of {list(x.shape)} and {list(other.shape)} differ")
+    return tensordot(x, other, ([-1], [-1]))
 
 
-def outer(x: Tensor, y: Tensor) -> Tensor:
+def outer(x: Tensor, vec2: Tensor) -> Tensor:
     """The products of each element of a vector with each of another.
 
     Args:
         x: [n].
-        y: [m].
+        vec2: [m].
 
     Returns:
         [n, m].
@@ -182,7 +181,7 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
     Raises:
         RuntimeError: they are no vectors.
     """
-    return mul(reshape(_of_rank("outer", x, 1), -1, 1), _of_rank("outer", y, 1))
+    return mul(reshape(_of_rank("outer", x, 1), -1, 1), _of_rank("outer", vec2, 1))
 
 
 def _of_rank(function: str, x: Tensor, rank: int) -> Tensor:
@@ -299,85 +298,87 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         raise RuntimeError(str(error)) from None
 
 
-def tensordot(x: Tensor, y: Tensor, dims: Any = 2) -> Tensor:
+def tensordot(x: Tensor, other: Tensor, dims: Any = 2) -> Tensor:
     """Sums of products over axes of both.
 
     Args:
         x: any.
-        y: any.
+        other: any.
         dims: how many: the last of the first, the first of the second; or two lists of axes.
     """
     if isinstance(dims, int):
         first, second = list(range(x.ndim - dims, x.ndim)), list(range(dims))
-        if not 0 <= dims <= min(x.ndim, y.ndim):
-            raise RuntimeError(f"tensordot over {dims} axes of tensors of {x.ndim} and {y.ndim}")
+        if not 0 <= dims <= min(x.ndim, other.ndim):
+            raise RuntimeError(f"tensordot over {dims} axes of tensors of {x.ndim} and {other.ndim}")
     else:
         first, second = ([one] if isinstance(one, int) else list(one) for one in dims)
-    first, second = [axis_of(axis, x.ndim) for axis in first], [axis_of(axis, y.ndim) for axis in second]
-    if [x.shape[axis] for axis in first] != [y.shape[axis] for axis in second]:
+    first, second = [axis_of(axis, x.ndim) for axis in first], [axis_of(axis, other.ndim) for axis in second]
+    if [x.shape[axis] for axis in first] != [other.shape[axis] for axis in second]:
         raise RuntimeError(
-            f"tensordot: axes {first} of {list(x.shape)} are not as axes {second} of {list(y.shape)}"
+            f"tensordot: axes {first} of {list(x.shape)} are not as axes {second} of {list(other.shape)}"
         )
     rows = [axis for axis in range(x.ndim) if axis not in first]
-    columns = [axis for axis in range(y.ndim) if axis not in second]
+    columns = [axis for axis in range(other.ndim) if axis not in second]
     inner_size = math.prod(x.shape[axis] for axis in first)
     left = reshape(permute(x, *rows, *first), math.prod(x.shape[axis] for axis in rows), inner_size)
-    right = reshape(permute(y, *second, *columns), inner_size, math.prod(y.shape[axis] for axis in columns))
+    right = reshape(
+        permute(other, *second, *columns), inner_size, math.prod(other.shape[axis] for axis in columns)
+    )
     return reshape(
-        matmul(left, right), *(x.shape[axis] for axis in rows), *(y.shape[axis] for axis in columns)
+        matmul(left, right), *(x.shape[axis] for axis in rows), *(other.shape[axis] for axis in columns)
     )
 
 
-def kron(x: Tensor, y: Tensor) -> Tensor:
+def kron(x: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: each element of the first times all of the second.
 
     Args:
         x: any shape.
-        y: any shape.
+        other: any shape.
 
     Returns:
         Of each axis the product of both sizes; the shorter shape has axes of one element in front.
     """
-    rank = max(x.ndim, y.ndim)
-    first, second = ([1] * (rank - one.ndim) + list(one.shape) for one in (x, y))
+    rank = max(x.ndim, other.ndim)
+    first, second = ([1] * (rank - one.ndim) + list(one.shape) for one in (x, other))
     left = reshape(x, *(size for one in first for size in (one, 1)))
-    right = reshape(y, *(size for one in second for size in (1, one)))
+    right = reshape(other, *(size for one in second for size in (1, one)))
     return reshape(mul(left, right), *(a * b for a, b in zip(first, second, strict=True)))
 
 
-def cross(x: Tensor, y: Tensor, dim: int | None = None) -> Tensor:
+def cross(x: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The vector product along an axis of three elements, the first such where none is named.
 
     Args:
         x: three elements along the axis.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
         dim: the axis.
 
     Raises:
         RuntimeError: the axis has not three elements.
     """
-    rank = max(x.ndim, y.ndim)
-    shape = broadcast_shapes(tuple(x.shape), tuple(y.shape))
+    rank = max(x.ndim, other.ndim)
+    shape = broadcast_shapes(tuple(x.shape), tuple(other.shape))
     if dim is None:
         dim = next((at for at, size in enumerate(shape) if size == 3), -1)
     axis = axis_of(dim, rank)
-    if not rank or shape[axis] != 3 or any(one.shape[axis - rank] != 3 for one in (x, y)):
+    if not rank or shape[axis] != 3 or any(one.shape[axis - rank] != 3 for one in (x, other)):
         raise RuntimeError(
-            f"cross: the axis {dim} of {list(x.shape)} and {list(y.shape)} has not three elements"
+            f"cross: the axis {dim} of {list(x.shape)} and {list(other.shape)} has not three elements"
         )
-    a, b = broadcast_to(x, shape), broadcast_to(y, shape)
+    a, b = broadcast_to(x, shape), broadcast_to(other, shape)
     return sub(mul(roll(a, -1, axis), roll(b, -2, axis)), mul(roll(a, -2, axis), roll(b, -1, axis)))
 
 
-def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+def vecdot(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The sums of products along an axis, the first factor conjugated.
 
     Args:
         x: [..., k].
-        y: [..., k]; broadcast with `x`.
+        other: [..., k]; broadcast with `x`.
         dim: the axis.
     """
-    return sum(mul(conj(x), y), dim)
+    return sum(mul(conj(x), other), dim)
 
 
 def matrix_power(x: Tensor, n: int) -> Tensor:

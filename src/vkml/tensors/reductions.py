@@ -144,20 +144,24 @@ def _place(op: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 
 
 def var(
-    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
-) -> Tensor:
+    x: Tensor, dim: int | Sequence[int] | bool | None = None, unbiased: bool | None = None,
+    keepdim: bool = False, *, correction: float | None = None,
+) -> Tensor:  # fmt: skip
     """The variance over axes, its divisor the number of elements less `correction`.
 
     Args:
         x: floats or complex numbers.
-        dim: an axis, or several; None: all.
-        correction: taken off the number of elements by which the sum of squares is divided; 0 for a whole
-            population.
+        dim: an axis, or several; None: all. A bool stands for `unbiased`.
+        unbiased: a correction of 1, or of 0.
         keepdim: whether these axes stay, with one element.
+        correction: taken off the number of elements by which the sum of squares is divided, 1 where
+            nothing is said of it; 0 for a whole
+            population.
 
     Raises:
         RuntimeError: of integers.
     """
+    dim, correction = corrected(dim, unbiased, correction)
     axes = axes_of(dim, x.ndim)
     count = math.prod(x.shape[axis] for axis in axes)
     off = sub(x, mean(x, axes, True))
@@ -169,22 +173,40 @@ def var(
     return mul(total, 1 / (count - correction)) if count > correction else div(total, 0)
 
 
+def corrected(
+    dim: int | Sequence[int] | bool | None, unbiased: bool | None, correction: float | None
+) -> tuple[int | Sequence[int] | None, float]:
+    """Axes and correction of a variance, as PyTorch lets them be stated.
+
+    Raises:
+        TypeError: the correction is stated twice.
+    """
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise TypeError("unbiased and correction say the same: state one")
+    return dim, (1 if unbiased in (None, True) else 0) if correction is None else correction
+
+
 def std(
-    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
-) -> Tensor:
+    x: Tensor, dim: int | Sequence[int] | bool | None = None, unbiased: bool | None = None,
+    keepdim: bool = False, *, correction: float | None = None,
+) -> Tensor:  # fmt: skip
     """The root of `var`.
 
     Args:
         x: floats or complex numbers.
-        dim: an axis, or several; None: all.
-        correction: taken off the number of elements by which the sum of squares is divided; 0 for a whole
-            population.
+        dim: an axis, or several; None: all. A bool stands for `unbiased`.
+        unbiased: a correction of 1, or of 0.
         keepdim: whether these axes stay, with one element.
+        correction: taken off the number of elements by which the sum of squares is divided, 1 where
+            nothing is said of it; 0 for a whole
+            population.
 
     Raises:
         RuntimeError: of integers.
     """
-    return sqrt(var(x, dim, correction=correction, keepdim=keepdim))
+    return sqrt(var(x, dim, unbiased, keepdim, correction=correction))
 
 
 def all(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -229,16 +251,21 @@ def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Ten
     return wrap(_reduced("ReduceLogSumExp", floating(x), axes_of(dim, x.ndim), keepdim))
 
 
-def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+def norm(
+    x: Tensor, p: float | str | None = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
+    dtype: DType | None = None,
+) -> Tensor:  # fmt: skip
     """The p-norm over axes, of all elements where none are named: (Σ |x|ᵖ)^(1/p).
 
-    That of 0 is the number of elements that are not 0, those of ±inf the greatest and the smallest |x|.
+    That of 0 is the number of elements that are not 0, those of ±inf the greatest and the smallest |x|; "fro"
+    is that of 2, "nuc" the sum of a matrix's singular values.
 
     Args:
         x: numbers; integers become floats of the default type.
-        p: which norm: any number, or ±inf.
+        p: which norm: any number, or ±inf, "fro" or "nuc".
         dim: an axis, or several; None: all.
         keepdim: whether these axes stay, with one element.
+        dtype: a floating type that `x` is converted to first.
 
     Returns:
         Floats.
@@ -246,7 +273,15 @@ def norm(x: Tensor, p: float = 2, dim: int | Sequence[int] | None = None, keepdi
     Raises:
         RuntimeError: the smallest of no elements.
     """
-    axes, given = axes_of(dim, x.ndim), wrap(floating(x))
+    if p == "nuc":
+        from vkml.linalg import matrix_norm
+
+        axes = axes_of((-2, -1) if dim is None else dim, x.ndim)
+        return matrix_norm(x.to(dtype), "nuc", axes, keepdim)
+    if isinstance(p, str) and p != "fro":
+        raise RuntimeError(f"norm: p is a number, 'fro' or 'nuc', not {p!r}")
+    p = 2 if p is None or isinstance(p, str) else p
+    axes, given = axes_of(dim, x.ndim), wrap(floating(x.to(dtype)))
     if p == 0:
         return sum(ne(given, 0), axes, keepdim, dtype=dtypes.real_of(given.dtype))
     if given.dtype.is_complex or not x.ndim:

@@ -6,7 +6,7 @@ import itertools
 import math
 from builtins import any as any_of
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from vkml.ir import dtypes
 from vkml.ir.size import Size, integer
@@ -344,9 +344,14 @@ def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     return wrap(apply("Trilu", x.value, constant(diagonal, INT64), upper=1))
 
 
-def topk(
-    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Tensor, Tensor]:
+class ValuesAndIndices(NamedTuple):
+    """Elements, and where along the axis they are."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     """The greatest or smallest elements along an axis, and where they are.
 
     Args:
@@ -363,20 +368,64 @@ def topk(
         "TopK", [x.value, constant([k], INT64)], 2,
         axis=axis_of(dim, x.ndim), largest=int(largest), sorted=int(sorted),
     )  # fmt: skip
-    return wrap(values), wrap(places)
+    return ValuesAndIndices(wrap(values), wrap(places))
 
 
-def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+def t(x: Tensor) -> Tensor:
+    """A matrix with rows and columns exchanged; what has fewer axes as it is.
+
+    Args:
+        x: of two axes at most.
+
+    Raises:
+        RuntimeError: it has more.
+    """
+    if x.ndim > 2:
+        raise RuntimeError(f"t: a tensor of {x.ndim} axes is no matrix: use .mT, or transpose")
+    return permute(x, *range(x.ndim)[::-1])
+
+
+def split_with_sizes(x: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """`split` into parts of sizes that are named.
+
+    Args:
+        x: any.
+        split_sizes: of the parts, which are the axis together.
+        dim: the axis.
+    """
+    return split(x, list(split_sizes), dim)
+
+
+def clone(x: Tensor) -> Tensor:
+    """`Tensor.clone`.
+
+    Args:
+        x: any.
+    """
+    return x.clone()
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesAndIndices:
     """All elements along an axis in order, and where they were.
 
     Args:
         x: integers or floats.
         dim: the axis.
         descending: whether the greatest comes first.
+        stable: for PyTorch's sake: equal elements stay in order in any case.
 
     Returns:
         The elements, and int64 places; equal elements stay in order.
     """
-    return (
-        topk(x, x.shape[axis_of(dim, x.ndim)], dim, descending) if x.ndim else (x, wrap(constant(0, INT64)))
-    )
+    if not x.ndim:
+        return ValuesAndIndices(x, wrap(constant(0, INT64)))
+    return topk(x, x.shape[axis_of(dim, x.ndim)], dim, descending)
+
+
+def detach(x: Tensor) -> Tensor:
+    """`Tensor.detach`.
+
+    Args:
+        x: any.
+    """
+    return x.detach()

@@ -59,15 +59,15 @@ def _of_two(
         to: the type of the result; the operands' where left out.
     """
 
-    def act(x: Operand, y: Operand) -> Tensor:
-        kind = result_type(x, y)
+    def act(x: Operand, other: Operand) -> Tensor:
+        kind = result_type(x, other)
         if kind.is_complex:
             raise RuntimeError(f"{name} is not defined for {kind.numpy_name}")
         if of == "integers" and not kind.is_integer:
             raise RuntimeError(f"{name} is not defined for {kind.numpy_name}")
         if of == "floats" and not kind.is_float:
             kind = get_default_dtype()
-        values = [value_as(operand, kind) for operand in (x, y)]
+        values = [value_as(operand, kind) for operand in (x, other)]
         check_broadcast(values[0].dims, values[1].dims)
         made = form(scalar.argument(0, kind), scalar.argument(1, kind))
         return _of_values(made, values, to or kind)
@@ -152,10 +152,10 @@ def _nextafter(x: Scalar, y: Scalar) -> Scalar:
 def _remaining(pick: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
     """Of two numbers, one of which may be NaN."""
 
-    def form(x: Scalar, y: Scalar) -> Scalar:
+    def form(x: Scalar, other: Scalar) -> Scalar:
         if not x.dtype.is_float:
-            return pick(x, y)
-        return where(scalar.test("isnan", x), y, where(scalar.test("isnan", y), x, pick(x, y)))
+            return pick(x, other)
+        return where(scalar.test("isnan", x), other, where(scalar.test("isnan", other), x, pick(x, other)))
 
     return form
 
@@ -195,7 +195,7 @@ frac: Unary = _of_one("frac", lambda x: x - unary("trunc", x), "What is behind t
 erfinv: Unary = _of_one("erfinv", _erfinv, "The inverse of erf.")
 erfc: Unary = _of_one("erfc", lambda x: 1 - unary("erf", x), "1 - erf x.")
 atan2: Binary = _of_two(
-    "atan2", _atan2, "The angle, from -π to π, of the point whose height is `x` and whose breadth is `y`."
+    "atan2", _atan2, "The angle, from -π to π, of the point whose height is `x` and whose breadth is `other`."
 )
 hypot: Binary = _of_two("hypot", _hypot, "√(x² + y²), without overflow between.")
 logaddexp: Binary = _of_two("logaddexp", _logaddexp, "log(eˣ + eʸ), without overflow between.")
@@ -215,16 +215,16 @@ bitwise_right_shift: Binary = _of_two(
 )
 
 
-def logaddexp2(x: Operand, y: Operand) -> Tensor:
+def logaddexp2(x: Operand, other: Operand) -> Tensor:
     """log2(2ˣ + 2ʸ).
 
     Args:
         x: a tensor or a number; integers become floats of the default type.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    kind = result_type(x, y)
+    kind = result_type(x, other)
     kind = kind if kind.is_float else get_default_dtype()
-    a, b = (mul(wrap(value_as(one, kind)), math.log(2)) for one in (x, y))
+    a, b = (mul(wrap(value_as(one, kind)), math.log(2)) for one in (x, other))
     return div(logaddexp(a, b), math.log(2))
 
 
@@ -302,13 +302,13 @@ def nan_to_num(
 
 
 def isclose(
-    x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    x: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
     """Where |x - y| ≤ atol + rtol |y|, or both are the same infinity, or, where asked for, NaN.
 
     Args:
         x: numbers.
-        y: of the same type; broadcast with `x`.
+        other: of the same type; broadcast with `x`.
         rtol: the relative tolerance.
         atol: the absolute tolerance.
         equal_nan: whether NaN is close to NaN.
@@ -319,25 +319,27 @@ def isclose(
     Raises:
         RuntimeError: the types differ.
     """
-    if x.dtype != y.dtype:
-        raise RuntimeError(f"isclose of {x.dtype.numpy_name} and {y.dtype.numpy_name}")
-    same = eq(x, y)
+    if x.dtype != other.dtype:
+        raise RuntimeError(f"isclose of {x.dtype.numpy_name} and {other.dtype.numpy_name}")
+    same = eq(x, other)
     if not x.dtype.is_float:
         if not rtol and not atol:
             return same
-        x, y = x.to(dtypes.FLOAT64), y.to(dtypes.FLOAT64)
-    apart = abs_of(sub(x, y))
-    near = basic.le(apart, add(mul(abs_of(y), rtol), atol))
+        x, other = x.to(dtypes.FLOAT64), other.to(dtypes.FLOAT64)
+    apart = abs_of(sub(x, other))
+    near = basic.le(apart, add(mul(abs_of(other), rtol), atol))
     found = logical_or(same, logical_and(near, basic.isfinite(apart)))
-    return logical_or(found, logical_and(isnan(x), isnan(y))) if equal_nan else found
+    return logical_or(found, logical_and(isnan(x), isnan(other))) if equal_nan else found
 
 
-def allclose(x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+def allclose(
+    x: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
     """Whether `isclose` everywhere.
 
     Args:
         x: numbers.
-        y: of the same type; broadcast with `x`.
+        other: of the same type; broadcast with `x`.
         rtol: the relative tolerance; see `isclose`.
         atol: the absolute tolerance.
         equal_nan: whether NaN is close to NaN.
@@ -345,17 +347,17 @@ def allclose(x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equ
     Raises:
         RuntimeError: the types differ.
     """
-    return bool(isclose(x, y, rtol, atol, equal_nan).all())
+    return bool(isclose(x, other, rtol, atol, equal_nan).all())
 
 
-def equal(x: Tensor, y: Tensor) -> bool:
+def equal(x: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape and elements.
 
     Args:
         x: a tensor.
-        y: another one.
+        other: another one.
     """
-    return x.shape == y.shape and bool(eq(x, y).all())
+    return x.shape == other.shape and bool(eq(x, other).all())
 
 
 def heaviside(x: Tensor, values: Tensor) -> Tensor:
@@ -403,25 +405,25 @@ def addcdiv(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) ->
     return add(x, div(tensor1, tensor2), alpha=value)
 
 
-def float_power(x: Operand, y: Operand) -> Tensor:
-    """`x` to the power of `y`, in float64.
+def float_power(x: Operand, exponent: Operand) -> Tensor:
+    """`x` to the power of `exponent`, in float64.
 
     Args:
         x: a tensor or a number.
-        y: likewise; broadcast with `x`.
+        exponent: likewise; broadcast with `x`.
     """
     kind = dtypes.FLOAT64
-    return basic.pow(wrap(value_as(x, kind)), wrap(value_as(y, kind)))
+    return basic.pow(wrap(value_as(x, kind)), wrap(value_as(exponent, kind)))
 
 
-def true_divide(x: Operand, y: Operand) -> Tensor:
+def true_divide(x: Operand, other: Operand) -> Tensor:
     """The quotient, of floats.
 
     Args:
         x: a tensor or a number.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
     """
-    return div(x, y)
+    return div(x, other)
 
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
@@ -454,30 +456,30 @@ def ldexp(x: Tensor, other: Operand) -> Tensor:
     return mul(x, basic.pow(wrap(value_as(2, get_default_dtype())), other))
 
 
-def gcd(x: Operand, y: Operand) -> Tensor:
+def gcd(x: Operand, other: Operand) -> Tensor:
     """The greatest common divisor of integers; computed on the CPU.
 
     Args:
         x: a tensor of integers, or an integer.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
 
     Raises:
         RuntimeError: they are no integers.
     """
-    return _common("gcd", x, y)
+    return _common("gcd", x, other)
 
 
-def lcm(x: Operand, y: Operand) -> Tensor:
+def lcm(x: Operand, other: Operand) -> Tensor:
     """The least common multiple of integers; computed on the CPU.
 
     Args:
         x: a tensor of integers, or an integer.
-        y: likewise; broadcast with `x`.
+        other: likewise; broadcast with `x`.
 
     Raises:
         RuntimeError: they are no integers.
     """
-    return _common("lcm", x, y)
+    return _common("lcm", x, other)
 
 
 def _common(function: str, x: Operand, y: Operand) -> Tensor:
@@ -515,3 +517,35 @@ def can_cast(from_: DType, to: DType) -> bool:
         to: the one that they are to have.
     """
     return category(from_) <= category(to) and not (from_.kind == "i" and to.kind == "u")
+
+
+def is_floating_point(x: Tensor) -> bool:
+    """Whether elements are floats.
+
+    Args:
+        x: any.
+    """
+    return x.dtype.is_float
+
+
+def is_nonzero(x: Tensor) -> bool:
+    """Whether the only element is not 0.
+
+    Args:
+        x: of one element.
+
+    Raises:
+        RuntimeError: it has more, or none.
+    """
+    return bool(x)
+
+
+def rsub(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
+    """`other` - `alpha` `x`.
+
+    Args:
+        x: numbers.
+        other: a tensor or a number; broadcast with `x`.
+        alpha: a factor of `x`.
+    """
+    return add(mul(x, -alpha), other)

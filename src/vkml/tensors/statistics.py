@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted
@@ -28,19 +28,12 @@ from vkml.tensors.elementwise import (
 )
 from vkml.tensors.operands import BOOL, INT64, axis_of, floating, value_as, wrap
 from vkml.tensors.products import matmul
-from vkml.tensors.reductions import amax, amin, argmax, argmin, cumsum, mean, std, sum, var
-from vkml.tensors.shapes import cat, gather, reshape, sort, squeeze, transpose, unsqueeze
+from vkml.tensors.reductions import amax, amin, argmax, argmin, corrected, cumsum, mean, std, sum, var
+from vkml.tensors.shapes import ValuesAndIndices, cat, gather, reshape, sort, squeeze, transpose, unsqueeze
 from vkml.tracing import EMITTER, apply, constant
 
 if TYPE_CHECKING:
     from vkml.tensors.tensor import Tensor
-
-
-class ValuesAndIndices(NamedTuple):
-    """Elements, and where along the axis they are."""
-
-    values: Tensor
-    indices: Tensor
 
 
 def _picked(x: Tensor, dim: int, places: Tensor, keepdim: bool) -> ValuesAndIndices:
@@ -431,31 +424,37 @@ def count_nonzero(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 
 def var_mean(
-    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, dim: int | Sequence[int] | bool | None = None, unbiased: bool | None = None,
+    keepdim: bool = False, *, correction: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`var` and `mean`.
 
     Args:
         x: floats or complex numbers.
-        dim: an axis, or several; None: all.
-        correction: taken off the number of elements by which the sum of squares is divided.
+        dim: an axis, or several; None: all. A bool stands for `unbiased`.
+        unbiased: a correction of 1, or of 0.
         keepdim: whether these axes stay, with one element.
+        correction: taken off the number of elements by which the sum of squares is divided.
     """
-    return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+    axes, less = corrected(dim, unbiased, correction)
+    return var(x, axes, correction=less, keepdim=keepdim), mean(x, axes, keepdim)
 
 
 def std_mean(
-    x: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, dim: int | Sequence[int] | bool | None = None, unbiased: bool | None = None,
+    keepdim: bool = False, *, correction: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`std` and `mean`.
 
     Args:
         x: floats or complex numbers.
-        dim: an axis, or several; None: all.
-        correction: taken off the number of elements by which the sum of squares is divided.
+        dim: an axis, or several; None: all. A bool stands for `unbiased`.
+        unbiased: a correction of 1, or of 0.
         keepdim: whether these axes stay, with one element.
+        correction: taken off the number of elements by which the sum of squares is divided.
     """
-    return std(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+    axes, less = corrected(dim, unbiased, correction)
+    return std(x, axes, correction=less, keepdim=keepdim), mean(x, axes, keepdim)
 
 
 def diff(

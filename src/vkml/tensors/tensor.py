@@ -17,6 +17,8 @@ from vkml.ir.gradients import converted
 from vkml.tensors import operations as op
 from vkml.tensors.backward import compute, run_backward
 from vkml.tensors.capture import captures, is_capturing
+from vkml.tensors.device import device as DeviceName
+from vkml.tensors.device import device_named
 from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
 from vkml.tensors.in_place import InPlace
 from vkml.tensors.indexing import read, write
@@ -77,8 +79,13 @@ class Tensor(Operations, InPlace, RandomInPlace):
     )  # fmt: skip
 
     def __init__(self, value: Traced, base: Tensor | None = None, view: View | None = None) -> None:
+        try:
+            value.holders += 1
+        except AttributeError:
+            raise TypeError(
+                "tensors are made by vkml.tensor(data), vkml.zeros(size) and kin, and by operations on others"
+            ) from None
         self._traced = value
-        value.holders += 1
         self._base, self._view = base, view
         self._version = 0
         self._seen = 0 if base is None else base._root._version
@@ -217,10 +224,10 @@ class Tensor(Operations, InPlace, RandomInPlace):
         return self.shape.numel()
 
     @property
-    def device(self) -> str:
-        """The name of the device that it is on."""
-        device = self._traced.device
-        return "cpu" if device is None else device.info.name
+    def device(self) -> DeviceName:
+        """The device that it is on: its name, with `type` and `index`."""
+        place = self._traced.device
+        return device_named("cpu" if place is None else place.info.name)
 
     @property
     def is_leaf(self) -> bool:
@@ -248,13 +255,16 @@ class Tensor(Operations, InPlace, RandomInPlace):
             compute([self], value)
         return cast(Array, on_host(value.data))
 
-    def numpy(self) -> Array:
+    def numpy(self, *, force: Flag = False) -> Array:
         """Its elements as an array of the host.
+
+        Args:
+            force: whether one that requires grad is taken without.
 
         Raises:
             RuntimeError: it requires grad; `detach` it first.
         """
-        if self.requires_grad:
+        if self.requires_grad and not force:
             raise NotDifferentiable("the tensor requires grad: use tensor.detach().numpy()")
         found = self._elements()
         return np.array(found) if found is self.value.data else found
@@ -315,6 +325,8 @@ class Tensor(Operations, InPlace, RandomInPlace):
         return int(self._real_item())
 
     def _real_item(self) -> Any:
+        if self.numel() != 1:
+            raise ValueError(f"a tensor with {self.numel()} elements cannot be converted to a number")
         found = self.item()
         if isinstance(found, complex):
             if found.imag:
@@ -348,13 +360,18 @@ class Tensor(Operations, InPlace, RandomInPlace):
 
     # -- elsewhere, otherwise -------------------------------------------------------------------------------
 
-    def to(self, *arguments: Any, device: Any = None, dtype: DType | None = None) -> Tensor:
+    def to(
+        self, *arguments: Any, device: Any = None, dtype: DType | None = None, non_blocking: Flag = False,
+        copy: Flag = False,
+    ) -> Tensor:  # fmt: skip
         """On another device, of another type, or like another tensor; itself where it is so already.
 
         Args:
             *arguments: a device's name, a type, both, or a tensor whose device and type they are to be.
             device: by name.
             dtype: by name.
+            non_blocking: for PyTorch's sake: nothing is waited for that nobody looks at.
+            copy: whether it is a tensor of its own in any case.
 
         Returns:
             Its own elements elsewhere, through which gradients flow; itself where nothing changes.
@@ -364,9 +381,11 @@ class Tensor(Operations, InPlace, RandomInPlace):
                 dtype = given
             elif isinstance(given, Tensor):
                 device, dtype = given.device, given.dtype
+            elif isinstance(given, Flag):
+                continue  # non_blocking
             elif given is not None:
                 device = given
-        found = self
+        found = self.clone() if copy else self
         checked(dtype)
         if dtype is not None and dtype != self.dtype:
             found = Tensor(converted(EMITTER, found.value, dtype))
@@ -411,34 +430,6 @@ class Tensor(Operations, InPlace, RandomInPlace):
     def cpu(self) -> Tensor:
         """On the CPU."""
         return self.to("cpu")
-
-    def float(self) -> Tensor:
-        """As float32."""
-        return self.to(dtypes.FLOAT32)
-
-    def double(self) -> Tensor:
-        """As float64."""
-        return self.to(dtypes.FLOAT64)
-
-    def half(self) -> Tensor:
-        """As float16."""
-        return self.to(dtypes.FLOAT16)
-
-    def bfloat16(self) -> Tensor:
-        """As bfloat16."""
-        return self.to(dtypes.BFLOAT16)
-
-    def long(self) -> Tensor:
-        """As int64."""
-        return self.to(dtypes.INT64)
-
-    def int(self) -> Tensor:
-        """As int32."""
-        return self.to(dtypes.INT32)
-
-    def bool(self) -> Tensor:
-        """Which elements are not 0."""
-        return self.to(dtypes.BOOL)
 
     def clone(self) -> Tensor:
         """A tensor of its own with the same elements, through which gradients flow."""
@@ -655,21 +646,23 @@ class Tensor(Operations, InPlace, RandomInPlace):
         return RemovableHandle(self, "_accumulated", Hook(hook))
 
     def backward(
-        self, gradient: Tensor | None = None, retain_graph: Flag | None = None, create_graph: Flag = False
-    ) -> None:
+        self, gradient: Tensor | None = None, retain_graph: Flag | None = None, create_graph: Flag = False,
+        inputs: Tensor | Sequence[Tensor] | None = None,
+    ) -> None:  # fmt: skip
         """Adds the gradient of it by every leaf that requires grad to the leaf's `grad`.
 
         Args:
             gradient: what each of its elements counts; may be left out for a single one.
             retain_graph: whether `backward` may be called once more; as `create_graph` where left out.
             create_graph: whether the gradients can be differentiated in turn.
+            inputs: the leaves, and others, that are given gradients; all leaves where left out.
 
         Raises:
             RuntimeError: it does not require grad, or its history is gone.
         """
-        run_backward(self, gradient, retain_graph, create_graph)
+        run_backward(self, gradient, retain_graph, create_graph, inputs)
 
-    def _add_gradient(self, found: Tensor) -> None:
+    def _add_gradient(self, found: Tensor, is_named: Flag) -> None:
         latest = captures.latest
         if latest is not None:
             if self._grad is not None and id(self) not in latest.graded:
@@ -677,7 +670,7 @@ class Tensor(Operations, InPlace, RandomInPlace):
                     "a captured function would add to gradients of before: call zero_grad() within it"
                 )
             latest.graded[id(self)] = self
-        if self.value.is_leaf or self._keeps_grad:
+        if is_named or self.value.is_leaf or self._keeps_grad:
             before = self._grad
             self._grad = found if before is None else Tensor(apply("Add", before.value, found.value))
         for hook in list(self.__dict__.get("_accumulated", {}).values()):
