@@ -251,7 +251,7 @@ __all__ = [  # noqa: F405
     "AdapterFormat", "AnomalyFound", "CaptureError", "CompileError", "DeviceError", "DeviceLost",
     "EngineError", "Error", "ExecutionMode", "ExecutionOrder", "Fail", "GradScaler",
     "GraphOptimizationLevel", "IOBinding", "IndexOutOfRange", "InferenceSession", "InvalidArgument",
-    "InvalidCheckpoint", "InvalidData", "InvalidGraph", "InvalidProtobuf", "InvalidSetting",
+    "InvalidCheckpoint", "InvalidData", "InvalidDevice", "InvalidGraph", "InvalidProtobuf", "InvalidSetting",
     "LoraAdapter", "MissingPackage", "ModelChanged", "ModelCompiler", "ModelError", "ModelLoadCanceled",
     "ModelMetadata", "NoDevice", "NoModel", "NoSuchFile", "NodeArg", "NotDifferentiable",
     "NotImplemented", "OperandError", "OrtAllocatorType", "OrtArenaCfg", "OrtCompileApiFlags",

@@ -30,6 +30,10 @@ class WrongType(InvalidArgument, TypeError):
     """An argument is of a type that is not taken; a TypeError, too."""
 
 
+class InvalidDevice(InvalidArgument, RuntimeError):
+    """There is no such device, or tensors are on several where they have to be on one."""
+
+
 class UnknownOption(InvalidArgument, AttributeError):
     """A setting that there is not; the message names the nearest that there is."""
 

@@ -144,3 +144,22 @@ def test_gradients_by_complex_numbers_and_of_wrong_arguments() -> None:
         vkml.func.grad(lambda x: x.sum(), argnums=1)(z)
     with pytest.raises(RuntimeError, match="has_aux"):
         vkml.func.grad(lambda x: x.sum(), has_aux=True)(z)
+
+
+def test_modules_are_stacked_and_computed_as_one() -> None:
+    vkml.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval() for _ in range(3)]
+    parameters, buffers = vkml.func.stack_module_state(models)
+    assert parameters["0.weight"].shape == (3, 4, 3) and parameters["0.weight"].is_leaf
+    assert parameters["0.weight"].requires_grad and not buffers["1.running_mean"].requires_grad
+    x = vkml.randn(5, 3)
+
+    def computed(parameters: Any, buffers: Any) -> Any:
+        return vkml.func.functional_call(models[0], (parameters, buffers), (x,))
+
+    found = vkml.vmap(computed)(parameters, buffers)
+    for one, model in zip(found, models, strict=True):
+        np.testing.assert_allclose(one.detach().numpy(), model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    for wrong in ([], [models[0], nn.Linear(3, 4)], [models[0], nn.Sequential(nn.Linear(3, 4)).eval()]):
+        with pytest.raises(RuntimeError, match="stack_module_state"):
+            vkml.func.stack_module_state(wrong)

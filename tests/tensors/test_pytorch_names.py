@@ -84,6 +84,8 @@ x.masked_select(torch.tensor([1, 0, 1, 0]))
 torch.gather(x, 1, torch.tensor([[9]]))
 x.scatter(1, torch.tensor([[9]]), 0.0)
 torch.Tensor("no")
+x.to("nowhere")
+torch.nn.functional.cross_entropy(x, x[:, 0])
 """
 
 
@@ -182,3 +184,9 @@ def test_what_is_captured_asks_for_backward_within() -> None:
         loss = act(vkml.ones(2))
     with pytest.raises(RuntimeError, match=r"vkml\.jit"):
         loss.backward()
+
+
+def test_tensors_of_several_devices_are_a_runtime_error(vulkan_device_name: str) -> None:
+    with pytest.raises(RuntimeError, match="the tensors are on") as found:
+        vkml.ones(2, device=vulkan_device_name) + vkml.ones(2)
+    assert isinstance(found.value, vkml.InvalidDevice)

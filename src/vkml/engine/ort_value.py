@@ -12,7 +12,7 @@ from vkml.engine.array_likes import as_array, as_sizes
 from vkml.engine.device_array import DeviceArray, Value, on_host, put
 from vkml.engine.memory_infos import ACCELERATORS, OrtMemoryInfo
 from vkml.engine.sparse_tensor import SparseTensor
-from vkml.errors import InvalidArgument, WrongType
+from vkml.errors import InvalidArgument, InvalidDevice, WrongType
 from vkml.forks import renew_in_child
 from vkml.ir import DType, dtypes
 
@@ -328,7 +328,7 @@ def device_of(device_type: str, device_id: int = 0) -> Device | None:
     """The device that onnxruntime's two arguments name; None for the CPU.
 
     Raises:
-        InvalidArgument: they name none.
+        InvalidDevice: they name none.
     """
     known = _by_name.get(device_type) if isinstance(device_type, str) else None
     if known is not None and not known.is_closed:
@@ -342,7 +342,7 @@ def device_of(device_type: str, device_id: int = 0) -> Device | None:
     if kind in ACCELERATORS:
         kind = "vulkan"
     if kind.partition(":")[0] != "vulkan":
-        raise InvalidArgument(
+        raise InvalidDevice(
             f"there is no device {device_type!r}: use 'cpu', 'vulkan' with a number, or a name of "
             "vkml.devices()"
         )

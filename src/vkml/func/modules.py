@@ -7,6 +7,7 @@ from typing import Any
 
 from vkml.nn.module import Module
 from vkml.tensors import Tensor
+from vkml.tensors.shapes import stack
 
 
 def functional_call(
@@ -70,3 +71,38 @@ def functional_call(
         for name, own in before.items():
             held, key = places[name]
             held[key] = own
+
+
+def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters and buffers of modules of one kind, those of each name stacked along a new first axis.
+
+    With `vkml.vmap` and `functional_call` the modules are computed, and trained, as one.
+
+    Args:
+        models: of the same class and mode, whose tensors have the same names and shapes.
+
+    Returns:
+        parameters, leaves that require grad where all of a name do, and buffers, by their names.
+
+    Raises:
+        RuntimeError: there is none, or they are of several kinds.
+    """
+    if not models:
+        raise RuntimeError("stack_module_state: at least one module is needed")
+    if len({type(model) for model in models}) > 1 or len({model.training for model in models}) > 1:
+        raise RuntimeError("stack_module_state: modules are of one class, and all in training or none")
+
+    def stacked(tables: Sequence[Mapping[str, Tensor]], is_learnt: bool) -> dict[str, Tensor]:
+        if any(table.keys() != tables[0].keys() for table in tables):
+            raise RuntimeError("stack_module_state: modules have tensors of different names")
+        found = {}
+        for name in tables[0]:
+            each = [table[name] for table in tables]
+            made = stack([one.detach() for one in each])
+            if is_learnt and len({one.requires_grad for one in each}) > 1:
+                raise RuntimeError(f"stack_module_state: of {name} some require grad and some do not")
+            found[name] = made.requires_grad_() if is_learnt and each[0].requires_grad else made
+        return found
+
+    parameters = [dict(model.named_parameters()) for model in models]
+    return stacked(parameters, True), stacked([dict(model.named_buffers()) for model in models], False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from vkml.errors import InvalidDevice
+
 
 class device(str):
     """The name of a device, as `torch.device`: text, of which `type` and `index` are the parts.
@@ -18,7 +20,7 @@ class device(str):
         index: the number; None without one.
 
     Raises:
-        RuntimeError: there are no devices of such a name.
+        InvalidDevice: there are none of such a name; a RuntimeError, too.
 
     Example:
         >>> import vkml
@@ -33,7 +35,7 @@ class device(str):
         name = type if index is None else f"{type}:{index}"
         kind, _, number = name.partition(":")
         if kind not in ("cpu", "meta", "vulkan") or (number and not number.isdecimal()) or name[-1:] == ":":
-            raise RuntimeError(
+            raise InvalidDevice(
                 f"there is no device {name!r}: use 'cpu', or 'vulkan' with a number, as in 'vulkan:0'; "
                 "vkml.devices() has those of this machine"
             )

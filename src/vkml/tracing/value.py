@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.engine.device_array import DeviceArray, dtype_of, place_array
-from vkml.errors import InvalidArgument
+from vkml.errors import InvalidDevice
 from vkml.ir import DType, Node, Operator, TensorType
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def device_of(values: Sequence[Traced | None]) -> Device | None:
     What is made of constants alone is computed anywhere.
 
     Raises:
-        InvalidArgument: on several devices.
+        InvalidDevice: on several devices.
     """
     found: Device | None = None
     is_settled = False
@@ -340,7 +340,7 @@ def device_of(values: Sequence[Traced | None]) -> Device | None:
             found, is_settled = value.device, True
         elif value.device is not found:
             names = ["cpu" if device is None else device.info.name for device in (found, value.device)]
-            raise InvalidArgument(
+            raise InvalidDevice(
                 f"the tensors are on {names[0]} and {names[1]}: move one with .to('{names[0]}')"
             )
     return found

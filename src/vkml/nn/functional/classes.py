@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vkml.errors import OperandError
 from vkml.ir import DType
 from vkml.ir.dtypes import INT32, INT64
 from vkml.nn.functional.arguments import require_floats
@@ -52,7 +53,7 @@ def cross_entropy(
         logs = op.log_softmax(input, axis)
         return _of_classes(logs, target, weight, ignore_index, reduction, label_smoothing)
     if target.shape != input.shape:
-        raise ValueError(
+        raise OperandError(
             f"probabilities have the input's shape {list(input.shape)}, not {list(target.shape)}"
         )
     logs = op.log_softmax(input, axis)
