@@ -16,8 +16,8 @@ from vkml.tensors import Tensor
 from vkml.tensors.autograd import enable_grad, forget_gradients, no_grad
 from vkml.tensors.backward import Before, compute, undo
 from vkml.tensors.creation import as_tensor, zeros, zeros_like
+from vkml.tensors.elementwise import maximum, where
 from vkml.tensors.hooks import Hook, Hooks, RemovableHandle
-from vkml.tensors.operations import maximum, where
 
 F = TypeVar("F", bound=Callable[..., Any])
 Settings = Mapping[str, Any]
