@@ -551,3 +551,10 @@ def test_gradients_flow_through_arrays() -> None:
     x = xp.asarray([1.0, 2.0]).requires_grad_()
     xp.sum(xp.exp(x) * x).backward()
     np.testing.assert_allclose(x.grad.numpy(), np.exp([1.0, 2.0]) * [2, 3], rtol=1e-6)  # type: ignore[union-attr]
+
+
+def test_numbers_between_complex_ones_are_complex() -> None:
+    for start, stop in ((1 + 1j, 2), (0, 1j)):
+        found = xp.linspace(start, stop, 3)
+        assert found.dtype == xp.complex64
+        np.testing.assert_allclose(found.numpy(), np.linspace(start, stop, 3), rtol=1e-6)

@@ -38,6 +38,7 @@ torch.asarray([1, 2]), torch.asarray(np.ones(2)), torch.scalar_tensor(3), torch.
 torch.asarray(x, copy=True) is x, torch.asarray([1.0], requires_grad=True).requires_grad
 torch.arange(3.0, requires_grad=True).requires_grad
 torch.linspace(0, 1, 3, requires_grad=True).requires_grad
+torch.linspace(1 + 1j, 2, 3), torch.linspace(0, 1j, 2)
 torch.eye(2, requires_grad=True).requires_grad, torch.empty(2, requires_grad=True).requires_grad
 torch.full_like(x, 2, requires_grad=True).requires_grad, torch.arange(end=3)
 x.to(torch.float64, non_blocking=True, copy=True), x.to("cpu", torch.float64, True)

@@ -296,7 +296,7 @@ def arange(
 
 
 def linspace(
-    start: float, end: float, steps: int, *, dtype: DType | None = None, device: Any = None,
+    start: complex, end: complex, steps: int, *, dtype: DType | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """So many numbers from `start` to `end`, both among them.
@@ -317,7 +317,8 @@ def linspace(
     """
     if steps < 0:
         raise RuntimeError(f"linspace: the number of steps is not negative, as {steps} is")
-    kind = checked(dtype) or get_default_dtype()
+    is_complex = isinstance(start, complex) or isinstance(end, complex)
+    kind = checked(dtype) or (default_complex() if is_complex else get_default_dtype())
     made = _of_array(np.linspace(start, end, steps).astype(kind.storage), device)
     return made.requires_grad_() if requires_grad else made
 

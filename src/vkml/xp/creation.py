@@ -108,8 +108,8 @@ def arange(
 
 
 def linspace(
-    start: float,
-    stop: float,
+    start: complex,
+    stop: complex,
     /,
     num: int,
     *,
@@ -123,13 +123,13 @@ def linspace(
         start: the first number.
         stop: the last number.
         num: how many.
-        dtype: None: the default type.
+        dtype: None: the default type; of complex numbers the complex type of two such.
         device: its name; the CPU where left out.
         endpoint: whether `stop` is among them.
     """
-    return _made(
-        np.linspace(start, stop, num, endpoint=endpoint), of_type(dtype, get_default_dtype()), device
-    )
+    is_complex = isinstance(start, complex) or isinstance(stop, complex)
+    natural = default_complex() if is_complex else get_default_dtype()
+    return _made(np.linspace(start, stop, num, endpoint=endpoint), of_type(dtype, natural), device)
 
 
 def eye(
