@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime  # noqa: F401  before any device is used
+import onnxruntime  # before any device is used
 import pytest
 
 import vkml
@@ -347,3 +347,13 @@ def test_buffers_stay_buffers() -> None:
         model.metadata_props[0].value = text
         names = [name for name, _ in nn.from_onnx(model.SerializeToString()).named_parameters()]
         assert set(names) >= {"weight", "scale"}
+
+
+def test_outputs_that_nobody_reads_are_there_where_onnx_wants_them(tmp_path: Path) -> None:
+    path = tmp_path / "sorted.onnx"
+    vkml.onnx.export(lambda x: x.sort(descending=True).values, (vkml.tensor(normal(3, 4)),), path)
+    x = normal(3, 4)
+    session = onnxruntime.InferenceSession(path)
+    (found,) = session.run(None, {session.get_inputs()[0].name: x})
+    np.testing.assert_array_equal(found, -np.sort(-x))
+    onnx.checker.check_model(onnx.load(path), full_check=True)

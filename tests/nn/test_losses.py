@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -234,3 +235,19 @@ def test_wrong_targets(device_name: str) -> None:
         functional.multi_margin_loss(vkml.ones(3, 4), vkml.zeros(4, dtype=vkml.int64))
     with pytest.raises(ValueError, match="margin"):
         functional.triplet_margin_loss(vkml.ones(3), vkml.ones(3), vkml.ones(3), margin=0)
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])
+def test_shapes_that_are_broadcast_are_warned_of(name: str) -> None:
+    loss = getattr(nn.functional, name)
+    with pytest.warns(UserWarning, match=r"\[3\].*\[3, 1\].*broadcast"):
+        assert loss(vkml.ones(3, 1), vkml.zeros(3), reduction="none").shape == (3, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(vkml.ones(3, 1), vkml.zeros(3, 1))
+
+
+@pytest.mark.parametrize("name", ["nll_loss", "cross_entropy"])
+def test_classes_are_integers(name: str) -> None:
+    with pytest.raises(RuntimeError):
+        getattr(nn.functional, name)(vkml.ones(2, 3), vkml.tensor([0.0, 1.0]))

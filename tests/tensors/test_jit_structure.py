@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -154,3 +155,66 @@ def test_what_changes_elsewhere_costs_no_capture() -> None:
             other[0].weight.requires_grad_(False)
             other.append(nn.ReLU())
     assert len(calls) == 2
+
+
+def test_methods_are_captured_for_each_object() -> None:
+    class Trainer:
+        def __init__(self, start: float) -> None:
+            self.weight = vkml.tensor([start], requires_grad=True)
+            self.optimizer = optim.SGD([self.weight], lr=0.5)
+            self.calls = 0
+
+        @vkml.jit
+        def step(self, x: Tensor) -> Tensor:
+            """One step."""
+            self.calls += 1
+            self.optimizer.zero_grad()
+            loss = (self.weight * x).sum()
+            loss.backward()
+            self.optimizer.step()
+            return loss
+
+    class Other(Trainer):
+        @vkml.jit
+        def step(self, x: Tensor) -> Tensor:
+            return super().step.__wrapped__(x * 2)
+
+    for kind, factor in ((Trainer, 1), (Other, 2)):
+        first, second = kind(1.0), kind(10.0)
+        for _ in range(4):
+            first.step(vkml.ones(1))
+            second.step(vkml.ones(1))
+        assert first.weight.item() == 1.0 - 2 * factor and second.weight.item() == 10.0 - 2 * factor
+        assert first.calls == second.calls == 2
+    assert Trainer.step.__doc__ == "One step."
+
+
+def test_what_is_captured_is_copied_without_its_captures() -> None:
+    model = nn.Linear(2, 2)
+    model.compile()
+    with vkml.no_grad():
+        for _ in range(CALLS):
+            before = model(vkml.ones(1, 2))
+        copied = copy.deepcopy(model)
+        copied.weight.zero_()
+        copied.bias.fill_(3.0)
+        for _ in range(CALLS):
+            assert copied(vkml.ones(1, 2)).tolist() == [[3.0, 3.0]]
+        assert model(vkml.ones(1, 2)).tolist() == before.tolist()
+
+
+def test_anomalies_are_found_in_what_is_captured() -> None:
+    weight = vkml.tensor([-1.0], requires_grad=True)
+
+    @vkml.jit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        loss = (weight * x).log().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(CALLS):
+        step(np.ones(1, np.float32))
+    with vkml.autograd.detect_anomaly(), pytest.raises(vkml.AnomalyFound, match="Log makes NaN"):
+        step(np.ones(1, np.float32))
+    assert step(-np.ones(1, np.float32)).item() == 0.0

@@ -29,7 +29,8 @@ def tidied(graph: Graph, opset: int, states: Collection[str]) -> Graph:
         if not any(name in read for name in node.outputs):
             continue
         read.update(node.inputs)
-        least, most = find(node).outputs
+        operator = find(node)
+        least, most = max(operator.outputs[0], operator.written_outputs), operator.outputs[1]
         if node.attributes.get("training_mode"):
             least = len(node.outputs)  # there are as many in training as ONNX says
         outputs = [

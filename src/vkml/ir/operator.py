@@ -67,6 +67,9 @@ class Operator:
     inputs: tuple[int, int] = (1, 1)
     """Least and greatest number of inputs."""
     outputs: tuple[int, int] = (1, 1)
+    """Least and greatest number of outputs."""
+    written_outputs: int = 0
+    """Outputs that files name though nobody reads them, where these are more than the least number."""
     attributes: Mapping[str, Any] = {}
     """Attribute → default, `REQUIRED` or `OPTIONAL`."""
     attribute_types: Mapping[str, AttributeType] = {}

@@ -25,6 +25,7 @@ class CausalConvWithState(Operator):
 
     inputs = (2, 4)
     outputs = (1, 2)
+    written_outputs = 2
     attributes = {"activation": "none"}
     is_stepwise = True
 

@@ -142,6 +142,7 @@ class TopK(Operator):
 
     inputs = (2, 2)
     outputs = (1, 2)
+    written_outputs = 2
     attributes = {"axis": -1, "largest": 1, "sorted": 1}
     value_inputs = (1,)
     attribute_types = {"k": INT}

@@ -48,6 +48,7 @@ class StringSplit(Operator):
     """The parts of strings between delimiters, filled up with empty ones, and how many each has."""
 
     outputs = (1, 2)
+    written_outputs = 2
     sizing_inputs = (0,)
     attributes = {"delimiter": OPTIONAL, "maxsplit": OPTIONAL}
     attribute_types = {"delimiter": TEXT, "maxsplit": INT}

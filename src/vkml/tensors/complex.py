@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from vkml.ir import dtypes
 from vkml.tensors.elementwise import cos, eq, lt, mul, ne, sign, sin, where
-from vkml.tensors.joining import select
 from vkml.tensors.operands import floating, of_complex, wrap
-from vkml.tensors.shapes import stack, transpose
+from vkml.tensors.shapes import transpose
+from vkml.tensors.views import Joined, PartOfComplex, Parts
 from vkml.tracing import apply
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ def is_complex(x: Tensor) -> bool:
 
 
 def real(x: Tensor) -> Tensor:
-    """The real parts: a copy, where PyTorch gives a view; tensors of real numbers themselves.
+    """The real parts, a view; tensors of real numbers themselves.
 
     Args:
         x: numbers of any type and shape.
     """
-    return of_complex("Real", x) if x.dtype.is_complex else x
+    return x._shown(PartOfComplex(is_real=True)) if x.dtype.is_complex else x
 
 
 def imag(x: Tensor) -> Tensor:
-    """The imaginary parts: a copy, where PyTorch gives a view.
+    """The imaginary parts, a view.
 
     Args:
         x: complex numbers of any shape.
@@ -46,7 +46,7 @@ def imag(x: Tensor) -> Tensor:
     """
     if not x.dtype.is_complex:
         raise RuntimeError(f"imag is not implemented for tensors of {x.dtype.numpy_name}: they are real")
-    return of_complex("Imag", x)
+    return x._shown(PartOfComplex(is_real=False))
 
 
 def conj(x: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def polar(abs: Tensor, angle: Tensor) -> Tensor:
 
 
 def view_as_real(x: Tensor) -> Tensor:
-    """The parts along a new last axis: [..., 2]; a copy, where PyTorch gives a view.
+    """The parts along a new last axis: [..., 2], a view.
 
     Args:
         x: complex numbers of any shape.
@@ -162,11 +162,11 @@ def view_as_real(x: Tensor) -> Tensor:
     """
     if not x.dtype.is_complex:
         raise RuntimeError(f"view_as_real is of complex tensors, not of {x.dtype.numpy_name}")
-    return stack([real(x), imag(x)], -1)
+    return x._shown(Parts())
 
 
 def view_as_complex(x: Tensor) -> Tensor:
-    """Complex numbers of the last axis' two elements; a copy, where PyTorch gives a view.
+    """Complex numbers of the last axis' two elements, a view.
 
     Args:
         x: float32 or float64 [..., 2].
@@ -179,7 +179,9 @@ def view_as_complex(x: Tensor) -> Tensor:
     """
     if not x.ndim or x.shape[-1] != 2:
         raise RuntimeError(f"view_as_complex: the last axis of {list(x.shape)} has not two elements")
-    return complex(select(x, -1, 0), select(x, -1, 1))
+    if x.dtype not in (dtypes.FLOAT32, dtypes.FLOAT64):
+        raise RuntimeError(f"view_as_complex is of float32 or float64, not of {x.dtype.numpy_name}")
+    return x._shown(Joined())
 
 
 __all__ = [

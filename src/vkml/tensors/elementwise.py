@@ -407,7 +407,19 @@ asinh: Unary = _unary("asinh", "Asinh", "The inverse of the hyperbolic sine.")
 acosh: Unary = _unary("acosh", "Acosh", "The inverse of the hyperbolic cosine.")
 atanh: Unary = _unary("atanh", "Atanh", "The inverse of the hyperbolic tangent.")
 erf: Unary = _unary("erf", "Erf", "The error function: twice the integral of exp(-t²) from 0 to x, over √π.")
-sigmoid: Unary = _unary("sigmoid", "Sigmoid", "1 / (1 + exp(-x)).")
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)).
+
+    Args:
+        x: numbers; integers become floats of the default type.
+    """
+    if x.dtype.is_complex:
+        return reciprocal(add(exp(neg(x)), 1))
+    return wrap(apply("Sigmoid", floating(x)))
+
+
 isnan: Unary = _unary("isnan", "IsNaN", "Where elements are NaN.", "Bools.")
 isinf: Unary = _unary("isinf", "IsInf", "Where elements are infinite, of either sign.", "Bools.")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import sys
+import types
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any, cast
 
@@ -56,7 +58,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freez
             with such a tensor goes unnoticed.
 
     Returns:
-        The function's stand-in, called as it is.
+        The function's stand-in, called as it is; of a method, one for each object. Within `detect_anomaly`
+        the function runs as it is written.
 
     Raises:
         CaptureError: in a capture, an element of a tensor is looked at, a tensor kept, or a gradient added to
@@ -99,7 +102,27 @@ class _Captured:
         self._freezes = freezes
         self._captures: dict[Hashable, _Capture | None] = {}
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The stand-in of a method, with captures of each object's own, which live as long as that."""
+        if instance is None:
+            return self
+        own = getattr(instance, "__dict__", None)
+        if own is None:
+            return functools.partial(self, instance)
+        name = f"_captured_{id(self):x}"
+        found = own.get(name)
+        if found is None:
+            bound = types.MethodType(self._function, instance)
+            found = own[name] = _Captured(bound, self._device, self._freezes)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Captured:
+        """A stand-in for the copy's own function, which has captured nothing yet."""
+        return _Captured(copy.deepcopy(self._function, memo), self._device, self._freezes)
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if mode.finds_anomalies and not is_capturing():
+            return self._function(*self._as_tensors(arguments), **self._as_tensors(named))
         leaves: list[Any] = []
         form = _flattened(arguments, leaves), _flattened(named, leaves) if named else None
         key = (form, autocast_state(), mode.tracks, precision.current, *map(_type_key, leaves))
@@ -131,6 +154,12 @@ class _Captured:
                 self._captures.pop(next(iter(self._captures)))
             self._captures[key] = found
         return found.run(values)
+
+    def _as_tensors(self, given: Any) -> Any:
+        """Arguments with tensors in the place of arrays."""
+        leaves: list[Any] = []
+        _flattened(given, leaves)
+        return _filled(given, [self._tensor(leaf, is_own=False) for leaf in leaves])
 
     def _tensor(self, leaf: Any, is_own: bool) -> Tensor:
         """An argument as a tensor.

@@ -237,12 +237,12 @@ class Operations:
 
     @property
     def real(self: Any) -> Any:
-        """The real parts, copied; itself where it is real."""
+        """The real parts, a view; itself where it is real."""
         return op.real(self)
 
     @property
     def imag(self: Any) -> Any:
-        """The imaginary parts of complex numbers, copied."""
+        """The imaginary parts of complex numbers, a view."""
         return op.imag(self)
 
     def is_contiguous(self: Any) -> bool:

@@ -9,8 +9,22 @@ from typing import TYPE_CHECKING
 from vkml.ir import DType, dtypes
 from vkml.ir.gradients import converted, reshaped
 from vkml.ir.size import Size
-from vkml.tensors.elementwise import abs, div, gt, mul, ne, pow, sqrt, sub
-from vkml.tensors.operands import BOOL, INT64, axes_of, axis_of, floating, value_as, wrap
+from vkml.tensors.elementwise import (
+    abs,
+    add,
+    div,
+    exp,
+    gt,
+    isfinite,
+    log,
+    mul,
+    ne,
+    pow,
+    sqrt,
+    sub,
+    where,
+)
+from vkml.tensors.operands import BOOL, INT64, axes_of, axis_of, floating, of_complex, value_as, wrap
 from vkml.tracing import EMITTER, Traced, apply, constant
 
 if TYPE_CHECKING:
@@ -244,10 +258,17 @@ def logsumexp(x: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Ten
     """log Σ exp over axes, without overflow.
 
     Args:
-        x: real numbers; integers become floats of the default type.
+        x: numbers; integers become floats of the default type.
         dim: an axis, or several.
         keepdim: whether these axes stay, with one element.
     """
+    if x.dtype.is_complex:
+        axes = axes_of(dim, x.ndim)
+        most = amax(of_complex("Real", x), axes, True)
+        # Of no finite greatest part there is nothing to take out.
+        most = where(isfinite(most), most, 0).detach()
+        found = add(log(sum(exp(sub(x, most)), axes, True)), most)
+        return found if keepdim else sum(found, axes)
     return wrap(_reduced("ReduceLogSumExp", floating(x), axes_of(dim, x.ndim), keepdim))
 
 

@@ -183,3 +183,48 @@ def _interleaved(base: Traced, part: Traced, axis: int, places: range) -> Traced
     for at, place in enumerate(places):
         order[place] = size + at
     return apply("Gather", both, constant(order, INT64), axis=axis)
+
+
+@dataclass(frozen=True)
+class PartOfComplex:
+    """The real or the imaginary parts of complex numbers."""
+
+    is_real: bool
+
+    def read(self, base: Traced) -> Traced:
+        return apply("Real" if self.is_real else "Imag", base, domain="vkml")
+
+    def write(self, base: Traced, part: Traced) -> Traced:
+        other = apply("Imag" if self.is_real else "Real", base, domain="vkml")
+        return apply("Complex", *((part, other) if self.is_real else (other, part)), domain="vkml")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Both parts of complex numbers along a last axis of two."""
+
+    def read(self, base: Traced) -> Traced:
+        parts = [apply(name, base, domain="vkml") for name in ("Real", "Imag")]
+        along = [reshaped(EMITTER, part, (*base.dims, 1)) for part in parts]
+        return apply("Concat", *along, axis=len(base.dims))
+
+    def write(self, base: Traced, part: Traced) -> Traced:
+        return _joined(part)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Complex numbers of the two elements along the last axis."""
+
+    def read(self, base: Traced) -> Traced:
+        return _joined(base)
+
+    def write(self, base: Traced, part: Traced) -> Traced:
+        return Parts().read(part)
+
+
+def _joined(parts: Traced) -> Traced:
+    """Complex numbers of parts [..., 2]."""
+    axis = len(parts.dims) - 1
+    each = [apply("Gather", parts, constant(at, INT64), axis=axis) for at in (0, 1)]
+    return apply("Complex", *each, domain="vkml")

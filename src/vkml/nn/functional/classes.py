@@ -138,7 +138,13 @@ def _of_classes(
 
 
 def _labels(target: Tensor) -> Tensor:
-    """Classes in a type that has numbers for all of them."""
+    """Classes in a type that has numbers for all of them.
+
+    Raises:
+        RuntimeError: they are no integers.
+    """
+    if not target.dtype.is_integer:
+        raise OperandError(f"classes are integers, as of int64, not of {target.dtype.numpy_name}")
     return target if target.dtype in (INT32, INT64) else target.to(INT64)
 
 

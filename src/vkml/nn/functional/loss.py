@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 from vkml.ir import scalar
 from vkml.ir.scalar import Scalar
@@ -10,6 +11,16 @@ from vkml.nn.functional.arguments import require_floats
 from vkml.nn.functional.reduction import reduced, require_shape, weighted, written
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
+
+
+def _warn_of_shapes(name: str, input: Tensor, target: Tensor) -> None:
+    """Says that shapes are broadcast, which is seldom what is meant: [n, 1] and [n] become [n, n]."""
+    if target.shape != input.shape:
+        warnings.warn(
+            f"{name}: the target has the shape {list(target.shape)}, the input {list(input.shape)}: they are "
+            "broadcast with each other, which may not be what is meant",
+            stacklevel=4,
+        )
 
 
 def _difference_loss(loss: Tensor, input: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
@@ -34,6 +45,7 @@ def mse_loss(
         reduction: "mean", "sum" or "none".
         weight: of the input's shape; the mean is weighted by it.
     """
+    _warn_of_shapes("mse_loss", input, target)
     off = op.sub(input, target)
     return _difference_loss(op.mul(off, off), input, weight, reduction)
 
@@ -42,6 +54,7 @@ def l1_loss(
     input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
     """The size of the difference; arguments as for `mse_loss`."""
+    _warn_of_shapes("l1_loss", input, target)
     return _difference_loss(op.abs(op.sub(input, target)), input, weight, reduction)
 
 
@@ -61,6 +74,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
         raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, {beta} is one")
     if beta == 0:
         return l1_loss(input, target, reduction=reduction)
+    _warn_of_shapes("smooth_l1_loss", input, target)
 
     def form(x: Scalar, y: Scalar) -> Scalar:
         size = scalar.absolute(x - y)
@@ -89,6 +103,7 @@ def huber_loss(
         raise RuntimeError(f"huber_loss does not support non-positive values for delta, {delta} is one")
     if weight is not None and weight.shape != input.shape:
         raise ValueError("Weights and input must have the same size.")
+    _warn_of_shapes("huber_loss", input, target)
 
     def form(x: Scalar, y: Scalar) -> Scalar:
         size = scalar.absolute(x - y)
