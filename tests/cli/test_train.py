@@ -20,6 +20,8 @@ from PIL import Image
 import vkml
 from tests.cli.conftest import Command
 from tests.patience import patience
+from vkml.cli.app import app
+from vkml.cli.augmentation import AUGMENTATIONS, Augmented
 from vkml.cli.tables import Column, features, read_table, told_columns
 from vkml.cli.train import TrainRequest, held_out
 from vkml.cli.train_table import TableModel, told_task
@@ -256,6 +258,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("ragged.csv --target a", 2, "line 3: 1 fields, there are 2 columns"),
         ("blank.csv --target b", 2, "is empty"),
         ("binary.csv --target b", 2, "codec can't decode"),
+        ("images --augment crop", 2, "'crop' is not one of 'flip'"),
+        ("table.csv --target kind --augment flip", 2, "for folders of images"),
         ("images -d vulkan:77", 1, "vulkan:77"),
         ("images --precision half-way", 2, "'half-way' is not one of 'highest'"),
     ],
@@ -334,3 +338,42 @@ def test_an_interrupt_leaves_the_model_that_there_is(command: Command, tmp_path:
     assert process.returncode == 130
     assert f"wrote {model}" in out and "ended by Ctrl-C" in out
     assert command("run", model, "-i", table).code == 0
+
+
+def test_augmented_images_are_of_each_sample_and_differ() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6, 3, 16, 16)).astype(np.uint8)
+    targets = np.arange(6)
+    (option,) = [each for each in app.commands["train"].params if each.name == "augment"]
+    assert tuple(option.type.choices) == tuple(AUGMENTATIONS)  # type: ignore[attr-defined]
+    for name in AUGMENTATIONS:
+        loader = vkml.data.DataLoader(Augmented(images, targets, (name,)), 6, generator=vkml.Generator())
+        epochs = [next(iter(loader)) for _ in range(8)]
+        assert all(made.dtype == vkml.uint8 and made.shape == images.shape for made, _ in epochs)
+        assert all(numbers.tolist() == targets.tolist() for _, numbers in epochs)
+        every = np.stack([made.numpy() for made, _ in epochs])
+        assert len({each.tobytes() for each in every}) > 4, name
+        if name.startswith("flip"):  # nothing but the two that there are
+            axis = -1 if name == "flip" else -2
+            for epoch in every:
+                for found, image in zip(epoch, images, strict=True):
+                    assert (found == image).all() or (found == np.flip(image, axis)).all()
+
+
+def test_a_training_with_augmentation_goes_on_where_it_ended(command: Command, tmp_path: Path) -> None:
+    images = folder_of_images(tmp_path / "images", 8)
+
+    def trained(name: str, *words: object) -> Any:
+        model = tmp_path / f"{name}.onnx"
+        given = ("train", images, "-o", model, "-d", "cpu", "--patience", 0, "--epochs", 3)
+        return command(*given, "--augment", "shift", "--augment", "flip", *words), model
+
+    done, whole = trained("whole", "--log-dir", tmp_path / "a")
+    assert done.code == 0, done.err
+    trained("part", "--log-dir", tmp_path / "b")
+    for path in (tmp_path / "b" / "checkpoints").iterdir():
+        if path.name != "epoch-00002.safetensors":
+            path.unlink()
+    done, part = trained("part", "--log-dir", tmp_path / "b", "--resume")
+    assert done.code == 0 and part.read_bytes() == whole.read_bytes()
+    assert command("run", whole, "-i", images / "lying" / "00.png", "-d", "cpu").code == 0

@@ -420,6 +420,13 @@ def warmup(
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint there.")
 @click.option("--skip-bad", is_flag=True, help="Leave out unreadable images.")
 @click.option(
+    "--augment",
+    type=click.Choice(("flip", "flip-vertical", "rotate", "shift")),
+    multiple=True,
+    metavar="HOW",
+    help="Change images at random: flip, flip-vertical, rotate, shift; may be repeated.",
+)
+@click.option(
     "--precision",
     type=click.Choice((*PRECISIONS, "bfloat16", "float16")),
     metavar="POLICY",
@@ -442,6 +449,7 @@ def train(
     log_dir: Path | None,
     resume: bool,
     skip_bad: bool,
+    augment: tuple[str, ...],
     precision: str | None,
 ) -> int:
     """Train a model on images or a table.
@@ -468,6 +476,7 @@ def train(
             resume=resume,
             skip_bad=skip_bad,
             precision=precision,
+            augment=augment,
         )
     )
 

@@ -45,6 +45,7 @@ class TrainRequest:
     resume: bool
     skip_bad: bool
     precision: str | None
+    augment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,27 @@ def train_model(request: TrainRequest) -> int:
 
     if request.target is None:
         raise UsageError(f"{request.data} is a table: give --target COLUMN, what is to be predicted")
-    if request.size is not None or request.skip_bad:
-        raise UsageError(f"--size and --skip-bad are for folders of images; {request.data} is a file")
+    if request.size is not None or request.skip_bad or request.augment:
+        raise UsageError(
+            f"--size, --skip-bad and --augment are for folders of images; {request.data} is a file"
+        )
     return train_table(request)
 
 
-def fitted(request: TrainRequest, model: nn.Module, sets: Sets, loss: Any, metrics: Sequence[Any]) -> History:
-    """Trains a model as a request says; it is what it was in its best epoch."""
+def fitted(
+    request: TrainRequest, model: nn.Module, sets: Sets, loss: Any, metrics: Sequence[Any],
+    samples: Any = None,
+) -> History:  # fmt: skip
+    """Trains a model as a request says; it is what it was in its best epoch.
+
+    Args:
+        request: what is asked for.
+        model: is trained.
+        sets: samples to train and to judge by.
+        loss: of `vkml.fit`.
+        metrics: likewise.
+        samples: what is trained with, where it is not the samples as they are.
+    """
     import vkml
     from vkml import optim, training
 
@@ -114,10 +129,10 @@ def fitted(request: TrainRequest, model: nn.Module, sets: Sets, loss: Any, metri
         except ImportError as problem:
             out.print(f"no event files for TensorBoard: {problem}", markup=False)
     history = vkml.fit(
-        model, sets.training, loss, "adamw", request.epochs, lr=request.lr, metrics=metrics,
-        validation=sets.validation, batch_size=batch_of(request, sets), device=request.device,
-        seed=request.seed, callbacks=callbacks, clip_norm=1.0, resume=request.resume or None,
-        precision=request.precision, progress=out,
+        model, sets.training if samples is None else samples, loss, "adamw", request.epochs,
+        lr=request.lr, metrics=metrics, validation=sets.validation, batch_size=batch_of(request, sets),
+        device=request.device, seed=request.seed, callbacks=callbacks, clip_norm=1.0,
+        resume=request.resume or None, precision=request.precision, progress=out,
     )  # fmt: skip
     if history.epochs:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml import nn
+from vkml.cli.augmentation import Augmented
 from vkml.cli.guard import UsageError
 from vkml.cli.output import console, show_table, table
 from vkml.cli.progress import StageProgress
@@ -89,7 +90,8 @@ def train_images(request: TrainRequest) -> int:
 
     vkml.manual_seed(request.seed)
     model = ImageModel(sets.training[0], len(classes))
-    history = fitted(request, model, sets, "cross_entropy", ["accuracy"])
+    samples = Augmented(*sets.training, request.augment) if request.augment else None
+    history = fitted(request, model, sets, "cross_entropy", ["accuracy"], samples)
     device = next(model.parameters()).device
     found = outputs_of(model, sets.judged[0], batch_of(request, sets), device)
     show_classes(out, classes, found, sets.judged[1], sets.validation is not None)
