@@ -11,6 +11,7 @@ import pytest
 
 import vkml
 from vkml import Tensor, nn, optim
+from vkml.tensors.capture_cache import MOST, PATIENCE
 
 CALLS = 3
 """The first is not captured, the second captures, the third runs the capture."""
@@ -218,3 +219,29 @@ def test_anomalies_are_found_in_what_is_captured() -> None:
     with vkml.autograd.detect_anomaly(), pytest.raises(vkml.AnomalyFound, match="Log makes NaN"):
         step(np.ones(1, np.float32))
     assert step(-np.ones(1, np.float32)).item() == 0.0
+
+
+def test_more_forms_than_are_kept_do_not_throw_each_other_out() -> None:
+    calls = 0
+
+    @vkml.jit
+    def act(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return (x * 2).sum()
+
+    def turn(sizes: range) -> int:
+        before = calls
+        for size in sizes:
+            assert act(vkml.ones(size)).item() == 2 * size
+        return calls - before
+
+    many = range(1, 3 * MOST + 1)
+    turn(many)  # seen
+    assert turn(many) == len(many)  # captured, or as it is written
+    assert [turn(many) for _ in range(3)] == [len(many) - MOST] * 3
+    # Others that come instead get their room.
+    others = range(100, 100 + MOST)
+    for _ in range(2 + PATIENCE // MOST):
+        turn(others)
+    assert turn(others) == 0

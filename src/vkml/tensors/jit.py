@@ -19,6 +19,7 @@ from vkml.errors import CaptureError
 from vkml.tensors.autocast import autocast_state
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, CapturedNumber, capture, is_capturing
+from vkml.tensors.capture_cache import CaptureCache
 from vkml.tensors.creation import as_tensor
 from vkml.tensors.structure import Structure
 from vkml.tensors.tensor import Tensor, device_name
@@ -31,15 +32,14 @@ _NOTHING = Tensor(value_of(np.zeros(())))
 """Stands for tensors in the form of what a function returns."""
 _Feed = Callable[[Sequence[Tensor]], Any]
 """Where the elements of an input are, of the arguments of a run."""
-CAPTURES_KEPT = 16
-"""Captures of a function that were used last."""
 
 
 def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freeze: bool = False) -> Any:
     """Has a function of tensors run as one plan: a training step with its gradients and updates, say.
 
     The first call with arguments of these types and shapes runs as it is written; the second is captured, and
-    later ones only run what was captured: the function itself is not called. Tensors that it writes in place
+    later ones only run what was captured: the function itself is not called. Of more than 16 forms of
+    arguments that take turns, those that there is no room for run as they are written. Tensors that it writes in place
     (parameters, what optimizers remember, the states of random generators) are written each time; numbers of
     the program are those of the capture, but for the settings of optimizers, which are those of each run (see
     `vkml.optim.Optimizer`). Where the modules that it called have changed since (`train` and `eval`, what is
@@ -100,7 +100,7 @@ class _Captured:
         self._function = function
         self._device = device
         self._freezes = freezes
-        self._captures: dict[Hashable, _Capture | None] = {}
+        self._captures: CaptureCache[_Capture] = CaptureCache()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The stand-in of a method, with captures of each object's own, which live as long as that."""
@@ -130,7 +130,7 @@ class _Captured:
         is_first = is_capturing()
         if found is not None and not is_first:
             if not found.fits():
-                del self._captures[key]
+                self._captures.drop(key)
                 found, is_first = None, True
             elif found.holds():
                 made = found.run_again(leaves)
@@ -139,20 +139,17 @@ class _Captured:
             else:
                 found = None
         elif not is_first:
-            is_first = key not in self._captures
+            is_first = not self._captures.is_due(key)
         if found is None or is_first:
             values = [self._tensor(leaf, is_own=False) for leaf in leaves]
         else:
             values = [self._tensor(leaf, is_own=True) for leaf in leaves]
         if is_first:
-            self._captures.setdefault(key, None)
             left = list(values)
             return self._function(*_filled(arguments, left), **_filled(named, left))
         if found is None:
             found = _Capture(self._function, arguments, named, values, self._freezes)
-            if len(self._captures) > CAPTURES_KEPT:
-                self._captures.pop(next(iter(self._captures)))
-            self._captures[key] = found
+            self._captures.put(key, found)
         return found.run(values)
 
     def _as_tensors(self, given: Any) -> Any:
