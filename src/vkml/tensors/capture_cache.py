@@ -9,9 +9,9 @@ T = TypeVar("T")
 MOST = 16
 """Captures of a function: each has a plan, with memory for all that is in between."""
 PATIENCE = 8 * MOST
-"""Calls after which a capture that none of them used makes room. Where more forms of arguments take turns than
-are kept, each would throw out one that is about to be used: with 40 lengths of sequences, a step of a small
-transformer took 110 ms so, and takes 9.6 ms on the mean (two cores)."""
+"""Calls after which a capture that none of them used makes room. Where more forms of arguments take turns
+than are kept, each would throw out one that is about to be used: with 40 lengths of sequences, a step of a
+small transformer took 110 ms so, and takes 9.6 ms on the mean (two cores)."""
 _SEEN = 4096
 """Forms of arguments that are known to have come once."""
 

@@ -342,6 +342,7 @@ def logspace(
         base: what is raised to these powers.
         dtype: of its elements; None: the default type.
         device: its name; the CPU where left out.
+        requires_grad: whether gradients by it are wanted.
 
     Returns:
         [steps].

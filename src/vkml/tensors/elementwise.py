@@ -253,7 +253,7 @@ def _of(doc: str, operands: str, result: str = "") -> str:
     return "\n\n".join([*sections, f"Returns:\n    {result}"] if result else sections) + "\n"
 
 
-_TWO = "x: {}.\ny: likewise; broadcast with `x`."
+_TWO = "x: {}.\nother: likewise; broadcast with `x`."
 _WHOLE = "numbers of any shape; integers become floats of the default type"
 
 

@@ -37,14 +37,14 @@ _Feed = Callable[[Sequence[Tensor]], Any]
 def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freeze: bool = False) -> Any:
     """Has a function of tensors run as one plan: a training step with its gradients and updates, say.
 
-    The first call with arguments of these types and shapes runs as it is written; the second is captured, and
-    later ones only run what was captured: the function itself is not called. Of more than 16 forms of
-    arguments that take turns, those that there is no room for run as they are written. Tensors that it writes in place
-    (parameters, what optimizers remember, the states of random generators) are written each time; numbers of
-    the program are those of the capture, but for the settings of optimizers, which are those of each run (see
-    `vkml.optim.Optimizer`). Where the modules that it called have changed since (`train` and `eval`, what is
-    in them, hooks), or which parameters require grad, or an optimizer's parameters and state, the next call
-    runs as it is written once more, and the one behind it is captured.
+    The first call with arguments of these types and shapes runs as it is written; the second is captured,
+    and later ones only run what was captured: the function itself is not called. Of more than 16 forms of
+    arguments that take turns, those that there is no room for run as they are written. Tensors that it
+    writes in place (parameters, what optimizers remember, the states of random generators) are written each
+    time; numbers of the program are those of the capture, but for the settings of optimizers, which are
+    those of each run (see `vkml.optim.Optimizer`). Where the modules that it called have changed since
+    (`train` and `eval`, what is in them, hooks), or which parameters require grad, or an optimizer's
+    parameters and state, the next call runs as it is written once more, and the one behind it is captured.
 
     Args:
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be

@@ -78,7 +78,7 @@ def _of_two(
         "numbers": "real numbers: a tensor or a number",
     }
     act.__name__ = name
-    act.__doc__ = f"{doc}\n\nArgs:\n    x: {kinds[of]}.\n    y: likewise; broadcast with `x`.\n"
+    act.__doc__ = f"{doc}\n\nArgs:\n    x: {kinds[of]}.\n    other: likewise; broadcast with `x`.\n"
     return act
 
 
