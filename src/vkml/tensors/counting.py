@@ -54,7 +54,7 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
         input: a tensor or a number.
         boundaries: [n], ascending.
         out_int32: whether the result is int32; else int64.
-        right: whether a boundary belongs to the range before it, not to the one behind it.
+        right: whether a boundary belongs to the range behind it; else to the one before it.
 
     Returns:
         From 0, below all boundaries, to n.
@@ -113,7 +113,7 @@ def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
         x: any shape.
         bins: how many ranges.
         min: the beginning of the first.
-        max: the end of the last; its own elements belong to that.
+        max: the end of the last, in which elements lie that equal it.
 
     Returns:
         [bins] of the type of `x`.
