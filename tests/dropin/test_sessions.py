@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import vkml
 from tests.dropin import models
 from tests.dropin.models import BOOL, INT64, STRING, X
 
@@ -380,6 +381,25 @@ def test_overridable_initializers(ort: Any) -> None:
 
 
 # -- what is fed --------------------------------------------------------------------------------------------
+
+
+def test_sessions_of_fed_initializers_are_bounded() -> None:
+    """Each set of them has one of its own; results are right though one has to be made again."""
+    nodes = [helper.make_node("Mul", ["X", "A"], ["scaled"]), helper.make_node("Add", ["scaled", "B"], ["Y"])]
+    constants = [models.tensor(name, np.full((3, 2), at, np.float32)) for at, name in enumerate("AB", 2)]
+    inputs = [models.info(name) for name in "XAB"]
+    options = vkml.SessionOptions()
+    options.plan_cache_size = 2
+    made = vkml.InferenceSession(
+        models.model(nodes, inputs, [models.info("Y")], constants), options, devices="cpu"
+    )
+    given = {name: np.full((3, 2), 10, np.float32) for name in "AB"}
+    for names in ("A", "B", "AB", "A", "B"):
+        [found] = made.run(None, {"X": X, **{name: given[name] for name in names}})
+        a, b = (given[name] if name in names else constant for name, constant in (("A", 2), ("B", 3)))
+        np.testing.assert_array_equal(found, X * a + b)
+        assert len(made._variants) <= 2
+    assert len(made._variants) == 2
 
 
 def test_list_as_input(ort: Any) -> None:

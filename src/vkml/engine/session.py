@@ -269,12 +269,15 @@ class InferenceSession(SessionInterface):
 
     def _with_inputs(self, fed: frozenset[str]) -> InferenceSession:
         """This session with more inputs: initializers that a feed has values for. Each such set is planned
-        once, with weights of its own."""
+        once, with weights of its own; as many sets are kept as plans."""
         found = self._variants.get(fed)
         if found is None:
             found = InferenceSession.__new__(InferenceSession)
             found.__dict__.update({name: self.__dict__[name] for name in _KEPT})
             found._create(None, None, self._choice.devices or self._choice.otherwise, fed)
+            while len(self._variants) >= self._options.plan_cache_size:
+                # Not closed: another thread may run it.
+                self._variants.pop(next(iter(self._variants), fed), None)
             self._variants[fed] = found
         return found
 
