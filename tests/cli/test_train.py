@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -120,7 +121,7 @@ def test_folders_for_training_and_judging(command: Command, tmp_path: Path) -> N
 
 
 def test_tables_become_models_that_take_tables(
-    command: Command, tmp_path: Path, either_device_name: str
+    command: Command, tmp_path: Path, either_device_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, model = table_of(tmp_path / "table.csv"), tmp_path / "kind.onnx"
     words = ["train", table, "-o", model, "--target", "kind", "-d", either_device_name, "--epochs", 20]
@@ -134,6 +135,9 @@ def test_tables_become_models_that_take_tables(
     wanted = [row["kind"] for row in csv.DictReader(others.open())]
     found = [row[0]["class"] for row in ran["top"]["rows"]]
     assert np.mean([one == other for one, other in zip(found, wanted, strict=True)]) > 0.8
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(others.read_bytes())))
+    piped = command("run", model, "-", "--top", 1, "--json", "-d", either_device_name).json
+    assert piped["top"] == ran["top"]
 
 
 def test_numbers_come_in_their_own_unit(command: Command, tmp_path: Path) -> None:

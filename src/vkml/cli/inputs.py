@@ -234,13 +234,15 @@ def _reading(problem: str) -> Iterator[None]:
 
 
 def _read_input(value: Source, info: InputInfo, columns: Sequence[Column] | None) -> Array:
-    if value.path is None or value.ending not in TABLE_ENDINGS:
+    is_table = value.ending in TABLE_ENDINGS or (columns is not None and value.is_text)
+    if not is_table:
         return _read_array(value, info.name, element_type(info))
     from vkml.cli.tables import features, read_table
 
     if columns is None:
         raise UsageError(f"{value}: the model does not say what the columns of a table are; give an .npy")
-    return features(read_table(value.path), columns).astype(element_type(info).storage)
+    with value.as_file("standard-input.csv") as path:
+        return features(read_table(path), columns).astype(element_type(info).storage)
 
 
 def _read_array(value: Source, name: str, dtype: DType) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ _PICTURE_STARTS = (
 """Offset and bytes there, of files that hold pictures."""
 
 
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 TABLE_ENDINGS = (".csv", ".tsv")
 KNOWN_ENDINGS = (".npy", ".npz", ".pb", *TABLE_ENDINGS, *ENDINGS)
 """Of the names of files that inputs are read from."""
@@ -59,6 +61,22 @@ class Source:
     def is_picture(self) -> bool:
         """Whether its name, or what came without one, is a picture's."""
         return self.ending in ENDINGS
+
+    @property
+    def is_text(self) -> bool:
+        """Whether what came on the standard input begins as texts do, and no file of numbers."""
+        return self.path is None and _CONTROL.search(self.data[:512]) is None
+
+    @contextmanager
+    def as_file(self, name: str) -> Iterator[Path]:
+        """The file; what came on the standard input is one of this name until the end."""
+        if self.path is not None:
+            yield self.path
+            return
+        with tempfile.TemporaryDirectory(prefix="vkml-") as folder:
+            file = Path(folder) / name
+            file.write_bytes(self.data)
+            yield file
 
     def require(self) -> None:
         """`UsageError` where there is no such file."""
@@ -117,10 +135,7 @@ def model_file(path: Path, inputs: Sequence[str] = ()) -> Iterator[Path]:
         return
     if any(word.rpartition("=")[2] == STANDARD_INPUT for word in inputs):
         raise UsageError("the standard input (-) can be the model or an input, not both")
-    data = _standard_input("MODEL")
-    with tempfile.TemporaryDirectory(prefix="vkml-") as folder:
-        file = Path(folder) / "standard-input.onnx"
-        file.write_bytes(data)
+    with source(STANDARD_INPUT, "MODEL").as_file("standard-input.onnx") as file:
         yield file
 
 
