@@ -25,7 +25,7 @@ MODELS: dict[str, Callable[[], bytes]] = {
     ),
     "transformer": lambda: quantized(transformer(128, 512, 8, 4)),
     "transformer, dynamic": lambda: quantized(transformer(128, 512, 8, 4), dynamic=True),
-    # accuracy_level 4 lets onnxruntime quantise activations, too; vkml computes in float32 either way.
+    # accuracy_level 4 lets activations be quantised, too.
     **{
         f"decoder layer of 4 bits, {rows} rows{how}": partial(
             decoder_layer, rows, 2048, 16, 5632, accuracy_level=level

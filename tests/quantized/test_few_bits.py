@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import vkml
 from tests.cpu.native.epilogues import rounding_of_sums
 from tests.quantized.few_bits import FewBits, Model, decoder_layer, random_weights
-from vkml.cpu.native.executable import instruction_set
+from vkml.cpu.native.executable import InstructionSet, has_byte_dots, instruction_set
 from vkml.kernels import block_product
 
 Array = np.ndarray[Any, Any]
@@ -59,6 +59,46 @@ def test_products_of_any_number_of_rows(name: str) -> None:
         check_product(session.run(None, {"x": x})[0], x, weights)
     if instruction_set() is not None:
         assert (("MatMulNBits",), True) in steps_of(session)
+
+
+@needs_machine_code
+@pytest.mark.parametrize("rows", ["rows", 40])
+@pytest.mark.parametrize("name", CASES)
+def test_rows_may_be_rounded_where_the_model_allows_it(name: str, rows: Any) -> None:
+    """As accuracy_level 4 says: to 127 steps of a block's greatest number."""
+    inner, columns, how = CASES[name]
+    dtype = how.get("dtype", np.float32)
+    weights, model = random_weights(inner, columns, **how), Model(inner, dtype, rows=rows)
+    data = model.bytes(model.product("x", weights, accuracy_level=4))
+    session = vkml.InferenceSession(data, devices="cpu")
+    block = how.get("block", 32)
+    for count in (40, 1, 3, 40) if rows == "rows" else (40,):
+        x = rows_of(count, inner, dtype)
+        found = session.run(None, {"x": x})[0].astype(np.float64)
+        wide = x.astype(np.float64)
+        if instruction_set() is not InstructionSet.AVX512 or not has_byte_dots(InstructionSet.AVX512):
+            check_product(found.astype(dtype), x, weights)
+            continue
+        rounded = np.zeros_like(wide)
+        for first in range(0, inner, block):
+            part = wide[:, first : first + block]
+            step = np.abs(part).max(1, keepdims=True) / 127
+            rounded[:, first : first + block] = np.rint(part / step) * step
+        expected, exact = rounded @ weights.matrix, wide @ weights.matrix
+        error, whole = np.abs(found - expected), np.abs(rounded - wide) @ np.abs(weights.matrix)
+        size = 2.0**-10 if dtype == np.float16 else 2.0**-20
+        # Where a number is between two steps either may be taken.
+        assert (error <= size * (np.abs(wide) @ np.abs(weights.matrix)) + 0.02 * whole).all()
+        assert (np.abs(found - exact) > 1e-3 * np.abs(exact)).any(), "nothing has been rounded"
+
+
+@needs_machine_code
+def test_strict_products_are_not_rounded() -> None:
+    weights, model = random_weights(96, 40), Model(96, rows=40)
+    data = model.bytes(model.product("x", weights, accuracy_level=4))
+    x = rows_of(40, 96)
+    with vkml.InferenceSession(data, devices="cpu", precision="highest") as session:
+        check_product(session.run(None, {"x": x})[0], x, weights)
 
 
 def test_products_on_a_device(vulkan_device_name: str) -> None:

@@ -178,7 +178,17 @@ class Lowering(Protocol[V]):
         """Batched product of uint8 (batch, m, k) and int8 (batch, k, n), in int32."""
         ...
 
-    def block_matmul(self, a: V, codes: V, scales: V, zeros: V | None, bits: int, block: int) -> list[V]:
+    def block_matmul(
+        self,
+        a: V,
+        codes: V,
+        scales: V,
+        zeros: V | None,
+        bits: int,
+        block: int,
+        *,
+        rounds: bool,
+    ) -> list[V]:
         """Product of (rows, k) with numbers of few bits, which are dequantised on the way.
 
         Args:
@@ -190,6 +200,7 @@ class Lowering(Protocol[V]):
                 (columns, blocks); None for the middle of what the bits count to.
             bits: of a number.
             block: numbers along k with a scale.
+            rounds: whether numbers of a row may be rounded to 8 bits, with a scale for each block.
         """
         ...
 

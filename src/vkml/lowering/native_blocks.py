@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkml.cpu.native import block_product
+from vkml.cpu.native import block_dots, block_product
 from vkml.cpu.native.block_product import WORD_BITS, BlockFormat
+from vkml.cpu.native.executable import InstructionSet, has_byte_dots
 from vkml.cpu.native.product import LINE_BYTES, rows_held
 from vkml.cpu.native.tiles import lanes_of
 from vkml.ir import TensorType, dtypes
@@ -32,6 +33,7 @@ def block_matmul(
     zeros: View | None,
     bits: int,
     block: int,
+    rounds: bool,
 ) -> list[View]:
     """[rows, k] times a matrix whose columns are rows of `codes`; operands as for `Lowering.block_matmul`."""
     require_floats(a, scales)
@@ -43,6 +45,7 @@ def block_matmul(
     rows, inner = a.shape
     columns, blocks = scales.shape
     lanes = lanes_of(build.instructions)
+    has_bytes = rounds and _multiplies_bytes(build, block)
     operands = [
         build.materialised(
             codes,
@@ -66,16 +69,28 @@ def block_matmul(
             return block_product.pack_columns((array - middle).astype(dtype.storage), lanes)
 
         operands.append(build.materialised(zeros, f"zeros{bits}:{blocks}:{lanes}", from_middle, dtype))
-    a = _side_by_side(build, a)
+    a = _quantized(build, a, bits, block) if has_bytes else _side_by_side(build, a)
     ending = build.ending(
         build.result(),
         lambda view: view.reshape((rows, columns)),
         lambda view: columns == 1 or view.strides[1] == 1,
         has_narrow=not is_open((a.shape, a.strides)),
     )
+    form = BlockFormat(bits, block, scales.dtype.numpy_name, zero)
+    if has_bytes:
+        launch = build.launch(
+            block_dots.block_dots,
+            form=form,
+            rows=rows,
+            inner=inner,
+            columns=columns,
+            epilogue=ending.epilogue,
+            threads=build.threads,
+        )
+        return build.finish(launch, [a, *operands], ending)
     launch = build.launch(
         block_product.block_product,
-        form=BlockFormat(bits, block, scales.dtype.numpy_name, zero),
+        form=form,
         rows=rows,
         inner=inner,
         columns=columns,
@@ -84,6 +99,34 @@ def block_matmul(
         threads=build.threads,
     )
     return build.finish(launch, [a, *operands], ending)
+
+
+def _multiplies_bytes(build: NativeBuilder, block: int) -> bool:
+    """Whether there is machine code that quantises rows in such blocks, and precision allows it."""
+    is_fitting = block % block_dots.STEP == 0 and block <= block_dots.LARGEST_BLOCK
+    has_code = build.instructions is InstructionSet.AVX512 and has_byte_dots(build.instructions)
+    return is_fitting and has_code and not build.is_strict
+
+
+def _quantized(build: NativeBuilder, a: View, bits: int, block: int) -> View:
+    """Rows as bytes, each block with a header."""
+    rows, inner = a.shape
+    if a.dtype != dtypes.FLOAT32 or a.strides[1] != 1:
+        source = build.scratch(TensorType(dtypes.FLOAT32, (rows, inner)))
+        build.copy(a, source)
+        a = source
+    made = build.scratch(TensorType(dtypes.INT8, (rows, block_dots.padded_row(inner, block))))
+    launch = build.launch(
+        block_dots.quantize_rows,
+        bits=bits,
+        block=block,
+        rows=rows,
+        inner=inner,
+        row_step=a.strides[0],
+        threads=build.threads,
+    )
+    build.enter(launch, [a], [made])
+    return made
 
 
 def _side_by_side(build: NativeBuilder, a: View) -> View:

@@ -436,9 +436,9 @@ class NativeBuilder(Builder[NativeDispatch]):
         return native_bytes.byte_matmul(self, a, b)
 
     def block_matmul(
-        self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int
+        self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int, *, rounds: bool
     ) -> list[View]:
-        return native_blocks.block_matmul(self, a, codes, scales, zeros, bits, block)
+        return native_blocks.block_matmul(self, a, codes, scales, zeros, bits, block, rounds)
 
     def byte_conv(self, x: View, weight: View, windows: Windows, *, group: int, fill: int) -> list[View]:
         return native_bytes.byte_conv(self, x, weight, windows, group, fill)

@@ -35,7 +35,7 @@ class Templates:
         raise self._lacks("a product of bytes")
 
     def block_matmul(
-        self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int
+        self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int, *, rounds: bool
     ) -> list[View]:
         """Product of (rows, k) with numbers of few bits."""
         raise self._lacks("a product with weights of few bits")

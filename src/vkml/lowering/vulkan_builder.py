@@ -309,7 +309,7 @@ class VulkanBuilder(Builder[Dispatch]):
         return byte_product.byte_conv(self, x, weight, windows, group, fill)
 
     def block_matmul(
-        self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int
+        self, a: View, codes: View, scales: View, zeros: View | None, bits: int, block: int, *, rounds: bool
     ) -> list[View]:
         return block_product.block_product(self, a, codes, scales, zeros, bits, block)
 

@@ -28,6 +28,7 @@ class MatMulNBits(Operator):
 
     B is [N, blocks, block_size * bits / 8]; scales are [N, blocks] or flat, zero points flat: packed like B's
     numbers, each column's in bytes of its own, or floats. Without, they are half of what the bits count to.
+    With an `accuracy_level` of 4 kernels may round A to 8 bits, each block of a row with a scale of its own.
     """
 
     domain = "com.microsoft"
@@ -118,6 +119,7 @@ class MatMulNBits(Operator):
             zeros,
             bits,
             block,
+            rounds=node.attributes["accuracy_level"] == 4,
         )
 
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:

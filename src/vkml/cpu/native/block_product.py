@@ -80,7 +80,7 @@ class BlockFormat:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class BlockShape:
     """All that the code depends on; steps in bytes."""
 
     instructions: InstructionSet
@@ -99,14 +99,18 @@ class _Shape:
     epilogue: Epilogue
 
 
+def middles(bits: int) -> int:
+    """A word whose numbers are the middle of what bits count to."""
+    return sum(1 << at for at in range(bits - 1, WORD_BITS, bits))
+
+
 def pack_codes(codes: Array, bits: int, inner: int, lanes: int) -> Array:
     """Rows of bytes, one a column, whose lowest bits are first along k, as words [panel, word, lane].
 
     Numbers become signed: what is the middle of unsigned ones is 0.
     """
     words = -(-inner * bits // WORD_BITS)
-    middles = sum(1 << at for at in range(bits - 1, WORD_BITS, bits))
-    whole = codes.view("<u4")[:, :words] ^ np.uint32(middles)
+    whole = codes.view("<u4")[:, :words] ^ np.uint32(middles(bits))
     return np.asarray(pack_columns(whole, lanes)).view(np.int32)
 
 
@@ -156,15 +160,58 @@ def block_product(
         A launch of A, the codes (`pack_codes`), the scales and the zero points, where there are any (both as
         `pack_columns` makes them), the leaves, the results.
     """
+    return grouped_launch(
+        instructions,
+        _kernel,
+        form=form,
+        rows=rows,
+        group=most_rows(instructions),
+        inner=inner,
+        columns=columns,
+        steps=(4 * a[0], 4 * a[1]),
+        epilogue=epilogue,
+        threads=threads,
+        seconds_per_flop=SECONDS_PER_FLOP,
+    )
+
+
+def grouped_launch(
+    instructions: InstructionSet,
+    make: Callable[[BlockShape], Kernel],
+    *,
+    form: BlockFormat,
+    rows: int,
+    group: int,
+    inner: int,
+    columns: int,
+    steps: tuple[int, int],
+    epilogue: Epilogue,
+    threads: int,
+    seconds_per_flop: float,
+) -> Launch:
+    """The launch of a kernel that takes panels of the matrix for groups of rows.
+
+    Args:
+        instructions: the set that code may use.
+        make: the kernel, of all that its code depends on.
+        form: of the matrix.
+        rows: of A.
+        group: rows that are worked on at once.
+        inner: columns of A, rows of the matrix.
+        columns: of the matrix.
+        steps: bytes from row to row of A, and from number to number.
+        epilogue: see `block_product`.
+        threads: that will share the work.
+        seconds_per_flop: of a product or a sum.
+    """
     lanes = lanes_of(instructions)
-    group = most_rows(instructions)
     groups, left = divmod(rows, group)
     panels, blocks, words = -(-columns // lanes), -(-inner // form.block), -(-inner // form.per_word)
     scales = blocks * lanes * ITEM_BYTES[form.scale]
     zeros = blocks * lanes * ITEM_BYTES[form.zero] if form.zero else 0
     panel_bytes = 4 * words * lanes + scales + zeros
     seconds = panels * max(
-        panel_bytes * SECONDS_PER_BYTE, 2.0 * max(rows, 4) * inner * lanes * SECONDS_PER_FLOP
+        panel_bytes * SECONDS_PER_BYTE, 2.0 * max(rows, 4) * inner * lanes * seconds_per_flop
     )
     most = max(8 * threads if threads > 1 else 1, panels // STRIP if rows > group else 1)
     strips = max(1, min(panels, most, int(seconds / CHUNK_SECONDS)))
@@ -174,14 +221,13 @@ def block_product(
     made = [0 * starts, starts * 4 * words * lanes, starts * scales, *([starts * zeros] if zeros else [])]
     made += [starts * lanes * access.strides[1] * access.itemsize for access in accesses]
     table = np.stack([*made, counts, starts + counts == panels, np.full(strips, groups)], 1)
-    shape = _Shape(
+    shape = BlockShape(
         instructions,
         form,
         inner,
         group if groups else 0,
         left,
-        4 * a[0],
-        4 * a[1],
+        *steps,
         columns % lanes,
         tuple(access.itemsize * access.strides[0] for access in accesses),
         replace(
@@ -190,22 +236,16 @@ def block_product(
             results=tuple(replace(access, strides=access.strides[-1:]) for access in epilogue.results),
         ),
     )
-    return Launch(_kernel(shape), np.ascontiguousarray(table, np.int64), seconds + 1e-7)
+    return Launch(make(shape), np.ascontiguousarray(table, np.int64), seconds + 1e-7)
 
 
-@kept_kernel(256)
-def _kernel(shape: _Shape) -> Kernel:
-    return _Code(shape).kernel()
-
-
-class _Code:
+class RowGroups:
     """Groups of rows, the panels of a strip for each; sums in registers.
 
-    Where rows are few, products of a block are added up before they are scaled; where they are many, weights
-    are scaled first, once for all rows, and there is one sum a row.
+    R8 points to the first row of a group, R9 to a panel's words, R10 to its scales, R11 to its zero points.
     """
 
-    def __init__(self, shape: _Shape) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         self.shape = shape
         self.code = code = VectorCode(shape.instructions)
         accesses = (*shape.epilogue.leaves, *shape.epilogue.results)
@@ -221,10 +261,13 @@ class _Code:
         # The last registers are what all rows share.
         self.free = code.registers - 5
         self.word, self.value, self.zero, self.scale, self.factor = range(self.free, code.registers)
-        # With AVX-512 A's floats are operands in memory; the fifth register has the numbers that bits mean.
-        self.has_table = code.has_avx512 and shape.form.bits < 8
 
-    def kernel(self) -> Kernel:
+    def panel(self, rows: int) -> list[int]:
+        """Adds up a vector of columns for all k; the registers of the sums, one a row."""
+        raise NotImplementedError
+
+    def kernel(self, label: str) -> Kernel:
+        """The whole kernel, by what `panel` writes."""
         code, shape = self.code, self.shape
         code.mov(RAX, Mem(RDI))
         code.add(RAX, Mem(RSI))
@@ -247,7 +290,7 @@ class _Code:
         if shape.left:
             self._group(shape.left)
         code.ret()
-        return Kernel("block_product", code.finish(), self.spill + max(shape.group, shape.left) * code.bytes)
+        return Kernel(label, code.finish(), self.spill + max(shape.group, shape.left) * code.bytes)
 
     def _advance(self, place: int, step: int) -> None:
         if step:
@@ -274,7 +317,7 @@ class _Code:
         code.mov(Mem(RDX, self.panel_count), RAX)
         panel = code.here()
         code.mov(R8, Mem(RDX, self.line))
-        for row, total in enumerate(self._panel(rows)):
+        for row, total in enumerate(self.panel(rows)):
             code.store(Mem(RDX, self.spill + row * code.bytes), total)
         if shape.tail_lanes:
             narrow, done = code.label(), code.label()
@@ -290,10 +333,54 @@ class _Code:
             self._finish(rows, None)
         self._count_down(self.panel_count, panel)
 
-    # -- sums -----------------------------------------------------------------------------------------------
+    def _finish(self, rows: int, lanes: int | None) -> None:
+        """The epilogue of a vector of columns; R13 counts rows, R12 walks their sums."""
+        code, shape = self.code, self.shape
+        top, mask = code.registers, None
+        if lanes is not None:
+            mask = MASK
+            if not code.has_avx512:
+                top -= 1
+                mask = top
+                code.set_mask(mask, lanes)
 
-    def _panel(self, rows: int) -> list[int]:
-        """Adds up a vector of columns for all k; the registers of the sums, one a row."""
+        def place(operand: int) -> Mem:
+            code.mov(R15, Mem(RDX, self.place + 8 * operand))
+            return Mem(R15)
+
+        code.move_immediate(R13, rows)
+        code.lea(R12, Mem(RDX, self.spill))
+        again = code.here()
+        code.load(0, Mem(R12))
+        finish_vector(code, shape.epilogue, 0, list(range(1, top)), place, mask, lanes)
+        for at, step in enumerate(shape.steps):
+            self._advance(self.place + 8 * at, step)
+        code.add_immediate(R12, code.bytes)
+        code.decrement(R13)
+        code.jump_if("nz", again)
+        for at, (step, access) in enumerate(zip(shape.steps, self.accesses, strict=True)):
+            across = code.width * access.itemsize if access.strides[-1] else 0
+            self._advance(self.place + 8 * at, across - rows * step)
+
+
+@kept_kernel(256)
+def _kernel(shape: BlockShape) -> Kernel:
+    return _FloatCode(shape).kernel("block_product")
+
+
+class _FloatCode(RowGroups):
+    """Products of floats.
+
+    Where rows are few, products of a block are added up before they are scaled; where they are many, weights
+    are scaled first, once for all rows, and there is one sum a row.
+    """
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__(shape)
+        # With AVX-512 A's floats are operands in memory; the fifth register has the numbers that bits mean.
+        self.has_table = self.code.has_avx512 and shape.form.bits < 8
+
+    def panel(self, rows: int) -> list[int]:
         code, shape = self.code, self.shape
         totals = list(range(rows))
         chains = min(_CHAINS, self.free // rows - 1)
@@ -386,34 +473,3 @@ class _Code:
             source = self.value
         code.shift("psrad", self.value, source, WORD_BITS - bits)
         code.unary("cvtdq2ps", self.value, self.value)
-
-    # -- results --------------------------------------------------------------------------------------------
-
-    def _finish(self, rows: int, lanes: int | None) -> None:
-        """The epilogue of a vector of columns; R13 counts rows, R12 walks their sums."""
-        code, shape = self.code, self.shape
-        top, mask = code.registers, None
-        if lanes is not None:
-            mask = MASK
-            if not code.has_avx512:
-                top -= 1
-                mask = top
-                code.set_mask(mask, lanes)
-
-        def place(operand: int) -> Mem:
-            code.mov(R15, Mem(RDX, self.place + 8 * operand))
-            return Mem(R15)
-
-        code.move_immediate(R13, rows)
-        code.lea(R12, Mem(RDX, self.spill))
-        again = code.here()
-        code.load(0, Mem(R12))
-        finish_vector(code, shape.epilogue, 0, list(range(1, top)), place, mask, lanes)
-        for at, step in enumerate(shape.steps):
-            self._advance(self.place + 8 * at, step)
-        code.add_immediate(R12, code.bytes)
-        code.decrement(R13)
-        code.jump_if("nz", again)
-        for at, (step, access) in enumerate(zip(shape.steps, self.accesses, strict=True)):
-            across = code.width * access.itemsize if access.strides[-1] else 0
-            self._advance(self.place + 8 * at, across - rows * step)
