@@ -140,10 +140,10 @@ def test_an_image_is_copied_only_for_a_halo_of_another_fill(
     made: list[View] = []
     copy = NativeBuilder.copy
 
-    def noting(build: NativeBuilder, source: View, target: View) -> None:
+    def noting(build: NativeBuilder, source: View, target: View, *change: Any) -> None:
         if source.buffer in build.bordered:
             made.append(source)
-        copy(build, source, target)
+        copy(build, source, target, *change)
 
     monkeypatch.setattr(NativeBuilder, "copy", noting)
     monkeypatch.setattr(vkml.lowering.cpu, "instruction_set", lambda: instructions)

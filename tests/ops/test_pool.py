@@ -9,6 +9,7 @@ import pytest
 
 import vkml
 from tests.ops.checking import build_model, check_operator, inferred_types, random_array, run_operator
+from vkml.cpu.native.executable import instruction_set
 from vkml.errors import InvalidGraph, ShapeError
 
 
@@ -131,6 +132,28 @@ def test_max_pool_opsets(opset: int) -> None:
 def test_max_pool_types(dtype: type) -> None:
     x = random_array(np.random.default_rng(0), dtype, (1, 2, 7, 8))
     check_operator("MaxPool", [x], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, opset=12)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((1, 20, 11, 9), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        ((2, 5, 9), {"kernel_shape": (3,), "dilations": (2,), "pads": (2, 1)}),
+        ((2, 35, 9, 8), {"kernel_shape": (2, 3), "ceil_mode": 1, "strides": (3, 2)}),
+    ],
+)
+def test_maxima_of_bytes_are_machine_code(
+    dtype: Any, shape: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    x = np.random.default_rng(0).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+    x[:, 0] = np.iinfo(dtype).min
+    check_operator("MaxPool", [x], attributes, opset=12)
+    model = build_model("MaxPool", [x], attributes, opset=12)
+    with vkml.InferenceSession(model.SerializeToString(), devices="cpu") as session:
+        session.run(None, {"x0": x})
+        [step] = session.report().steps
+    assert instruction_set() is None or step.variant != "numpy"
 
 
 def test_max_pool_all_negative_infinity_keeps_valid_indices() -> None:

@@ -80,7 +80,7 @@ def test_agrees_within_a_step(name: str, either_device_name: str) -> None:
         assert len(steps) >= count
     if either_device_name == "cpu" and instruction_set() is not None:
         by_numpy = [each.operators for each in session.report().steps if each.variant == "numpy"]
-        assert all(operators[0] == "MaxPool" for operators in by_numpy)  # of bytes
+        assert not by_numpy
         assert all("Conv" not in each.operators for each in session.report().steps) or UNSIGNED is settings
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from vkml.cpu.native import gather, pointwise, rows
 from vkml.cpu.native.executable import InstructionSet
-from vkml.cpu.native.expression import IDENTITY, Epilogue, TooFewRegisters
+from vkml.cpu.native.expression import IDENTITY, Epilogue, Expression, TooFewRegisters
 from vkml.cpu.native.kernel import Launch
 from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.open_pointwise import open_pointwise
@@ -39,7 +39,7 @@ from vkml.lowering import (
 from vkml.lowering.builder import Builder, Mark
 from vkml.lowering.deferred import DeferredLaunch, is_open
 from vkml.lowering.kept import Placed, Step
-from vkml.lowering.native_body import ELEMENTS, expression_of
+from vkml.lowering.native_body import expression_of
 from vkml.lowering.native_epilogue import Ending, ordered
 from vkml.lowering.native_layout import (
     Argument,
@@ -47,8 +47,11 @@ from vkml.lowering.native_layout import (
     Bordered,
     Layouts,
     access_of,
+    is_narrow,
     is_stored,
+    lane_type,
     require_floats,
+    seen_as_lanes,
     word_of,
 )
 from vkml.lowering.recurrence import RecurrentLayer
@@ -272,8 +275,14 @@ class NativeBuilder(Builder[NativeDispatch]):
     def positions(self, count: int) -> View:
         return self.buffer(BufferKind.POSITIONS, TensorType(dtypes.INT32, (count,)))
 
-    def copy(self, source: View, target: View) -> None:
-        """Copies elements of any type of 1, 2, 4 or 8 bytes, from and to lanes of 32 bits also of others."""
+    def copy(self, source: View, target: View, change: Expression = IDENTITY) -> None:
+        """Copies elements of any type of 1, 2, 4 or 8 bytes, from and to lanes of 32 bits also of others.
+
+        Args:
+            source: what is read.
+            target: what is written.
+            change: what becomes of each element on the way.
+        """
         if not source.elements:
             return
         access = word_of if source.dtype == target.dtype else access_of
@@ -281,7 +290,7 @@ class NativeBuilder(Builder[NativeDispatch]):
             pointwise.pointwise,
             shape=target.shape,
             leaves=(access(source.expand(target.shape)),),
-            expression=IDENTITY,
+            expression=change,
             results=(access(target),),
             threads=self.threads,
         )
@@ -378,7 +387,7 @@ class NativeBuilder(Builder[NativeDispatch]):
             if taken is None
             else [taken.leaves[v.name] for v in taken.body.inputs if v.name != taken.result]
         ):
-            view = leaf if has_narrow and _is_narrow(leaf) else self._in_lanes(leaf)
+            view = leaf if has_narrow and is_narrow(leaf) else self._in_lanes(leaf)
             view = view.expand(type_.dims)
             seen = arrange(view)
             if seen is None or not is_readable(seen):
@@ -386,14 +395,14 @@ class NativeBuilder(Builder[NativeDispatch]):
             leaves.append(seen)
         targets, copies = [], []
         for view in outputs:
-            if has_narrow and _is_narrow(view):
+            if has_narrow and is_narrow(view):
                 seen = arrange(view)
             else:
-                seen = arrange(_lanes_of(view)) if view.itemsize == 4 else None
+                seen = arrange(seen_as_lanes(view)) if view.itemsize == 4 else None
             if seen is None or not is_direct(seen):
-                made = self.activation(TensorType(_lane_type(view.dtype), view.shape))
+                made = self.activation(TensorType(lane_type(view.dtype), view.shape))
                 copies.append((made, view))
-                seen = arrange(_lanes_of(made))
+                seen = arrange(seen_as_lanes(made))
             targets.append(seen)
         known = [view for view in (*leaves, *targets) if view is not None]
         assert len(known) == len(leaves) + len(targets)
@@ -404,14 +413,14 @@ class NativeBuilder(Builder[NativeDispatch]):
     def _in_lanes(self, leaf: View) -> View:
         """A leaf as the 32 bits of a lane that an epilogue reads, which are not always a float's."""
         if leaf.itemsize == 4:
-            return _lanes_of(leaf)
+            return seen_as_lanes(leaf)
         if leaf.dtype == dtypes.FLOAT16:
             return self.widened(leaf)
         # What is repeated is converted once.
         dims = tuple(1 if not step else size for size, step in zip(leaf.shape, leaf.strides, strict=True))
-        made = self.scratch(TensorType(_lane_type(leaf.dtype), dims))
+        made = self.scratch(TensorType(lane_type(leaf.dtype), dims))
         self.copy(replace(leaf, shape=dims), made)
-        return _lanes_of(made).expand(leaf.shape)
+        return seen_as_lanes(made).expand(leaf.shape)
 
     def _like_results(self, view: View) -> View:
         made = self.activation(view.type)
@@ -568,25 +577,6 @@ def _again(dispatch: NativeDispatch, place: Callable[[View], Placed]) -> Step:
         )
 
     return step
-
-
-def _lane_type(dtype: DType) -> DType:
-    """The type of the 32 bits in which an epilogue computes elements of a type."""
-    if dtype.bits > 32:
-        raise CannotLower(f"an epilogue in machine code has lanes of 32 bits, too few for {dtype.name}")
-    if dtype.is_float:
-        return dtypes.FLOAT32
-    return dtypes.UINT32 if dtype == dtypes.BOOL else dtypes.INT32
-
-
-def _is_narrow(view: View) -> bool:
-    """Whether machine code reads and writes elements as lanes of 32 bits; not one that is for all lanes."""
-    return view.itemsize < 4 and view.dtype in ELEMENTS and any(view.strides)
-
-
-def _lanes_of(view: View) -> View:
-    """4-byte elements as those kernels see them whose lanes are floats, mostly."""
-    return replace(view, dtype=dtypes.FLOAT32)
 
 
 def _part(body: Graph, nodes: Sequence[Node], results: Sequence[str], views: Collection[str]) -> Graph:

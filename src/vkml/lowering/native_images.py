@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkml.cpu.native import depthwise, product, windows, winograd
-from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Step
+from vkml.cpu.native.expression import IDENTITY, Access, Epilogue, Expression, Step
 from vkml.cpu.native.tiles import lanes_of
 from vkml.cpu.native.winograd_code import TILE
 from vkml.ir import Constant, TensorType, dtypes
+from vkml.ir.dtypes import integer_bounds
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+AS_FLOATS = Expression(1, (Step("to_float32", (0,), dtype="int32"),), (1,))
+"""Of bytes, which are read as int32."""
 PANEL_BYTES = 512 * 1024
 """Of a panel of weights, that the second-level cache keeps while tiles of an image pass."""
 
@@ -253,19 +256,25 @@ def steps_of(image: View, planar: Windows) -> tuple[int, int, int]:
 def pool(
     build: NativeBuilder, x: View, how: str | float, over: Windows, *, counts_padding: bool
 ) -> list[View]:
-    """The greatest element or the mean of each window."""
-    require_floats(x)
+    """The greatest element or the mean of each window; bytes are compared as floats."""
     result = build.result()
+    has_bytes = how == "max" and x.dtype in (dtypes.UINT8, dtypes.INT8)
+    if not has_bytes:
+        require_floats(x)
     if how not in ("max", "average") or len(result.dims) == 5 or x.shape[2] != 1:
         raise CannotLower("this pooling has no machine code")
     images, channels = result.dims[:2]
     planar = over.over(2)
-    image = with_border(build, plane(x), Border.reached_by(planar, -np.inf if how == "max" else 0.0))
+    lowest = float(integer_bounds(x.dtype)[0]) if has_bytes else -np.inf
+    image = with_border(build, plane(x), Border.reached_by(planar, lowest if how == "max" else 0.0))
     start = first_place(image, planar)
     ending = ending_channels_last(
         build, result, channels, has_narrow=not is_open((image.shape, image.strides, result.dims))
     )
     epilogue, others = ending.epilogue, list[View]()
+    if has_bytes:
+        expression = after(epilogue.expression, (Step("to_int32", (0,)),), 0)
+        epilogue = replace(epilogue, expression=expression)
     if how == "average":
         counts = window_counts(planar, include_padding=counts_padding)
         with np.errstate(divide="ignore"):
@@ -300,7 +309,7 @@ def with_border(build: NativeBuilder, image: View, need: Border) -> View:
     if found is not None:
         return found
     made = build.channels_last(TensorType(dtypes.FLOAT32, image.shape), "", need)
-    build.copy(image, made)
+    build.copy(image, made, AS_FLOATS if image.dtype in (dtypes.UINT8, dtypes.INT8) else IDENTITY)
     return made
 
 

@@ -104,6 +104,25 @@ def word_of(view: View) -> Access:
     return Access(view.strides, f"uint{8 * view.itemsize}")
 
 
+def lane_type(dtype: DType) -> DType:
+    """The type of the 32 bits in which an epilogue computes elements of a type."""
+    if dtype.bits > 32:
+        raise CannotLower(f"an epilogue in machine code has lanes of 32 bits, too few for {dtype.name}")
+    if dtype.is_float:
+        return dtypes.FLOAT32
+    return dtypes.UINT32 if dtype == dtypes.BOOL else dtypes.INT32
+
+
+def is_narrow(view: View) -> bool:
+    """Whether machine code reads and writes elements as lanes of 32 bits; not one that is for all lanes."""
+    return view.itemsize < 4 and view.dtype in ELEMENTS and any(view.strides)
+
+
+def seen_as_lanes(view: View) -> View:
+    """4-byte elements as those kernels see them whose lanes are floats, mostly."""
+    return replace(view, dtype=dtypes.FLOAT32)
+
+
 def plane(x: View) -> View:
     """[images, channels, 1, height, width] without its depth."""
     return replace(x, shape=(*x.shape[:2], *x.shape[3:]), strides=(*x.strides[:2], *x.strides[3:]))
