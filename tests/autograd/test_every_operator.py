@@ -30,10 +30,7 @@ CONTAINERS = {
 """Values that are recorded are tensors."""
 RECORDED_AS_OTHERS = {"Gradient", "If", "Loop", "Scan", "Unique"}
 """What they run is recorded, trip by trip, or a Gather at places that are known (`vkml.tracing.graphs`)."""
-FITTED = {
-    "FeatureVectorizer", "LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor",
-    "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor",
-}  # fmt: skip
+FITTED = {"FeatureVectorizer", "SVMClassifier"}
 """Made by other libraries' training; nothing is trained through them."""
 LOOKED_UP = {
     "CastMap", "CategoryMapper", "DictVectorizer", "ImageDecoder", "LabelEncoder", "OneHotEncoder",

@@ -9,6 +9,7 @@ import pytest
 
 import vkml
 from tests.ops.checking import build_model, check_operator, run_operator
+from tests.ops.extension_cases import runs_everything
 from vkml.errors import InvalidGraph
 
 Array = np.ndarray[Any, Any]
@@ -205,3 +206,33 @@ def test_images(form: str, device_name: str) -> None:
     for wrong in (b"no image", file.getvalue()[:40]):
         [found] = session.run(None, {"x0": np.frombuffer(wrong, np.uint8)})
         assert found.size == 0 and found.ndim == 3
+
+
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC"])
+@pytest.mark.parametrize("op", ["LinearRegressor", "LinearClassifier", "one score", *KERNELS])
+def test_predictors_are_steps_on_a_device(op: str, transform: str, vulkan_device_name: str) -> None:
+    """And their gradients follow."""
+    given: dict[str, Any] = {"post_transform": transform}
+    name, outputs = op, 1
+    if op == "LinearRegressor":
+        given |= {"coefficients": listed(3, 4), "targets": 3, "intercepts": (0.4, 0.5, 0.6)}
+    elif op in KERNELS:
+        name = "SVMRegressor"
+        given |= {"coefficients": listed(5), "support_vectors": listed(5, 4, seed=3), "n_supports": 5}
+        given |= {"rho": (0.2,), "kernel_type": op, "kernel_params": KERNELS[op]}
+        given["one_class"] = int(transform == "SOFTMAX")
+    else:
+        name, outputs = "LinearClassifier", 2
+        classes = 1 if op == "one score" else 3
+        given |= {"coefficients": listed(classes, 4), "intercepts": listed(classes, seed=2)}
+        given["classlabels_ints"] = (7, 3) if classes == 1 else (7, 3, 5)
+    x = numbers(9, 4)
+    model = build_model(name, [x], given, domain=ML, opset=1, outputs=outputs).SerializeToString()
+    wanted = vkml.InferenceSession(model, devices="cpu").run(None, {"x0": x})
+    with vkml.InferenceSession(model, devices=vulkan_device_name) as session:
+        found = session.run(None, {"x0": x})
+        devices = {step.device for step in session.report().steps}
+        assert "cpu" not in devices or not runs_everything(vulkan_device_name)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)

@@ -12,6 +12,7 @@ from onnx import helper
 
 import vkml
 from tests.ops.checking import build_model, check_operator, run_operator, run_reference
+from tests.ops.extension_cases import runs_everything
 from vkml.errors import InvalidGraph
 
 Array = np.ndarray[Any, Any]
@@ -334,9 +335,54 @@ def test_labels_must_be_given_once() -> None:
         vkml.InferenceSession(model.SerializeToString(), devices="cpu")
 
 
-def test_numeric_nodes_around_trees_run_on_the_device(vulkan_device_name: str) -> None:
+def on_device(op: str, x: Array, given: dict[str, Any], opset: int, outputs: int, device: str) -> list[Array]:
+    """The results of a model that runs on the device alone, as the CPU has them."""
+    model = build_model(op, [x], given, domain=ML, opset=opset, outputs=outputs).SerializeToString()
+    wanted = vkml.InferenceSession(model, devices="cpu").run(None, {"x0": x})
+    with vkml.InferenceSession(model, devices=device) as session:
+        found = session.run(None, {"x0": x})
+        devices = {step.device for step in session.report().steps}
+        assert "cpu" not in devices or not runs_everything(device)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
+        if mine.dtype.kind == "f":
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(mine, theirs)
+    return found
+
+
+@pytest.mark.parametrize("modes", [("LEQ",), MODES], ids=["one", "all"])
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_trees_are_steps_on_a_device(modes: tuple[str, ...], aggregate: str, vulkan_device_name: str) -> None:
+    trees, leaves = random_trees(7, 4, modes)
+    given = {**trees, **weights(leaves, "target", [0, 1]), "n_targets": 2, "aggregate_function": aggregate}
+    given["base_values"] = (0.5, -1.0)
+    on_device("TreeEnsembleRegressor", data(40), given, 3, 1, vulkan_device_name)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("ids", [[0], [1], [0, 1], [0, 1, 2]])
+@pytest.mark.parametrize("least", [-1.0, 0.0])
+def test_classes_are_steps_on_a_device(
+    transform: str, ids: list[int], least: float, vulkan_device_name: str
+) -> None:
+    trees, leaves = random_trees(5, 3, ["LEQ"], missing=False)
+    given = {**trees, **weights(leaves, "class", ids, least), "post_transform": transform}
+    given["classlabels_int64s"] = (3, 8, 9)[: max(2, len(ids))]
+    given["class_weights"] = tuple(weight / 5 for weight in given["class_weights"])
+    label, _ = on_device("TreeEnsembleClassifier", data(40), given, 3, 2, vulkan_device_name)
+    assert len(set(label.tolist())) > 1
+
+
+def test_members_of_sets_are_steps_on_a_device(vulkan_device_name: str) -> None:
+    on_device("TreeEnsemble", data(30, 3), ENSEMBLE, 5, 1, vulkan_device_name)
+
+
+def test_what_has_no_steps_runs_on_the_host(vulkan_device_name: str) -> None:
+    """Labels that are texts, PROBIT; what is round them still runs on the device."""
     trees, leaves = random_trees(5, 4, ["LEQ"])
-    given = {**trees, **weights(leaves, "target", [0, 1]), "n_targets": 2}
+    given = {**trees, **weights(leaves, "target", [0, 1]), "n_targets": 2, "post_transform": "PROBIT"}
     model = build_model("TreeEnsembleRegressor", [data(6)], given, domain=ML, opset=3)
     [node] = model.graph.node
     node.input[0], node.output[0] = "moved", "said"

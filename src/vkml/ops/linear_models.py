@@ -7,11 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir.dtypes import FLOAT32
+from vkml.ir.dtypes import FLOAT32, INT64, STRING
+from vkml.ir.gradients import Emitter, T
 from vkml.ir.graph import Node
 from vkml.ir.operator import FLOATS, INTS, OPTIONAL, REQUIRED, Array, Operator, operator
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import present
+from vkml.ops.predictor_steps import (
+    beside,
+    finished_scores,
+    labels_of_greatest,
+    labels_of_truths,
+    other_share,
+    products_of,
+    rows_of,
+    transformed_scores,
+)
 from vkml.ops.scores import (
     DOMAIN,
     LABEL_TYPES,
@@ -96,6 +107,12 @@ class LinearRegressor(_Predictor):
         scores = _linear(present(inputs, 0), self._coefficients(node), _floats(node, "intercepts"))
         return [_finished(node.attributes["post_transform"], scores)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        x = rows_of(build, present(inputs, 0), FLOAT32)
+        scores = products_of(build, x, self._coefficients(node), _floats(node, "intercepts"))
+        made = finished_scores(build, node.attributes["post_transform"], scores)
+        return None if made is None else [made]
+
 
 @operator()
 class LinearClassifier(_Predictor):
@@ -147,6 +164,26 @@ class LinearClassifier(_Predictor):
         else:
             chosen = scores.argmax(axis=1)
         return [label_array(dtype, labels)[chosen], transformed(transform, scores)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        dtype, labels = labels_of(node, "classlabels_ints")
+        if dtype == STRING:
+            return None
+        x = rows_of(build, present(inputs, 0), FLOAT32)
+        scores = products_of(build, x, self._coefficients(node), _floats(node, "intercepts"))
+        transform = node.attributes["post_transform"]
+        if build.type_of(scores).dims[1] == 1 < len(labels):
+            is_second = build.apply("Greater", scores, build.constant(0, FLOAT32))
+            chosen = labels_of_truths(build, labels, is_second)
+            is_margin = transform == "LOGISTIC"
+            scores = beside(
+                build, build.apply("Neg", scores) if is_margin else other_share(build, scores), scores
+            )
+            transform = transform if transform in ("LOGISTIC", "PROBIT") else "NONE"
+        else:
+            chosen = labels_of_greatest(build, labels, scores)
+        made = transformed_scores(build, transform, scores)
+        return None if made is None else [chosen, made][: len(node.outputs)]
 
 
 class _SupportVectors(_Predictor):
@@ -201,6 +238,28 @@ class _SupportVectors(_Predictor):
         products = gamma * products + offset
         return np.asarray(products**degree if name == "POLY" else np.tanh(products))
 
+    def kernel_steps(self, build: Emitter[T], node: Node, x: T) -> T:
+        """`kernel` in other operators."""
+        vectors, name = self.vectors(node), node.attributes["kernel_type"]
+        parameters = _floats(node, "kernel_params")
+        gamma, offset, degree = parameters if len(parameters) else np.zeros(3, np.float32)
+        if name == "RBF":
+            apart = build.apply(
+                "Sub",
+                build.apply("Unsqueeze", x, build.constant([1], INT64)),
+                build.constant(vectors, FLOAT32),
+            )
+            squares = build.apply("ReduceSumSquare", apart, build.constant([2], INT64), keepdims=0)
+            return build.apply("Exp", build.apply("Mul", squares, build.constant(-gamma, FLOAT32)))
+        products = products_of(build, x, vectors, np.zeros(0, np.float32))
+        if name == "LINEAR":
+            return products
+        products = build.apply("Mul", products, build.constant(gamma, FLOAT32))
+        products = build.apply("Add", products, build.constant(offset, FLOAT32))
+        if name == "POLY":
+            return build.apply("Pow", products, build.constant(degree, FLOAT32))
+        return build.apply("Tanh", products)
+
 
 @operator()
 class SVMRegressor(_SupportVectors):
@@ -233,6 +292,17 @@ class SVMRegressor(_SupportVectors):
         if node.attributes["one_class"]:
             scores = np.where(scores > 0, np.float32(1), np.float32(-1))
         return [_finished(node.attributes["post_transform"], scores)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        x = rows_of(build, present(inputs, 0), FLOAT32)
+        values = self.kernel_steps(build, node, x) if self.count(node) else x
+        scores = products_of(build, values, _floats(node, "coefficients")[None], _floats(node, "rho")[:1])
+        if node.attributes["one_class"]:
+            one, other = (build.constant(number, FLOAT32) for number in (1, -1))
+            is_in = build.apply("Greater", scores, build.constant(0, FLOAT32))
+            scores = build.apply("Where", is_in, one, other)
+        made = finished_scores(build, node.attributes["post_transform"], scores)
+        return None if made is None else [made]
 
 
 @operator()

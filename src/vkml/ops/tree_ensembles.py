@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from vkml.errors import InvalidGraph
-from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64
+from vkml.ir.dtypes import FLOAT16, FLOAT32, FLOAT64, STRING
+from vkml.ir.gradients import Emitter, T, converted, expanded, sliced
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lazy import kept
 from vkml.ir.operator import (
@@ -26,6 +27,16 @@ from vkml.ir.operator import (
 )
 from vkml.ir.types import Known, TensorType, static
 from vkml.ops.checks import present, require_dtype, require_rank, required
+from vkml.ops.predictor_steps import (
+    beside,
+    finished_scores,
+    labels_of_greatest,
+    labels_of_truths,
+    leaf_scores,
+    other_share,
+    rows_of,
+    transformed_scores,
+)
 from vkml.ops.scores import (
     DOMAIN,
     LABEL_TYPES,
@@ -227,6 +238,16 @@ class TreeEnsembleRegressor(_Trees):
             scores = scores + base.astype(scores.dtype)
         return [_finished(node.attributes["post_transform"], scores).astype(np.float32, copy=False)]
 
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        x, base = rows_of(build, present(inputs, 0)), _numbers(node, "base_values")
+        scores = leaf_scores(build, self.forest(node), x, node.attributes["aggregate_function"])
+        if scores is None:
+            return None
+        if len(base):
+            scores = build.apply("Add", scores, build.constant(base, build.type_of(x).dtype))
+        made = finished_scores(build, node.attributes["post_transform"], scores)
+        return None if made is None else [converted(build, made, FLOAT32)]
+
 
 @operator()
 class TreeEnsembleClassifier(_Trees):
@@ -274,6 +295,39 @@ class TreeEnsembleClassifier(_Trees):
             chosen = scores.argmax(axis=1)
             scores = transformed(transform, scores)
         return [label_array(dtype, labels)[chosen], scores.astype(np.float32, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        x, forest = rows_of(build, present(inputs, 0)), self.forest(node)
+        (dtype, labels), kind = labels_of(node), build.type_of(x).dtype
+        ids, transform = set(node.attributes["class_ids"] or (0,)), node.attributes["post_transform"]
+        base = _numbers(node, "base_values")
+        scores = None if dtype == STRING else leaf_scores(build, forest, x, "SUM")
+        if scores is None:
+            return None
+        made: T | None
+        if len(labels) == 2 and len(ids) == 1 and len(base) < 2:
+            stated, is_share = min(ids), bool(forest.weights.min(initial=0) >= 0)
+            score = sliced(build, scores, 1, stated, stated + 1)
+            if len(base):
+                score = build.apply("Add", score, build.constant(base, kind))
+            is_second = build.apply("Greater", score, build.constant(0.5 if is_share else 0, kind))
+            chosen, made = labels_of_truths(build, labels, is_second), None
+            if stated == 1:
+                nothing = expanded(build, build.constant(0, kind), build.type_of(score).dims)
+                made = transformed_scores(build, transform, beside(build, nothing, score))
+            elif transform != "PROBIT":
+                is_margin = transform == "LOGISTIC" or not is_share
+                rest = build.apply("Neg", score) if is_margin else other_share(build, score)
+                both = beside(build, rest, score)
+                made = transformed_scores(build, "LOGISTIC", both) if transform == "LOGISTIC" else both
+        else:
+            if len(base) == 1 < len(labels):
+                base = np.concatenate([base, np.zeros(len(labels) - 1, base.dtype)])
+            if len(base):
+                scores = build.apply("Add", scores, build.constant(base, kind))
+            chosen = labels_of_greatest(build, labels, scores)
+            made = transformed_scores(build, transform, scores)
+        return None if made is None else [chosen, converted(build, made, FLOAT32)][: len(node.outputs)]
 
 
 def _of_two(scores: Array, stated: int, base: Array, transform: str, is_share: bool) -> tuple[Array, Array]:
@@ -400,6 +454,15 @@ class TreeEnsemble(_Trees):
         )
         made = _finished(TRANSFORMS[node.attributes["post_transform"]], scores)
         return [made.astype(x.dtype, copy=False)]
+
+    def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None] | None:
+        x = present(inputs, 0)
+        how = AGGREGATES[node.attributes["aggregate_function"]]
+        scores = leaf_scores(build, self.forest(node), rows_of(build, x), how)
+        if scores is None:
+            return None
+        made = finished_scores(build, TRANSFORMS[node.attributes["post_transform"]], scores)
+        return None if made is None else [converted(build, made, build.type_of(x).dtype)]
 
 
 def _finished(transform: str, scores: Array) -> Array:
