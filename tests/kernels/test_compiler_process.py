@@ -126,7 +126,7 @@ def test_few_kernels_or_cores_start_no_process(
 ) -> None:
     monkeypatch.setattr(compiler_process, "CompilerProcess", lambda: pytest.fail("a process is started"))
     wanted = sources(30)
-    with compiler_processes(wanted[: compiling.SOURCES_A_PROCESS - 1] * 20, 16):
+    with compiler_processes(wanted[: compiling.LEAST_SOURCES - 1] * 20, 16):
         pass
     with compiler_processes(wanted, compiling.LEAST_CORES - 1):
         pass
@@ -146,6 +146,7 @@ def test_processes_that_end_or_cannot_be_started_are_done_without(
     wanted = sources(20)
     with ThreadPoolExecutor(4) as pool:
         with compiler_processes(wanted[:10], 16):
+            assert compiling._processes
             for process in compiling._processes:
                 os.kill(process._process.pid, signal.SIGKILL)
             found = list(pool.map(compile_kernel, wanted[:10]))

@@ -26,6 +26,8 @@ MOST_PROCESSES = 6
 """That compile beside this one: 13 MiB each."""
 SOURCES_A_PROCESS = 3
 """To start a process takes as long as to compile one or two."""
+LEAST_SOURCES = 10
+"""Fewer are compiled here by the time that processes have begun."""
 LEAST_CORES = 4
 """With fewer, drivers want those that there are."""
 
@@ -99,8 +101,8 @@ def compiler_processes(sources: Collection[str], cores: int) -> Iterator[None]:
         cores: that there are.
     """
     missing = sum(not cache.has(_entry(source)) for source in set(sources))
-    count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS) if cores >= LEAST_CORES else 0
-    if count == 0:
+    count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS)
+    if cores < LEAST_CORES or missing < LEAST_SOURCES or count < 1:
         yield
         return
     from vkml.kernels import compiler_process
