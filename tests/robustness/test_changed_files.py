@@ -110,3 +110,42 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     assert all("has changed since the model was opened: it was written to" in line for line in lines)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_weights_that_a_normalisation_is_folded_into_are_read_anew(
+    copies: bool, tmp_path: Path, device_name: str
+) -> None:
+    """They are made of what the file has; behind a change a new plan says so, or has all it needs."""
+    done = run_python(
+        f"""
+        from pathlib import Path
+        import numpy as np, vkml
+        from benchmarks.models import Network
+        from vkml.ir import dtypes
+        from vkml.onnx import save_graph
+
+        path = Path({str(tmp_path)!r}) / "model.onnx"
+        net = Network("folded")
+        y = net.convolution(net.input("x", ("n", 64, 6, 6)), (64, 64), 3, is_normalised=True)
+        net.output(y, "y", ("n", 64, 6, 6), dtypes.FLOAT32)
+        save_graph(net.finish(), path)
+        x = np.random.default_rng(1).standard_normal((3, 64, 6, 6), np.float32)
+        options = vkml.SessionOptions(copy_model={copies})
+        [wanted] = vkml.InferenceSession(path, devices="cpu").run(None, {{"x": x}})
+        session = vkml.InferenceSession(path, options, devices={device_name!r})
+        session.run(None, {{"x": x[:1]}})
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+        for rows in (1, 3):
+            try:
+                [found] = session.run(None, {{"x": x[:rows]}})
+                np.testing.assert_allclose(found, wanted[:rows], rtol=1e-3, atol=1e-4)
+                print("right")
+            except vkml.ModelChanged:
+                print("changed")
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    known, new = done.stdout.split()
+    assert known == "right" and new in ({"right"} if copies else {"right", "changed"})
