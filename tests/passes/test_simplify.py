@@ -66,6 +66,37 @@ def test_integers_have_one_zero() -> None:
     assert kept("Add", None, 1, dtype="int32") == ["Add"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        (0.0, ("Add", 0.0), ["Add"]),
+        (3.0, ("Add", 0.0), ["Add"]),
+        (3.0, ("Sub", -0.0), ["Add"]),
+        (-0.0, ("Add", 0.0), ["Add"]),
+        (3.0, ("Mul", -1.0), ["Add", "Mul"]),
+        (None, ("Add", 0.0), ["Abs", "Add"]),
+    ],
+)
+def test_a_sum_is_never_minus_zero(first: float | None, second: tuple[str, float], left: list[str]) -> None:
+    """Adding 0 once more changes no bit; behind what may be -0 it does."""
+    sketch = Sketch("sums")
+    value = sketch.input("x", (3,), dtypes.FLOAT32)
+    if first is None:
+        value = sketch.node("Abs", value)
+    else:
+        value = sketch.node("Add", value, sketch.constant(np.float32(first)))
+    op, number = second
+    graph = sketch.finish(sketch.node(op, value, sketch.constant(np.float32(number))))
+    simple = remove_identities(specialise(prepare(graph), {"x": (3,)}))
+    assert [node.op for node in simple.nodes] == left
+    x = np.float32([-0.0, -3.0, 5.0])
+    with vkml.InferenceSession(save_graph(graph), devices="cpu") as session:
+        [found] = session.run(None, {"x": x})
+    before = np.abs(x) if first is None else x + np.float32(first)
+    exact = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[op](before, np.float32(number))
+    assert np.array_equal(found.view(np.uint32), exact.view(np.uint32))
+
+
 def chosen(condition: Any) -> list[str]:
     """The operators left of a choice between a value of 2×3 and a number."""
     sketch = Sketch("one")

@@ -34,7 +34,7 @@ REGISTERS = 65536
 """Of a multiprocessor; a lane is taken to need 255 of them."""
 CYCLES = 1755
 """Of a multiprocessor in a microsecond."""
-STORE = 0.6
+STORE = 0.4
 """Cycles that a multiprocessor takes to store a result;"""
 SPLIT = 1.6e6
 """bytes of an operand that are scaled and split in a microsecond."""
@@ -77,9 +77,9 @@ TILES = (
     Tile(96, 128, BLOCK, 48, 32, 2, 226, 0.9),
     Tile(96, 64, BLOCK, 48, 32, 2, 215, 0.6),
     Tile(64, 64, BLOCK, 32, 32, 2, 190, 0.6),
-    Tile(128, 128, BLOCK, 64, 64, 1, 600, 0.6),
-    Tile(128, 64, BLOCK, 64, 32, 1, 450, 0.6),
-    Tile(64, 64, BLOCK, 32, 32, 1, 350, 0.6),
+    Tile(128, 128, BLOCK, 64, 64, 1, 690, 0.6),
+    Tile(128, 64, BLOCK, 64, 32, 1, 500, 0.6),
+    Tile(64, 64, BLOCK, 32, 32, 1, 380, 0.6),
 )
 
 forced: tuple[Tile, int] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
@@ -42,19 +43,24 @@ def state_casts(graph: Graph) -> Graph:
 def remove_identities(graph: Graph) -> Graph:
     """Drops Identity, inference-time Dropout, known choices, arithmetic that keeps shape and every number.
 
-    x + 0 does not keep -0; x + -0 and x - 0 do. What subgraphs read keeps its name. An output that is the
-    same as a value of a node is made by that node.
+    x + 0 does not keep -0; x + -0 and x - 0 do, and x + 0 where x is a sum with another constant, which is
+    never -0. What subgraphs read keeps its name. An output that is the same as a value of a node is made by
+    that node.
     """
     index = GraphIndex.of(graph)
     renamed: dict[str, str] = {}
     made: dict[str, str] = {}
     """Value → the output that it becomes."""
     nodes: list[Node] = []
+    unsigned: set[str] = set()
+    """Values none of whose elements is -0."""
     for node in graph.nodes:
         kept = node
         if renamed and not renamed.keys().isdisjoint(node.inputs):
             kept = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
-        source, result = _same_as(kept, graph), node.outputs[0]
+        source, result = _same_as(kept, graph, unsigned), node.outputs[0]
+        if source is None and _is_never_minus_zero(kept, graph):
+            unsigned.add(result)
         if source is None or index.is_captured(result):
             nodes.append(kept)
         elif not index.is_output(result):
@@ -84,7 +90,31 @@ def _may_become_output(name: str, index: GraphIndex) -> bool:
     return index.position(name) is not None and not index.is_output(name) and not index.is_captured(name)
 
 
-def _same_as(node: Node, graph: Graph) -> str | None:
+def _is_never_minus_zero(node: Node, graph: Graph) -> bool:
+    """Whether a node is a sum with a number other than -0: two numbers that cancel each other leave 0."""
+    constants = [graph.constants.get(name) for name in node.inputs]
+    return (
+        node.op == "Add"
+        and not node.domain
+        and any(
+            constant is not None
+            and constant.array.size == 1
+            and constant.dtype.is_native
+            and not constant.is_open
+            and not _is_exactly(constant, -0.0)
+            for constant in constants
+        )
+    )
+
+
+def _same_as(node: Node, graph: Graph, unsigned: Set[str]) -> str | None:
+    """The operand that a node's result equals.
+
+    Args:
+        node: the node.
+        graph: of constants and types.
+        unsigned: values none of whose elements is -0.
+    """
     operator = find(node)
     if operator.is_identity(node):
         return node.inputs[0]
@@ -99,7 +129,10 @@ def _same_as(node: Node, graph: Graph) -> str | None:
             and constant.array.size == 1
             and constant.dtype.is_native
             and not constant.is_open
-            and _is_exactly(constant, neutral)
+            and (
+                _is_exactly(constant, neutral)
+                or (neutral == 0 and other in unsigned and _is_exactly(constant, -neutral))
+            )
             and graph.types[other] == graph.types[node.outputs[0]]
         ):
             return other
