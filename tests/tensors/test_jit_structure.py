@@ -245,3 +245,28 @@ def test_more_forms_than_are_kept_do_not_throw_each_other_out() -> None:
     for _ in range(2 + PATIENCE // MOST):
         turn(others)
     assert turn(others) == 0
+
+
+def test_leaves_that_a_capture_makes_are_its_own() -> None:
+    """A penalty of gradients by the inputs, as of Wasserstein critics."""
+
+    def trained(wrap: Callable[[Any], Any]) -> list[Any]:
+        vkml.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 1))
+        optimizer = optim.Adam(model.parameters(), lr=1e-2)
+
+        def step(x: Tensor) -> Tensor:
+            x = x.clone().requires_grad_()
+            optimizer.zero_grad()
+            (slope,) = vkml.autograd.grad(model(x).sum(), x, create_graph=True)
+            loss = ((slope.norm(dim=1) - 1) ** 2).mean() + model(x).mean()
+            loss.backward()
+            optimizer.step()
+            return loss + (x.grad**2).sum()
+
+        act = wrap(step)
+        losses = [act(vkml.tensor(np.full((3, 4), at, np.float32))).item() for at in range(5)]
+        return [losses, *(value.detach().tolist() for value in model.state_dict().values())]
+
+    for found, wanted in zip(trained(vkml.jit), trained(lambda step: step), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

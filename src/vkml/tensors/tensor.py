@@ -664,7 +664,8 @@ class Tensor(Operations, InPlace, RandomInPlace):
 
     def _add_gradient(self, found: Tensor, is_named: Flag) -> None:
         latest = captures.latest
-        if latest is not None:
+        # What a capture has made is noted nowhere: to hold it would be to keep it.
+        if latest is not None and id(self) not in latest.made:
             if self._grad is not None and id(self) not in latest.graded:
                 raise CaptureError(
                     "a captured function would add to gradients of before: call zero_grad() within it"
