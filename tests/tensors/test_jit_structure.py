@@ -270,3 +270,34 @@ def test_leaves_that_a_capture_makes_are_its_own() -> None:
 
     for found, wanted in zip(trained(vkml.jit), trained(lambda step: step), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def check_change(change: Callable[[nn.Sequential], Any]) -> None:
+    """A captured model gives what the model gives, of its type and where it is, after a change of that."""
+    vkml.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2))
+    act = vkml.jit(lambda places: model(places.to(model[1].weight.device)))
+    places = vkml.tensor([[1, 2, 3]])
+    with vkml.no_grad():
+        for _ in range(CALLS):
+            act(places)
+        change(model)
+        wanted = model(places.to(model[1].weight.device))
+        for _ in range(CALLS):
+            found = act(places)
+            assert (found.dtype, found.device, found.shape) == (wanted.dtype, wanted.device, wanted.shape)
+            np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-5)
+
+
+def of_other_sizes(model: nn.Sequential) -> None:
+    model[1].weight.data = vkml.zeros(3, 4)
+    model[1].bias.data = vkml.arange(3.0)
+
+
+@pytest.mark.parametrize("change", [nn.Module.half, nn.Module.double, of_other_sizes])
+def test_parameters_of_another_type(change: Callable[[nn.Sequential], Any]) -> None:
+    check_change(change)
+
+
+def test_parameters_elsewhere(vulkan_device_name: str) -> None:
+    check_change(lambda model: model.to(vulkan_device_name))

@@ -1,4 +1,4 @@
-"""Structure that captures go by: what modules are made of and which leaves require grad, and its changes."""
+"""Structure that captures go by: what modules are made of and what leaves are, and its changes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ class Structure:
 
 def _leaf_structure(tensor: Tensor) -> tuple[Any, ...]:
     hooks = tensor.__dict__.get("_accumulated", ())
-    return tensor._traced.tracks, tuple(tensor._hooks), tuple(hooks)
+    value = tensor._traced
+    return value.tracks, value.type.key, value.device, tuple(tensor._hooks), tuple(hooks)
 
 
 def _is_same(now: Sequence[Any], before: Sequence[Any]) -> bool:

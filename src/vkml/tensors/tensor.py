@@ -155,6 +155,8 @@ class Tensor(Operations, InPlace, RandomInPlace):
         latest = captures.latest
         if latest is not None and id(self) not in latest.made:
             latest.written.setdefault(id(self), (self, self._traced))
+        if value.type is not self._traced.type or value.device is not self._traced.device:
+            note_change()
         self._replace(untracked(value) if self._traced.is_leaf else value)
 
     def _replace(self, value: Traced) -> None:
