@@ -76,8 +76,9 @@ def known(
     if type_.kind == "f":
         return None
     a, b = int(left), int(right)
-    if operation in _OF_INTEGERS:
-        return _OF_INTEGERS[operation](a, b)
+    compute = _OF_INTEGERS.get(operation)
+    if compute is not None:
+        return compute(a, b)
     if operation in ("/", "%"):
         if b == 0:
             return None
@@ -224,8 +225,15 @@ def _widened(body: Body, value: Value) -> Value:
 def binary(body: Body, operation: str, left: Value, right: Value) -> Value:
     """An operation of two values, brought to one type."""
     type_: Type
-    if left.type is right.type and left.type in _NUMBERS:
-        type_, a, b = left.type, left, right  # as most are
+    if left.type is right.type and left.type in _NUMBERS:  # as most are
+        if left.constant is not None and right.constant is not None and left.type is INT:
+            # Loops that are unrolled, sizes of tiles.
+            number = known(operation, left.constant, right.constant, INT)
+            if number is not None:
+                if operation in _COMPARISONS:
+                    return Value(BOOL, 0, bool(number))
+                return Value(INT, 0, number if -0x80000000 <= number < 0x80000000 else wrapped(number, INT))
+        type_, a, b = left.type, left, right
     elif isinstance(left.type, Fragment):
         return _of_fragments(body, operation, left, right)
     elif operation in _SHIFTS:

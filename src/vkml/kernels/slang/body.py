@@ -11,6 +11,9 @@ from vkml.kernels.slang.errors import Unsupported
 from vkml.kernels.slang.module import Module
 from vkml.kernels.slang.types import Array, Fragment, Record, Scalar, Type, Vector
 
+_COUNTED = Array, Vector
+"""Types that state their numbers of elements: a tuple made once, for it is asked for all the time."""
+
 
 class Value:
     """What an expression gave: an instruction's result, or a number known now."""
@@ -34,7 +37,13 @@ class Place:
     __slots__ = ("alignment", "is_known", "path", "root", "storage", "type")
 
     def __init__(
-        self, storage: int, root: int, type_: Type, path: tuple[int | Value, ...] = (), alignment: int = 0
+        self,
+        storage: int,
+        root: int,
+        type_: Type,
+        path: tuple[int | Value, ...] = (),
+        alignment: int = 0,
+        is_known: bool = True,
     ) -> None:
         self.storage = storage
         self.root = root
@@ -42,7 +51,7 @@ class Place:
         self.type = type_
         self.path = path
         """Indices from the variable on: numbers that are known, or values."""
-        self.is_known = not path
+        self.is_known = is_known
         """Whether all of them are known."""
         self.alignment = alignment
 
@@ -223,9 +232,8 @@ class Body:
         if isinstance(index, int) and not 0 <= index < _count(place.type):
             raise Unsupported(f"the element {index} of {_count(place.type)}")
         alignment = types.alignment_of(type_) if place.alignment else 0
-        made = Place(place.storage, place.root, type_, (*place.path, index), alignment)
-        made.is_known = place.is_known and isinstance(index, int)
-        return made
+        is_known = place.is_known and isinstance(index, int)
+        return Place(place.storage, place.root, type_, (*place.path, index), alignment, is_known)
 
     def pointer(self, place: Place) -> int:
         """The number of a pointer to a place."""
@@ -315,7 +323,7 @@ def _known(place: Place) -> tuple[int, ...] | None:
 
 
 def _count(type_: Type) -> int:
-    if isinstance(type_, Array | Vector):
+    if isinstance(type_, _COUNTED):
         return type_.count
     if isinstance(type_, Record):
         return len(type_.fields)

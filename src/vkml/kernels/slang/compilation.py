@@ -20,6 +20,7 @@ _SEMANTICS = {
     "SV_DispatchThreadID": (28, types.vector(types.UINT, 3)),
     "SV_GroupIndex": (29, types.UINT),
 }
+_LEAVES = syntax.Name, syntax.Number
 _USES = {"MatrixA": 0, "MatrixB": 1, "MatrixAccumulator": 2}
 
 
@@ -239,7 +240,7 @@ class Compilation:
 
     def is_light(self, expression: syntax.Expression) -> bool:
         """Whether to compute an expression costs less than to branch round it, and harms nobody."""
-        if isinstance(expression, syntax.Name | syntax.Number):
+        if isinstance(expression, _LEAVES):
             return True
         if isinstance(expression, syntax.Member):
             return self.is_light(expression.base)
@@ -280,4 +281,4 @@ def _is_of_names(expression: syntax.Expression) -> bool:
         return _is_of_names(expression.left) and _is_of_names(expression.right)
     if isinstance(expression, syntax.Unary):
         return _is_of_names(expression.operand)
-    return isinstance(expression, syntax.Name | syntax.Number)
+    return isinstance(expression, _LEAVES)

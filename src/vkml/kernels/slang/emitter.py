@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vkml.kernels.slang.compilation import Compilation
 
 Operand = Value | Place
+_OF_ELEMENTS = Array, Vector, Fragment
 _COMPONENTS = {"x": 0, "y": 1, "z": 2, "w": 3, "r": 0, "g": 1, "b": 2, "a": 3}
 
 
@@ -263,7 +264,7 @@ class Emitter:
     def value(self, expression: syntax.Expression) -> Value:
         find = _OPERANDS.get(type(expression))
         found = self.operand(expression) if find is None else find(self, expression)
-        return self.body.load(found) if isinstance(found, Place) else found
+        return found if isinstance(found, Value) else self.body.load(found)
 
     def operand(self, expression: syntax.Expression) -> Operand:
         """A value, or where it is."""
@@ -383,7 +384,7 @@ class Emitter:
             return self._pointed_to(self.moved(pointer, index))
         if isinstance(type_, Scalar) and index.constant == 0:
             return base
-        if not isinstance(type_, Array | Vector | Fragment):
+        if not isinstance(type_, _OF_ELEMENTS):
             raise Unsupported(f"an element of {type_}")
         element = type_.element
         if isinstance(base, Place):

@@ -60,6 +60,7 @@ _GENERIC_FUNCTIONS = frozenset(
         "StoreCoherent",
     )
 )
+_PARTS = Index, Member
 _LITERAL = re.compile(r"(0[xX][0-9a-fA-F]+|\d+)([uUlL]*)")
 
 
@@ -577,6 +578,6 @@ def _literal(text: str) -> tuple[int, str]:
 
 def _root(place: Expression | None) -> str | None:
     """The name of the variable that a place is in."""
-    while isinstance(place, Index | Member):
+    while isinstance(place, _PARTS):
         place = place.base
     return place.name if isinstance(place, Name) else None
