@@ -12,6 +12,7 @@ FAMILIES = (
     "comparison",
     "bitwise",
     "activation",
+    "experts",
     "expression",
     "cast",
     "quantization",
