@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from vkml.cpu.processor import usable_cores
@@ -35,7 +36,7 @@ def compile_kernels(
 
     def make(kernel: KernelSpec) -> Pipeline:
         return device.pipeline(
-            compile_kernel(kernel.source, kernel.label),
+            module_of(kernel),
             constants=[value & 0xFFFFFFFF for value in kernel.constants],
             push_constant_bytes=kernel.push_bytes,
             subgroup_size=kernel.subgroup_size,
@@ -63,7 +64,7 @@ def compile_kernels(
     workers = min(MOST_THREADS, cores, len(missing))
     items = [kernel for _, kernel in missing]
     with (
-        compiler_processes({kernel.source for kernel in items}, cores),
+        _compiled_ahead(items, workers, cores) as module_of,
         contextlib.closing(in_threads(make, items, workers, "vkml-compile")) as pipelines,
     ):
         for (name, _), pipeline in zip(missing, pipelines, strict=True):
@@ -73,3 +74,38 @@ def compile_kernels(
     with contextlib.suppress(DeviceError):  # without it the next process compiles again
         device.keep_pipelines()
     return {id(kernel): made[kernel.name] for kernel in kernels}
+
+
+@contextlib.contextmanager
+def _compiled_ahead(
+    kernels: Sequence[KernelSpec], workers: int, cores: int
+) -> Iterator[Callable[[KernelSpec], bytes]]:
+    """Kernels' modules, compiled in their order while threads are busy with the driver.
+
+    Args:
+        kernels: with those first that are wanted first.
+        workers: threads that will ask for modules; of a single one each is compiled when it asks.
+        cores: that there are.
+    """
+    if workers == 1:
+        yield lambda kernel: compile_kernel(kernel.source, kernel.label)
+        return
+    firsts: dict[str, KernelSpec] = {}
+    for kernel in kernels:
+        firsts.setdefault(kernel.source, kernel)
+    modules: dict[str, Future[bytes]] = {source: Future() for source in firsts}
+
+    def compile_first(kernel: KernelSpec) -> None:
+        try:
+            modules[kernel.source].set_result(compile_kernel(kernel.source, kernel.label))
+        except BaseException as error:
+            modules[kernel.source].set_exception(error)
+
+    with compiler_processes(firsts, cores) as processes:
+        # One for each compiler, and one that reads what is in the cache meanwhile.
+        threads = processes + 2
+        with contextlib.closing(
+            in_threads(compile_first, list(firsts.values()), threads, "vkml-spirv")
+        ) as done:
+            next(done)  # they begin, and go on
+            yield lambda kernel: modules[kernel.source].result()

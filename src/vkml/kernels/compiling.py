@@ -93,22 +93,25 @@ def _by_any_compiler(source: str) -> bytes:
 
 
 @contextlib.contextmanager
-def compiler_processes(sources: Collection[str], cores: int) -> Iterator[None]:
+def compiler_processes(sources: Collection[str], cores: int) -> Iterator[int]:
     """Has processes beside this one compile within it, where sources are many and cores idle.
 
     Args:
         sources: that will be compiled, or are in the cache.
         cores: that there are.
+
+    Returns:
+        how many processes these are.
     """
     missing = sum(not cache.has(_entry(source)) for source in set(sources))
     count = min(MOST_PROCESSES, cores - 1, missing // SOURCES_A_PROCESS)
     if cores < LEAST_CORES or missing < LEAST_SOURCES or count < 1:
-        yield
+        yield 0
         return
     from vkml.kernels import compiler_process
 
     if not compiler_process.is_possible():
-        yield
+        yield 0
         return
     started: list[CompilerProcess] = []
     try:
@@ -117,7 +120,7 @@ def compiler_processes(sources: Collection[str], cores: int) -> Iterator[None]:
                 started.append(compiler_process.CompilerProcess())
                 _processes.add(started[-1])
                 _compilers.put(started[-1])
-        yield
+        yield len(started)
     finally:
         for process in started:
             process.close()
