@@ -10,7 +10,7 @@ from tests.conformance.expected import expectations
 from tests.conformance.suite import Case
 from vkml.ir.operator import REGISTRY
 
-SHARE = {"cpu": 3}
+SHARE = {"cpu": 3, "swiftshader": 4}
 """Kind of device → one of so many cases of an operator is run, and at least one; others: `COSTLY_SHARE`."""
 COSTLY_SHARE = 16
 """Where kernels are compiled, which takes half a second a case; what stands alone is run all the same."""
