@@ -57,7 +57,7 @@ def test_empty(tmp_path: Path, as_file: bool) -> None:
 def test_text_file(tmp_path: Path) -> None:
     path = tmp_path / "readme.onnx"
     path.write_text("This is no model at all.\n" * 20)
-    refusal(vkml.InvalidProtobuf, path, "readme.onnx", "not a valid ONNX file")
+    refusal(vkml.InvalidProtobuf, path, "readme.onnx", "is a text file, not an ONNX model")
 
 
 @pytest.mark.parametrize("source", [None, 3, ["model.onnx"], object()])

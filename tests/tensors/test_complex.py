@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import vkml
 from vkml import linalg
@@ -334,6 +333,7 @@ def _changed(module: Any) -> list[Any]:
 
 
 def test_parts_are_views_as_pytorchs() -> None:
+    torch = pytest.importorskip("torch")
     for found, wanted in zip(_changed(vkml), _changed(torch), strict=True):
         assert found.dtype == wanted.dtype
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
@@ -341,6 +341,7 @@ def test_parts_are_views_as_pytorchs() -> None:
 
 @pytest.mark.parametrize("name", ["sigmoid", "logsumexp"])
 def test_functions_of_complex_numbers_as_pytorch(name: str, device_name: str) -> None:
+    torch = pytest.importorskip("torch")
     arguments = [(1,), (0, True), ((0, 1),)] if name == "logsumexp" else [()]
     for given in arguments:
         mine = vkml.tensor(W, device=device_name, requires_grad=True)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import vkml
+
+torch = pytest.importorskip("torch")
 
 EXPRESSIONS = """
 x.to(torch.float), x.to(torch.double), x.to(torch.long), x.to(torch.int), x.to(torch.half), x.to(torch.short)

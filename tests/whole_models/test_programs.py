@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import vkml
 import vkml.optim.swa_utils
 from tests.whole_models.programs import PROGRAMS
+
+torch = pytest.importorskip("torch")
 
 
 def compare(found: Any, wanted: Any, place: str) -> None:
