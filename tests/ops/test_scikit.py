@@ -6,14 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import vkml
-
-skl2onnx = pytest.importorskip("skl2onnx")
-
-from skl2onnx import to_onnx  # noqa: E402
-from skl2onnx.common.data_types import FloatTensorType, StringTensorType  # noqa: E402
-from sklearn import (  # noqa: E402
+from skl2onnx import to_onnx
+from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+from sklearn import (
     cluster,
     compose,
     datasets,
@@ -29,6 +24,8 @@ from sklearn import (  # noqa: E402
     svm,
     tree,
 )
+
+import vkml
 
 X, CLASSES = datasets.make_classification(150, 6, n_informative=4, n_classes=3, random_state=0)
 X = X.astype(np.float32)
