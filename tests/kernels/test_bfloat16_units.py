@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import vkml
+from tests.kernels.layouts import LAYOUTS, laid_out, normal
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
@@ -73,10 +74,6 @@ def device(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator
     bfloat16_units.forced = None
 
 
-def normal(seed: int, *shape: int) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
-
-
 def check(found: Array, exact: Array, sizes: Array, pieces: int) -> None:
     """Errors against what the magnitudes of operands would give: a few of the last bits that pieces hold."""
     error = np.max(np.abs(found - exact) / sizes)
@@ -94,37 +91,15 @@ def run(device: str, sketch: Sketch, value: str, feed: dict[str, Array], precisi
     return found, variants[0]
 
 
-LAYOUTS = {
-    "rows": ((), (33, 52), (52, 20), ""),
-    "rows of odd lengths": ((), (33, 51), (51, 21), ""),
-    "columns": ((), (52, 36), (20, 52), "ab"),
-    "columns of odd lengths": ((), (51, 35), (21, 51), "ab"),
-    "rows by columns, batches": ((2, 3), (20, 40), (24, 40), "b"),
-    "columns by rows": ((), (70, 33), (70, 36), "a"),
-}
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize(("tile", "splits"), [(THREE, 1), (TWO, 2)], ids=["three", "two"])
 def test_every_layout(device: str, name: str, tile: Tile, splits: int) -> None:
     """Operands along either direction, of one element a load or four; a sum, and a bias behind it."""
     bfloat16_units.forced = scaled(tile, device), splits
-    batch, left, right, turned = LAYOUTS[name]
-    feed = {"a": normal(1, *batch, *left), "b": normal(2, *batch, *right)}
-    sketch = Sketch("product")
-    values, factors = [], []
-    for operand in "ab":
-        value, array = sketch.input(operand, feed[operand].shape), feed[operand].astype(np.float64)
-        if operand in turned:
-            perm = [*range(len(batch)), len(batch) + 1, len(batch)]
-            value, array = sketch.node("Transpose", value, perm=perm), array.swapaxes(-1, -2)
-        values.append(value)
-        factors.append(array)
-    bias = normal(3, factors[1].shape[-1])
-    value = sketch.node("Add", sketch.node("MatMul", *values), sketch.constant(bias))
-    found, variant = run(device, sketch, value, feed, "highest")
+    made = laid_out(name)
+    found, variant = run(device, made.sketch, made.value, made.feed, "highest")
     assert f"{tile.pieces} pieces" in variant and f"{splits} K range" in variant
-    check(found, factors[0] @ factors[1] + bias, abs(factors[0]) @ abs(factors[1]), tile.pieces)
+    check(found, made.a @ made.b + made.bias, abs(made.a) @ abs(made.b), tile.pieces)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import vkml
+from tests.kernels.layouts import LAYOUTS, LONG, laid_out, normal
 from vkml.engine import devices as device_registry
 from vkml.engine.sketch import Sketch
 from vkml.ir import TensorType, dtypes
@@ -54,11 +55,7 @@ def tile(
 
 def bound(tile: Tile) -> float:
     """On the error of results, in what the magnitudes of operands add up to."""
-    return 5e-7 if tile.pieces == 2 else 1e-3
-
-
-def normal(seed: int, *shape: int) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+    return 5e-7 if tile.pieces == 2 else 2.0**-10  # both operands are rounded, by 2^-11 at the most
 
 
 def run(device: str, sketch: Sketch, value: str, feed: dict[str, Array]) -> Array:
@@ -82,40 +79,16 @@ def worst(found: Array, a: Array, b: Array) -> float:
     return float(np.max(np.abs(found - a @ b) / np.where(sizes == 0, 1, sizes)))
 
 
-LAYOUTS = {
-    "rows": ((), (33, 52), (52, 20), ""),
-    "rows of odd lengths": ((), (33, 51), (51, 21), ""),
-    "columns": ((), (52, 36), (20, 52), "ab"),
-    "columns of odd lengths": ((), (51, 35), (21, 51), "ab"),
-    "rows by columns, batches": ((2, 3), (20, 40), (24, 40), "b"),
-    "columns by rows": ((), (70, 33), (70, 36), "a"),
-    "long sums": ((), (17, 700), (700, 19), ""),
-    "long columns": ((), (1100, 40), (1100, 37), "a"),
-}
-
-
 @pytest.mark.parametrize("splits", [1, 2])
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", LAYOUTS | LONG)
 def test_every_layout(
     tile: Tile, vulkan_device_name: str, name: str, splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operands along either direction, of one element a load or four; a sum, and a bias behind it."""
     monkeypatch.setattr(split_product, "forced", (tile, splits))
-    batch, left, right, turned = LAYOUTS[name]
-    feed = {"a": normal(1, *batch, *left), "b": normal(2, *batch, *right)}
-    sketch = Sketch("product")
-    values, factors = [], []
-    for operand in "ab":
-        value, array = sketch.input(operand, feed[operand].shape), feed[operand].astype(np.float64)
-        if operand in turned:
-            perm = [*range(len(batch)), len(batch) + 1, len(batch)]
-            value, array = sketch.node("Transpose", value, perm=perm), array.swapaxes(-1, -2)
-        values.append(value)
-        factors.append(array)
-    bias = normal(3, factors[1].shape[-1])
-    value = sketch.node("Add", sketch.node("MatMul", *values), sketch.constant(bias))
-    found = run(vulkan_device_name, sketch, value, feed)
-    assert worst(found - bias.astype(np.float64), *factors) < bound(tile)
+    made = laid_out(name)
+    found = run(vulkan_device_name, made.sketch, made.value, made.feed)
+    assert worst(found - made.bias.astype(np.float64), made.a, made.b) < bound(tile)
 
 
 def test_rows_of_very_different_magnitudes(tile: Tile, vulkan_device_name: str) -> None:
@@ -204,6 +177,7 @@ def test_the_rule() -> None:
         (replace(GPU, shared_bytes=10000), size(4096, 4096, 4096)),
         (lavapipe, size(4096, 4096, 4096)),
         (GPU, halfs),
+        (GPU, size(32768, 4096, 4096)),  # pieces of 512 MiB
     ):
         assert split_product.choose(target, product) is None
 

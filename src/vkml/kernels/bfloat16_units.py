@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir.dtypes import FLOAT32
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
-from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest
+from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, in_waves, resident_groups
 
 if TYPE_CHECKING:
     from vkml.kernels.gemm import Product
@@ -79,12 +78,8 @@ TILES = (
     Tile(128, 64, 16, 64, 32, 2, _NEVER, 130, 0.5),
     Tile(64, 64, 32, 32, 32, 2, _NEVER, 130, 0.5),
 )
-"""Their rates are those of ResNet-18's and a transformer's training steps on an H200, not of a sweep."""
-SHARED = 49152
-"""Bytes of shared memory that the workgroups of a multiprocessor have together (H200)."""
-REGISTERS = 65536
-"""Of a multiprocessor; a lane is taken to need 255 of them."""
-RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Their rates are those of ResNet-18's and a transformer's training steps on an H200; a sweep of products
+(`benchmarks.pieces`) gives 80 to 87 and 106 to 141."""
 
 forced: tuple[Tile, int] | None = None
 """For tests and tuning runs: the tile and ranges of K of every product that can be computed so at all."""
@@ -101,19 +96,8 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
     tiles = [tile for tile in TILES if tile.pieces == pieces and tile.fits(fragment, target)]
 
     def cycles(tile: Tile, groups: int, k: int) -> float:
-        return _cycles(target, fragment, tile, groups, k / product.gathered_units)
+        resident = resident_groups(tile.threads(fragment), tile.shared_bytes(fragment))
+        work = resident * k * tile.m * tile.n / (tile.rate * product.gathered_units)
+        return in_waves(target, groups, resident, work, tile.alone)
 
     return cheapest(target, product, tiles, RANGES, 128, cycles)
-
-
-def _cycles(target: Target, fragment: Fragment, tile: Tile, groups: int, k: float) -> float:
-    """Workgroups run in waves of as many as fit on all multiprocessors; the last is sparse."""
-    by_registers = REGISTERS // (255 * tile.threads(fragment))
-    resident = max(1, min(by_registers, SHARED // tile.shared_bytes(fragment)))
-    waves, rest = divmod(groups, target.processors * resident)
-    work = resident * k * tile.m * tile.n / tile.rate
-    cycles = waves * (work + START)
-    if rest:
-        share = math.ceil(rest / target.processors) / resident
-        cycles += max(share, min(1.0, 1 / (resident * tile.alone))) * work + START
-    return cycles

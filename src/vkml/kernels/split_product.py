@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
-from vkml.ir.size import Size, typical
+from vkml.ir.size import Size
 from vkml.ir.wording import counted
-from vkml.kernels.gemm import LAUNCH, Product, add_partials, matrix_operand
+from vkml.kernels.gemm import CYCLES, LAUNCH, Product, add_partials, matrix_operand
+from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.split_rows import BLOCK, SLACK
-from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest
+from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, in_waves, resident_groups
 from vkml.kernels.views import View
 from vkml.kernels.writer import multiply_add, template
 
@@ -23,17 +24,8 @@ if TYPE_CHECKING:
 
 PROMOTED = 4
 """Blocks of k after which sums of two pieces leave the unit, which truncates: 2.3e-7 in relative L2."""
-LONGEST_SUM = 1 << 16
-"""Of one piece, whose sums stay: see `matrix_units.LONGEST_SUM`."""
-LEAST_FRAGMENT = (16, 8, 16)
-"""Smaller units than this have not been found to be faster than ordinary arithmetic."""
-RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-SHARED = 49152
-"""Bytes of shared memory that the workgroups of a multiprocessor have together (H200)."""
-REGISTERS = 65536
-"""Of a multiprocessor; a lane is taken to need 255 of them."""
-CYCLES = 1755
-"""Of a multiprocessor in a microsecond."""
+LARGEST_PIECES = 1 << 28
+"""Bytes: an operand of more stays whole, for its pieces would be as large once more."""
 STORE = 0.4
 """Cycles that a multiprocessor takes to store a result;"""
 SPLIT = 1.6e6
@@ -95,42 +87,32 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
         or set(MATRIX_UNIT_NEEDS) - target.capabilities
     ):
         return None
-    if any(isinstance(size, Size) for size in (product.batch, product.m, product.n, product.k)):
+    batch, m, n, k = product.batch, product.m, product.n, product.k
+    if any(isinstance(size, Size) for size in (batch, m, n, k)):
+        return None
+    pieces = 2 if target.strict_fp32 else 1
+    if 2 * pieces * batch * k * max(m, n) > LARGEST_PIECES:
         return None
     if forced is not None:
         return Choice(*forced, 0.0) if forced[0].fits(fragment, target) else None
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if any(size < least for size, least in sizes):
         return None
-    pieces = 2 if target.strict_fp32 else 1
     tiles = [tile for tile in TILES if tile.pieces == pieces and tile.fits(fragment, target)]
 
     def cycles(tile: Tile, groups: int, k: int) -> float:
         if pieces == 1 and k > LONGEST_SUM:
             return math.inf
-        return _cycles(target, fragment, tile, groups, k) + _splitting(product)
+        resident = resident_groups(tile.threads(fragment), tile.shared_bytes(fragment))
+        work = resident * tile.m * tile.n * (k / tile.rate + STORE)
+        return in_waves(target, groups, resident, work, tile.alone) + _splitting(product)
 
     return cheapest(target, product, tiles, RANGES, 128, cycles)
 
 
 def _splitting(product: Product) -> float:
     """Cycles of the launches that split both operands."""
-    batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
-    return CYCLES * (2 * LAUNCH + 4 * batch * k * (m + n) / SPLIT)
-
-
-def _cycles(target: Target, fragment: Fragment, tile: Tile, groups: int, k: float) -> float:
-    """Workgroups run in waves of as many as fit on all multiprocessors; the last is sparse."""
-    by_registers = REGISTERS // (255 * tile.threads(fragment))
-    resident = max(1, min(by_registers, SHARED // tile.shared_bytes(fragment)))
-    waves, rest = divmod(groups, target.processors * resident)
-    results = resident * tile.m * tile.n
-    work = results * (k / tile.rate + STORE)
-    cycles = waves * (work + START)
-    if rest:
-        share = math.ceil(rest / target.processors) / resident
-        cycles += max(share, min(1.0, 1 / (resident * tile.alone))) * work + START
-    return cycles
+    return CYCLES * (2 * LAUNCH + 4 * product.batch * product.k * (product.m + product.n) / SPLIT)
 
 
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[Tile]) -> list[View]:
@@ -139,7 +121,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     assert fragment is not None
     tile, splits = choice.tile, choice.splits
     batch, m, n, k = product.batch, product.m, product.n, product.k
-    rows, columns = build.split_rows(a, tile.pieces), build.split_rows(_transposed(b), tile.pieces)
+    rows, columns = build.split_rows(a, tile.pieces), build.split_rows(b.transpose((0, 2, 1)), tile.pieces)
     epilogue, outputs = build.take_epilogue(product.result)
     blocks = -(-k // BLOCK)
     share = -(-blocks // splits)
@@ -166,9 +148,8 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     partials = None
     if splits > 1:
         partials = build.scratch(TensorType(dtypes.FLOAT32, (splits, batch, m, n)))
-        parts = View(
-            partials.buffer, partials.dtype, (splits * batch, m, n), partials.strides[1:], partials.offset
-        )
+        parts = partials.reshape((splits * batch, m, n))
+        assert parts is not None
         emit_vector_store(writer, parts.shape, [parts], None)
         text = f"store4(split * {writer.constant(batch, 'BATCH')} + batch, m, n, x);"
     else:
@@ -190,9 +171,3 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
-
-
-def _transposed(b: View) -> View:
-    """(batch, n, k) of (batch, k, n)."""
-    batch, k, n = b.shape
-    return View(b.buffer, b.dtype, (batch, n, k), (b.strides[0], b.strides[2], b.strides[1]), b.offset)

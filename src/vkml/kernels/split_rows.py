@@ -47,8 +47,7 @@ class SplitRows:
             "FOUND": writer.read(self.found, width=2),
             "RANGES": self.found.shape[1],
         }
-        lines = [f"#define {name}_{letter} {value}" for name, value in names.items()]
-        return "\n".join(lines)
+        return "\n".join(f"#define {name}_{letter} {value}" for name, value in names.items())
 
 
 def emit_split_rows(build: VulkanBuilder, rows: View, count_of_pieces: int) -> SplitRows:

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 START = 1500
 """Cycles in which a workgroup begins and ends."""
+SHARED = 49152
+"""Bytes of shared memory that the workgroups of a multiprocessor have together (H200)."""
+REGISTERS = 65536
+"""Of a multiprocessor; a lane is taken to need 255 of them."""
+RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of ranges of K that are considered."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,29 @@ class Choice(Generic[Chosen]):
     tile: Chosen
     splits: int
     cycles: float
+
+
+def resident_groups(threads: int, shared_bytes: int) -> int:
+    """Workgroups that a multiprocessor holds at a time."""
+    return max(1, min(REGISTERS // (255 * threads), SHARED // shared_bytes))
+
+
+def in_waves(target: Target, groups: int, resident: int, work: float, alone: float) -> float:
+    """Cycles of workgroups in waves of as many as fit on all multiprocessors; the last wave is sparse.
+
+    Args:
+        target: the device.
+        groups: how many there are.
+        resident: of these on a multiprocessor; see `resident_groups`.
+        work: cycles that these take together.
+        alone: the share of a multiprocessor's speed that is left with one of them.
+    """
+    waves, rest = divmod(groups, target.processors * resident)
+    cycles = waves * (work + START)
+    if rest:
+        share = math.ceil(rest / target.processors) / resident
+        cycles += max(share, min(1.0, 1 / (resident * alone))) * work + START
+    return cycles
 
 
 def cheapest(
