@@ -191,16 +191,16 @@ GRADIENTS = {
 }
 
 
-@pytest.fixture
-def medium() -> Iterator[None]:
+@pytest.fixture(params=["high", "medium"])
+def fast(request: pytest.FixtureRequest) -> Iterator[None]:
     before = vkml.get_float32_matmul_precision()
-    vkml.set_float32_matmul_precision("medium")
+    vkml.set_float32_matmul_precision(request.param)
     yield
     vkml.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_of_weights(device: str, name: str, medium: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_weights(device: str, name: str, fast: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums over samples and places, as in training; the output's gradient is packed as it lies."""
     choice, shape = GRADIENTS[name]
     copies: list[View] = []
@@ -238,7 +238,7 @@ def test_gradients_of_weights(device: str, name: str, medium: None, monkeypatch:
     ],
     ids=["weights turned round", "stride 2"],
 )
-def test_gradients_of_images(device: str, shape: Shape, medium: None) -> None:
+def test_gradients_of_images(device: str, shape: Shape, fast: None) -> None:
     """Convolutions by weights that are packed as they lie; a stride leaves places between."""
     matrix_units.forced = fitting(Choice(FLAT, 1), device)
     strides, (top, left, bottom, right), (height, width) = shape.strides, shape.pads, shape.spatial
@@ -282,7 +282,7 @@ IMAGE = Shape(1, 32, 20, (6, 9), (3, 3), pads=(1, 1, 1, 1))
 @pytest.mark.parametrize("name", ["3x3", "several images, odd pixels"])
 @pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12], ids=str)
 def test_weights_that_a_run_computes(device: str, name: str, scale: float) -> None:
-    """At precision medium; as in training."""
+    """As in training."""
     choice, shape = CASES[name]
     matrix_units.forced = fitting(choice, device)
     x, weight = shape.x(), shape.weight() * np.float32(scale)
@@ -296,8 +296,98 @@ def test_weights_that_a_run_computes(device: str, name: str, scale: float) -> No
             [found] = session.run(None, {"x": x, "w": weight})
             variants = [step.variant for step in session.report().steps]
         has_units = any(v.startswith("matrix units") and "pieces" not in v for v in variants)
-        assert has_units == (precision == "medium"), variants
+        assert has_units, variants
         assert error(found, exact) <= 1.05 * error(shape.exact(tf32(x), tf32(weight)), exact)
+
+
+def convolved(device: str, shape: Shape, x: Floats, weight: Floats) -> Floats:
+    """By weights that are inputs, with guard zones."""
+    sketch = Sketch("conv of two values")
+    given = sketch.input("x", x.shape), sketch.input("w", weight.shape)
+    model = save_graph(sketch.finish(sketch.node("Conv", *given, **shape.attributes())))
+    options = vkml.SessionOptions(guard_bytes=256)
+    with vkml.InferenceSession(model, options, devices=device, precision="high") as session:
+        [found] = session.run(None, {"x": x, "w": weight})
+        variants = [step.variant for step in session.report().steps]
+    assert any(v.startswith("matrix units") and "pieces" not in v for v in variants), variants
+    return found
+
+
+def worst_result(shape: Shape, found: Floats, x: Floats, weight: Floats) -> float:
+    """The largest error of a result, in what the magnitudes of its products add up to."""
+    sizes = shape.exact(abs(x), abs(weight))
+    return float(np.max(np.abs(found - shape.exact(x, weight)) / np.where(sizes == 0, 1, sizes)))
+
+
+COMPUTED = {
+    "channels in blocks": (Choice(SMALL, 1), Shape(2, 16, 20, (5, 7), (3, 3), pads=(1, 1, 1, 1))),
+    "taps innermost": (
+        Choice(FLAT, 1),
+        Shape(2, 5, 17, (9, 10), (3, 2), (2, 1), (0, 2, 3, 1), (2, 1)),
+    ),
+    "slices and ranges of K": (Choice(SLICED, 2), Shape(1, 24, 20, (7, 8), (3, 3), pads=(1, 1, 1, 1))),
+}
+ROUNDED = 2.0**-10  # both operands are rounded, by 2^-11 at the most
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_small_elements_that_the_large_ones_leave_alone(device: str, name: str) -> None:
+    """Large elements of images meet weights of zero, or the other way round: small ones have lost bits."""
+    choice, shape = COMPUTED[name]
+    matrix_units.forced = fitting(choice, device)
+    for factor in (1e6, 1e12, 1e25):
+        x, weight = shape.x(), shape.weight()
+        x[:, ::2] *= np.float32(factor)
+        weight[:, ::2] = 0
+        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
+        x, weight = shape.x(), shape.weight()
+        x[:, ::2] = 0
+        weight[:, ::2] *= np.float32(factor)
+        assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED, factor
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_weights_and_images_of_any_magnitude(device: str, name: str) -> None:
+    """Elements lie 2^50 apart."""
+    choice, shape = COMPUTED[name]
+    matrix_units.forced = fitting(choice, device)
+    random = np.random.default_rng(5)
+    x, weight = shape.x(), shape.weight()
+    x *= np.exp(random.uniform(-17, 17, x.shape)).astype(np.float32)
+    weight *= np.exp(random.uniform(-20, 20, (shape.filters, *[1] * (weight.ndim - 1)))).astype(np.float32)
+    assert worst_result(shape, convolved(device, shape, x, weight), x, weight) < ROUNDED
+    weight *= np.exp(random.uniform(-17, 17, weight.shape)).astype(np.float32)
+    assert worst_result(shape, convolved(device, shape, shape.x(), weight), shape.x(), weight) < ROUNDED
+    tiny = (shape.x() * np.float32(1e-30)).astype(np.float32)
+    assert worst_result(shape, convolved(device, shape, tiny, shape.weight()), tiny, shape.weight()) < ROUNDED
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_not_finite_beside_computed_weights(device: str, name: str) -> None:
+    """Infinities, NaN, and sums that overflow: each result is that of ordinary arithmetic."""
+    choice, shape = COMPUTED[name]
+    matrix_units.forced = fitting(choice, device)
+    x, weight = shape.x(), shape.weight()
+    x[0, 3, 1, 2], x[0, 4, 4, 5], x[0, 0, 3, 3] = np.inf, np.nan, 1e37
+    weight[2, 1, 0, 0], weight[7, 3, 1, 1], weight[9, 0, 0, 0] = -np.inf, np.nan, 1e37
+    weight[11], weight[12, :] = 0, 1e-30
+    found = convolved(device, shape, x, weight)
+    with np.errstate(all="ignore"):
+        exact = shape.exact(x, weight)
+        exact[np.abs(exact) > np.finfo(np.float32).max] *= np.inf
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    np.testing.assert_array_equal(np.isposinf(found), np.isposinf(exact))
+    np.testing.assert_array_equal(np.isneginf(found), np.isneginf(exact))
+
+
+def test_zeros_of_computed_weights(device: str) -> None:
+    choice, shape = COMPUTED["channels in blocks"]
+    matrix_units.forced = fitting(choice, device)
+    x, weight = shape.x(), shape.weight()
+    weight[5], x[1] = 0, 0
+    found = convolved(device, shape, x, weight)
+    assert worst_result(shape, found, x, weight) < ROUNDED
+    assert not found[:, 5].any() and not found[1].any()
 
 
 def worst_pixel(found: npt.NDArray[np.floating], exact: Doubles) -> float:

@@ -25,7 +25,7 @@ from vkml.kernels.packed_weights import (
 )
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import template
+from vkml.kernels.writer import KernelWriter, multiply_add, template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -72,8 +72,8 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
     if x.dtype != dtypes.FLOAT32:
         return "not float32"
     is_constant = weight.buffer.is_constant
-    if not (is_constant or target.packs_values) or any(isinstance(size, Size) for size in weight.shape):
-        return "no constant weights"
+    if not is_constant and any(isinstance(size, Size) for size in weight.shape):
+        return "open sizes of the weights"
     if group != 1:
         return "groups"
     if x.is_reversed:
@@ -110,7 +110,7 @@ def launch(
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
     m = product.n
-    if weight.is_reversed or weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:]))) is None:
+    if weight.is_reversed or _flat(weight) is None:
         weight = build.contiguous(weight)
     matrix = _matrix(x, weight)
     if weight.buffer.is_constant:
@@ -136,7 +136,9 @@ def launch(
         writer.text(f"#define TAPS_INNERMOST\nstatic const int ROWS_A_LOAD = {rows};")
     else:
         writer.constant(_block(weight), "BLOCK")
-        writer.constant(math.prod(weight.shape[2:]), "TAPS")
+    writer.constant(math.prod(weight.shape[2:]), "TAPS")
+    if not weight.buffer.is_constant:
+        _define_guard(writer, weight)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     writer.constant(least, "LEAST")
     writer.constant((least + LARGEST_POWER) // 2, "GUESS")
@@ -166,7 +168,8 @@ def launch(
         )
     across, rows = writer.grid(-(-m // tile.m) * -(-filters // tile.n), build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    writer.text(template("matrix_units_windows") + template("matrix_units"))
+    files = ("scales", "matrix_units_windows", "matrix_units")
+    writer.text("".join(map(template, files if weight.buffer.is_constant else (*files, "exact_results"))))
     build.emit(
         writer.finish(
             "conv",
@@ -181,6 +184,18 @@ def launch(
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
+
+
+def _define_guard(writer: KernelWriter, weight: View) -> None:
+    """What results need that are computed again, where nothing is known of the weights before the run."""
+    flat = _flat(weight)
+    assert flat is not None
+    pointer, place = writer.read(flat), writer.offset(("n", "channel", "tap"), flat.strides)
+    writer.text(
+        "#define GUARDED\n"
+        f"float weight_at(int n, int channel, int tap) {{ return {pointer}[{place}]; }}\n"
+        + multiply_add(dtypes.FLOAT32)
+    )
 
 
 def fits(tile: Tile, fragment: Fragment) -> bool:
@@ -228,9 +243,14 @@ def _block(weight: View) -> int:
     return CHANNEL_BLOCK if taps > 1 and channels % CHANNEL_BLOCK == 0 else channels
 
 
+def _flat(weight: View) -> View | None:
+    """(out channels, channels, taps), if strides allow it."""
+    return weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:])))
+
+
 def _matrix(x: View, weight: View) -> View:
     """(k, out channels) of weights, or (blocks, taps, channels of a block, out channels)."""
-    flat = weight.reshape((*weight.shape[:2], math.prod(weight.shape[2:])))
+    flat = _flat(weight)
     assert flat is not None
     out, channels, taps = flat.shape
     far, near, along = flat.strides

@@ -283,7 +283,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
     tiles = -(-product.m // tile.m) * -(-product.n // tile.n)
     across, rows = writer.grid(tiles, build.target.max_groups)
     writer.need(*MATRIX_UNIT_NEEDS)
-    writer.text(template("matrix_units_rows") + template("matrix_units"))
+    writer.text("".join(map(template, ("scales", "matrix_units_rows", "matrix_units"))))
     build.emit(
         writer.finish(
             "matmul",

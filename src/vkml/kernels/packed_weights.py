@@ -103,9 +103,9 @@ def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment) -> View
     packed = build.scratch(TensorType(dtypes.UINT32, (_words(values),)))
     k, n = math.prod(values.shape[:-1]), values.shape[-1]
     ranges = -(-k // _maxima_range(k))
-    maxima = build.scratch(TensorType(dtypes.UINT32, (ranges, padded(n, COLUMN_PADDING))))
+    found = build.scratch(TensorType(dtypes.UINT32, (ranges, padded(n, COLUMN_PADDING), 2)))
     for stage in (1, 2):
-        build.emit(_packing(values, packed, fragment, build.target.push_bytes, stage, maxima))
+        build.emit(_packing(values, packed, fragment, build.target.push_bytes, stage, found))
     return packed
 
 
@@ -123,7 +123,7 @@ def padded(value: int, multiple: int) -> int:
 
 
 def exponents_of(packed: View, columns: int) -> View:
-    """The part of packed weights that holds the columns' exponents."""
+    """The part of packed weights that holds the columns' exponents and a flag each; see fragments.slang."""
     return replace(packed, shape=(padded(columns, COLUMN_PADDING),))
 
 
@@ -139,7 +139,7 @@ def _packing(
     fragment: Fragment,
     push_bytes: int,
     stage: int = 0,
-    maxima: View | None = None,
+    found: View | None = None,
 ) -> Dispatch:
     """The launch that packs weights (k, n) or (blocks, taps, channels, n); stages: see fragments.slang."""
     k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
@@ -169,14 +169,14 @@ def _packing(
     }
     pointers = {"SOURCE": writer.read(weights)}
     if stage == 1:
-        assert maxima is not None
-        pointers["MAXIMA"] = writer.write(maxima)
+        assert found is not None
+        pointers["FOUND"] = writer.write(found, width=2)
     else:
         pointers["EXPONENTS"] = writer.write(exponents_of(packed, n), reinterpreted_as="int")
         pointers["PACKED"] = writer.write(fragments_of(packed, n), width=4)
     if stage == 2:
-        assert maxima is not None
-        pointers["MAXIMA"] = writer.read(maxima)
+        assert found is not None
+        pointers["FOUND"] = writer.read(found, width=2)
     blocks, chunks = -(-n // COLUMN_PADDING), -(-padded(k, K_PADDING) // _CHUNK)
     share = {
         0: chunks * _CHUNK,
@@ -188,7 +188,7 @@ def _packing(
     writer.word("steps", k)
     writer.word("k_padded", padded(k, K_PADDING))
     writer.word("share", share)
-    writer.word("ranges", maxima.shape[0] if maxima is not None else 0)
+    writer.word("ranges", found.shape[0] if found is not None else 0)
     writer.word("row_stride", row_stride)
     writer.word("k_stride", k_stride)
     writer.word("channels", sizes[-1])
@@ -204,9 +204,9 @@ def _packing(
             ]
         )
     )
-    writer.text(template("fragments"))
+    writer.text(template("scales") + template("fragments"))
     groups = (blocks, -(-(k if stage == 1 else padded(k, K_PADDING)) // share), 1)
-    label = "column_maxima" if stage == 1 else "pack_weights"
+    label = "column_magnitudes" if stage == 1 else "pack_weights"
     return writer.finish(label, groups, subgroup_size=fragment.lanes)
 
 

@@ -157,7 +157,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
         text = f"store4({product.coordinates}, x);"
     writer.text(f"void finish(int batch, int split, int m, int n, float4 x) {{ {text} }}")
     writer.need(*MATRIX_UNIT_NEEDS)
-    writer.text(template("split_common") + template("split_product"))
+    writer.text("".join(map(template, ("scales", "split_common", "split_product", "exact_results"))))
     build.emit(
         writer.finish(
             product.label,

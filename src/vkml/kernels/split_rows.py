@@ -178,7 +178,8 @@ def _finish(
 ) -> None:
     writer.text("\n".join(f"#define {name} {value}" for name, value in names.items()))
     writer.need("float16", "storage_16bit")
-    writer.text((template("split_common") if "PIECES" in names else "") + template(kernel))
+    common = template("scales") + template("split_common") if "PIECES" in names else ""
+    writer.text(common + template(kernel))
     build.emit(
         writer.finish(
             kernel,
