@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,11 @@ def close(found: Any, wanted: Any, what: str, rtol: float = 2e-4) -> None:
     finite = np.abs(wanted[np.isfinite(wanted)]) if wanted.dtype.kind == "f" else np.abs(wanted)
     scale = float(finite.max(initial=0)) if finite.size else 0.0
     np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * 0.1 * scale + 1e-7, err_msg=what)
+
+
+def takes(function: Callable[..., Any], *named: str) -> bool:
+    """Whether arguments of these names can be given; releases of PyTorch differ in that."""
+    return set(named) <= set(inspect.signature(function).parameters)
 
 
 def compare(

@@ -36,11 +36,11 @@ def train(
     """The loss of every step, and the model that was trained.
 
     Args:
-        package: vkml or torch, which trains on the CPU.
+        package: vkml or torch.
         build: the model, of a package's `nn`.
         state: that it begins with.
         batches: inputs and targets.
-        device: of vkml.
+        device: the package's own name of it.
         optimizer: its name; it learns what requires grad.
         loss: its name.
         captured: whether vkml's step is captured.
@@ -51,7 +51,7 @@ def train(
     make = vkml.tensor if is_ours else package.from_numpy
     model = build(package.nn)
     model.load_state_dict({name: make(value.copy()) for name, value in state.items()})
-    model.to(device if is_ours else "cpu")
+    model.to(device)
     learned = [value for value in model.parameters() if value.requires_grad]
     updates = getattr(package.optim, optimizer)(learned, **settings)
     loss_of = getattr(package.nn, loss)()
@@ -65,11 +65,10 @@ def train(
 
     schedules = package.optim.lr_scheduler
     schedule = schedules.OneCycleLR(updates, settings["lr"], total_steps=cycle + 1) if cycle else None
-    place = device if is_ours else "cpu"
     act = vkml.jit(step, device=device) if is_ours and captured else step
     losses = []
     for x, y in batches:
-        losses.append(float(act(make(x).to(place), make(y).to(place)).item()))
+        losses.append(float(act(make(x).to(device), make(y).to(device)).item()))
         if schedule is not None:
             schedule.step()
     return losses, model
@@ -161,6 +160,17 @@ def lines_of_text(batch: int, length: int, steps: int, seed: int = 0) -> Iterato
         starts = rng.integers(0, len(written) - length - 1, batch)
         pieces = np.stack([written[start : start + length + 1] for start in starts])
         yield pieces[:, :-1].copy(), pieces[:, 1:].reshape(-1).copy()
+
+
+def reordered(batches: Batches, seed: int) -> Iterator[tuple[Array, Array]]:
+    """The same examples in another order inside of each batch, of targets that are one or several an example.
+
+    Losses and gradients are means over the batch: the same numbers, added up in another order.
+    """
+    rng = np.random.default_rng(seed)
+    for x, y in batches:
+        order = rng.permutation(len(x))
+        yield x[order], y.reshape(len(x), -1)[order].reshape(y.shape)
 
 
 def sums(batch: int, length: int, steps: int, seed: int = 0) -> Iterator[tuple[Array, Array]]:
