@@ -22,6 +22,7 @@ from vkml.kernels.packed_weights import (
     exponents_of,
     fragments_of,
     range_of,
+    small_of,
 )
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.views import View
@@ -138,7 +139,7 @@ def launch(
         writer.constant(_block(weight), "BLOCK")
     writer.constant(math.prod(weight.shape[2:]), "TAPS")
     if not weight.buffer.is_constant:
-        _define_guard(writer, weight)
+        _define_guard(writer, weight, packed)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     writer.constant(least, "LEAST")
     writer.constant((least + LARGEST_POWER) // 2, "GUESS")
@@ -186,13 +187,14 @@ def launch(
     return outputs
 
 
-def _define_guard(writer: KernelWriter, weight: View) -> None:
+def _define_guard(writer: KernelWriter, weight: View, packed: View) -> None:
     """What results need that are computed again, where nothing is known of the weights before the run."""
     flat = _flat(weight)
     assert flat is not None
     pointer, place = writer.read(flat), writer.offset(("n", "channel", "tap"), flat.strides)
     writer.text(
         "#define GUARDED\n"
+        f"#define COLUMN_SMALL {writer.read(small_of(packed, weight.shape[0]), reinterpreted_as='int')}\n"
         f"float weight_at(int n, int channel, int tap) {{ return {pointer}[{place}]; }}\n"
         + multiply_add(dtypes.FLOAT32)
     )

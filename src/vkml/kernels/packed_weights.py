@@ -58,7 +58,8 @@ class Fragment:
 class PackedWeights(Constant):
     """Weights in fp16, each column scaled by a power of two, in the order of the matrix unit's fragments.
 
-    Its 32-bit words are an exponent for each column, then the fragments, then room that kernels may read.
+    Its 32-bit words are an exponent for each column, then how many small elements each has (of values of a
+    run), then the fragments, then room that kernels may read.
     """
 
     def __init__(self, original: Constant, weights: View, fragment: Fragment, push_bytes: int) -> None:
@@ -95,7 +96,7 @@ class PackedWeights(Constant):
 def _words(weights: View) -> int:
     k, n = math.prod(weights.shape[:-1]), weights.shape[-1]
     columns = padded(n, COLUMN_PADDING)
-    return columns + columns * padded(k, K_PADDING) // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
+    return 2 * columns + columns * padded(k, K_PADDING) // 2 + K_PADDING * (columns + WIDEST_TILE) // 2
 
 
 def emit_packing(build: VulkanBuilder, values: View, fragment: Fragment) -> View:
@@ -123,13 +124,19 @@ def padded(value: int, multiple: int) -> int:
 
 
 def exponents_of(packed: View, columns: int) -> View:
-    """The part of packed weights that holds the columns' exponents and a flag each; see fragments.slang."""
+    """The part of packed weights that holds the columns' exponents."""
     return replace(packed, shape=(padded(columns, COLUMN_PADDING),))
+
+
+def small_of(packed: View, columns: int) -> View:
+    """The part of a run's packed values that holds how many elements of a column fp16 holds fewer bits of."""
+    count = padded(columns, COLUMN_PADDING)
+    return replace(packed, shape=(count,), offset=packed.offset + count)
 
 
 def fragments_of(packed: View, columns: int) -> View:
     """The part of packed weights that holds the fragments, and what lies behind them."""
-    start = padded(columns, COLUMN_PADDING)
+    start = 2 * padded(columns, COLUMN_PADDING)
     return replace(packed, shape=(packed.shape[0] - start,), offset=packed.offset + start)
 
 
@@ -168,6 +175,8 @@ def _packing(
         "IS_ALONG_K": boolean(k_stride < row_stride) if is_of_run else "(push.k_stride < push.row_stride)",
     }
     pointers = {"SOURCE": writer.read(weights)}
+    if stage > 0:
+        pointers["SMALL"] = writer.write(small_of(packed, n), reinterpreted_as="int")
     if stage == 1:
         assert found is not None
         pointers["FOUND"] = writer.write(found, width=2)
