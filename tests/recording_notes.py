@@ -29,7 +29,8 @@ from tests.recordings import (
     missing_barriers,
 )
 from vkml.engine import fragment_check, gated_trips, single_run, weights
-from vkml.engine.recorded import Memories, RecordedProgram
+from vkml.engine.binding import Memories
+from vkml.engine.recorded import RecordedProgram
 from vkml.ir.size import Size
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View

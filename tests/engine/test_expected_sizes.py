@@ -9,7 +9,8 @@ import pytest
 
 import vkml.onnx
 from vkml import InferenceSession, OrtValue
-from vkml.engine.recorded import Addresses, Binding, RecordedProgram
+from vkml.engine.binding import Addresses, Binding
+from vkml.engine.recorded import RecordedProgram
 from vkml.engine.sketch import Sketch
 
 Array = np.ndarray[Any, Any]

@@ -46,11 +46,11 @@ class Fetching:
         for number, storage, shape, at in fetches:
             array, block = leased(shape, storage)
             found[number] = array
-            memory = block.on(self._device)
-            if memory is None:
+            there = block.on(self._device)
+            if there is None:
                 self._late.append((array, at))
             else:
-                recorder.copy(source, at, memory, 0, array.nbytes)
+                recorder.copy(source, at, there.memory, 0, array.nbytes)
         recorder.barrier_to_host()
         self._commands = recorder.finish()
         if self._submission is None:

@@ -1,4 +1,4 @@
-"""Large arrays of the host: memory that is used again."""
+"""Memory of the host: of large results, which is used again, and as devices know it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,51 @@ _IDLE = 64
 """Results made since an array has left memory, from which on it goes where memory of another size is made."""
 
 
-class Block:
+class HostImport:
+    """Memory of the host as a buffer of a device, which gives it back when nobody has this any more.
+
+    Args:
+        memory: the buffer.
+        found: its bytes.
+    """
+
+    def __init__(self, memory: Memory, found: Array) -> None:
+        self.memory = memory
+        self._bytes = found  # what they lie in is unmapped behind the buffer
+
+    def __del__(self) -> None:
+        self.memory.free()
+
+
+class HostPages:
+    """Pages of this process that devices may know as theirs.
+
+    Args:
+        found: their bytes.
+        label: of the buffers.
+    """
+
+    def __init__(self, found: Array, label: str) -> None:
+        self.bytes = found
+        self._label = label
+        self._imports: weakref.WeakKeyDictionary[Device, tuple[int, HostImport | None]]
+        self._imports = weakref.WeakKeyDictionary()
+
+    def on(self, device: Device) -> HostImport | None:
+        """The pages as a device's buffer, to be held while that uses it; None where it does not take them."""
+        forks, found = self._imports.get(device, (-1, None))
+        if forks == _forks:
+            return found
+        forks = _forks
+        try:
+            found = HostImport(device.import_host(self.bytes, self._label), self.bytes)
+        except (DeviceError, OutOfMemory):
+            found = None
+        self._imports[device] = forks, found
+        return found
+
+
+class Block(HostPages):
     """Memory for one array at a time, which devices may know as theirs and copy into.
 
     Args:
@@ -44,30 +88,9 @@ class Block:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a system without
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self.bytes: Array = np.frombuffer(self._memory, np.uint8)
-        self._imported: weakref.WeakKeyDictionary[Device, tuple[int, Memory | None]]
-        self._imported = weakref.WeakKeyDictionary()
+        super().__init__(np.frombuffer(self._memory, np.uint8), "results")
         self.left = 0
         """How many results had been made when an array left it last."""
-
-    def on(self, device: Device) -> Memory | None:
-        """It as a buffer of a device; None where that takes no memory of the host."""
-        forks, memory = self._imported.get(device, (-1, None))
-        if forks == _forks:
-            return memory
-        if memory is not None:
-            memory.free()
-        try:
-            memory = device.import_host(self.bytes, "results")
-        except (DeviceError, OutOfMemory):
-            memory = None
-        self._imported[device] = _forks, memory
-        return memory
-
-    def __del__(self) -> None:
-        for _, memory in getattr(self, "_imported", {}).values():
-            if memory is not None:
-                memory.free()
 
 
 _unused: deque[Block] = deque()
@@ -78,6 +101,11 @@ _forks = 0
 """Of this process. Pages that it shares with a child since then may move when they are written: what a device
 knows of them is asked for anew."""
 renew_in_child(_unused.clear)
+
+
+def forks() -> int:
+    """See `_forks`."""
+    return _forks
 
 
 def _note_fork() -> None:

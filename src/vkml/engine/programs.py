@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from vkml.cpu.copying import copy
+from vkml.engine.binding import Addresses, Binding
 from vkml.engine.device_array import DeviceArray, Value
 from vkml.engine.gated_trips import GatedTrips
 from vkml.engine.host_memory import LARGE_BYTES, copied
-from vkml.engine.recorded import GUARD_WORD, Addresses, Binding, RecordedProgram
+from vkml.engine.recorded import GUARD_WORD, RecordedProgram
 from vkml.engine.trips import MOST_DISPATCHES, Trips, Wiring
 from vkml.engine.turns import Turn
 from vkml.errors import DeviceError, EngineError, IndexOutOfRange
 from vkml.kernels.spec import Dispatch
 
 if TYPE_CHECKING:
-    from vkml.vulkan import Queue
+    from vkml.engine.host_reads import HostReads
+    from vkml.vulkan import Queue, Submission
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
@@ -163,7 +165,7 @@ class VulkanBound(RecordedProgram):
             except BaseException:
                 self.settle()
                 raise
-        self._submit(running.binding)
+        self._submit(running.binding, running.binding.submission)
         return self._results(running, self.outputs)
 
     def start(
@@ -209,7 +211,7 @@ class VulkanBound(RecordedProgram):
     def settle(self) -> None:
         """Waits for what `start` has begun and nobody wants any more; there may be nothing."""
         if self._begun is not None:
-            self._settle(self._begun)
+            self._settle(self._begun.submission)
             self._begun = None
 
     def has_finished(self, running: Running) -> bool:
@@ -280,13 +282,18 @@ class VulkanBound(RecordedProgram):
             found += [(view.buffer, target.address) for view, target in wanted if target is not None]
         return tuple(found)
 
-    def _submit(self, binding: Binding) -> None:
-        """Runs a binding whose inputs have been written, and checks what it reports."""
+    def _submit(self, binding: Binding, submission: Submission) -> None:
+        """Runs a binding whose inputs have been written, and checks what it reports.
+
+        Args:
+            binding: it.
+            submission: its own, or another of the same launches.
+        """
         self._write_sizes(binding)
         try:
-            binding.submission.run()
+            submission.run()
         except BaseException:
-            self._settle(binding)
+            self._settle(submission)
             raise
         self.check()
 
@@ -312,10 +319,10 @@ class VulkanBound(RecordedProgram):
         if self._guard_bytes:
             self._check_guards()
 
-    def _settle(self, binding: Binding) -> None:
+    def _settle(self, submission: Submission) -> None:
         """After an interrupt: the device may be at work on buffers that a run or `close` would touch."""
         with contextlib.suppress(DeviceError):
-            binding.submission.wait(timeout_seconds=self.time_limit)
+            submission.wait(timeout_seconds=self.time_limit)
         self.settle_fetch()
         if not self._context.is_closed:  # else there is no such memory any more
             self._status[:] = 0  # what the run that nobody sees the end of had to say
@@ -360,7 +367,7 @@ class VulkanBound(RecordedProgram):
                     try:
                         run()
                     except BaseException:
-                        self._settle(binding)
+                        self._settle(binding.submission)
                         raise
                     if status[0]:
                         self._report_status()
@@ -398,11 +405,13 @@ class VulkanBound(RecordedProgram):
             if not isinstance(array, DeviceArray)
         )
         shapes = [view.shape for view in views]
+        every: Sequence[int] = range(len(views))
+        reads = self._host_reads(binding, feeds)
         is_large = any(view.nbytes >= LARGE_BYTES for view in views)
         results = tuple(
             view for view, target in zip(binding.output_views, targets, strict=True) if target is None
         )
-        context, run, has_guards = self._context, binding.submission.run, bool(self._guard_bytes)
+        context, plain, has_guards = self._context, binding.submission, bool(self._guard_bytes)
         status = memoryview(self._status.data)
         keep = (tuple(feeds), tuple(targets)) if is_holding else ()
 
@@ -416,19 +425,25 @@ class VulkanBound(RecordedProgram):
                     return None  # `resize` changes an array in place
                 turn.is_taken = True
                 try:
-                    for view, array in zip(views, arrays, strict=True):
+                    submission, written = plain, every
+                    held = None if reads is None else reads.prepare(self, arrays)
+                    if reads is not None and held is not None:
+                        assert reads.submission is not None
+                        submission, written = reads.submission, reads.others
+                    for at in written:
                         if is_large:
-                            copy(view, array)
+                            copy(views[at], arrays[at])
                         else:
-                            view[...] = array
+                            views[at][...] = arrays[at]
                     if has_guards or self._latest is not binding:
-                        self._submit(binding)
+                        self._submit(binding, submission)
                         return _taken(results, into)
                     try:
-                        run()
+                        submission.run()
                     except BaseException:
-                        self._settle(binding)
+                        self._settle(submission)
                         raise
+                    del held
                     if status[0]:
                         self._report_status()
                     return _taken(results, into)
@@ -437,6 +452,16 @@ class VulkanBound(RecordedProgram):
 
         call.__kept__ = keep  # type: ignore[attr-defined]
         return call
+
+    def _host_reads(self, binding: Binding, feeds: Sequence[Value]) -> HostReads | None:
+        """Runs in which the device reads large inputs itself; None where it does not."""
+        from vkml.engine import host_reads
+
+        if binding.reads is None and host_reads.is_worthwhile(self.on):
+            inputs = zip(self.program.inputs.values(), binding.input_views, feeds, strict=True)
+            given = [(form.buffer, view) for form, view, feed in inputs if not isinstance(feed, DeviceArray)]
+            binding.reads = host_reads.HostReads(self.on, binding, given)
+        return binding.reads
 
     def profile(self) -> list[tuple[Dispatch, float]]:
         """Runs once more, each dispatch behind the one before it; of each, the nanoseconds it took."""

@@ -6,13 +6,13 @@ import contextlib
 import functools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.engine.binding import Addresses, Binding, Key, Memories
 from vkml.engine.compilation import compile_kernels
-from vkml.engine.fetching import Fetch, Fetching
+from vkml.engine.fetching import Fetching
 from vkml.engine.host_memory import LARGE_BYTES
 from vkml.engine.launch_tables import LaunchTables
 from vkml.engine.launches import Launches
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         Memory,
         Pipeline,
         Queue,
-        Submission,
         TimestampPool,
     )
     from vkml.vulkan.commands import DispatchTable
@@ -51,73 +50,6 @@ _LONGEST_PERIOD = 4
 _ELSEWHERE: Array = np.empty(0)
 _Form = tuple[Buffer, np.dtype[Any], tuple[Number, ...]]
 """Of an input or output where it lies, its storage type and its shape."""
-
-
-@dataclass(frozen=True)
-class Memories:
-    """Memory of a program's buffers, for sizes up to a capacity."""
-
-    bytes: dict[Buffer, int]
-    rooms: list[tuple[int, int]]
-    """Of each buffer of open size, the position of its size among the computed numbers, and its room."""
-    addresses: dict[Buffer, int]
-    words: list[int]
-    """Of all push constants, but for what hangs on open sizes; none where there are tables of tensors, which
-    each binding has elsewhere."""
-    inputs: dict[Buffer, int]
-    outputs: dict[Buffer, int]
-    copied: dict[Buffer, int]
-    input_memory: Memory | None
-    staging: Memory | None
-    output_memory: Memory
-    copied_memory: Memory | None
-    arena: Memory | None
-    offsets: dict[Buffer, int]
-    """Of activations in the arena."""
-    fetched: frozenset[Buffer]
-    """Outputs that are copied into memory of the results themselves, run by run."""
-
-    @property
-    def all(self) -> list[Memory]:
-        found = (self.input_memory, self.staging, self.output_memory, self.copied_memory, self.arena)
-        return [memory for memory in found if memory is not None]
-
-
-Addresses = tuple[tuple[Buffer, int], ...]
-"""Inputs and outputs of a program that lie outside of its own memory, and where."""
-_Key = tuple[tuple[int, ...], Addresses]
-"""Values of open sizes, and where values from outside lie."""
-
-
-@dataclass(eq=False)
-class Binding:
-    """A program for certain sizes and addresses: commands recorded, and where the host writes and reads."""
-
-    key: _Key
-    numbers: tuple[int, ...]
-    commands: CommandBuffer
-    submission: Submission
-    input_views: list[Array]
-    output_views: list[Array]
-    """In the host's memory; of values that lie elsewhere there is none, and something else stands here."""
-    fetches: list[Fetch]
-    """Outputs to fetch behind each run, from `copied_memory`."""
-    sizes: list[tuple[Array, Array]]
-    """Where numbers that kernels read are to be written, and these."""
-    tables: Memory | None = None
-    """What launches over several tensors read of them."""
-    is_recorded: bool = True
-    """Whether the commands are still those of this binding."""
-
-    def free(self) -> None:
-        """Frees the commands, which must not be running."""
-        self.is_recorded = False
-        self.submission.free()
-        if self.tables is not None:
-            self.tables.free()
-            self.tables = None
-        self.commands.free()
-        self.input_views, self.output_views, self.sizes = [], [], []
 
 
 class RecordedProgram:
@@ -156,9 +88,9 @@ class RecordedProgram:
         self._lease: Lease = ()
         self._allocated: list[Memory] = []
         self._pipelines: list[Pipeline] = []
-        self._bindings: OrderedDict[_Key, Binding] = OrderedDict()
+        self._bindings: OrderedDict[Key, Binding] = OrderedDict()
         self._memories: Memories | None = None
-        self._keys: deque[_Key] = deque(maxlen=_LONGEST_PERIOD + 2)
+        self._keys: deque[Key] = deque(maxlen=_LONGEST_PERIOD + 2)
         """Of the last runs."""
         self._fetching: Fetching | None = None
         self._latest: Binding | None = None
@@ -346,13 +278,15 @@ class RecordedProgram:
         )
 
     def _make_binding(
-        self, key: _Key, numbers: tuple[int, ...], memories: Memories, oldest: Binding | None
+        self, key: Key, numbers: tuple[int, ...], memories: Memories, oldest: Binding | None
     ) -> Binding:
         """A binding, recorded into the commands of `oldest` where there is one."""
         outside = dict(key[1])
         commands = submission = tables = None
         if oldest is not None:
             oldest.is_recorded = False
+            if oldest.reads is not None:
+                oldest.reads.free()
             commands, submission, tables = oldest.commands, oldest.submission, oldest.tables
         try:
             if self._tables:
@@ -402,6 +336,7 @@ class RecordedProgram:
         again: CommandBuffer | None = None,
         pool: TimestampPool | None = None,
         tables: Memory | None = None,
+        bring: Callable[[CommandRecorder, Memories], None] | None = None,
     ) -> CommandBuffer:
         recorder = self.on.recorder("plan", again=again, queue=self.queue)
         if pool is not None:
@@ -412,7 +347,7 @@ class RecordedProgram:
         if self._guard_bytes and arena is not None:
             recorder.fill(arena, 0, arena.size, GUARD_WORD)
             recorder.barrier()
-        self.record_inputs(recorder, memories)
+        (bring or self.record_inputs)(recorder, memories)
         if pool is not None:
             recorder.timestamp(pool, 0)
         given = outside if tables is None else {**outside, **self._tables.addresses(tables)}
@@ -507,6 +442,14 @@ class RecordedProgram:
         assert memories is not None
         outside = dict(binding.key[1])
         return self._record(binding.numbers, memories, outside, pool=pool, tables=binding.tables)
+
+    def record_bringing(
+        self, binding: Binding, bring: Callable[[CommandRecorder, Memories], None]
+    ) -> CommandBuffer:
+        """The commands of a binding once more, with other ones in the place of `record_inputs`."""
+        assert self._memories is not None and binding.is_recorded
+        outside = dict(binding.key[1])
+        return self._record(binding.numbers, self._memories, outside, tables=binding.tables, bring=bring)
 
     def fetch(self, binding: Binding) -> dict[int, Array]:
         """Has large outputs of a run that has been submitted copied to fresh arrays, by number."""
