@@ -28,10 +28,11 @@ from tests.recordings import (
     barrier_of,
     missing_barriers,
 )
-from vkml.engine import fragment_check, gated_trips, single_run, weights
+from vkml.engine import fragment_check, gated_trips, host_reads, single_run, weights
 from vkml.engine.binding import Memories
 from vkml.engine.recorded import RecordedProgram
 from vkml.ir.size import Size
+from vkml.kernels.host_read import SOURCE_BYTES
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
 from vkml.vulkan import CommandBuffer, CommandRecorder, Memory, MemoryKind, Submission
@@ -65,8 +66,8 @@ class Notes:
         """What the dispatches of the table touch that is recorded next."""
         self._next: list[tuple[_Ranges, object]] = []
         """What the dispatches touch that are recorded next, and the level of each."""
-        self._gates: dict[bytes, _Ranges] = {}
-        """By push constants."""
+        self._single: dict[bytes, _Ranges] = {}
+        """What dispatches touch that are in no table, by push constants."""
         self._units = 0
         self._keys = 0
         for name in (
@@ -94,6 +95,7 @@ class Notes:
         patch.setattr(
             gated_trips, "gate_arguments", self._around(self.gate_arguments, gated_trips.gate_arguments)
         )
+        patch.setattr(host_reads, "read_launch", self._around(self.read_launch, host_reads.read_launch))
 
     @staticmethod
     def _around(note: Any, function: Any) -> Any:
@@ -210,8 +212,8 @@ class Notes:
         if self._next:
             ranges, unit = self._next.pop(0)
         else:
-            assert bytes(push) in self._gates, f"nothing is known of what {label!r} touches"
-            ranges, unit = self._gates[bytes(push)], self._unit()
+            assert bytes(push) in self._single, f"nothing is known of what {label!r} touches"
+            ranges, unit = self._single[bytes(push)], self._unit()
         ranges = [*more, *ranges]
         if self._condition is not None:
             memory, offset = self._condition
@@ -272,7 +274,7 @@ class Notes:
     ) -> bytes:
         push: bytes = make(condition, control, switches, report, words)
         name = "gate"
-        self._gates[push] = [
+        self._single[push] = [
             (name, SHADER_READ, condition, condition + 4),
             (name, SHADER_READ, control, control + 20),
             (name, SHADER_WRITE, control, control + 20),
@@ -280,6 +282,14 @@ class Notes:
             (name, SHADER_WRITE, report, report + 8),
         ]
         return push
+
+    def read_launch(self, make: Any, source: int, target: int, size: int, *more: Any) -> Any:
+        push, _ = made = make(source, target, size, *more)
+        self._single[push] = [
+            ("source", SHADER_READ, source, source + SOURCE_BYTES),
+            ("read", SHADER_WRITE, target, target + -(-size // 16) * 16),
+        ]
+        return made
 
     # --- submissions and memory -----------------------------------------------------------------------------
 

@@ -118,7 +118,9 @@ def test_steps_of_slices_are_those_of_copies(
     copied = trained(np.frombuffer(bytearray(x.tobytes()), np.float32).reshape(x.shape))
     assert not any(reads.found[14 - 2 :])
     assert read == copied
+    [site] = [site for site in notes.sites if site.module == "host_reads"]
     assert missing_barriers(notes.history, waits_show=True) == []
+    assert missing_barriers(notes.history, {site}, waits_show=True)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64, ml_dtypes.bfloat16])
@@ -372,7 +374,7 @@ def staging(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     close_all()
 
 
-def test_beside_staged_arguments(vulkan_device_name: str, reads: Reads, staging: None) -> None:
+def test_beside_staged_arguments(vulkan_device_name: str, reads: Reads, staging: None, notes: Notes) -> None:
     @vkml.jit(device=vulkan_device_name)
     def act(x: Tensor, factor: Tensor) -> Tensor:
         return (x * factor).sum(1)

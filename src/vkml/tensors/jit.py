@@ -49,7 +49,9 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freez
     Args:
         function: of tensors, of arrays, which come to it as tensors, and of other arguments, which have to be
             the same for the same capture. Left out, `jit` is a decorator with a device.
-        device: where arrays come to it; the CPU where left out. They are brought there by the run itself.
+        device: where arrays come to it; the CPU where left out. They are brought there by the run itself: a
+            GPU may read large ones where they lie, and they can change when the call has returned, but not be
+            resized in place.
         freeze: whether tensors of two axes and more that the function reads without writing them, and that do
             not require grad (the weights of a model that adapters are trained on), are constants of what is
             captured: prepared for its products once, which takes as much memory again, or twice as much. When
