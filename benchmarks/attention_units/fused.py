@@ -15,7 +15,7 @@ import numpy as np
 import vkml
 from benchmarks.attention_units.problems import Problem
 from benchmarks.feeds import feed_of
-from benchmarks.micro import Setting, timed_runs
+from benchmarks.micro.runs import Setting, timed_runs
 from benchmarks.models import model_file
 from vkml.engine.sketch import Sketch
 from vkml.ir import Graph, dtypes

@@ -74,11 +74,11 @@ def torch_backward_times(data: Data, d_out: Halfs, seconds: float) -> dict[str, 
         except RuntimeError as error:
             print(f"torch {name}: {str(error)[:200]}")
             continue
-        found[name] = _event_seconds(torch, run, seconds)
+        found[name] = event_seconds(torch, run, seconds)
     return found
 
 
-def _event_seconds(torch: Any, run: Callable[[], Any], seconds: float) -> float:
+def event_seconds(torch: Any, run: Callable[[], Any], seconds: float) -> float:
     """Median seconds of one call among many, launched by the host."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     taken: list[float] = []

@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.launching import Burner, Timing, time_chain
 from benchmarks.matrix_units.problems import Problem
 from benchmarks.matrix_units.variants import copy_source, padded, unit_source
+from vkml.ir.dtypes import BFLOAT16, FLOAT16, INT8
 from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.packed_weights import Fragment
 from vkml.vulkan import Device, MemoryKind
@@ -18,6 +19,7 @@ COPIED_BYTES = 256 << 20
 TURNS = 512
 COPY_GROUP = 1024
 """Words of 16 bytes that a workgroup of copy.slang moves."""
+_STORAGE = {each.storage.name: each.storage for each in (FLOAT16, BFLOAT16, INT8)}
 GROUPS = 2112
 """A multiple of the multiprocessors of many GPUs, 16 workgroups for each of an H200."""
 
@@ -45,12 +47,20 @@ def measure_ceilings(
     device: Device, fragment: Fragment, burner: Burner | None, scale: float = 1.0
 ) -> Ceilings:
     """Measures both; `scale` shrinks the work for slow devices."""
+    return Ceilings(unit_operations(device, fragment, burner, scale), copied_bytes(device, burner, scale))
+
+
+def unit_operations(device: Device, fragment: Fragment, burner: Burner | None, scale: float = 1.0) -> float:
+    """Operations a second of products of such fragments that stay in registers."""
     timing = Timing(0.005, 5, burner)
     groups, turns = max(1, int(GROUPS * scale)), max(8, int(TURNS * scale))
-    size = padded(max(1 << 16, int(COPIED_BYTES * scale)), 16)
-    source, target = (device.allocate(size, MemoryKind.DEVICE, name) for name in ("from", "to"))
-    halfs = np.random.default_rng(0).standard_normal(4096).astype(np.float16)
-    device.upload(source, 0, halfs)
+    normal = np.random.default_rng(0).standard_normal(4096)
+    values = (np.clip(40 * normal, -127, 127) if fragment.element == "int8" else normal).astype(
+        _STORAGE[fragment.element]
+    )
+    source = device.allocate(values.nbytes, MemoryKind.DEVICE, "fragments")
+    target = device.allocate(16 * groups, MemoryKind.DEVICE, "sums")
+    device.upload(source, 0, values.view(np.uint8))
     pipeline = device.pipeline(
         compile_kernel(unit_source(fragment), "unit"),
         push_constant_bytes=24,
@@ -61,16 +71,26 @@ def measure_ceilings(
     taken = time_chain(
         device, lambda turn: [lambda recorder: recorder.dispatch(pipeline, push, groups)], timing
     )
-    operations = 2 * fragment.m * fragment.n * fragment.k * 32 * 4 * turns * groups / taken
-    # Not the copy command: on an H200 it reaches 0.85 TB/s, a fifth of what a kernel does.
+    source.free()
+    target.free()
+    return 2 * fragment.m * fragment.n * fragment.k * 32 * 4 * turns * groups / taken
+
+
+def copied_bytes(device: Device, burner: Burner | None, scale: float = 1.0) -> float:
+    """Bytes a second, read and written, of a copy by a kernel.
+
+    Not the copy command: on an H200 it reaches 0.85 TB/s, a fifth of what a kernel does.
+    """
+    size = padded(max(1 << 16, int(COPIED_BYTES * scale)), 16)
+    source, target = (device.allocate(size, MemoryKind.DEVICE, name) for name in ("from", "to"))
     copier = device.pipeline(compile_kernel(copy_source(), "copy"), push_constant_bytes=24, label="copy")
     words = size // 16
-    copy_push = struct.pack("<2Qi4x", source.address, target.address, words)
-    copying = time_chain(
+    push = struct.pack("<2Qi4x", source.address, target.address, words)
+    taken = time_chain(
         device,
-        lambda turn: [lambda recorder: recorder.dispatch(copier, copy_push, -(-words // COPY_GROUP))],
-        timing,
+        lambda turn: [lambda recorder: recorder.dispatch(copier, push, -(-words // COPY_GROUP))],
+        Timing(0.005, 5, burner),
     )
     source.free()
     target.free()
-    return Ceilings(operations, 2 * size / copying)
+    return 2 * size / taken

@@ -295,15 +295,22 @@ def copy_source() -> str:
     )
 
 
+_UNIT_TYPES = {"float16": ("half", "float"), "bfloat16": ("BFloat16", "float"), "int8": ("int8_t", "int")}
+"""Of operands and of sums."""
+
+
 def unit_source(fragment: Fragment) -> str:
     """The source of the kernel that measures the matrix unit alone."""
-    defines = {
+    element, sums = _UNIT_TYPES[fragment.element]
+    defines: dict[str, int | str] = {
+        "ELEMENT": element,
+        "SUM": sums,
         "FRAGMENT_M": fragment.m,
         "FRAGMENT_N": fragment.n,
         "FRAGMENT_K": fragment.k,
         "LANES": fragment.lanes,
     }
-    push = "struct Push { half* source; float* target; int turns; int unused; };"
+    push = "struct Push { ELEMENT* source; SUM* target; int turns; int unused; };"
     return "\n".join(
         [
             defines_text(defines),

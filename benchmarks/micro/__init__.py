@@ -1,0 +1,1 @@
+"""What kernels, launches and loads take on one device."""

@@ -1,0 +1,288 @@
+"""What is measured of each kernel family: models of one operator, and what bounds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkml.engine.sketch import Sketch
+from vkml.ir import dtypes
+from vkml.ir.dtypes import DType
+from vkml.ir.graph import Graph
+
+Array = np.ndarray[Any, Any]
+_BLOCK = 1 << 20
+"""Numbers that are drawn; operands hold them again and again, for drawing hundreds of MB takes seconds."""
+_ROW = 1024
+"""Elements of a row that is normalised, or gathered."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator at one size.
+
+    Attributes:
+        family: of kernels.
+        label: what the table calls it.
+        build: makes the model.
+        precision: of the session.
+        operations: that the result takes, multiplications and additions; 0 where bytes bound it.
+        units: whose rate bounds the operations: an element type of matrix units.
+        products: of the units for one of the case's.
+        peer: what PyTorch is asked for, and its numbers; None where it is not asked.
+        is_product: of two matrices, whose result is compared with float64.
+    """
+
+    family: str
+    label: str
+    build: Callable[[], Graph]
+    precision: str = "high"
+    operations: float = 0
+    units: str = "float16"
+    products: int = 1
+    peer: tuple[Any, ...] | None = None
+    is_product: bool = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large it all is; as large as it should be for a GPU of today."""
+
+    side: int = 8192
+    """Of the large square matrices."""
+    elements: int = 1 << 26
+    """Of float32 that kernels pass over that memory bounds: 256 MiB."""
+    length: int = 4096
+    """Of attention's sequences."""
+
+
+def numbers(dims: Sequence[int], dtype: DType, seed: int = 0) -> Array:
+    """Normal numbers; integers of all of their range. They repeat after so many of them."""
+    generator = np.random.default_rng(seed)
+    count = min(_BLOCK - 3, math.prod(dims))
+    drawn: Array
+    if dtype.is_float:
+        drawn = generator.standard_normal(count, np.float32)
+    else:
+        limits = np.iinfo(dtype.storage)
+        drawn = generator.integers(limits.min, limits.max, count, endpoint=True)
+    return np.resize(drawn.astype(dtype.storage), tuple(dims))
+
+
+def cases(sizes: Sizes) -> Iterator[Case]:
+    """All of them, family by family."""
+    yield from _matrix_products(sizes)
+    yield from _rows_times_matrix(sizes.side)
+    yield from _convolutions(sizes)
+    yield from _attention(sizes.length)
+    yield from _passes(sizes.elements)
+
+
+def _matrix_products(sizes: Sizes) -> Iterator[Case]:
+    """Square products: whole tiles, sizes that are no multiple of one, and small ones."""
+    side = sizes.side
+    kinds = (
+        ("fp16", dtypes.FLOAT16, "high", "float16", 1, "fp16"),
+        ("bf16", dtypes.BFLOAT16, "high", "bfloat16", 1, "bf16"),
+        ("fp32, high", dtypes.FLOAT32, "high", "float16", 1, "tf32"),
+        ("fp32, highest", dtypes.FLOAT32, "highest", "float16", 3, "fp32"),
+        ("int8 → int32", dtypes.INT8, "high", "int8", 1, "int8"),
+    )
+    for kind, dtype, precision, units, products, mode in kinds:
+        for size, is_constant in (
+            (side, True),
+            (side, False),
+            (side - 1, True),
+            (side - 1, False),
+            (side * 1000 // 1024, False),
+            (side // 8, True),
+            (side // 8, False),
+        ):
+            yield Case(
+                "matmul",
+                f"{kind}, {size}³, {'one operand constant' if is_constant else 'no constant'}",
+                product(size, size, dtype, is_constant=is_constant),
+                precision,
+                2 * size**3,
+                units,
+                products,
+                None if is_constant else ("matmul", mode, size),
+                is_product=True,
+            )
+    yield Case(
+        "matmul",
+        f"int8 → int8 (QLinearMatMul), {side}³, one operand constant",
+        _quantized_product(side),
+        operations=2 * side**3,
+        units="int8",
+    )
+
+
+def product(rows: int, side: int, dtype: DType, *, is_constant: bool) -> Callable[[], Graph]:
+    """A product of so many rows and a square matrix, which may be constant."""
+
+    def build() -> Graph:
+        sketch = Sketch("product")
+        a = sketch.input("a", (rows, side), dtype)
+        if is_constant:
+            b = sketch.constant(numbers((side, side), dtype, 1))
+        else:
+            b = sketch.input("b", (side, side), dtype)
+        return sketch.finish(sketch.node("MatMul" if dtype.is_float else "MatMulInteger", a, b))
+
+    return build
+
+
+def _quantized_product(side: int) -> Callable[[], Graph]:
+    def build() -> Graph:
+        sketch = Sketch("product")
+        zero = sketch.constant(np.int8(0))
+        scales = [sketch.constant(np.float32(x)) for x in (0.05, 0.05, 0.05 * side**0.5)]
+        a = sketch.input("a", (side, side), dtypes.INT8)
+        b = sketch.constant(numbers((side, side), dtypes.INT8, 1))
+        return sketch.finish(
+            sketch.node("QLinearMatMul", a, scales[0], zero, b, scales[1], zero, scales[2], zero)
+        )
+
+    return build
+
+
+def _rows_times_matrix(side: int) -> Iterator[Case]:
+    """Products of one row, which read the matrix and do little else."""
+    for kind, dtype in (("fp32", dtypes.FLOAT32), ("fp16", dtypes.FLOAT16)):
+        yield Case("gemv", f"{kind}, 1 × {side}²", product(1, side, dtype, is_constant=True), "highest")
+
+
+def _node(
+    op: str,
+    *inputs: tuple[Sequence[int], DType] | Array,
+    opset: int = 20,
+    **attributes: Any,
+) -> Callable[[], Graph]:
+    """A model of one operator; arrays among its inputs are constants."""
+
+    def build() -> Graph:
+        sketch = Sketch(op, opset)
+        names = []
+        for index, given in enumerate(inputs):
+            if isinstance(given, np.ndarray):
+                names.append(sketch.constant(given))
+            else:
+                names.append(sketch.input(f"x{index}", *given))
+        return sketch.finish(sketch.node(op, *names, **attributes))
+
+    return build
+
+
+def _convolutions(sizes: Sizes) -> Iterator[Case]:
+    """Layers of common networks, channels first, as models have them."""
+    batch = max(1, sizes.side // 256)
+    for label, channels, filters, side, kernel in (
+        ("3×3", 256, 256, 14, 3),
+        ("3×3", 64, 64, 56, 3),
+        ("1×1", 256, 1024, 14, 1),
+    ):
+        weights = numbers((filters, channels, kernel, kernel), dtypes.FLOAT32, 1)
+        pixels = batch * side * side
+        for precision, products in (("high", 1), ("highest", 3)):
+            yield Case(
+                "convolution",
+                f"{label}, batch {batch}, {channels} → {filters}, {side}², fp32, {precision}",
+                _node(
+                    "Conv",
+                    ((batch, channels, side, side), dtypes.FLOAT32),
+                    weights,
+                    pads=[kernel // 2] * 4,
+                ),
+                precision,
+                2 * pixels * filters * channels * kernel**2,
+                products=products,
+            )
+    channels, side = 144, 56
+    yield Case(
+        "convolution",
+        f"depthwise 3×3, batch {batch}, {channels}, {side}², fp32",
+        _node(
+            "Conv",
+            ((batch, channels, side, side), dtypes.FLOAT32),
+            numbers((channels, 1, 3, 3), dtypes.FLOAT32, 1),
+            pads=[1] * 4,
+            group=channels,
+        ),
+    )
+
+
+HEADS, HEAD_SIZE = 16, 128
+
+
+def _attention(length: int) -> Iterator[Case]:
+    shape = (1, HEADS, length, HEAD_SIZE)
+    for is_causal in (False, True):
+        yield Case(
+            "attention",
+            f"{HEADS} heads × {length} × {HEAD_SIZE}, fp16{', causal' if is_causal else ''}",
+            _node("Attention", *[(shape, dtypes.FLOAT16)] * 3, opset=23, is_causal=int(is_causal)),
+            operations=4 * HEADS * length**2 * HEAD_SIZE / (2 if is_causal else 1),
+            peer=("attention", shape, is_causal),
+        )
+
+
+def _passes(elements: int) -> Iterator[Case]:
+    """What memory bounds: each reads or writes so many numbers of float32."""
+    single = dtypes.FLOAT32
+    rows = elements // _ROW
+    x = (rows, _ROW), single
+    ones, zeros = np.ones(_ROW, np.float32), np.zeros(_ROW, np.float32)
+    side = 1 << (elements.bit_length() - 1) // 2
+    matrix = (elements // side, side), single
+    images = (max(1, elements >> 20), 64, 128, 128) if elements >= 1 << 20 else (1, 4, 16, elements // 64)
+    yield Case("elementwise", "Relu", _node("Relu", x))
+    yield Case("elementwise", "Add of two tensors", _node("Add", x, x))
+    yield Case("elementwise", "Gelu", _node("Gelu", x))
+    yield Case("elementwise", "fp32 → fp16", _node("Cast", x, to=dtypes.FLOAT16.code))
+    yield Case("elementwise", "Add of a row", _node("Add", x, ones))
+    yield Case("norm", f"LayerNormalization, rows of {_ROW}", _node("LayerNormalization", x, ones, zeros))
+    yield Case("norm", f"RMSNormalization, rows of {_ROW}", _node("RMSNormalization", x, ones, opset=23))
+    scales = np.ones(images[1], np.float32)
+    yield Case(
+        "norm",
+        "GroupNormalization, 2 channels a group",
+        _node("GroupNormalization", (images, single), scales, scales, opset=21, num_groups=images[1] // 2),
+    )
+    yield Case("softmax", f"rows of {_ROW}", _node("Softmax", x))
+    yield Case("softmax", f"rows of {matrix[0][1]}", _node("Softmax", matrix))
+    yield Case("softmax", "down the columns", _node("Softmax", matrix, axis=0))
+    last, first = np.array([1]), np.array([0])
+    yield Case("reduce", f"sums of rows of {_ROW}", _node("ReduceSum", x, last))
+    yield Case("reduce", f"sums of columns of {matrix[0][0]}", _node("ReduceSum", matrix, first))
+    yield Case("reduce", "the largest of all", _node("ReduceMax", x))
+    yield Case("reduce", f"ArgMax of rows of {_ROW}", _node("ArgMax", x, axis=1))
+    yield Case("transpose", "matrix, fp32", _node("Transpose", matrix, perm=[1, 0]))
+    yield Case("transpose", "matrix, fp16", _node("Transpose", (matrix[0], dtypes.FLOAT16), perm=[1, 0]))
+    yield Case("transpose", "channels first → last", _node("Transpose", (images, single), perm=[0, 2, 3, 1]))
+    heads = (rows // 64, 64, 16, _ROW // 16)
+    yield Case("transpose", "heads", _node("Transpose", (heads, single), perm=[0, 2, 1, 3]))
+    order = np.random.default_rng(0).permutation(rows)
+    yield Case("gather", f"rows of {_ROW}", _node("Gather", x, order))
+    yield Case(
+        "scatter",
+        f"rows of {_ROW}",
+        _node("ScatterND", x, order[: rows // 2, None], ((rows // 2, _ROW), single)),
+    )
+    yield Case("scan", f"CumSum of rows of {_ROW}", _node("CumSum", x, np.array(1)))
+    yield Case(
+        "pooling", "largest of 3×3", _node("MaxPool", (images, single), kernel_shape=[3, 3], pads=[1] * 4)
+    )
+    scale = np.array([1, 1, 2, 2], np.float32)
+    small = (*images[:2], images[2] // 2, images[3] // 2)
+    yield Case(
+        "resize",
+        "linear, twice",
+        _node("Resize", (small, single), np.zeros(0, np.float32), scale, mode="linear"),
+    )
+    yield Case("concat", "two matrices", _node("Concat", x, x, axis=1))
+    yield Case("sort", f"TopK, 8 of rows of {_ROW}", _node("TopK", x, np.array([8])))

@@ -1,0 +1,241 @@
+"""Times models of one operator on a GPU, with values that stay there, against what bounds them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import vkml
+from benchmarks.launching import Burner, Timing, time_chain
+from benchmarks.matrix_units.ceilings import copied_bytes, unit_operations
+from benchmarks.micro.cases import HEAD_SIZE, HEADS, Case, numbers, product
+from benchmarks.micro.peers import Peer
+from vkml.engine.devices import fragments_of
+from vkml.engine.programs import VulkanBound
+from vkml.errors import Error
+from vkml.ir import dtypes
+from vkml.onnx import save_graph
+from vkml.vulkan import DeviceInfo, find_device
+
+CHAIN_SECONDS = 0.012
+SAMPLES = 5
+_CHECKED = 16
+"""Rows and columns of a product where results are compared with float64."""
+_WARM_SIDE = 2048
+
+
+class NotMeasured(Exception):
+    """The device does not run a case by itself."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured of one case."""
+
+    family: str
+    label: str
+    seconds: float = 0.0
+    rate: float = 0.0
+    """Operations a second, or bytes where memory bounds it."""
+    ceiling: float | None = None
+    """The highest rate that the device reaches; None where that is not known."""
+    error: float | None = None
+    """Of a product, against float64: relative, in the L2 norm."""
+    kernels: tuple[str, ...] = ()
+    peer_seconds: float | None = None
+    is_of_operations: bool = False
+    problem: str = ""
+    """Why it was not measured."""
+
+    @property
+    def share(self) -> float | None:
+        """Of the ceiling."""
+        return self.rate / self.ceiling if self.ceiling and self.rate else None
+
+
+class Bench:
+    """A device with its clocks kept up, and what it can do at the most."""
+
+    def __init__(self, device: str, peer: Peer | None) -> None:
+        self.device = device
+        self.info: DeviceInfo = find_device(device, True)
+        self._peer = peer
+        is_gpu = not self.info.is_software
+        side = _WARM_SIDE if is_gpu else 16
+        self._warm = _Loaded(product(side, side, dtypes.FLOAT32, is_constant=False)(), device, "highest")
+        on = self._warm.bound.on
+        self.burner = Burner(on, self._warm.record, self._warm.close) if is_gpu else None
+        self.timing = Timing(CHAIN_SECONDS if is_gpu else 1e-6, SAMPLES if is_gpu else 1, self.burner)
+        scale = 1.0 if is_gpu else 1e-3
+        self.bytes = copied_bytes(on, self.burner, scale)
+        self.operations: dict[str, float] = {}
+        for element, sums in (("float16", "float32"), ("bfloat16", "float32"), ("int8", "int32")):
+            fragments = fragments_of(self.info, element, sums)
+            if fragments:
+                self.operations[element] = unit_operations(on, fragments[0], self.burner, scale)
+
+    def close(self) -> None:
+        """Frees what it keeps on the device."""
+        self._warm.close()
+
+    def measure(self, case: Case) -> Found:
+        """Times one case; what the device cannot do is told."""
+        try:
+            with _loaded(case, self.device) as loaded:
+                error = loaded.error() if case.is_product else None
+                seconds = time_chain(loaded.bound.on, lambda turn: [loaded.record], self.timing)
+                kernels = tuple(each.kernel.label for each in loaded.bound.program.dispatches)
+                moved = loaded.bytes
+        except (Error, MemoryError, NotMeasured) as problem:
+            return Found(case.family, case.label, problem=f"{type(problem).__name__}: {problem}")
+        peer_seconds = None
+        if self._peer is not None and case.peer is not None:
+            peer_seconds = self._peer.seconds(*case.peer)
+        ceiling: float | None = self.bytes
+        if case.operations:
+            units = self.operations.get(case.units)
+            ceiling = units / case.products if units else None
+        rate = (case.operations or moved) / seconds if seconds else 0.0
+        return Found(
+            case.family,
+            case.label,
+            seconds,
+            rate,
+            ceiling,
+            error,
+            kernels,
+            peer_seconds,
+            bool(case.operations),
+        )
+
+    def measure_attention_gradients(self, length: int) -> Found:
+        """Times the way back of attention: of a captured function both ways, less the way there."""
+        shape = (1, HEADS, length, HEAD_SIZE)
+        label = f"{HEADS} heads × {length} × {HEAD_SIZE}, fp16, backward"
+        attend = vkml.nn.functional.scaled_dot_product_attention
+        values = [numbers(shape, dtypes.FLOAT16, seed) for seed in range(4)]
+        q, k, v, cotangent = (vkml.tensor(each, device=self.device) for each in values)
+        for each in (q, k, v):
+            each.requires_grad_()
+
+        def forward() -> Any:
+            with vkml.no_grad():
+                return attend(q, k, v)
+
+        def both() -> Any:
+            return vkml.autograd.grad(attend(q, k, v), (q, k, v), cotangent)
+
+        try:
+            there, both_ways = (_run_seconds(vkml.jit(each)) for each in (forward, both))
+        except (Error, MemoryError) as problem:
+            return Found("attention", label, problem=f"{type(problem).__name__}: {problem}")
+        seconds = max(both_ways - there, 1e-9)
+        return Found(
+            "attention",
+            label,
+            seconds,
+            10 * HEADS * length**2 * HEAD_SIZE / seconds,
+            self.operations.get("float16"),
+            peer_seconds=None if self._peer is None else self._peer.seconds("attention_gradients", shape),
+            is_of_operations=True,
+        )
+
+
+def _run_seconds(run: Any) -> float:
+    """Median seconds of a captured function, until an element of each of its results is there."""
+    taken: list[float] = []
+    until = time.perf_counter() + 1.0
+    while len(taken) < 4 or (time.perf_counter() < until and len(taken) < 24):
+        started = time.perf_counter()
+        found = run()
+        for each in found if isinstance(found, tuple | list) else (found,):
+            each.flatten()[0].item()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken[3:])
+
+
+class _Loaded:
+    """A model whose inputs and results lie on the device."""
+
+    def __init__(self, graph: Any, device: str, precision: str) -> None:
+        model = save_graph(graph)
+        assert model is not None
+        self._graph = graph
+        self._session = vkml.InferenceSession(model, devices=device, precision=precision)
+        try:
+            self._run(device)
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self, device: str) -> None:
+        """Makes the values, runs once, and finds the program and where its values lie."""
+        binding = self._session.io_binding()
+        self.given = {
+            value.name: numbers(value.tensor.dims, value.tensor.dtype, seed)
+            for seed, value in enumerate(self._graph.inputs)
+        }
+        self._values = {
+            name: vkml.OrtValue.ortvalue_from_numpy(array, device) for name, array in self.given.items()
+        }
+        for name, value in self._values.items():
+            binding.bind_ortvalue_input(name, value)
+        outputs = [output.name for output in self._session.get_outputs()]
+        for name in outputs:
+            binding.bind_output(name, device)
+        self._session.run_with_iobinding(binding)
+        self._values |= dict(zip(outputs, binding.get_outputs(), strict=True))
+        plans = self._session._runner.plans
+        programs = [] if plans is None else [each for plan in plans.kept.values() for each in plan.programs]
+        if len(programs) != 1 or not isinstance(programs[0], VulkanBound):
+            raise NotMeasured("it is not one program of the device")
+        self.bound: VulkanBound = programs[0]
+        self.places = {name: value.value.address for name, value in self._values.items()}
+
+    def record(self, recorder: Any) -> None:
+        """Records its launches."""
+        self.bound.record_levels(recorder, (), self.places)
+
+    @property
+    def bytes(self) -> int:
+        """That inputs, constants and results have, each moved once."""
+        moved: int = sum(
+            value.value.dtype.bytes_for(math.prod(value.value.shape)) for value in self._values.values()
+        )
+        return moved + sum(int(constant.array.nbytes) for constant in self._graph.constants.values())
+
+    def error(self) -> float:
+        """Of a product, where some rows meet some columns."""
+        names = [value.name for value in self._graph.inputs]
+        a = self.given[names[0]]
+        b = self.given[names[1]] if len(names) > 1 else next(iter(self._graph.constants.values())).array
+        random = np.random.default_rng(2)
+        rows, columns = (
+            np.sort(random.choice(size, min(size, _CHECKED), replace=False))
+            for size in (a.shape[0], b.shape[1])
+        )
+        exact = a[rows].astype(np.float64) @ b[:, columns].astype(np.float64)
+        [output] = self._session.get_outputs()
+        found = self._values[output.name].numpy()[np.ix_(rows, columns)].astype(np.float64)
+        return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+    def close(self) -> None:
+        """Frees what it has on the device."""
+        self._values = {}
+        self._session.close()
+
+
+@contextmanager
+def _loaded(case: Case, device: str) -> Iterator[_Loaded]:
+    loaded = _Loaded(case.build(), device, case.precision)
+    try:
+        yield loaded
+    finally:
+        loaded.close()

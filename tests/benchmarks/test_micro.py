@@ -1,0 +1,139 @@
+"""The benchmark of kernels times what it says it does, and its cases are those of their families."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.micro.__main__ import main
+from benchmarks.micro.cases import Case, Sizes, cases, numbers
+from benchmarks.micro.kernels import Bench
+from vkml.engine.sketch import Sketch
+from vkml.ir import Graph, dtypes
+
+SMALL = Sizes(side=48, elements=1 << 14, length=32)
+
+
+@pytest.fixture
+def bench(vulkan_device_name: str) -> Iterator[Bench]:
+    made = Bench(vulkan_device_name, None)
+    yield made
+    made.close()
+
+
+def case_of(family: str, word: str = "") -> Case:
+    return next(case for case in cases(SMALL) if case.family == family and word in case.label)
+
+
+def test_numbers_fill_the_range_of_their_type() -> None:
+    drawn = numbers((300, 5), dtypes.INT8)
+    assert (drawn.min(), drawn.max(), drawn.dtype) == (-128, 127, np.int8)
+    long = numbers((1 << 11, 1 << 11), dtypes.FLOAT16)
+    assert abs(float(long[0].astype(np.float32).std()) - 1) < 0.1
+    assert not np.array_equal(long[0], long[1 << 10])
+    assert not np.array_equal(numbers((4, 4), dtypes.FLOAT32, 0), numbers((4, 4), dtypes.FLOAT32, 1))
+
+
+def test_every_case_is_one_operator_with_a_bound() -> None:
+    found = list(cases(SMALL))
+    assert len({(case.family, case.label) for case in found}) == len(found)
+    for case in found:
+        assert [node.op == "Identity" for node in case.build().nodes] == [False, True], case.label
+        is_of_operations = case.family in ("matmul", "attention", "convolution")
+        assert (case.operations > 0) == (is_of_operations and "depthwise" not in case.label), case.label
+        if case.is_product:
+            assert case.operations == 2 * case.build().inputs[0].tensor.dims[0] ** 3, case.label
+
+
+@pytest.mark.parametrize("kind", ["fp16", "bf16", "fp32, high,", "fp32, highest", "int8 → int32"])
+def test_products_are_timed_and_compared(bench: Bench, kind: str) -> None:
+    found = bench.measure(case_of("matmul", kind))
+    if "16" in kind and not bench.info.capabilities.storage_16bit:
+        assert "one program" in found.problem
+        return
+    assert not found.problem
+    assert found.seconds > 0 and found.rate == pytest.approx(2 * SMALL.side**3 / found.seconds)
+    assert found.error is not None
+    assert found.error < {"bf16": 4e-3, "int8 → int32": 1e-15}.get(kind, 1e-3)
+    assert found.kernels
+
+
+def test_ceilings_of_products_are_those_of_the_units_shared_among_them(bench: Bench) -> None:
+    bench.operations["float16"] = 6e9
+    for kind, ceiling in (("fp32, high,", 6e9), ("fp32, highest", 2e9)):
+        found = bench.measure(case_of("matmul", kind))
+        assert found.ceiling == ceiling
+        assert found.share == pytest.approx(found.rate / ceiling)
+    del bench.operations["float16"]
+    assert bench.measure(case_of("matmul", "fp32")).share is None
+
+
+@pytest.mark.parametrize(
+    ("family", "word", "moved"),
+    [
+        ("elementwise", "Relu", 8),
+        ("elementwise", "two", 12),
+        ("elementwise", "fp16", 6),
+        ("transpose", "fp16", 4),
+        ("softmax", "down", 8),
+        ("scatter", "", 8),
+    ],
+)
+def test_bytes_are_those_of_operands_and_results(bench: Bench, family: str, word: str, moved: int) -> None:
+    found = bench.measure(case_of(family, word))
+    if word == "fp16" and not bench.info.capabilities.storage_16bit:
+        assert "one program" in found.problem
+        return
+    assert not found.problem
+    more = SMALL.elements * (2 if family == "scatter" else 0)  # as many updates as half of the rows
+    indices = 64 if family == "scatter" else 0
+    assert found.rate * found.seconds == pytest.approx(SMALL.elements * moved + more + indices)
+    assert found.ceiling == bench.bytes
+
+
+def test_what_a_device_cannot_do_is_told(bench: Bench) -> None:
+    unknown = replace(case_of("sort"), build=nonzero)
+    assert bench.measure(unknown).problem
+
+
+def nonzero() -> Graph:
+    """A model of which no part runs on a GPU."""
+    sketch = Sketch("nonzero")
+    return sketch.finish(sketch.node("NonZero", sketch.input("x", (4, 4))))
+
+
+def test_command(
+    vulkan_device_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "micro.json"
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "micro",
+            "softmax",
+            "backward",
+            "--device",
+            vulkan_device_name,
+            "--elements=16384",
+            "--length=32",
+            f"--json={file}",
+        ],
+    )
+    main()
+    shown = capsys.readouterr().out
+    assert "ceilings:" in shown and "down the columns" in shown
+    content = json.loads(file.read_text())
+    families = [each["family"] for each in content["kernels"]]
+    assert families == ["softmax"] * 3 + ["attention"]
+    assert all(each["share"] and not each["problem"] for each in content["kernels"][:3])
+    assert content["kernels"][3]["seconds"] > 0
