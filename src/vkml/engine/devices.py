@@ -208,6 +208,7 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
 
     names = (f.name for f in fields(info.capabilities))
     flags = frozenset(name for name in names if getattr(info.capabilities, name) is True)
+    flags |= {f"subgroup_{operation}" for operation in info.capabilities.subgroup_operations}
     limits = info.limits
     fragments = fragments_of(info)
     fragment = fragments[0] if fragments else None

@@ -240,6 +240,7 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
     yield case("attention", "two heads", _attention(2, 3, 19, 16))
+    yield case("attention", "few rows", _attention(2, 3, 9, 16, has_mask=True))
     high = HIGH_TOLERANCE, "high"
     yield case("attention", "fp32, precision high", _attention(1, 2, 70, 64), *high)
     yield case("attention", "fp32, precision high, masked", _attention(1, 2, 70, 40, has_mask=True), *high)

@@ -536,8 +536,8 @@ def _make_plan(
         graph = graph if simplified is graph else remove_dead(simplified)
     if sizes is None and _stays_on_host(graph, placement):
         placement = replace(placement, sites=())
-    has_kernels = any(not device_refusal(site.target) for site in placement.sites)
-    if optimise and not (has_kernels or placement.named or placement.assigned):
+    has_units = any(not device_refusal(site.target) for site in placement.sites)
+    if optimise and not (has_units or placement.named or placement.assigned):
         graph = fuse_attention(graph, _of_halves)
     graph = expand_steps(
         graph,
@@ -552,7 +552,7 @@ def _make_plan(
     if placement.strict and misplaced:
         raise strict_error(misplaced)
     if optimise:
-        if has_kernels:
+        if placement.sites:
             graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
         kept_apart = _keeps_apart(graph, device_of, placement)
         graph = fuse(graph, kept_apart, _follows(graph, device_of))

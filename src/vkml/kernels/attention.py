@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, is_multiple, typical
+from vkml.kernels.attention_masks import adjusted_function, float_text
 from vkml.kernels.attention_variants import (
     OPERAND_ROWS,
     WIDEST_HEAD,
@@ -22,7 +22,7 @@ from vkml.kernels.matrix_units import LEAST_FRAGMENT
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, load_expression, template
+from vkml.kernels.writer import KernelWriter, template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -198,7 +198,7 @@ def emit(build: VulkanBuilder, given: Attention, variant: Variant, result: Tenso
     texts = ["attention_common", *(["attention_floats"] if given.has_floats else []), "attention"]
     emit_vector_store(writer, (*q.shape[:3], given.v.shape[3]), outputs, epilogue)
     if given.has_mask:
-        writer.text(_adjusted(writer, given))
+        writer.text(adjusted_function(writer, given, is_causal=False))
     writer.math()
     writer.need(*MATRIX_UNIT_NEEDS)
     for name in texts:
@@ -325,38 +325,12 @@ def _values(given: Attention, variant: Variant, target: Target) -> dict[str, int
         "HAS_MASK": int(given.has_mask),
         "CAUSAL": _bool(causal is not None),
         "CAUSAL_ADDS": _bool(causal is not None and causal.adds),
-        "CAUSAL_FILL": _float(causal.fill if causal is not None else -math.inf),
-        "SCALE": _float(given.scale),
-        "EMPTY": _float(0.0 if given.is_empty_zero or given.is_nan_zero else math.nan),
+        "CAUSAL_FILL": float_text(causal.fill if causal is not None else -math.inf),
+        "SCALE": float_text(given.scale),
+        "EMPTY": float_text(0.0 if given.is_empty_zero or given.is_nan_zero else math.nan),
         "NAN_ZERO": int(given.is_nan_zero),
         "OPERAND_ROWS": OPERAND_ROWS,
     }
-
-
-def _adjusted(writer: KernelWriter, given: Attention) -> str:
-    """The function that makes of a scaled score what the mask and the bias leave of it."""
-    coordinates = ("batch", "head", "row", "key")
-    # Rows and keys beyond the last are asked for, too.
-    lines = [
-        "float adjusted(int batch, int head, int row, int key, float score)",
-        "{",
-        "    row = min(row, QUERY_ROWS - 1);",
-        "    key = min(key, KEY_ROWS - 1);",
-    ]
-    if given.softcap:
-        lines.append(
-            f"    score = hyperbolic_tangent(score / {_float(given.softcap)}) * {_float(given.softcap)};"
-        )
-    for view, form in ((given.mask, "mask"), (given.bias, "bias")):
-        if view is None:
-            continue
-        element = load_expression(writer.read(view), writer.offset(coordinates, view.strides), view.dtype)
-        if form == "mask":
-            lines.append(f"    if ({'!' if given.keeps else ''}({element}))")
-            lines.append(f"        score = {_float(given.fill)};")
-        else:
-            lines.append(f"    score += {element};")
-    return "\n".join([*lines, "    return score;", "}"])
 
 
 def _is_aligned(view: View, elements: int) -> bool:
@@ -367,8 +341,3 @@ def _is_aligned(view: View, elements: int) -> bool:
 
 def _bool(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _float(value: float) -> str:
-    """A number as Slang text that keeps all of its bits."""
-    return f"asfloat({struct.unpack('<I', struct.pack('<f', value))[0]:#x}u)"

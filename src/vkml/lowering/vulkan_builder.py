@@ -19,6 +19,7 @@ from vkml.kernels import (
     byte_units,
     conv,
     conv_transpose,
+    decode_attention,
     gather,
     gemm,
     gemv,
@@ -53,8 +54,8 @@ from vkml.lowering.target import Target
 
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
-    templates = attention, bfloat16_units, byte_units, gemm, matrix_units, recurrent, sliced, split_product
-    return matrix_units.finds_own_scales, *(template.forced for template in templates)
+    templates = attention, bfloat16_units, byte_units, decode_attention, gemm, matrix_units, recurrent, sliced
+    return matrix_units.finds_own_scales, split_product.forced, *(template.forced for template in templates)
 
 
 class VulkanBuilder(Builder[Dispatch]):
@@ -344,6 +345,8 @@ class VulkanBuilder(Builder[Dispatch]):
             is_empty_zero=is_empty_zero,
             is_nan_zero=is_nan_zero,
         )
+        if attention.refusal(self.target, given) and not decode_attention.refusal(given):
+            return decode_attention.launch(self, given, self.result())
         return attention.launch(self, given, self.result())
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
