@@ -168,12 +168,13 @@ def test_multiply_adds(
 
 def test_nodes_of_one_body_that_are_called_alike_pay_each_for_itself(device_name: str) -> None:
     sketch = Sketch("attention", opset=23)
-    q, k, v = (sketch.input(name, (2, 2, 8, size)) for name, size in (("q", 16), ("k", 16), ("v", 4)))
+    shapes = {"q": (2, 2, 16, 16), "k": (2, 2, 8, 16), "v": (2, 2, 8, 4)}  # of fewer rows it is one launch
+    q, k, v = (sketch.input(name, shape) for name, shape in shapes.items())
     graph = sketch.finish(sketch.node("Attention", q, k, v, name="attention"))
-    feed = {name: np.ones((2, 2, 8, size), np.float32) for name, size in (("q", 16), ("k", 16), ("v", 4))}
+    feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     options = vkml.SessionOptions(enable_profiling=True)
     with vkml.InferenceSession(save_graph(graph), options, devices=device_name) as session:
         session.run(None, feed)
         steps, timed = session.report().steps, profiled_steps([session.traced_runs])
-    assert sorted(step.flops for step in steps if step.flops) == [2 * 1024, 2 * 4096]
-    assert sum(step.flops for step in timed) == 2 * (1024 + 4096)
+    assert sorted(step.flops for step in steps if step.flops) == [2 * 2048, 2 * 8192]
+    assert sum(step.flops for step in timed) == 2 * (2048 + 8192)

@@ -40,6 +40,7 @@ from vkml.passes import (
     expand_steps,
     fuse,
     fuse_attention,
+    fuse_prologues,
     fuse_reductions,
     remove_dead,
     share_small,
@@ -553,7 +554,7 @@ def _make_plan(
         raise strict_error(misplaced)
     if optimise:
         if placement.sites:
-            graph = fuse_attention(graph, lambda found: _accepted(found, graph, placement, device_of))
+            graph = fuse_attention(graph, lambda found: _attentions(found, graph, placement, device_of))
         kept_apart = _keeps_apart(graph, device_of, placement)
         graph = fuse(graph, kept_apart, _follows(graph, device_of))
         if placement.sites:
@@ -563,6 +564,9 @@ def _make_plan(
                 lambda node: device_of[members(node)[0].key] != CPU,
             )
             device_of.update({copy: device_of[node] for copy, node in copies.items()})
+            graph = fuse_prologues(
+                graph, kept_apart, lambda found: _accepted(found, graph, placement, device_of)
+            )
         for node in graph.nodes:
             device_of[node.key] = device_of[members(node)[0].key]
     if placement.named:
@@ -626,15 +630,21 @@ def _of_halves(found: Sequence[Candidate]) -> set[str]:
     return {each.node.key for each in found if each.dtype == dtypes.FLOAT16}
 
 
-def _accepted(
+def _attentions(
     found: Sequence[Candidate], graph: Graph, placement: Placement, device_of: Mapping[str, str]
 ) -> set[str]:
     """The results of those attentions that one GPU runs, which has a kernel for them."""
+    alike = [each for each in found if len({device_of[member.key] for member in each.members}) == 1]
+    return _accepted([each.node for each in alike], graph, placement, device_of)
+
+
+def _accepted(
+    found: Sequence[Node], graph: Graph, placement: Placement, device_of: Mapping[str, str]
+) -> set[str]:
+    """The results of those nodes for which the GPU has a kernel that runs what they stand for."""
     accepted = set()
     for site in placement.sites:
-        there = [
-            each.node for each in found if all(device_of[member.key] == site.name for member in each.members)
-        ]
+        there = [node for node in found if device_of[node.key] == site.name]
         refused = refusals(there, graph.types, graph.constants, site.target)
         accepted |= {node.key for node in there} - refused.keys()
     return accepted

@@ -98,6 +98,10 @@ class Operator:
     is_anchor: bool = False
     """Whether pointwise nodes may be fused behind it: its templates apply them as an epilogue to each element
     before they store it."""
+    is_prologue: ClassVar[bool] = False
+    """Whether a product of few rows may compute it, by `Lowering.normalise`, of the rows that it reads."""
+    takes_prologue: ClassVar[bool] = False
+    """Whether it multiplies rows, its first input, which its template may be able to compute itself."""
     reduction: str = ""
     """What it does to the elements of its first input along `reduced_axes`, as `Lowering.reduce` calls it;
     empty for other operators. Its kernels compute the elements themselves where pointwise nodes make them."""

@@ -63,6 +63,12 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
     step = lanes * width
     k_range = -(-product.k // (splits * step)) * step
     splits = splits if isinstance(product.k, Size) else -(-product.k // k_range)
+    prologue = build.take_prologue(a)
+    if prologue is not None:
+        room = 4 * lanes * columns * own * product.m
+        why = prologue.refusal(build.target, a, lanes * columns, room, groups * splits)
+        if why:
+            raise CannotLower(f"a product that would normalise its rows: {why}")
     epilogue, outputs = build.take_epilogue(product.result)
     accumulator = compute_type(product.accumulator)
     writer = build.writer()
@@ -83,9 +89,7 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
     )
     text += [f"static const int {name} = {value};" for name, value in numbers]
     text.append(f"static const bool B_ALONG_N = {'true' if along_n else 'false'};")
-    left = writer.read(a)
     right = writer.read(b, width=width)
-    at_a = writer.offset(("batch", "m", "k"), a.strides)
     if along_n:
         at_b = writer.offset(("batch", "k"), (b.strides[0] // width, b.strides[1] // width))
         at_b += f" + n / {width}"
@@ -93,11 +97,20 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
         at_b = writer.offset(("batch", "n"), (b.strides[0] // width, b.strides[2] // width))
         at_b += f" + k / {width}"
     text += [
-        f"Accumulator load_a(int batch, int m, int k) {{ return {load_expression(left, at_a, a.dtype)}; }}",
         f"vector<Accumulator, {width}> load_b(int batch, int k, int n)",
         f"{{ int at = {at_b}; return {load_vector(right, 'at', b, width)}; }}",
     ]
     writer.text("\n".join(text))
+    if prologue is not None:
+        prologue.declare(writer, build.target, a, lanes * columns)
+    else:
+        at_a = writer.offset(("batch", "m", "k"), a.strides)
+        element = load_expression(writer.read(a), at_a, a.dtype)
+        writer.text(
+            f"static const int THREADS = {lanes * columns};\n"
+            f"Accumulator load_a(int batch, int m, int k) {{ return {element}; }}\n"
+            "void prepare_rows(int thread) {}"
+        )
     partials = None
     if splits > 1:
         shape = (splits, product.batch, product.m, product.n)
@@ -118,7 +131,9 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
             (across, rows, product.batch * splits),
             variant=f"{width} wide along {where}, {lanes} lanes, {columns} columns, "
             f"{counted(splits, 'K range')}",
-            reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}",
+            reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
+            + (", rows normalised on the way" if prologue is not None else ""),
+            subgroup_size=None if prologue is None else build.target.subgroup_size,
         )
     )
     if partials is not None:

@@ -132,10 +132,10 @@ def row_function(
     writer = frame.writer
     parts = [how.result]
     if scale is not None:
-        _element_function(writer, "load_scale", scale, lead)
+        element_function(writer, "load_scale", scale, lead)
         parts.append("* load_scale(row.index, column)")
     if bias is not None:
-        _element_function(writer, "load_bias", bias, lead)
+        element_function(writer, "load_bias", bias, lead)
         parts.append("+ load_bias(row.index, column)")
     writer.text(f"float epsilon() {{ return asfloat(0x{_bits(epsilon):x}u); }}")
     writer.text("float rsqrt_exact(float x) { return 1.0 / sqrt(x); }")
@@ -210,7 +210,7 @@ class _Frame:
         writer.text("\n".join(text))
         writer.constant(self.length, "LENGTH")
         writer.constant(self.count, "COUNT_ROWS")
-        _element_function(writer, "load", x, lead)
+        element_function(writer, "load", x, lead)
         self._variant = (
             f"{counted(row_threads, 'thread')} a row, {counted(self._rows, 'row')} a workgroup, "
             f"{counted(steps, 'element')} a thread"
@@ -262,7 +262,7 @@ def _grouped(parts: list[str]) -> list[str]:
     return [f"({parts[0]})", *parts[1:]]
 
 
-def _element_function(writer: KernelWriter, name: str, view: View, lead: int) -> None:
+def element_function(writer: KernelWriter, name: str, view: View, lead: int) -> None:
     pointer = writer.read(view)
     index_function(writer, f"{name}_row", *collapse(view.shape[:lead], [view.strides[:lead]]))
     index_function(writer, f"{name}_column", *collapse(view.shape[lead:], [view.strides[lead:]]))

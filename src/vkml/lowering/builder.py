@@ -411,6 +411,8 @@ class Builder(Templates, Generic[D]):
             self.pointwise(body, operands, outputs, label=body.name)
             return outputs
         anchor = anchors[0]
+        if find(anchor).is_prologue and len(anchors) > 1:
+            return self.with_prologue(body, views)
         if anchor is not body.nodes[0] or len(anchors) > 1 or len(anchor.outputs) > 1:
             return self.reductions(body, views)
         mark = self.mark()
@@ -428,6 +430,15 @@ class Builder(Templates, Generic[D]):
             views: of its inputs.
         """
         raise self._lacks("a reduction that computes what it reads")
+
+    def with_prologue(self, body: Graph, views: Mapping[str, View]) -> list[View]:
+        """A body of a normalisation, a product of its result, and what is made of that.
+
+        Args:
+            body: whose product no other kernel computes.
+            views: of its inputs.
+        """
+        raise self._lacks("a product that computes its rows")
 
     def _with_epilogue(self, body: Graph, anchor: Node, views: Mapping[str, View]) -> list[View]:
         result = anchor.outputs[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vkml.ir import Constant, DType, Graph, Node, TensorType, dtypes, find
+from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.lowering import CannotLower, Table
 from vkml.ir.size import Size
 from vkml.ir.windows import Windows
@@ -32,6 +32,7 @@ from vkml.kernels import (
     reduction,
     resize,
     roi_align,
+    row_prologue,
     rows,
     scan,
     scatter,
@@ -41,9 +42,10 @@ from vkml.kernels import (
 )
 from vkml.kernels import pointwise as pointwise_kernels
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
+from vkml.kernels.row_prologue import RowPrologue
 from vkml.kernels.spec import Dispatch, KernelSpec
 from vkml.kernels.split_rows import SplitRows, emit_split_rows
-from vkml.kernels.views import Buffer, BufferKind, View
+from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import KernelWriter, storage_type
 from vkml.lowering.bodies import parts_of_reduction
 from vkml.lowering.builder import Builder, Mark, prepared_forms
@@ -55,7 +57,8 @@ from vkml.lowering.target import Target
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
     templates = attention, bfloat16_units, byte_units, decode_attention, gemm, matrix_units, recurrent, sliced
-    return matrix_units.finds_own_scales, split_product.forced, *(template.forced for template in templates)
+    others = matrix_units.finds_own_scales, split_product.forced, row_prologue.everywhere
+    return *others, *(template.forced for template in templates)
 
 
 class VulkanBuilder(Builder[Dispatch]):
@@ -73,6 +76,9 @@ class VulkanBuilder(Builder[Dispatch]):
         self._row_exponents: dict[Hashable, View] = {}
         self._packed_values: dict[Hashable, View] = {}
         self._split_rows: dict[Hashable, SplitRows] = {}
+        self._wants_prologue = False
+        """Whether a normalisation is a product's to compute, and no launch."""
+        self._prologue: RowPrologue | None = None
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -142,6 +148,9 @@ class VulkanBuilder(Builder[Dispatch]):
             raise CannotLower(f"{dispatch.kernel.label} needs {', '.join(sorted(missing))}")
         if not all(view.elements for view in dispatch.writes):
             return
+        prologue = self._prologue
+        if prologue is not None and any(view.buffer is prologue.rows.buffer for view in dispatch.reads):
+            raise CannotLower(f"{dispatch.kernel.label} does not compute its rows")
         self.enter(dispatch.kernel, dispatch.groups, dispatch.arguments, dispatch.reads, dispatch.writes)
         if self._trace is not None:
             self._trace.steps.append(_again(dispatch, self._trace.place))
@@ -234,6 +243,37 @@ class VulkanBuilder(Builder[Dispatch]):
             return outputs
 
         return reduce.reduce_together(self, elements, axes[0], hows, store)
+
+    def with_prologue(self, body: Graph, views: Mapping[str, View]) -> list[View]:
+        normalisation, product = body.nodes[:2]
+        result = Value(normalisation.outputs[0], body.types[normalisation.outputs[0]])
+        names, types = self._result_names, self._types
+        try:
+            self._wants_prologue = True
+            self._types = (result.tensor,)
+            operands = [views[name] if name else None for name in normalisation.inputs]
+            [rows] = self._by_operator(normalisation, operands)
+            assert rows is not None
+            self._wants_prologue, self._types, self._result_names = False, types, names
+            known = {**views, result.name: rows}
+            rest = replace(body, inputs=(result, *body.inputs), nodes=body.nodes[1:])
+            if len(rest.nodes) > 1:
+                made: Sequence[View | None] = self._with_epilogue(rest, product, known)
+            else:
+                made = self._by_operator(product, [known[name] if name else None for name in product.inputs])
+            if self._prologue is not None:
+                raise CannotLower(f"{product.op} does not compute its rows")
+        finally:
+            self._wants_prologue, self._prologue = False, None
+        return [view for view in made if view is not None]
+
+    def take_prologue(self, rows: View) -> RowPrologue | None:
+        """What makes the rows that a template reads, where it is to do this itself."""
+        taken = self._prologue
+        if taken is None or rows.buffer is not taken.rows.buffer:
+            return None
+        self._prologue = None
+        return taken
 
     def _axes(self, node: Node, rank: int, views: Mapping[str, View]) -> tuple[int, ...]:
         """The axes along which a node reduces."""
@@ -442,6 +482,11 @@ class VulkanBuilder(Builder[Dispatch]):
     def normalise(
         self, x: View, axes: int, epsilon: float, scale: View | None, bias: View | None, *, is_centred: bool
     ) -> list[View]:
+        if self._wants_prologue:
+            result = self.result()
+            made = contiguous(Buffer(BufferKind.ACTIVATION, result.host_bytes), result)
+            self._prologue = RowPrologue(made, x, axes, epsilon, scale, bias, is_centred)
+            return [made]
         how = rows.LAYER_NORM if is_centred else rows.RMS_NORM
         return rows.row_function(self, x, axes, how, self.result(), epsilon=epsilon, scale=scale, bias=bias)
 

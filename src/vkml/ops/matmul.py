@@ -88,6 +88,7 @@ class MatMul(Operator):
 
     inputs = (2, 2)
     is_anchor = True
+    takes_prologue = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         a, b = required(node, inputs, 0), required(node, inputs, 1)
@@ -184,6 +185,7 @@ class Gemm(Operator):
     inputs = (2, 3)
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
     is_anchor = True
+    takes_prologue = True
     attribute_types = {"broadcast": INT}
 
     def upgrade(self, node: Node) -> Node:

@@ -374,6 +374,7 @@ class LayerNormalization(Operator):
     outputs = (1, 3)
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     is_anchor = True
+    is_prologue = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, scale, bias = required(node, inputs, 0), required(node, inputs, 1), optional(inputs, 2)
@@ -442,6 +443,7 @@ class RMSNormalization(Operator):
     inputs = (2, 2)
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     is_anchor = True
+    is_prologue = True
 
     def infer(self, node: Node, inputs: Sequence[Known | None]) -> list[TensorType]:
         x, scale = required(node, inputs, 0), required(node, inputs, 1)
