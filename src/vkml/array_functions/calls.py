@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine import devices as device_registry
 from vkml.engine.array_likes import as_array
 from vkml.engine.ort_value import device_of, dtype_of

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from vkml.cli.output import console, print_json, show_lines
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
 from vkml.cli.sources import model_file
 from vkml.cli.terminal import PrintableStream, printable
+from vkml.dataclasses import dataclass
 from vkml.engine.text_table import Column, text_table
 from vkml.ir.wording import counted, duration
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from vkml.cli.output import plain
 from vkml.cli.sources import check_file
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument
 from vkml.ir.wording import counted
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from pathlib import Path
 
 from vkml.cli.guard import UsageError
 from vkml.cli.terminal import SPELLED, printable
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument
 from vkml.pictures import pillow
 

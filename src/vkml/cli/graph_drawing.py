@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from vkml.cli.drawing import CHARACTER, Box, Drawing, Label, Line, colours, fitting, legend
 from vkml.cli.layers import layout
+from vkml.dataclasses import dataclass
 from vkml.engine.text_table import cut_middle
 from vkml.ir.graph import Graph, Node, Value
 from vkml.ir.types import TensorType, ValueType

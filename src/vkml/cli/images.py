@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vkml.cli.guard import UsageError
 from vkml.cli.sources import Source
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument
 from vkml.ir.dtypes import UINT8, DType
 from vkml.pictures import MODES, SIXTEEN_BITS, eight_bit_picture, sixteen_bit_planes, upright

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +14,7 @@ from vkml.cli.guard import UsageError
 from vkml.cli.images import AS_IS, Preparation, read_image
 from vkml.cli.sources import ARRAY_STARTS, KNOWN_ENDINGS, STANDARD_INPUT, TABLE_ENDINGS, Source, source
 from vkml.cpu.memory import amount, free_memory
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument, InvalidProtobuf
 from vkml.ir import dtypes
 from vkml.ir.dtypes import DType

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from vkml.dataclasses import dataclass
 
 SWEEPS = 12
 GAP = 24.0

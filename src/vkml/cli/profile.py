@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from vkml.cli.inputs import FeedRequest, make_feed
 from vkml.cli.output import console, print_json, show_lines
 from vkml.cli.sessions import opened_session, timed_runs
 from vkml.cli.sources import model_file
+from vkml.dataclasses import dataclass
 from vkml.engine.report_text import node_names
 from vkml.engine.text_table import Column, text_table, wrapped
 from vkml.ir.wording import counted, duration, shape_text, three_digits

@@ -6,7 +6,7 @@ import re
 import statistics
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from vkml.cli.output import console, plain, print_json, show_table, table
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
 from vkml.cli.sources import model_file
 from vkml.cli.tables import columns_of
+from vkml.dataclasses import dataclass
 from vkml.ir.wording import counted, duration, number, shape_text
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cli.progress import StageProgress
+from vkml.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from vkml.engine.report import PlanReport

@@ -8,11 +8,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from vkml.cli.guard import UsageError
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument
 from vkml.pictures import ENDINGS
 

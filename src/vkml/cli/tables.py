@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from vkml.cli.guard import UsageError
 from vkml.cli.sources import check_file
 from vkml.data.csv_files import MISSING, text_rows
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument, InvalidData
 from vkml.ir.wording import shortened
 

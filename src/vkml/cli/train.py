@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from vkml.cli.classes import CLASSES_KEY, classes_text
 from vkml.cli.guard import UsageError
 from vkml.cli.output import console
+from vkml.dataclasses import dataclass
 from vkml.ir.wording import counted, size
 
 if TYPE_CHECKING:

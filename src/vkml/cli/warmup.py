@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from vkml.cli.inputs import parse_dimensions, random_feed
 from vkml.cli.output import console, print_json
 from vkml.cli.sessions import opened_session, timed_runs, where_it_ran
 from vkml.cli.sources import model_file
+from vkml.dataclasses import dataclass
 from vkml.errors import Error
 from vkml.ir.wording import counted, duration, size
 

@@ -6,12 +6,12 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from vkml.cpu.functions import function
+from vkml.dataclasses import dataclass
 from vkml.process_settings import ProcessSetting
 
 _SPELLINGS = (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", ""))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+
+from vkml.dataclasses import dataclass
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from vkml.data.fetching import Skipped
 from vkml.data.tables import Table, TableDataset
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument, InvalidData, NoSuchFile
 
 Array = np.ndarray[Any, Any]

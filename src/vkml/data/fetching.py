@@ -6,7 +6,7 @@ import itertools
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from vkml.data import streams
 from vkml.data.collate import collated, converted, gathered, placed
 from vkml.data.dataset import name_of, rows_of
 from vkml.data.placing import Place
+from vkml.dataclasses import dataclass
 from vkml.tensors import Tensor
 from vkml.tensors.backward import compute
 from vkml.tensors.trees import mapped, tensors_in

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vkml.cpu.copying import copy
+from vkml.dataclasses import dataclass
 
 Array = np.ndarray[Any, Any]
 

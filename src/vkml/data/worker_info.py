@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from vkml.dataclasses import dataclass
 
 
 @dataclass(frozen=True)

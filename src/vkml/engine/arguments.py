@@ -6,9 +6,9 @@ import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vkml.dataclasses import dataclass
 from vkml.engine import providers as provider_registry
 from vkml.engine.options import SessionOptions, byte_count
 from vkml.engine.placement import by_node_names, matches

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
+from vkml.dataclasses import dataclass
 from vkml.engine.device_array import DeviceArray, Place, dtype_of, on_host
 from vkml.engine.ending import require_going
 from vkml.engine.flight import RESIDENT_BYTES

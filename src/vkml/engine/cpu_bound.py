@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cpu.memory import amount, free_memory
 from vkml.cpu.pool import available_processors
+from vkml.dataclasses import dataclass
 from vkml.engine.recorded import BINDINGS_KEPT
 from vkml.engine.turns import Turn
 from vkml.errors import OutOfMemory

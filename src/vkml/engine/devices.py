@@ -7,10 +7,10 @@ import os
 import platform
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vkml.cpu.native.executable import InstructionSet, instruction_set
+from vkml.dataclasses import dataclass
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
 from vkml.errors import InvalidArgument, NoDevice
 from vkml.forks import renew_in_child

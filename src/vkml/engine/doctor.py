@@ -7,13 +7,14 @@ import platform
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import vkml
 import vkml.ops
+from vkml.dataclasses import dataclass
 from vkml.engine.doctor_cases import CASES, Case
 from vkml.errors import Error
 from vkml.ir.graph import Graph

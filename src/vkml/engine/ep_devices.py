@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any
 
+from vkml.dataclasses import dataclass
 from vkml.engine.devices import devices
 from vkml.engine.memory_infos import (
     OrtAllocatorType,

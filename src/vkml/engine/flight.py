@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Value, on_host, put
 from vkml.engine.ending import require_going

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.compilation import compile_kernels
 from vkml.engine.ending import require_going
 from vkml.engine.trips import CHUNK, LoopMemory, Room, Source, Wiring, size_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 from typing import Any
 
+from vkml.dataclasses import dataclass
 from vkml.engine.options import GraphOptimizationLevel, SessionOptions
 from vkml.engine.prepare import prepare
 from vkml.errors import Fail, InvalidArgument, NotImplemented, WrongType

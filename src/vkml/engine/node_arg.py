@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from vkml.dataclasses import dataclass
 from vkml.ir import MapType, OptionalType, SequenceType, TensorType, Value, ValueType
 
 

@@ -6,13 +6,13 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.configuration import Configured
 from vkml.engine.model_settings import ModelSettings
 from vkml.engine.process_defaults import default_severity, shared_threads

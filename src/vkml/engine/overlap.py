@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Graph, GraphIndex, Node, value_names
 from vkml.ir.names import unused
 from vkml.lowering.vulkan import Piece

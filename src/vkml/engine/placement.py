@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import TYPE_CHECKING
 
 from vkml.cpu.memory import amount
+from vkml.dataclasses import dataclass
 from vkml.engine.overlap import stages
 from vkml.ir import Graph, GraphIndex, Node
 from vkml.lowering.cpu_memory import peak_bytes

@@ -9,13 +9,14 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkml.cpu.native.executable import instruction_set
 from vkml.cpu.pool import shared_pool
+from vkml.dataclasses import dataclass
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Queues, Timing

@@ -7,11 +7,12 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.collector import collector_paused
 from vkml.engine.cpu_bound import out_of_memory
 from vkml.engine.device_array import dtype_of, on_host

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from vkml.dataclasses import dataclass
 from vkml.engine.array_likes import as_integer
 from vkml.errors import InvalidArgument, InvalidSetting
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.options import SessionOptions
 from vkml.engine.report import StepReport
 from vkml.engine.session import InferenceSession

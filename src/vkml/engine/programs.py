@@ -7,12 +7,13 @@ import logging
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from vkml.cpu.copying import copy
+from vkml.dataclasses import dataclass
 from vkml.engine.binding import Addresses, Binding
 from vkml.engine.device_array import DeviceArray, Value
 from vkml.engine.gated_trips import GatedTrips

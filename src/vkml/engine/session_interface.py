@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.memory_infos import OrtMemoryInfo
 from vkml.engine.node_arg import NodeArg, node_arg
 from vkml.engine.options import SessionOptions

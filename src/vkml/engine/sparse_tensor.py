@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.array_likes import as_array, as_sizes
 from vkml.engine.memory_infos import OrtDevice
 from vkml.errors import InvalidArgument, InvalidSetting, WrongType

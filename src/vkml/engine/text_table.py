@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from vkml.dataclasses import dataclass
 
 LEAST = 8
 """Columns that a cut one keeps."""

@@ -9,10 +9,11 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from vkml.dataclasses import dataclass
 from vkml.engine.flight import Timing
 from vkml.engine.plan import Plan
 from vkml.engine.report import StepReport

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.errors import Fail
 from vkml.forks import renew_in_child
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.compilation import compile_kernels
 from vkml.engine.single_run import run_once
 from vkml.engine.turns import Turn

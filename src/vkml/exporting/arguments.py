@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument
 from vkml.exporting.sizes import OpenSize, stated_sizes
 from vkml.tensors import Tensor

@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from vkml.dataclasses import dataclass
 from vkml.nn.module import Module
 from vkml.tensors import Tensor
 from vkml.tensors.capture import capture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from vkml.dataclasses import dataclass
 from vkml.errors import CaptureError, InvalidArgument
 from vkml.ir.size import GREATEST, Size, Sizes, Symbol, Terms, evaluate
 

@@ -6,13 +6,13 @@ in a byte or more; only files and devices pack several into one (see `vkml.ir.pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from vkml import errors
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph
 
 

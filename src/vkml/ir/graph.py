@@ -6,11 +6,12 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir.described import described
 from vkml.ir.dtypes import STRING, DType
 from vkml.ir.lazy import lazy

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from vkml.dataclasses import dataclass
 from vkml.ir import scalar
 from vkml.ir.dtypes import INT32, DType
 from vkml.ir.scalar import Scalar

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
+from vkml.dataclasses import dataclass
 from vkml.errors import OperandError
 from vkml.forks import renew_in_child
 from vkml.ir import dtypes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from vkml.dataclasses import dataclass
 
 
 @dataclass(frozen=True)

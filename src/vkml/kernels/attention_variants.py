@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.fragment_layout import FragmentLayouts, Layout
 from vkml.kernels.packed_weights import Fragment
 

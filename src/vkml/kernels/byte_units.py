@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest
 from vkml.kernels.writer import WORD

@@ -9,12 +9,12 @@ import queue
 import threading
 import weakref
 from collections.abc import Collection, Iterator
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkml.errors import CompileError
 from vkml.forks import renew_in_child
-from vkml.vulkan import cache
+from vkml.vulkan import cache, spirv
 from vkml.vulkan.spirv import keep_arithmetic, require_functions_of_doubles
 
 if TYPE_CHECKING:
@@ -137,11 +137,9 @@ def _entry(source: str) -> str:
 def _compiler_version() -> str:
     """What the compiler is known by: its text, so that nothing of an older one is taken."""
     digest = hashlib.sha256()
-    folder = resources.files("vkml.kernels").joinpath("slang")
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if file.name.endswith(".py"):
-            digest.update(file.read_bytes())
-    digest.update(resources.files("vkml.vulkan").joinpath("spirv.py").read_bytes())
+    for file in sorted(Path(__file__).with_name("slang").glob("*.py")):
+        digest.update(file.read_bytes())
+    digest.update(Path(spirv.__file__).read_bytes())
     return digest.hexdigest()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Graph
 from vkml.kernels.views import View
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
 from vkml.kernels.pointwise import COUNT, ELEMENT, WORKGROUP
 from vkml.kernels.spec import Dispatch, KernelText

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted

@@ -6,11 +6,12 @@ import copy
 import math
 import weakref
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import EngineError
 from vkml.ir import Constant, TensorType, dtypes
 from vkml.ir.file_constant import release_pages

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Graph
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar_body import scalar_results

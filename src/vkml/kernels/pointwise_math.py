@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from importlib import resources
+from pathlib import Path
 
 _NAME = re.compile(r"^(?:static const )?\w+ (\w+)(?:<[^>]*>|\[\d+\])?\s*(?:\(|=)")
 FILES = ("pointwise_math.slang", "number_formats.slang")
@@ -36,7 +36,7 @@ def _definitions() -> dict[str, str]:
     """Name → source of every function and constant of the files, overloads joined."""
     found: dict[str, list[str]] = {}
     for file in FILES:
-        text = resources.files("vkml.kernels").joinpath(file).read_text(encoding="utf-8")
+        text = Path(__file__).with_name(file).read_text(encoding="utf-8")
         lines: list[str] = []
         for line in text.splitlines():
             if not lines and (not line or line.startswith("//")):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir import DType, TensorType
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size

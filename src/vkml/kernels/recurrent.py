@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir.lowering import CannotLower
 from vkml.ir.recurrence import OUTPUT, Operand, OperandKind, Stage
 from vkml.ir.size import Size, typical

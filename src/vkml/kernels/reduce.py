@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir import DType, Graph, TensorType
 from vkml.ir.scalar import Scalar, argument
 from vkml.ir.scalar_body import scalar_results

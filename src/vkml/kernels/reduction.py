@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from vkml.dataclasses import dataclass
 from vkml.ir import DType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type

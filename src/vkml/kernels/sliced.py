@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import FLOAT32
 from vkml.ir.size import typical
 from vkml.kernels import gemm

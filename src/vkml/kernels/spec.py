@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir.described import described
 from vkml.ir.lazy import lazy
 from vkml.ir.size import Size

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import is_multiple
 from vkml.ir.wording import counted

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from vkml.dataclasses import dataclass
 from vkml.ir.size import typical
 
 if TYPE_CHECKING:

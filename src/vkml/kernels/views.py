@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, DType, TensorType
 from vkml.ir.described import described
 from vkml.ir.lazy import lazy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable
-from importlib import resources
+from pathlib import Path
 
 from vkml.errors import NotImplemented
 from vkml.ir import DType, dtypes
@@ -142,7 +142,7 @@ def multiply_add_bytes(is_signed_a: bool, is_signed_b: bool) -> str:
 @functools.cache
 def template(name: str) -> str:
     """The text of ``kernels/NAME.slang``."""
-    return resources.files("vkml.kernels").joinpath(f"{name}.slang").read_text(encoding="utf-8")
+    return Path(__file__).with_name(f"{name}.slang").read_text(encoding="utf-8")
 
 
 def grid(count: int, most: int) -> tuple[int, int]:

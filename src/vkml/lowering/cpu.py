@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from vkml.cpu.blas import borrowed_threads
 from vkml.cpu.memory import UNBOUNDED, MemoryBudget
 from vkml.cpu.native.executable import InstructionSet, instruction_set
 from vkml.cpu.pool import WorkerPool, shared_pool
+from vkml.dataclasses import dataclass
 from vkml.errors import Error, RuntimeException
 from vkml.ir import Constant, GraphIndex, Node, TensorType, find
 from vkml.ir.size import Symbol

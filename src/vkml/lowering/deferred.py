@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from vkml.cpu.native.expression import Access, Epilogue
 from vkml.cpu.native.kernel import Launch
+from vkml.dataclasses import dataclass
 from vkml.ir.size import Size, Symbol, concrete
 
 

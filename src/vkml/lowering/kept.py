@@ -10,9 +10,10 @@ Nothing in it refers to a model's values, so that it keeps none of them alive.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.views import Buffer, BufferKind, View
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import bisect
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.views import Buffer, BufferKind
 from vkml.lowering.schedule import Access
 

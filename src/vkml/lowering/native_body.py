@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vkml.cpu.native.conversions import conversion
 from vkml.cpu.native.element import computed_in, lane_bytes
 from vkml.cpu.native.expression import Expression, Step
 from vkml.cpu.native.operations import OPERATIONS
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import Scalar, ordered

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from vkml.cpu.native.expression import Access, Epilogue, Expression, Step
+from vkml.dataclasses import dataclass
 from vkml.kernels.epilogue import Epilogue as BodyEpilogue
 from vkml.kernels.views import View
 from vkml.lowering.native_body import expression_of

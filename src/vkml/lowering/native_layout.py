@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from vkml.cpu.native.expression import Access
+from vkml.dataclasses import dataclass
 from vkml.ir import DType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.windows import Windows

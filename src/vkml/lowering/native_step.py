@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +15,7 @@ from vkml.cpu.native.kernel import Launch
 from vkml.cpu.native.open_launch import OpenLaunch
 from vkml.cpu.native.replay import Recording
 from vkml.cpu.pool import WorkerPool
+from vkml.dataclasses import dataclass
 from vkml.errors import IndexOutOfRange, OutOfMemory
 from vkml.ir.lazy import lazy
 from vkml.ir.size import Size, Symbol

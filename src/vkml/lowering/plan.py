@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.ir.size import Sizes, Symbol
 from vkml.kernels.horizontal import LaunchTable
 from vkml.kernels.spec import Dispatch

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.fragment_layout import FragmentLayouts
 from vkml.kernels.packed_weights import Fragment
 

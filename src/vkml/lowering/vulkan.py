@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, Node, TensorType
 from vkml.ir.size import Sizes, is_deciding
 from vkml.kernels.views import BufferKind, View

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from vkml.dataclasses import dataclass
 from vkml.errors import Fail, InvalidArgument
 from vkml.ir.graph import Constant
 from vkml.ir.types import Dim, OptionalType, SequenceType, TensorType, ValueType

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vkml import errors
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph
 from vkml.ir.graph import Constant, Graph, Node, Value
 from vkml.ir.names import unused

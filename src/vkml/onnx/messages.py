@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
 
+from vkml.dataclasses import dataclass
 from vkml.onnx import wire
 from vkml.onnx.wire import Buffer
 

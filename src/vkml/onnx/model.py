@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import Any
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
 from vkml.ir.lazy import lazy
 from vkml.ir.mapped_file import FileMapping

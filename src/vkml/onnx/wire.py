@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument, InvalidProtobuf
 
 Buffer = bytes | bytearray | memoryview

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir.gradients import Emitter, T, sliced
 from vkml.ops.attention_steps import AttentionScores
 

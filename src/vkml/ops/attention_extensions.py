@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, converted, expanded, reshaped, sliced

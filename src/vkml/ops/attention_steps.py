@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import BOOL, FLOAT32, INT64, DType
 from vkml.ir.gradients import Emitter, T, converted, reshaped, transposed
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from functools import reduce
+
+from vkml.dataclasses import dataclass
 
 LARGEST_PROGRAM = 1 << 16
 """Instructions. Repetitions are written out: ``(abc){1000}`` has 3000."""

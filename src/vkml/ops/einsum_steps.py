@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Generic
 
+from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import FLOATS, INT32, INT64, DType
 from vkml.ir.gradients import Emitter, T, converted, reshaped, summed, transposed
 from vkml.ir.scalar import arithmetic_type

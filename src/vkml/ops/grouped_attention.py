@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir import scalar
 from vkml.ir.dtypes import BOOL, FLOATS, INT32, INT64

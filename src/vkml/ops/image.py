@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT64, NUMBERS
 from vkml.ir.gradients import Emitter, T

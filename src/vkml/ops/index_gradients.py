@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import INT64
 from vkml.ir.gradients import Emitter, T, converted, expanded, padded, reshaped, transposed, zeros
 from vkml.ir.types import TensorType

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph
 from vkml.ir.dtypes import FLOAT32, INT32, INT64, STRING
 from vkml.ir.graph import Node

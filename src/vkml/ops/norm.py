@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, NotImplemented, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOAT64, FLOATS, INT64, DType
 from vkml.ir.gradients import Emitter, T, converted, pointwise, reshaped

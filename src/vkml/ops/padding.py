@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, converted, padded, reshaped, summed, zeros

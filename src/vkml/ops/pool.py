@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import FLOATS, INT8, INT64, UINT8
 from vkml.ir.gradients import Emitter, T, expanded

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import ShapeError
 from vkml.ir import scalar
 from vkml.ir.dtypes import FLOAT32, FLOATS, INT32, INT64, DType

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph
 from vkml.ir import scalar
 from vkml.ir.graph import Node

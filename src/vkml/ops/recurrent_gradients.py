@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import scalar
 from vkml.ir.dtypes import BOOL, INT32, INT64, DType
 from vkml.ir.gradients import (

@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 
 from vkml import errors
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph
 from vkml.ops.automata import (
     Assertion,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import IndexOutOfRange, InvalidGraph, NotDifferentiable, ShapeError
 from vkml.ir.dtypes import FLOAT64, FLOATS, INT64, NUMBERS
 from vkml.ir.gradients import Emitter, T, converted, reshaped, transposed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.ir import scalar
 from vkml.ir.dtypes import BOOL, INT32, DType
 from vkml.ir.gradients import (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph, ShapeError
 from vkml.ir.dtypes import INT64
 from vkml.ir.gradients import Emitter, T, padded, reshaped, reversed_along, zeros

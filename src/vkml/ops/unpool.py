@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import IndexOutOfRange, ShapeError
 from vkml.ir.dtypes import FLOATS, INT64
 from vkml.ir.gradients import Emitter, T, padded, reshaped, transposed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.tensors import Tensor
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, DType, Graph, GraphIndex, Node, dtypes
 
 DTYPES = (dtypes.FLOAT16, dtypes.FLOAT32)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, Graph, Node, TensorType, Value
 from vkml.ir.size import Size, Symbol, concrete
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from vkml.dataclasses import dataclass
 from vkml.errors import Error, InvalidGraph
 from vkml.ir import Node
 

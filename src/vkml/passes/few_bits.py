@@ -8,11 +8,11 @@ multiplied, transposed, or for Gemm either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, DType, Graph, GraphIndex, Node
 from vkml.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT2, INT4, INT8, UINT2, UINT4, UINT8
 from vkml.ir.graph import MadeConstant

@@ -8,8 +8,9 @@ of the body has the shape of the group's result or one that broadcasts to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, Graph, GraphIndex, Node, TensorType, Value, find
 from vkml.passes.order import AcyclicOrder
 

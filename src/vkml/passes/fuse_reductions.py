@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Graph, GraphIndex, Node, find, unused, value_names
 from vkml.ir.scalar import Scalar, ordered
 from vkml.ir.size import typical

@@ -9,11 +9,12 @@ before the model runs. Weights then stay bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Constant, Graph, GraphIndex, Node, scalar, unused, value_names
 from vkml.ir.dtypes import FLOAT32, INT8, INT32, UINT8
 from vkml.ops.quantization import dequantized

@@ -15,8 +15,9 @@ by planning and cuts nothing either.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidGraph
 from vkml.ir import Graph, GraphIndex, Node, Value, find
 from vkml.ir.types import UNKNOWN, TensorType, ValueType

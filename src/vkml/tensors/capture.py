@@ -6,9 +6,9 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from vkml.dataclasses import dataclass
 from vkml.errors import CaptureError
 from vkml.tracing import Traced
 from vkml.tracing.value import mode, next_serial, tensor_type

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from vkml.dataclasses import dataclass
 from vkml.tensors.structure import note_change
 
 _numbers = itertools.count()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from vkml.dataclasses import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument
 from vkml.ir.dtypes import INT64
 from vkml.ir.gradients import expanded, reshaped, transposed

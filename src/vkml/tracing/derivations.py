@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir import Node, Operator, TensorType
 from vkml.ir.size import is_deciding
 from vkml.tracing.gradient import gradients, placed

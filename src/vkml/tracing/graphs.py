@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.engine.device_array import on_host
 from vkml.errors import InvalidGraph, NotImplemented, RuntimeException
 from vkml.ir import Constant, DType, Graph, Known, Node, Operator, dtypes, find

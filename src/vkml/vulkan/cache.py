@@ -28,9 +28,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument
 from vkml.forks import renew_in_child
 

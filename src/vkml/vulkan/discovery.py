@@ -7,8 +7,9 @@ import functools
 import logging
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from vkml.dataclasses import dataclass
 from vkml.errors import DeviceError, NoDevice
 from vkml.forks import renew_in_child
 from vkml.vulkan import fork_safety

@@ -7,8 +7,8 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.vulkan import cache
 from vkml.vulkan.context import Context, Key
 from vkml.vulkan.structures import NULL, ffi, structure

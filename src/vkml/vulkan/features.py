@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from vkml.dataclasses import dataclass
 from vkml.vulkan.structures import chain, structure
 
 _CORE = "VkPhysicalDeviceFeatures2"

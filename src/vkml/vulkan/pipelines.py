@@ -8,9 +8,10 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.errors import CompileError, DeviceError, InvalidArgument
 from vkml.vulkan.context import Context, Key
 from vkml.vulkan.driver_cache import DriverCache

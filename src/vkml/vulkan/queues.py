@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
+from vkml.dataclasses import dataclass
 from vkml.vulkan.loader import Functions
 from vkml.vulkan.structures import NULL, constants, ffi, handle_number
 

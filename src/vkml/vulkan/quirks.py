@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from vkml.dataclasses import dataclass
 from vkml.vulkan.info import DeviceInfo
 from vkml.vulkan.structures import constants
 

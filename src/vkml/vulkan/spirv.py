@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.errors import CompileError
 
 MAGIC = 0x07230203

@@ -8,7 +8,7 @@ middle times the sum of the bytes), and the sum of the bytes (float32), which ze
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Array, Kernel, Launch
 from vkml.cpu.native.tiles import MASK
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 STEP = 16
 """Bytes of a quantised row that are written at a time: a vector of numbers."""

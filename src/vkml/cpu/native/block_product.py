@@ -8,7 +8,7 @@ weights are read once for each group of rows, front to back, and never lie in me
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 Array = np.ndarray[Any, Any]
 WORD_BITS = 32

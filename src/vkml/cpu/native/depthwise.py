@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tail import load_lanes, spare_registers, store_lanes
 from vkml.cpu.native.tiles import CHUNK_SECONDS, MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 Array = np.ndarray[Any, Any]
 SECONDS_PER_VECTOR = 0.33e-9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from vkml.cpu.native.expression import Expression, emit, registers_needed
 from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 POINTERS = (R8, R9, R10, R11, R12, R13, R14, R15, RBX, RBP, RSI, RDI)
 """Registers that point to the operands; the last two also point to the arguments until all is read."""

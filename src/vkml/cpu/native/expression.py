@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from vkml.cpu.native.assembler import Mem
@@ -13,6 +13,7 @@ from vkml.cpu.native.element import ITEM_BYTES, lane_bytes
 from vkml.cpu.native.operation import Operation
 from vkml.cpu.native.operations import OPERATIONS
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 from vkml.ir.lowering import CannotLower
 
 

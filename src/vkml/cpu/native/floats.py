@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from vkml.cpu.native import circular, mathematics
 from vkml.cpu.native.assembler import Mem, Operand
@@ -21,6 +20,7 @@ from vkml.cpu.native.operation import (
     with_bits,
 )
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 PREDICATES = {"equal": 0x00, "less": 0x11, "less_equal": 0x12, "not_equal": 0x04, "greater_equal": 0x1D,
                "greater": 0x1E, "isnan": 0x03}  # fmt: skip

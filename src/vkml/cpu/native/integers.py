@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vkml.cpu.native.assembler import RAX, RCX, RDX, Mem
 from vkml.cpu.native.lanes import lane_by_lane
@@ -20,6 +19,7 @@ from vkml.cpu.native.operation import (
     with_bits,
 )
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _PREDICATES = {"equal": 0, "less": 1, "less_equal": 2, "not_equal": 4, "greater_equal": 5, "greater": 6}

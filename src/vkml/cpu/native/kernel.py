@@ -8,11 +8,11 @@ Chunks of a launch run in any order and on any thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir.lazy import lazy
 
 Array = np.ndarray[Any, Any]

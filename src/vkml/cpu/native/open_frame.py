@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from vkml.cpu.native.assembler import (
     R8,
@@ -26,6 +25,7 @@ from vkml.cpu.native.assembler import (
 )
 from vkml.cpu.native.open_launch import ROWS, SPAN, Open, Parameters, Word
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 from vkml.ir.size import is_same
 
 POINTERS = (R8, R9, R10, R11, R12, R13, R14, R15, RBX, RBP)

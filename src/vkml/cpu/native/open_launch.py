@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from vkml.cpu.native.kernel import Kernel, Launch
+from vkml.dataclasses import dataclass
 from vkml.ir.size import Size
 
 _CHUNK_SECONDS = 40e-6

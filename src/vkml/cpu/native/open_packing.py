@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vkml.cpu.native.assembler import (
     R8,
     R9,
@@ -27,6 +25,7 @@ from vkml.cpu.native.open_frame import Axis, OpenFrame, axes_of
 from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
 from vkml.cpu.native.tiles import lanes_of
 from vkml.cpu.native.transposition import Transposition
+from vkml.dataclasses import dataclass
 
 _SECONDS = 8 / 20e9
 """Of each element."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from vkml.cpu.native.assembler import (
@@ -29,6 +29,7 @@ from vkml.cpu.native.product import SECONDS_PER_FLOP
 from vkml.cpu.native.tail import finish_vector, fits_in
 from vkml.cpu.native.tiles import MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 from vkml.ir.size import Size
 
 _MOST_OPERANDS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from vkml.cpu.native.assembler import (
@@ -30,6 +30,7 @@ from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
 from vkml.cpu.native.tail import finish_vector, fits_in
 from vkml.cpu.native.tiles import MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 from vkml.ir.size import Size
 
 MOST_ROWS = 4

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from vkml.cpu.native.assembler import Operand
 from vkml.cpu.native.mathematics import MASK
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 Inputs = Sequence[Operand]
 Registers = Sequence[int]

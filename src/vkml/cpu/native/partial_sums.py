@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 CHUNK_BYTES = 64 * 1024
 """Of sums that a chunk reads at least."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from vkml.cpu.native.kept_kernels import kept_kernel
 from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tiles import MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 Array = np.ndarray[Any, Any]
 SUM = -1

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from vkml.cpu.native.open_launch import Open, OpenLaunch, Parameters, Word
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import CHUNK_SECONDS, LEAST_CHUNK_SECONDS, MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 _END, _WHOLE, _GOAL = range(3)
 """Slots of the frame: bytes of the columns, of those in whole steps, and where the next turns end."""

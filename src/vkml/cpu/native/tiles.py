@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from vkml.cpu.native.expression import Access, Epilogue
 from vkml.cpu.native.kernel import Kernel
 from vkml.cpu.native.tail import finish_vector, fits_in
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 Array = np.ndarray[Any, Any]
 CHUNK_SECONDS = 60e-6

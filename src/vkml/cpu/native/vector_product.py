@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.tail import finish_vector
 from vkml.cpu.native.tiles import MASK, lanes_of
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 MOST_ROWS = 4
 LEAST_BYTES = 1 << 20

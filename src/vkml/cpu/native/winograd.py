@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from vkml.cpu.native.kernel import Kernel, Launch
 from vkml.cpu.native.product import SECONDS_PER_FLOP, tile_of
 from vkml.cpu.native.tiles import lanes_of
 from vkml.cpu.native.winograd_code import FAR, HEADER, NEAR, PLACES, TILE, WinogradCode, WinogradShape
+from vkml.dataclasses import dataclass
 
 Array = np.ndarray[Any, Any]
 LEAST_CHANNELS = 16

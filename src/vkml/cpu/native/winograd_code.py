@@ -8,7 +8,6 @@ offset of its first element in each leaf and result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from vkml.cpu.native.assembler import (
     R8,
@@ -35,6 +34,7 @@ from vkml.cpu.native.outer_products import add_outer_products, float_products
 from vkml.cpu.native.tail import finish_vector, fits_in
 from vkml.cpu.native.tiles import MASK
 from vkml.cpu.native.vectors import VectorCode
+from vkml.dataclasses import dataclass
 
 TILE = 4
 """Results of a tile along each axis."""

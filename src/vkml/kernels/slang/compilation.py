@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.slang import opcodes as op
 from vkml.kernels.slang import syntax, types
 from vkml.kernels.slang.body import Body, Place, Value

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.slang.errors import Unsupported
 
 NAME, INTEGER, FLOAT, SYMBOL, TEXT, END = "name", "integer", "float", "symbol", "text", "end"

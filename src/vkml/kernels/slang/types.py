@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.slang.errors import Unsupported
 
 
