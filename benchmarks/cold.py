@@ -7,6 +7,7 @@ the first has left. Bytecode of Python is there both times, as pip leaves it.
 from __future__ import annotations
 
 import argparse
+import builtins
 import compileall
 import contextlib
 import ctypes
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ CACHES = ("VKML_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH", "MESA_SHADER_CACHE_DI
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_MODELS = ("mnist_like", "resnet50_b1")
 STAGES = ("import", "load", "fold", "device", "plan", "kernels", "upload", "record", "run")
-"""Of the thread that makes the session, each without those inside it."""
+"""Of the thread that makes the session, each without those inside it. A module is imported where it is first
+wanted, also within other stages."""
 _WRAPPED = {
     "device": ("vkml.engine.devices", "open_device"),
     "fold": ("vkml.engine.prepare", "prepare"),
@@ -59,6 +61,10 @@ class Cold:
     """What the driver took to compile pipelines, all of them added up;"""
     longest: float = 0.0
     """the longest of them."""
+    listing: float = 0.0
+    """What the driver took to list devices,"""
+    opening: float = 0.0
+    """and to open one, in whichever thread."""
     processor: float = 0.0
     """Processor time of the whole process."""
     resting: int = 0
@@ -108,19 +114,52 @@ def _status(*keys: str, pid: int | str = "self") -> int:
     return 0
 
 
-def _replace(module: str, path: str, make: Callable[[Any], Any]) -> None:
-    """Wraps a function or method, also where other modules have its name."""
-    import importlib
+class _AtImport:
+    """A finder of modules that wraps functions and methods of theirs as soon as they are imported."""
 
-    owner: Any = importlib.import_module(module)
+    def __init__(self) -> None:
+        self._wanted: dict[str, list[tuple[str, Callable[[Any], Any]]]] = defaultdict(list)
+
+    def wrap(self, module: str, path: str, make: Callable[[Any], Any]) -> None:
+        """Has `make` make another function or method of one."""
+        if module in sys.modules:
+            _replace(sys.modules[module], path, make)
+        else:
+            self._wanted[module].append((path, make))
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """What other finders find, whose loader then wraps."""
+        entries = self._wanted.pop(name, None)
+        if entries is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                loader: Any = spec.loader
+                loader.exec_module = functools.partial(_execute, loader.exec_module, entries)
+                return spec
+        return None
+
+
+def _execute(
+    execute: Callable[[Any], None], entries: list[tuple[str, Callable[[Any], Any]]], module: Any
+) -> None:
+    execute(module)
+    for path, make in entries:
+        _replace(module, path, make)
+
+
+def _replace(owner: Any, path: str, make: Callable[[Any], Any]) -> None:
+    """Wraps a function or method, also where other modules have its name."""
     *outer, name = path.split(".")
     for part in outer:
         owner = getattr(owner, part)
     old = getattr(owner, name)
-    new = functools.wraps(old)(make(old))
+    made = make(old)
+    new = functools.wraps(old)(made) if callable(made) else made
     setattr(owner, name, new)
     for other in list(sys.modules.values()):
-        if other is not None and vars(other).get(name) is old:
+        if callable(old) and other is not None and vars(other).get(name) is old:
             setattr(other, name, new)
 
 
@@ -136,18 +175,30 @@ def measure(path: str, device: str, precision: str, threads: int | None, process
     """
     watch, found = _Stopwatch(), Cold()
     lock = threading.Lock()
+    wrapped = _AtImport()
+    sys.meta_path.insert(0, wrapped)
     began = time.perf_counter()
-    with watch.stage("import"):
-        import numpy as np
+    import_name = builtins.__import__
+    outermost = threading.local()
 
-        import vkml
-        from vkml.engine import compilation, plan, recorded, session, weights  # noqa: F401
-        from vkml.kernels import compiling, slang
-        from vkml.vulkan import pipelines  # noqa: F401
-    if threads is not None:
-        compilation.MOST_THREADS = threads
-    if processes is not None:
-        compiling.MOST_PROCESSES = processes
+    def timed_import(*arguments: Any, **more: Any) -> Any:
+        if getattr(outermost, "is_within", False):
+            return import_name(*arguments, **more)
+        outermost.is_within = True
+        try:
+            with watch.stage("import"):
+                return import_name(*arguments, **more)
+        finally:
+            outermost.is_within = False
+
+    builtins.__import__ = timed_import
+
+    for module, name, value in (
+        ("vkml.engine.compilation", "MOST_THREADS", threads),
+        ("vkml.kernels.compiling", "MOST_PROCESSES", processes),
+    ):
+        if value is not None:
+            wrapped.wrap(module, name, functools.partial(lambda value, old: value, value))
 
     for stage, (module, name) in _WRAPPED.items():
 
@@ -158,7 +209,7 @@ def measure(path: str, device: str, precision: str, threads: int | None, process
 
             return call
 
-        _replace(module, name, staged)
+        wrapped.wrap(module, name, staged)
 
     def counted(old: Any) -> Any:
         def compile_kernel(*arguments: Any) -> Any:
@@ -186,8 +237,27 @@ def measure(path: str, device: str, precision: str, threads: int | None, process
 
         return _compile
 
-    setattr(slang, "compile_kernel", counted(slang.compile_kernel))  # noqa: B010
-    _replace("vkml.vulkan.pipelines", "Pipelines._compile", timed)
+    def driving(what: str) -> Callable[[Any], Any]:
+        def make(old: Any) -> Any:
+            def call(*arguments: Any, **more: Any) -> Any:
+                before = time.perf_counter()
+                try:
+                    return old(*arguments, **more)
+                finally:
+                    setattr(found, what, getattr(found, what) + time.perf_counter() - before)
+
+            return call
+
+        return make
+
+    wrapped.wrap("vkml.kernels.slang", "compile_kernel", counted)
+    wrapped.wrap("vkml.vulkan.pipelines", "Pipelines._compile", timed)
+    wrapped.wrap("vkml.vulkan.discovery", "_enumerate", driving("listing"))
+    wrapped.wrap("vkml.vulkan.device", "Device.__init__", driving("opening"))
+    import numpy as np
+
+    import vkml
+
     with watch.stage("load"):
         opened = vkml.InferenceSession(path, devices=device, precision=precision)
     with watch.stage("run"):
@@ -275,7 +345,8 @@ def _show(name: str, what: str, entries: list[Cold]) -> None:
         f"    {median(lambda e: e.sources):.0f} sources compiled here in "
         f"{median(lambda e: e.compiling):.2f} s of processors; "
         f"{median(lambda e: e.pipelines):.0f} pipelines, the driver's seconds added up "
-        f"{median(lambda e: e.drivers):.2f}, the longest {median(lambda e: e.longest):.2f}",
+        f"{median(lambda e: e.drivers):.2f}, the longest {median(lambda e: e.longest):.2f}; "
+        f"devices listed in {median(lambda e: e.listing):.2f}, opened in {median(lambda e: e.opening):.2f}",
         flush=True,
     )
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from vkml.dataclasses import dataclass
 from vkml.engine import providers as provider_registry
 from vkml.engine.options import SessionOptions, byte_count
-from vkml.engine.placement import by_node_names, matches
 from vkml.errors import InvalidArgument, ModelLoadCanceled
 from vkml.ir import Graph
 from vkml.onnx import ModelMetadata
@@ -135,6 +134,8 @@ def assignments(
         return (), graph
     if not isinstance(placement, Mapping):
         raise InvalidArgument(f"placement maps patterns of nodes' names to devices, not {placement!r}")
+    from vkml.engine.placement import by_node_names, matches
+
     known = [*(info.name for info in choice.gpus), "cpu"]
     for pattern, device in placement.items():
         if device not in known:

@@ -7,8 +7,14 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from vkml.errors import EngineError
+
 if TYPE_CHECKING:
     from vkml.engine.session import InferenceSession
+
+
+class PlanClosed(EngineError):
+    """A plan was closed, with its session, between being found in the cache and being run."""
 
 
 def weakly(method: Callable[..., None]) -> Callable[..., None]:

@@ -10,10 +10,11 @@ import numpy as np
 
 from vkml.cpu.memory import MemoryBudget, amount, free_memory
 from vkml.dataclasses import dataclass
+from vkml.engine.closing import PlanClosed
 from vkml.engine.device_array import DeviceArray, Place, dtype_of, on_host
 from vkml.engine.ending import require_going
 from vkml.engine.flight import RESIDENT_BYTES
-from vkml.engine.plan import Plan, PlanClosed
+from vkml.engine.plan import Plan
 from vkml.engine.prepare import prepare_normalised
 from vkml.engine.programs import VulkanBound
 from vkml.engine.trips import Source, Wiring

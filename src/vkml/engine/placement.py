@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from vkml.cpu.memory import amount
 from vkml.dataclasses import dataclass
+from vkml.engine.devices import Choice, open_device, target_of
 from vkml.engine.overlap import stages
+from vkml.engine.weights import WeightStore
 from vkml.ir import Graph, GraphIndex, Node
 from vkml.lowering.cpu_memory import peak_bytes
 from vkml.lowering.vulkan import Piece, refusals
 
 if TYPE_CHECKING:
-    from vkml.engine.weights import WeightStore
+    from vkml.engine.options import SessionOptions
     from vkml.lowering.target import Target
     from vkml.vulkan import Device
 
@@ -38,6 +40,29 @@ class Site:
     def name(self) -> str:
         """The device's name."""
         return self.device.info.name
+
+
+def open_sites(
+    choice: Choice, precision: str, limits: Mapping[str, int], options: SessionOptions
+) -> tuple[Site, ...]:
+    """The GPUs that a session may use, opened.
+
+    Args:
+        choice: of devices.
+        precision: of the session.
+        limits: device → bytes that it may take there, where that is stated.
+        options: of the session.
+    """
+    is_one_of_several = len(choice.gpus) + choice.takes_cpu > 1
+    sites = []
+    for info in choice.gpus:
+        device = open_device(info)
+        weights = WeightStore(device, options.progress, options.memory_limit)
+        limit = limits.get(info.name)
+        if limit is None and is_one_of_several:
+            limit = device.free_bytes()
+        sites.append(Site(device, target_of(info, precision), weights, limit))
+    return tuple(sites)
 
 
 @dataclass(frozen=True)

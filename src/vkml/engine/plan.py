@@ -17,6 +17,7 @@ import numpy as np
 from vkml.cpu.native.executable import instruction_set
 from vkml.cpu.pool import shared_pool
 from vkml.dataclasses import dataclass
+from vkml.engine.closing import PlanClosed
 from vkml.engine.cpu_bound import CpuBound
 from vkml.engine.device_array import DeviceArray, Place, Value, check_target, put
 from vkml.engine.flight import Flight, Queues, Timing
@@ -25,7 +26,7 @@ from vkml.engine.placement import CPU, Placement, cut, named_device, place
 from vkml.engine.plan_memory import budget_of, check_peak, check_program, check_results
 from vkml.engine.programs import Bound, Prepared, VulkanBound
 from vkml.engine.written_over import Pairs, written_over
-from vkml.errors import DeviceError, EngineError, Fail, OutOfMemory
+from vkml.errors import DeviceError, Fail, OutOfMemory
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, TensorType, dtypes
 from vkml.ir.file_constant import owned, settled
@@ -63,10 +64,6 @@ Array = np.ndarray[Any, Any]
 
 Direct = Callable[[Mapping[str, Any]], list[Array] | None]
 """From a feed to all outputs; None, having run nothing, for a feed that it does not take, or while taken."""
-
-
-class PlanClosed(EngineError):
-    """A plan was closed, with its session, between being found in the cache and being run."""
 
 
 _NESTED = (

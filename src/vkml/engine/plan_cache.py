@@ -14,8 +14,8 @@ import numpy as np
 
 from vkml.dataclasses import dataclass
 from vkml.engine.collector import collector_paused
-from vkml.engine.cpu_bound import out_of_memory
 from vkml.engine.device_array import dtype_of, on_host
+from vkml.engine.model_errors import explained
 from vkml.engine.options import SessionOptions
 from vkml.engine.placement import Placement
 from vkml.engine.plan import Plan, make_plan
@@ -340,16 +340,3 @@ def _mapped(files: Sequence[MappedFile]) -> Iterator[None]:
     views = [file.view() for file in files]
     yield
     del views
-
-
-@contextlib.contextmanager
-def explained(label: str) -> Iterator[None]:
-    """Names the model in errors that do not, and makes NumPy's MemoryError one of vkml's."""
-    try:
-        yield
-    except ModelError as error:
-        if label not in str(error):
-            error.args = (f"{label}: {error}",)
-        raise
-    except MemoryError as error:
-        raise out_of_memory(error, label) from error

@@ -1,4 +1,8 @@
-"""Sessions: a model ready to run, in the shape of onnxruntime's `InferenceSession`."""
+"""Sessions: a model ready to run, in the shape of onnxruntime's `InferenceSession`.
+
+What plans and lowers is imported while the driver opens the device (`InferenceSession._create`): each takes a
+quarter of a second on an H200's host.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,25 +29,16 @@ from vkml.engine.arguments import (
     stated_options,
     with_adapters,
 )
-from vkml.engine.closing import close_at_exit, weakly
+from vkml.engine.closing import PlanClosed, close_at_exit, weakly
 from vkml.engine.collector import collector_paused
 from vkml.engine.device_array import DeviceArray, Place, place_array
 from vkml.engine.ending import shows_warnings, with_options
 from vkml.engine.feed import check_feed
 from vkml.engine.io_binding import IOBinding
-from vkml.engine.optimized_model import write_optimized
+from vkml.engine.model_errors import explained
 from vkml.engine.options import SessionOptions, flag
 from vkml.engine.ort_value import OrtValue
-from vkml.engine.placement import Placement, Site
-from vkml.engine.plan import Direct, Plan, PlanClosed, strict_error
-from vkml.engine.plan_cache import Setting, explained
-from vkml.engine.plan_report import report
-from vkml.engine.prepare import prepare
-from vkml.engine.report import PlanReport
-from vkml.engine.runner import Runner
 from vkml.engine.session_interface import SessionInterface
-from vkml.engine.trace import Trace
-from vkml.engine.weights import WeightStore
 from vkml.errors import Fail, InvalidArgument
 from vkml.ir import Graph, TensorType, dtypes
 from vkml.ir.file_constant import files_of, settled_graph
@@ -52,10 +46,13 @@ from vkml.ir.wording import counted
 from vkml.onnx import ModelMetadata, load_graph
 from vkml.onnx import open as open_model
 from vkml.onnx.load import overridable
-from vkml.ops.upgrading import NEWEST
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from vkml.engine.plan import Direct, Plan
+    from vkml.engine.report import PlanReport
+    from vkml.engine.trace import Trace
 
 _log = logging.getLogger("vkml")
 Array = np.ndarray[Any, Any]
@@ -159,6 +156,13 @@ class InferenceSession(SessionInterface):
                     self._options = configured(self._options, self._metadata.custom_metadata_map, self._label)
                 requested = request(providers, provider_options, devices, self._options, self._metadata)
                 self._precision = checked_precision(self._wanted_precision, requested.settings)
+                device_registry.open_ahead(requested.devices, requested.otherwise)
+                from vkml.engine.optimized_model import write_optimized
+                from vkml.engine.placement import Placement, open_sites
+                from vkml.engine.plan_cache import Setting
+                from vkml.engine.prepare import prepare
+                from vkml.engine.runner import Runner
+
                 choice = device_registry.resolve(requested.devices, requested.otherwise)
                 self._choice = requested
                 self._providers = choice.providers
@@ -197,12 +201,19 @@ class InferenceSession(SessionInterface):
         self._misstated: set[str] = set()
         """Outputs of which it has been said that their stated shapes are wrong."""
         if self._options.enable_profiling and self._trace is None:
+            from vkml.engine.trace import Trace
+
             self._trace = Trace()
         tensors = [value.type for value in self._inputs if isinstance(value.type, TensorType)]
         self._dtypes = tuple(type_.dtype.storage for type_ in tensors)
         self._has_texts = any(type_.dtype == dtypes.STRING for type_ in tensors)
         limits = memory_limits(self._limits, choice)
-        self._placement = replace(self._place(choice, limits), strict=self._strict, assigned=assigned)
+        sites = open_sites(choice, self._precision, limits, self._options)
+        if sites:
+            close_at_exit(self)
+        self._placement = Placement(
+            sites, self._strict, self._precision, takes_cpu=choice.takes_cpu, assigned=assigned
+        )
         announce, close = weakly(self._announce), weakly(self.close)
         setting = Setting(self._label, self._placement, self._options, files, announce, close)
         with collector_paused():
@@ -214,26 +225,14 @@ class InferenceSession(SessionInterface):
                 self.close()
                 raise
 
-    def _place(self, choice: device_registry.Choice, limits: Mapping[str, int]) -> Placement:
-        """Opens the devices."""
-        is_one_of_several = len(choice.gpus) + choice.takes_cpu > 1
-        sites = []
-        for info in choice.gpus:
-            device = device_registry.open_device(info)
-            close_at_exit(self)
-            weights = WeightStore(device, self._options.progress, self._options.memory_limit)
-            limit = limits.get(info.name)
-            if limit is None and is_one_of_several:
-                limit = device.free_bytes()
-            sites.append(Site(device, device_registry.target_of(info, self._precision), weights, limit))
-        return Placement(tuple(sites), precision=self._precision, takes_cpu=choice.takes_cpu)
-
     def _refuse_data_dependent_sizes(self) -> None:
         """Says before the first run what a strict session would refuse in the middle of it."""
         if not self._placement.strict or self._placement.device is None:
             return
         found = [node for segment in self._runner.all_segments() for node in segment.sized_by_data]
         if found:
+            from vkml.engine.plan import strict_error
+
             raise strict_error([(node.label, "the sizes of its results depend on data") for node in found])
 
     def _plan_statically(self) -> None:
@@ -488,6 +487,8 @@ class InferenceSession(SessionInterface):
         self._warn_of_shapes(plan)
 
     def _warn_of_opset(self, graph: Graph) -> None:
+        from vkml.ops.upgrading import NEWEST
+
         newest = max((node.version for node in graph.nodes if not node.domain), default=0)
         if newest > NEWEST and self._options.shows_warnings:
             _log.warning(
@@ -541,6 +542,8 @@ class InferenceSession(SessionInterface):
         Args:
             dimensions: symbolic dimension → size.
         """
+        from vkml.engine.plan_report import report
+
         given = dict(dimensions or {})
         tensors = {value.name: value.type for value in self._inputs if isinstance(value.type, TensorType)}
         known = {dim for type_ in tensors.values() for dim in type_.shape or () if isinstance(dim, str)}

@@ -15,14 +15,14 @@ from vkml.engine.node_arg import NodeArg, node_arg
 from vkml.engine.options import SessionOptions
 from vkml.engine.ort_value import OrtValue
 from vkml.engine.providers import CPU_PROVIDER, VULKAN_PROVIDER
-from vkml.engine.report import PlanReport
-from vkml.engine.trace import Trace, TracedRun
 from vkml.errors import Fail, InvalidArgument, InvalidSetting
 from vkml.ir import Node, Value
 from vkml.onnx import ModelMetadata
 
 if TYPE_CHECKING:
     from vkml.engine.ep_devices import OrtEpDevice
+    from vkml.engine.report import PlanReport
+    from vkml.engine.trace import Trace, TracedRun
 
 Array = np.ndarray[Any, Any]
 _RECORDS_ASSIGNMENT = "session.record_ep_graph_assignment_info"
