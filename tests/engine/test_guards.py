@@ -46,7 +46,7 @@ def test_a_write_outside_is_found(vulkan_device_name: str, elements: int, shift:
     program, data = lowered(vulkan_device_name, elements=elements, shift=shift)
     [info] = [info for info in vkml.devices() if info.name == vulkan_device_name]
     device = device_registry.open_device(info)
-    weights = WeightStore(device)
+    weights = WeightStore(lambda: device)
     bound = VulkanBound(program, device, weights, guard_bytes=GUARD_BYTES)
     try:
         if shift:

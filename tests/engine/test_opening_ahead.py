@@ -13,6 +13,7 @@ import pytest
 
 import vkml
 from vkml.engine import devices as device_registry
+from vkml.engine import plan
 from vkml.errors import DeviceError
 from vkml.ir import Graph, Node, TensorType, Value, dtypes
 from vkml.onnx import save_graph
@@ -63,6 +64,28 @@ assert session.run(None, {"x": numpy.float32([-1, 2, -3, 4])})[0].tolist() == [0
 print(seen)
 """
     assert run_program(text, str(model), vulkan_device_name) == "[('vkml-open', False), True]\n"
+
+
+def test_the_device_opens_while_nodes_are_lowered(
+    model: Path, vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device_registry.close_devices()
+    is_lowered = threading.Event()
+    opening: Any = vkml.vulkan.Device.__init__  # type: ignore[attr-defined]
+
+    def open_late(*arguments: Any, **more: Any) -> None:
+        assert is_lowered.wait(60), "lowering waits for the device"
+        opening(*arguments, **more)
+
+    def lower(*arguments: Any, **more: Any) -> Any:
+        is_lowered.set()
+        return lowering(*arguments, **more)
+
+    lowering = plan.lower
+    monkeypatch.setattr("vkml.vulkan.device.Device.__init__", open_late)
+    monkeypatch.setattr(plan, "lower", lower)
+    session = vkml.InferenceSession(model, devices=vulkan_device_name)
+    assert session.run(None, {"x": np.float32([-1, 2, -3, 4])})[0].tolist() == [0, 2, 0, 4]
 
 
 def test_the_cpu_opens_nothing(model: Path) -> None:
@@ -131,5 +154,5 @@ def test_who_asks_meanwhile_gets_the_same_device(
     threading.Timer(0.05, may_go.set).start()
     found = device_registry.open_device(info)
     assert device_registry.open_device(info) is found and not found.is_closed
-    device_registry.open_ahead([vulkan_device_name], "auto")  # it is open: no thread begins
-    assert all(thread.name != "vkml-open" for thread in threading.enumerate())
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail("it is open"))
+    device_registry.open_ahead([vulkan_device_name], "auto")

@@ -112,7 +112,7 @@ class Bench:
     def __init__(self, device_name: str, patch: pytest.MonkeyPatch) -> None:
         [self.info] = [info for info in vkml.devices() if info.name == device_name]
         self.device = device_registry.open_device(self.info)
-        self.weights = WeightStore(self.device)
+        self.weights = WeightStore(lambda: self.device)
         self.patch = patch
         self.bound: list[VulkanBound] = []
         self.pushes: list[bytes] = []

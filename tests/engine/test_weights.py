@@ -28,7 +28,7 @@ def test_small_weights_are_uploaded_together_and_each_lies_where_its_address_say
     real = device.upload
     monkeypatch.setattr(device, "upload", lambda m, at, data: (calls.append(at), real(m, at, data)))
     told: list[int] = []
-    store = WeightStore(device, lambda what, done, whole: told.append(done))
+    store = WeightStore(lambda: device, lambda what, done, whole: told.append(done))
     try:
         lease = store.add(constants)
         assert len(calls) < len(constants) and len(told) == len(constants) and told == sorted(told)

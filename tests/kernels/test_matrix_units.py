@@ -295,7 +295,7 @@ def test_packed_weights_hold_the_weights_scaled_exactly(device: str) -> None:
     weights[3, 2] = weights[:, 2].max() * 1e-20
     packed = packing_of(weights, fragment)
     opened = device_registry.open_device(info)
-    store = WeightStore(opened)
+    store = WeightStore(lambda: opened)
     try:
         lease = store.add([packed])
         [arena] = lease
@@ -325,7 +325,7 @@ def test_weights_are_packed_several_at_a_time(device: str, monkeypatch: pytest.M
     plain = [Constant(dtypes.FLOAT32, array.shape, array) for array in arrays]
     opened = device_registry.open_device(info)
     told: list[tuple[int, int]] = []
-    store = WeightStore(opened, lambda stage, done, size: told.append((done, size)))
+    store = WeightStore(lambda: opened, lambda stage, done, size: told.append((done, size)))
     try:
         mixed = [each for pair in zip(packed, plain, strict=True) for each in pair]
         assert len(store.packing_kernels(mixed)) == len(packed)

@@ -37,7 +37,7 @@ def close_at_exit(session: InferenceSession) -> None:
     """Has the session closed before its device when the interpreter ends: daemon threads may be running."""
     global _has_exit_handler
     if not _has_exit_handler:
-        # Handlers run in reverse order; the device, opened by now, has registered its own.
+        # Handlers run in reverse order. Finalizers, of devices too, have theirs since the instance was made.
         atexit.register(_close_all)
         _has_exit_handler = True
     _on_devices.add(session)

@@ -412,7 +412,7 @@ class Body:
         """
         runner, (at, constant) = self.runner, self._sources[0]
         is_endless = at == 1 or (at < 0 and bool(np.all(constant)))
-        if runner is None or runner.placement.device is None or runner.is_traced:
+        if runner is None or not runner.placement.sites or runner.is_traced:
             return None
         if (at < 0 and not is_endless) or (is_endless and count is None):
             return None

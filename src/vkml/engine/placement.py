@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from glob import escape
@@ -15,6 +16,7 @@ from vkml.engine.devices import Choice, open_device, target_of
 from vkml.engine.overlap import stages
 from vkml.engine.weights import WeightStore
 from vkml.ir import Graph, GraphIndex, Node
+from vkml.ir.lazy import lazy
 from vkml.lowering.cpu_memory import peak_bytes
 from vkml.lowering.vulkan import Piece, refusals
 
@@ -28,24 +30,27 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Site:
-    """A GPU that nodes may run on."""
+    """A GPU that nodes may run on. It may be opening while nodes are placed and lowered."""
 
-    device: Device
+    name: str
+    """The device's name."""
+    open: Callable[[], Device] = field(compare=False)
+    """Waits for it, and returns it open."""
     target: Target
     weights: WeightStore
     limit: int | None = None
     """Bytes that weights and values of a plan may take there; None: as many as there are."""
 
-    @property
-    def name(self) -> str:
-        """The device's name."""
-        return self.device.info.name
+    @lazy
+    def device(self) -> Device:
+        """Itself, open."""
+        return self.open()
 
 
-def open_sites(
+def sites_of(
     choice: Choice, precision: str, limits: Mapping[str, int], options: SessionOptions
 ) -> tuple[Site, ...]:
-    """The GPUs that a session may use, opened.
+    """The GPUs that a session may use, opened when they are first needed.
 
     Args:
         choice: of devices.
@@ -56,12 +61,12 @@ def open_sites(
     is_one_of_several = len(choice.gpus) + choice.takes_cpu > 1
     sites = []
     for info in choice.gpus:
-        device = open_device(info)
-        weights = WeightStore(device, options.progress, options.memory_limit)
+        opened = functools.partial(open_device, info)
+        weights = WeightStore(opened, options.progress, options.memory_limit)
         limit = limits.get(info.name)
         if limit is None and is_one_of_several:
-            limit = device.free_bytes()
-        sites.append(Site(device, target_of(info, precision), weights, limit))
+            limit = opened().free_bytes()
+        sites.append(Site(info.name, opened, target_of(info, precision), weights, limit))
     return tuple(sites)
 
 
@@ -88,7 +93,7 @@ class Placement:
 
     @property
     def device(self) -> Device | None:
-        """The first GPU; None for the CPU alone."""
+        """The first GPU, open; None for the CPU alone."""
         return self.sites[0].device if self.sites else None
 
     def site(self, name: str) -> Site:

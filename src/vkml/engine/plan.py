@@ -735,7 +735,7 @@ def _bind_cpu(
         slow = _numpy_nodes(opened)
         if slow and slow - _numpy_nodes(compile(tuple(sizes.examples.values()))):
             opened = None  # what machine code does for known sizes alone is slower by far for open ones
-    if sizes is not None and opened is None and placement.device is None:
+    if sizes is not None and opened is None and not placement.sites:
         raise CannotLower("the CPU has no program for all sizes of this model")
     return CpuBound(piece, compile, opened, check, is_open=bool(symbols))
 

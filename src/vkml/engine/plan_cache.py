@@ -249,7 +249,7 @@ class PlanCache:
             self._structures[structure] = made + 1
         if not made:
             return self._plan_shapes(index, shapes, values, types, key)
-        if made > _MOST_OPEN and self._setting.placement.device is None:
+        if made > _MOST_OPEN and not self._setting.placement.sites:
             # Sizes that decide this much: a plan for known ones is made as fast, where no kernel is compiled.
             self._fixed.add(structure)
             return self._plan_shapes(index, shapes, values, types, key)

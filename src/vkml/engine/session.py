@@ -1,8 +1,4 @@
-"""Sessions: a model ready to run, in the shape of onnxruntime's `InferenceSession`.
-
-What plans and lowers is imported while the driver opens the device (`InferenceSession._create`): each takes a
-quarter of a second on an H200's host.
-"""
+"""Sessions: a model ready to run, in the shape of onnxruntime's `InferenceSession`."""
 
 from __future__ import annotations
 
@@ -157,8 +153,9 @@ class InferenceSession(SessionInterface):
                 requested = request(providers, provider_options, devices, self._options, self._metadata)
                 self._precision = checked_precision(self._wanted_precision, requested.settings)
                 device_registry.open_ahead(requested.devices, requested.otherwise)
+                # Not before: the driver opens the device meanwhile.
                 from vkml.engine.optimized_model import write_optimized
-                from vkml.engine.placement import Placement, open_sites
+                from vkml.engine.placement import Placement, sites_of
                 from vkml.engine.plan_cache import Setting
                 from vkml.engine.prepare import prepare
                 from vkml.engine.runner import Runner
@@ -208,7 +205,7 @@ class InferenceSession(SessionInterface):
         self._dtypes = tuple(type_.dtype.storage for type_ in tensors)
         self._has_texts = any(type_.dtype == dtypes.STRING for type_ in tensors)
         limits = memory_limits(self._limits, choice)
-        sites = open_sites(choice, self._precision, limits, self._options)
+        sites = sites_of(choice, self._precision, limits, self._options)
         if sites:
             close_at_exit(self)
         self._placement = Placement(
@@ -221,13 +218,15 @@ class InferenceSession(SessionInterface):
             try:
                 self._refuse_data_dependent_sizes()
                 self._plan_statically()
+                for site in sites:
+                    _ = site.device  # what goes wrong when it opens, is said now
             except BaseException:
                 self.close()
                 raise
 
     def _refuse_data_dependent_sizes(self) -> None:
         """Says before the first run what a strict session would refuse in the middle of it."""
-        if not self._placement.strict or self._placement.device is None:
+        if not self._placement.strict or not self._placement.sites:
             return
         found = [node for segment in self._runner.all_segments() for node in segment.sized_by_data]
         if found:
@@ -248,8 +247,8 @@ class InferenceSession(SessionInterface):
     @property
     def device(self) -> str:
         """Name of the preferred device."""
-        device = self._placement.device
-        return device.info.name if device is not None else "cpu"
+        sites = self._placement.sites
+        return sites[0].name if sites else "cpu"
 
     def set_providers(
         self,

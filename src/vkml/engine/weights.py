@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from vkml.engine.turns import Turn
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, mapped_file
 from vkml.ir.file_constant import release_pages
+from vkml.ir.lazy import lazy
 from vkml.kernels.packed_weights import PackedWeights
 from vkml.kernels.spec import KernelSpec
 from vkml.lowering.memory import ALIGNMENT
@@ -43,12 +44,20 @@ class WeightStore:
 
     Constants that came with one plan (folded shapes, tables) go when the last plan that uses them is closed,
     so that a session with ever new input shapes does not grow.
+
+    Args:
+        opened: returns the device, which may have to be waited for.
+        progress: told how much has been uploaded.
+        memory_limit: a share of the device's memory, see `Device.allocate`.
     """
 
     def __init__(
-        self, device: Device, progress: Progress | None = None, memory_limit: float | None = None
+        self,
+        opened: Callable[[], Device],
+        progress: Progress | None = None,
+        memory_limit: float | None = None,
     ) -> None:
-        self._device = device
+        self._opened = opened
         self._progress = progress
         self._memory_limit = memory_limit
         self._arenas: list[_Arena] = []
@@ -58,6 +67,10 @@ class WeightStore:
         self._adding = Turn()
         self.bytes = 0
         renew_in_child(self._renew)
+
+    @lazy
+    def _device(self) -> Device:
+        return self._opened()
 
     def packing_kernels(self, constants: Sequence[Constant]) -> list[KernelSpec]:
         """Kernels that `add` will run."""

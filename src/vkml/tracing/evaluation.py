@@ -395,7 +395,12 @@ def _setting(device: Device | None) -> Setting:
         options = SessionOptions()
         if device is not None:
             target = device_registry.target_of(device.info, precision.current)
-            sites = (Site(device, target, WeightStore(device, None, options.memory_limit)),)
+
+            def opened(device: Device = device) -> Device:
+                return device
+
+            weights = WeightStore(opened, None, options.memory_limit)
+            sites = (Site(device.info.name, opened, target, weights),)
         placement = Placement(sites, precision=precision.current)
         setting = Setting(_LABEL, placement, options, (), _announce, lambda: None)
         found = _settings[key] = (device, setting)
