@@ -392,6 +392,16 @@ def test_what_folding_would_overflow_stays_and_warns_nobody() -> None:
     assert np.isfinite(result).all() and (result > 1e29).all()
 
 
+@pytest.mark.parametrize("element", [1e30, -1e30, np.inf, -np.inf, np.nan])
+def test_one_element_that_folding_would_not_keep_finite(element: float) -> None:
+    sketch, _ = started()
+    values = np.ones((CHANNELS, 3, 2, 2), np.float32)
+    values[-1, 1, 0, 1] = element
+    scale = np.full(CHANNELS, 1e20, np.float32)
+    graph = sketch.finish(normalised(sketch, convolved(sketch, sketch.constant(values, "one")), scale=scale))
+    assert operators(graph) == ["Conv", "BatchNormalization"]
+
+
 @pytest.mark.parametrize("variance", [-1.0, 0.0, np.inf, np.nan])
 def test_deviations_that_are_no_numbers_warn_nobody(variance: float) -> None:
     sketch, weight = started()
