@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
 from vkml.ir.scalar import arithmetic_type

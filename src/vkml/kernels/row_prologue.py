@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkml.dataclasses import dataclass
 from vkml.ir import dtypes
 from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size
