@@ -1,12 +1,24 @@
-"""The facts that the doctor collects of an installation."""
+"""The doctor: facts of an installation, and which kernels have a known answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from vkml.engine import doctor
+import vkml
+from tests.kernels.test_attention import GPU
+from vkml.engine import devices, doctor, recorded
+from vkml.kernels import bfloat16_units, byte_units
+from vkml.kernels.packed_weights import Fragment
+from vkml.kernels.spec import KernelSpec
+from vkml.lowering.target import Target
+from vkml.onnx import save_graph
 from vkml.vulkan import cache
 
 
@@ -19,3 +31,96 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(doctor.facts())["cache folder"] == f"{tmp_path} (2 entries, 3.0 MiB)"
     monkeypatch.setattr(cache, "folder", lambda: None)
     assert dict(doctor.facts())["cache folder"].startswith("none: there is no home folder")
+
+
+BYTES = Fragment(16, 8, 32, 32, "int8")
+BFLOAT16 = Fragment(16, 8, 16, 32, "bfloat16")
+TARGETS: dict[str, dict[str, Any]] = {
+    "no units": {"fragment": None, "wide_fragment": None},
+    "units": {"byte_fragment": BYTES},
+    "units of bfloat16": {"fragment": None, "wide_fragment": None, "bfloat16_fragment": BFLOAT16},
+}
+"""GPUs of three kinds, beside what the device at hand is able to."""
+NO_CASE = {
+    "fragment_layout": "measures the device before a kernel of matrix units is chosen",
+    "loop_gate": "ends the trips of a loop, which have no evaluation in NumPy as a node has",
+    "pool_gradient": "only training has it: no model can state the operator",
+    "number_formats": "functions, of which a kernel has those that it calls",
+    "pointwise_math": "functions, of which a kernel has those that it calls",
+}
+"""Templates that no case reaches, and why."""
+
+
+class Asked(Exception):
+    """The kernels are known; nobody runs them."""
+
+
+@pytest.fixture
+def kernels_of(
+    vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, doctor.Case], list[KernelSpec]]:
+    """What a session asks to compile for a case on a GPU of one of the `TARGETS`."""
+    real = devices.target_of
+    names = ("shared_bytes", "max_invocations", "subgroup_size", "processors", "fragment", "wide_fragment")
+    gpu = {name: getattr(GPU, name) for name in (*names, "fragment_layouts")}
+    needs = {*GPU.capabilities, *byte_units.NEEDS, *bfloat16_units.NEEDS, "storage_8bit", "storage_16bit"}
+    asked: list[KernelSpec] = []
+    kind = ""
+
+    def target_of(*given: Any) -> Target:
+        target = real(*given)
+        able = target.capabilities | needs | {"int16", "int64", "float16"}
+        changed = {**gpu, "bfloat16_fragment": None, "byte_fragment": None, **TARGETS[kind]}
+        return replace(target, **changed, capabilities=able, holds_elements_once=lambda: True)
+
+    def compile_kernels(device: object, kernels: Sequence[KernelSpec], *rest: object) -> None:
+        asked.extend(kernels)
+        raise Asked
+
+    monkeypatch.setattr(devices, "target_of", target_of)
+    monkeypatch.setattr(recorded, "compile_kernels", compile_kernels)
+    monkeypatch.setattr(byte_units, "offered", True)
+
+    def ask(target: str, case: doctor.Case) -> list[KernelSpec]:
+        nonlocal kind
+        kind = target
+        asked.clear()
+        graph, _ = case.build(np.random.default_rng(doctor.seed_of(case.name)))
+        with pytest.raises(Asked):
+            vkml.InferenceSession(save_graph(graph), devices=vulkan_device_name, precision=case.precision)
+        return list(asked)
+
+    return ask
+
+
+def test_every_kernel_of_a_gpu_has_a_known_answer(
+    kernels_of: Callable[[str, doctor.Case], list[KernelSpec]],
+) -> None:
+    found = [kernel for target in TARGETS for case in doctor.CASES for kernel in kernels_of(target, case)]
+    sources = "\n".join({kernel.source for kernel in found})
+    templates = {
+        file.name.removesuffix(".slang"): file.read_text(encoding="utf-8").splitlines()[0]
+        for file in resources.files("vkml.kernels").iterdir()
+        if file.name.endswith(".slang")
+    }
+    assert {name for name, first in templates.items() if first not in sources} == set(NO_CASE)
+    variants = {f"{kernel.label}: {kernel.variant}" for kernel in found}
+    for wanted in (
+        "matmul: 16x16 tile, 8 slices of K",
+        "matmul: 128x64x16 tile",
+        "matmul: matrix units, 1 piece of scaled fp16",
+        "matmul: matrix units, 2 pieces of scaled fp16",
+        "matmul: matrix units, 2 pieces of bfloat16",
+        "byte_matmul: matrix units",
+        "conv: matrix units",
+        "conv: 32x32x32 tile",
+        "gemv: ",
+        "add_partials: ",
+        "recurrent: all steps",
+        "recurrent: one step",
+    ):
+        assert any(variant.startswith(wanted) for variant in variants), (wanted, sorted(variants))
+    labels = {kernel.label for kernel in found}
+    assert labels >= {"copy", "gather", "gather_elements", "gather_tuples", "pad", "resize", "roi_align"}
+    for function in ("from_bfloat16(", "from_float8e4m3fn(", "exponential(", "hyperbolic_tangent("):
+        assert function in sources, function

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkml.dataclasses import dataclass
-from vkml.engine.sketch import Sketch
+from vkml.engine.sketch import OPSET, Sketch
 from vkml.ir import dtypes
 from vkml.ir.graph import Graph
 
@@ -132,6 +132,47 @@ def _gather(indices: Any, axis: int) -> Callable[[np.random.Generator], tuple[Gr
     return build
 
 
+def _outputs(
+    op: str, count: int, shape: Sequence[int], **attributes: Any
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """A graph of one node of several outputs."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch(op)
+        names = sketch.node_with_outputs(op, count, sketch.input("x", shape), **attributes)
+        return sketch.finish(*names), {"x": _values(generator, shape, np.float32)}
+
+    return build
+
+
+def _given(
+    op: str, *inputs: Array, opset: int = OPSET, **attributes: Any
+) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """A graph of one node with these inputs, which a run brings."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch(op, opset)
+        feed = {f"x{index}": array for index, array in enumerate(inputs)}
+        names = [sketch.input(name, each.shape, dtypes.from_numpy(each.dtype)) for name, each in feed.items()]
+        return sketch.finish(sketch.node(op, *names, **attributes)), feed
+
+    return build
+
+
+def _rounded(code: int) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
+    """To a type that NumPy lacks, and back from it as it lies in memory, of numbers that the type has."""
+
+    def build(generator: np.random.Generator) -> tuple[Graph, Feed]:
+        sketch = Sketch("rounded")
+        feed = {"x": generator.integers(-8, 9, (5, 33)).astype(np.float32) / 8}
+        narrow = sketch.node("Cast", sketch.input("x", (5, 33)), to=code)
+        turned = sketch.node("Transpose", narrow, perm=(1, 0))
+        wide = sketch.node("Cast", turned, to=dtypes.FLOAT32.code)
+        return sketch.finish(narrow, sketch.node("Softmax", wide)), feed
+
+    return build
+
+
 def _attention(
     *shape: int, dtype: Any = np.float32, has_mask: bool = False
 ) -> Callable[[np.random.Generator], tuple[Graph, Feed]]:
@@ -198,6 +239,8 @@ def _all() -> Iterator[Case]:
     yield case("elementwise", "int64 multiply", _simple("Mul", (13, 7), (13, 7), dtype=np.int64))
     yield case("elementwise", "bool and", _simple("And", (65,), (65,), dtype=np.bool_))
     yield case("elementwise", "fp32 to int32", _simple("Cast", (129,), to=6))
+    for dtype in (dtypes.BFLOAT16, dtypes.FLOAT8E4M3FN):
+        yield case("elementwise", f"fp32 to {dtype.name} and back", _rounded(dtype.code))
     yield case("elementwise", "compare", _simple("Greater", (129,), (129,)))
     yield case("broadcast", "rows and columns", _simple("Add", (4, 1, 9), (6, 1)))
     yield case("broadcast", "scalar", _simple("Mul", (4, 5, 6), ()))
@@ -216,6 +259,12 @@ def _all() -> Iterator[Case]:
     yield case("reduce", "sum of all", _simple("ReduceSum", (5, 1033), keepdims=0))
     yield case("reduce", "int32 sum", _simple("ReduceSum", (5, 33), dtype=np.int32, keepdims=0))
     yield case("reduce", "ArgMax", _simple("ArgMax", (7, 100), axis=1, keepdims=0))
+    yield case("scan", "CumSum of rows", _simple("CumSum", (5, 700), constants=[np.array(1)]))
+    yield case(
+        "scan",
+        "CumSum of columns, backwards",
+        _simple("CumSum", (40, 9), constants=[np.array(0)], reverse=1, exclusive=1),
+    )
     yield case("sort", "TopK", _simple("TopK", (3, 2500), constants=[np.array([40])]))
     yield case("softmax", "last axis", _simple("Softmax", (5, 1000), axis=-1))
     yield case("softmax", "middle axis", _simple("Softmax", (3, 7, 5), axis=1))
@@ -223,6 +272,16 @@ def _all() -> Iterator[Case]:
     scale, shift = np.linspace(0.5, 1.5, 96, dtype=np.float32), np.linspace(-1, 1, 96, dtype=np.float32)
     yield case(
         "layer norm", "96 wide", _simple("LayerNormalization", (4, 7, 96), constants=[scale, shift], axis=-1)
+    )
+    yield case(
+        "group norm",
+        "3 groups",
+        _simple("GroupNormalization", (2, 6, 5, 7), constants=[scale[:6], shift[:6]], num_groups=3),
+    )
+    yield case(
+        "instance norm",
+        "6 channels",
+        _simple("InstanceNormalization", (2, 6, 9, 5), constants=[scale[:6], shift[:6]]),
     )
     yield case("matmul", "fp32 square", _weighted("MatMul", (65, 127), (127, 66)))
     yield case("matmul", "fp32 tiles", _weighted("MatMul", (128, 64), (64, 128)))
@@ -239,9 +298,16 @@ def _all() -> Iterator[Case]:
     )
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
+    high = HIGH_TOLERANCE, "high"
+    # Large enough for the kernels that a GPU's matrix units have; tiles and ranges of K where it has none.
+    yield case(
+        "matmul", "constant weights, precision high", _weighted("MatMul", (70, 512), (512, 136)), *high
+    )
+    yield case("matmul", "two operands, precision high", _simple("MatMul", (380, 510), (510, 770)), *high)
+    yield case("matmul", "large tiles", _simple("MatMul", (1030, 250), (250, 1030)))
+    yield case("matmul", "ranges of K", _simple("MatMul", (380, 510), (510, 770)))
     yield case("attention", "two heads", _attention(2, 3, 19, 16))
     yield case("attention", "few rows", _attention(2, 3, 9, 16, has_mask=True))
-    high = HIGH_TOLERANCE, "high"
     yield case("attention", "fp32, precision high", _attention(1, 2, 70, 64), *high)
     yield case("attention", "fp32, precision high, masked", _attention(1, 2, 70, 40, has_mask=True), *high)
     # Separate kernels round scores up to 40 to fp16, by 1/64 at most, before they divide them by 8.
@@ -284,6 +350,11 @@ def _all() -> Iterator[Case]:
     )
     yield case("convolution", "epilogue", _convolution_epilogue)
     yield case(
+        "convolution",
+        "transposed",
+        _weighted("ConvTranspose", (1, 6, 7, 5), (6, 4, 3, 3), 4, strides=(2, 2), pads=(1, 1, 1, 1), **k3),
+    )
+    yield case(
         "depthwise",
         "3×3",
         _weighted("Conv", (1, 12, 14, 14), (12, 1, 3, 3), 12, group=12, pads=(1, 1, 1, 1), **k3),
@@ -291,9 +362,51 @@ def _all() -> Iterator[Case]:
     pool = {"kernel_shape": (2, 2), "strides": (2, 2)}
     yield case("pool", "maximum", _simple("MaxPool", (1, 5, 12, 10), **pool))
     yield case("pool", "average", _simple("AveragePool", (1, 5, 13, 11), pads=(1, 1, 1, 1), **k3))
+    yield case("pool", "maximum with places", _outputs("MaxPool", 2, (1, 5, 13, 11), pads=(1, 1, 1, 1), **k3))
+    regions = np.array([[1, 1, 8, 6], [0, 2, 12, 10], [3, 0, 7, 9]], np.float32)
+    yield case(
+        "pool",
+        "regions",
+        _simple(
+            "RoiAlign",
+            (2, 3, 13, 11),
+            constants=[regions, np.array([0, 1, 1])],
+            output_height=3,
+            output_width=2,
+            sampling_ratio=2,
+        ),
+    )
     yield case("pool", "global", _simple("GlobalAveragePool", (2, 9, 7, 7)))
     yield case("gather", "rows", _gather([[0, 10, -1], [3, 3, 7]], 0))
     yield case("gather", "middle axis", _gather([5, 0], 1))
+    pairs = np.array([[[0, 2], [3, 1]], [[1, 1], [-1, 0]]])
+    numbers = np.linspace(-1, 1, 60, dtype=np.float32).reshape(4, 3, 5)
+    yield case(
+        "gather", "elements", _given("GatherElements", numbers, np.array([[[0, 4, -1]] * 3] * 4), axis=2)
+    )
+    yield case("gather", "tuples", _given("GatherND", numbers, pairs))
+    updates = np.linspace(3, 4, 24, dtype=np.float32)
+    yield case(
+        "scatter",
+        "elements",
+        _given("ScatterElements", numbers, np.array([[[0, 4]] * 3] * 4), updates.reshape(4, 3, 2), axis=2),
+    )
+    yield case(
+        "scatter",
+        "tuples",
+        _given("ScatterND", numbers, np.array([[2, 0], [0, 1], [3, 2]]), np.resize(updates, (3, 5))),
+    )
+    slices, few = np.resize(numbers, (6, 40)), np.array([[2], [0], [2]])
+    yield case(
+        "scatter",
+        "added slices",
+        _given("ScatterND", slices, few, np.resize(updates, (3, 40)), reduction="add"),
+    )
+    yield case(
+        "pad",
+        "reflected",
+        _simple("Pad", (3, 5, 7), constants=[np.array([1, 0, 3, 2, 1, 0])], mode="reflect"),
+    )
     yield case("concat", "middle axis", _simple("Concat", (2, 3, 5), (2, 7, 5), axis=1))
     yield case("concat", "last axis", _simple("Concat", (4, 3), (4, 6), axis=-1))
     yield case("transpose", "matrix", _simple("Transpose", (65, 33), perm=(1, 0)))

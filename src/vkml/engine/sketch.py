@@ -49,12 +49,19 @@ class Sketch:
 
     def node(self, op: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """Adds a node of one output; returns that value's name. Lists among the attributes become tuples."""
+        return self.node_with_outputs(op, 1, *inputs, name=name, **attributes)[0]
+
+    def node_with_outputs(
+        self, op: str, count: int, *inputs: str, name: str = "", **attributes: Any
+    ) -> list[str]:
+        """As `node`, of `count` outputs; returns their names."""
         label = name or f"{op}_{len(self._nodes)}"
         normal = {
             key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()
         }
-        self._nodes.append(Node(op, inputs, (f"{label}:0",), normal, label, version=self.opset))
-        return f"{label}:0"
+        outputs = [f"{label}:{number}" for number in range(count)]
+        self._nodes.append(Node(op, inputs, tuple(outputs), normal, label, version=self.opset))
+        return outputs
 
     def output(
         self, value: str, name: str, shape: Sequence[Dim] | None = None, dtype: DType | None = None
