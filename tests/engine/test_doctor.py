@@ -43,6 +43,7 @@ TARGETS: dict[str, dict[str, Any]] = {
 """GPUs of three kinds, beside what the device at hand is able to."""
 NO_CASE = {
     "fragment_layout": "measures the device before a kernel of matrix units is chosen",
+    "host_read": "brings what a captured step reads of the host, of which no session has any",
     "loop_gate": "ends the trips of a loop, which have no evaluation in NumPy as a node has",
     "pool_gradient": "only training has it: no model can state the operator",
     "number_formats": "functions, of which a kernel has those that it calls",
@@ -69,7 +70,7 @@ def kernels_of(
 
     def target_of(*given: Any) -> Target:
         target = real(*given)
-        able = target.capabilities | needs | {"int16", "int64", "float16"}
+        able = target.capabilities | needs | {"int16", "int64", "float16", "subgroup_shuffle"}
         changed = {**gpu, "bfloat16_fragment": None, "byte_fragment": None, **TARGETS[kind]}
         return replace(target, **changed, capabilities=able, holds_elements_once=lambda: True)
 

@@ -192,6 +192,25 @@ def _attention(
     return build
 
 
+def _decoding(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """One row of queries by two heads over a long past."""
+    sketch = Sketch("decoding", 23)
+    shapes = {"q": (1, 2, 1, 64), "k": (1, 2, 1500, 64), "v": (1, 2, 1500, 64)}
+    feed = {name: _values(generator, shape, np.float32) for name, shape in shapes.items()}
+    names = [sketch.input(name, shape) for name, shape in shapes.items()]
+    return sketch.finish(sketch.node("Attention", *names)), feed
+
+
+def _normalised_rows(generator: np.random.Generator) -> tuple[Graph, Feed]:
+    """A product of two rows that are normalised before."""
+    sketch = Sketch("rows")
+    feed = {"x": _values(generator, (2, 256), np.float32)}
+    scale = sketch.constant(np.linspace(0.5, 1.5, 256, dtype=np.float32))
+    rows = sketch.node("LayerNormalization", sketch.input("x", (2, 256)), scale)
+    weight = sketch.constant((generator.standard_normal((256, 130)) / 16).astype(np.float32))
+    return sketch.finish(sketch.node("MatMul", rows, weight)), feed
+
+
 def _convolution_epilogue(generator: np.random.Generator) -> tuple[Graph, Feed]:
     """Convolution, bias, residual and ReLU, as a residual network has them."""
     sketch = Sketch("epilogue")
@@ -297,6 +316,7 @@ def _all() -> Iterator[Case]:
         _simple("MatMulInteger", (130, 256), constants=[table.reshape(256, 132)], **i8),
     )
     yield case("matmul", "vector by matrix", _weighted("MatMul", (1, 300), (300, 129)))
+    yield case("matmul", "normalised rows", _normalised_rows)
     yield case("matmul", "Gemm, transposed", _weighted("Gemm", (4, 70), (33, 70), 33, transB=1))
     high = HIGH_TOLERANCE, "high"
     # Large enough for the kernels that a GPU's matrix units have; tiles and ranges of K where it has none.
@@ -308,6 +328,7 @@ def _all() -> Iterator[Case]:
     yield case("matmul", "ranges of K", _simple("MatMul", (380, 510), (510, 770)))
     yield case("attention", "two heads", _attention(2, 3, 19, 16))
     yield case("attention", "few rows", _attention(2, 3, 9, 16, has_mask=True))
+    yield case("attention", "a long past", _decoding)
     yield case("attention", "fp32, precision high", _attention(1, 2, 70, 64), *high)
     yield case("attention", "fp32, precision high, masked", _attention(1, 2, 70, 40, has_mask=True), *high)
     # Separate kernels round scores up to 40 to fp16, by 1/64 at most, before they divide them by 8.
