@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import vkml
+import vkml.engine.devices
+from tests.kernels.test_tiles import lavapipe
 from tests.vulkan_cases import Array, Cases, Fixed
+from vkml.engine.sketch import Sketch
+from vkml.lowering.kept import forget_lowerings
+from vkml.onnx import save_graph
+
+__all__ = ["lavapipe"]
 
 REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
 AXES: list[tuple[int, ...] | None] = [None, (0,), (-1,), (1, 2), (0, 2), (0, 1, 2, 3)]
@@ -137,3 +147,28 @@ def test_running_totals(device_name: str) -> None:
     cases.add("CumSum", np.abs(cases.array("float32", (3, 3000))), fixed((1,)), rtol=3e-5)
     cases.add("CumSum", cases.array("int32", (2, 1000, 3)), fixed((1,)), exclusive=1, reverse=1)
     cases.check(device_name, is_strided=True)
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceL2"])
+def test_columns_of_a_large_gpu(lavapipe: str, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    """Up to 1024 rows of few columns are one launch: ranges of them would take another."""
+    real = vkml.engine.devices.target_of
+    monkeypatch.setattr(
+        vkml.engine.devices,
+        "target_of",
+        lambda info, precision="highest": replace(real(info, precision), processors=132),
+    )
+    forget_lowerings()
+    launches = {}
+    for length, columns in ((511, 40), (512, 256), (1000, 33), (1024, 128), (1100, 64), (4000, 64)):
+        x = np.random.default_rng(length).standard_normal((length, columns)).astype(np.float32)
+        sketch = Sketch("columns")
+        given, axes = sketch.input("x", x.shape), sketch.constant(np.array([0], np.int64))
+        model = save_graph(sketch.finish(sketch.node(op, given, axes, keepdims=0)))
+        with vkml.InferenceSession(model, devices=lavapipe) as session:
+            [found] = session.run(None, {"x": x})
+            launches[length] = len(session.report().steps)
+        wide = x.astype(np.float64)
+        wanted = {"ReduceSum": wide.sum(0), "ReduceMean": wide.mean(0)}.get(op, np.sqrt((wide**2).sum(0)))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5)
+    assert launches == {511: 1, 512: 1, 1000: 1, 1024: 1, 1100: 2, 4000: 2}

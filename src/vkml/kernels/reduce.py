@@ -35,6 +35,10 @@ LEAST_ELEMENTS = 16
 """Of a thread, where a row is cut into ranges: a second launch takes a level."""
 COLUMNS = 32
 """Threads beside each other along what is kept, where that is what lies together."""
+MOST_THREADS = 1024
+"""Of a workgroup where that spares a second launch, 256 elsewhere;"""
+MOST_ELEMENTS = 32
+"""Of a thread, up to which it does: eight turns of four accesses take as long as four and a level."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +112,14 @@ def reduce_together(
         store: what is done with the results.
     """
     kept = [axis for axis in range(len(elements.shape)) if axis not in axes]
-    walk = _Walk(build, elements.views, kept, list(axes))
+    length = math.prod(elements.shape[axis] for axis in axes)
+    folded = _Folded(hows, elements.dtypes, length)
+    walk = _Walk(build, elements.views, kept, list(axes), accumulator_bytes=8 * len(folded.flat))
     splits = _splits(build, walk)
     range_ = -(-walk.length // splits)
     if splits > 1:
         range_ = -(-range_ // walk.width) * walk.width
         splits = -(-walk.length // range_)
-    folded = _Folded(hows, elements.dtypes, walk.length)
     writer = build.writer()
     folded.declare(writer)
     _emit_loads(writer, walk, elements, folded, range_)
@@ -200,11 +205,12 @@ class _Walk:
         kept: the axes along which rows are numbered, ...
         axes: ... and those along which the elements of a row are.
         widest: neighbours that may be read at once.
+        accumulator_bytes: shared memory of a thread, at most.
     """
 
     def __init__(
         self, build: VulkanBuilder, views: Sequence[View], kept: Sequence[int], axes: Sequence[int],
-        widest: int = 4,
+        widest: int = 4, accumulator_bytes: int = 8,
     ) -> None:  # fmt: skip
         shape = views[0].shape
         self.views = views
@@ -224,6 +230,11 @@ class _Walk:
         if self.is_column:
             self.rows = min(COLUMNS, most)
             self.row_threads = min(_threads_a_row(length, most), most // self.rows)
+            if _splits(build, self) > 1:
+                threads = min(build.target.max_invocations, MOST_THREADS) // self.rows
+                shared = threads * self.rows * accumulator_bytes
+                if length <= threads * MOST_ELEMENTS and shared <= build.target.shared_bytes:
+                    self.row_threads = threads
         else:
             self.row_threads = _threads_a_row(-(-length // self.width), most)
             self.rows = max(1, most // self.row_threads)

@@ -65,14 +65,18 @@ def choose(target: Target, product: Product) -> Shape | None:
     if not LEAST_STEPS <= k <= MOST_STEPS:
         return None
     is_split = gemm.ordinary_ranges(target, product) > 1
-    for width in (16, 32):
-        groups = -(-m // 16) * -(-n // width) * batch
-        if groups > (SPLIT_WAVES if is_split and width > 16 else WAVES) * target.processors:
+    # Of the larger ones that which fits: 256 by 784 results are 400 groups of 16 by 32, too many for
+    # an H200, and 392 of 32 by 16.
+    larger = min(((16, 32), (32, 16)), key=lambda sides: -(-m // sides[0]) * -(-n // sides[1]))
+    for high, wide in ((16, 16), larger):
+        groups = -(-m // high) * -(-n // wide) * batch
+        is_larger = (high, wide) == larger
+        if groups > (SPLIT_WAVES if is_split and is_larger else WAVES) * target.processors:
             continue
-        if width > 16 and not is_split:
+        if is_larger and not is_split:
             return None
         slices = 8 if groups > target.processors or k < 128 else 32 if k >= MANY_STEPS else 16
-        shape = Shape(16, width, slices, 2)
+        shape = Shape(high, wide, slices, 2)
         if shape.threads <= target.max_invocations and shape.shared_bytes <= target.shared_bytes:
             return shape
     return None
