@@ -17,7 +17,6 @@ from vkml.exporting.arguments import Argument, filled, named_arguments, named_re
 from vkml.exporting.graphs import graph_of
 from vkml.exporting.opsets import OLDEST
 from vkml.exporting.recording import record
-from vkml.exporting.shapes import described, with_stated_sizes
 from vkml.exporting.sizes import ClosedSizes, Dim, OpenSizes, stated_sizes
 from vkml.exporting.standard import is_kept, written_in_standard
 from vkml.exporting.tidying import tidied
@@ -28,6 +27,7 @@ from vkml.nn.onnx import BUFFERS
 from vkml.onnx import save_graph
 from vkml.ops.upgrading import NEWEST
 from vkml.passes import expand_steps
+from vkml.passes.stated_sizes import with_named_sizes, with_stated_sizes
 from vkml.tensors.backward import compute
 from vkml.tracing import Traced
 from vkml.tracing.value import tensor_type
@@ -141,7 +141,7 @@ def export(
         closed |= more
     relations = sizes.relations()
     metadata = {"vkml.sizes": "; ".join(relations)} if relations else {}
-    graph = replace(described(graph, sizes), metadata={**graph.metadata, **metadata})
+    graph = replace(with_named_sizes(graph, sizes.text), metadata={**graph.metadata, **metadata})
     return save_graph(
         graph, path, external_data=external_data, producer="vkml", producer_version=vkml.__version__
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, ClassVar
 
 from vkml.dataclasses import dataclass
 from vkml.errors import CaptureError, InvalidArgument
-from vkml.ir.size import GREATEST, Size, Sizes, Symbol, Terms, evaluate
+from vkml.ir.size import GREATEST, Size, Sizes, Symbol, evaluate
+from vkml.ir.size_relations import holds_for_multiples, symbols_in
 
 
 class Dim:
@@ -185,8 +185,8 @@ class OpenSizes:
         """
         found, names = [], set()
         for terms, is_zero in self.sizes.is_zero.items():
-            if is_zero and not _holds_for_multiples(terms):
-                named = {self.names[symbol] for symbol in _symbols_in(terms)}
+            if is_zero and not holds_for_multiples(terms):
+                named = {self.names[symbol] for symbol in symbols_in(terms)}
                 closed = {name for name in named if self._symbols[name][1].may_be_known}
                 names |= closed
                 if not closed:
@@ -236,40 +236,3 @@ class OpenSizes:
 
 
 _numbers = itertools.count()
-
-
-_POINTS = (Fraction(101, 3), Fraction(211, 7), Fraction(307, 11), Fraction(401, 13))
-
-
-def _holds_for_multiples(terms: Terms) -> bool:
-    """Whether an expression is 0 where all divisions in it come out: no size is fixed by that.
-
-    Which is so if it is 0 with quotients in the places of floor divisions, for any values.
-    """
-    symbols = sorted(_symbols_in(terms), key=lambda symbol: symbol.name)
-    points = [[value * (at + 2) + at for at, _ in enumerate(symbols)] for value in _POINTS]
-    return all(_quotient_value(terms, dict(zip(symbols, point, strict=True))) == 0 for point in points)
-
-
-def _symbols_in(terms: Terms) -> set[Symbol]:
-    found: set[Symbol] = set()
-    for monomial, _ in terms:
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                found.add(atom)
-            else:
-                found |= _symbols_in(atom.dividend) | _symbols_in(atom.divisor)
-    return found
-
-
-def _quotient_value(terms: Terms, values: Mapping[Symbol, Fraction]) -> Fraction:
-    total = Fraction(0)
-    for monomial, factor in terms:
-        product = Fraction(factor)
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                product *= values[atom]
-            else:
-                product *= _quotient_value(atom.dividend, values) / _quotient_value(atom.divisor, values)
-        total += product
-    return total

@@ -18,6 +18,7 @@ from vkml.ir import scalar
 from vkml.ir.dtypes import INT64, DType
 from vkml.ir.scalar import Scalar, arithmetic_type, constant, ordered, substituted
 from vkml.ir.scalar_derivatives import times
+from vkml.ir.size import Size
 from vkml.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -224,6 +225,17 @@ def pointwise(build: Emitter[T], form: Callable[..., Scalar], *values: T, dtype:
     result = dtype or build.type_of(values[0]).dtype
     elements = [element for element in arguments(build, values) if element is not None]
     return expression(build, _of_elements(form, elements), values, result)
+
+
+def reciprocal(build: Emitter[T], count: int | Size, dtype: DType) -> T:
+    """1 over a number of elements, in the type that elements of `dtype` are computed in.
+
+    The forms of `pointwise` read it as a number where the count is known, and as a value where it is open.
+    """
+    wide = arithmetic_type(dtype)
+    if isinstance(count, Size):
+        return build.apply("Reciprocal", build.apply("Cast", build.constant(count, INT64), to=wide.code))
+    return build.constant(1 / count, wide)
 
 
 def pointwise_of_arguments(build: Emitter[T], form: Callable[..., Scalar], *values: T) -> T:

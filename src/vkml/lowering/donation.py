@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
+from vkml.ir.size import Size, is_same
 from vkml.kernels.spec import Dispatch
 from vkml.kernels.views import Buffer, View
 from vkml.lowering.plan import VulkanProgram
@@ -27,7 +28,7 @@ def donations(program: VulkanProgram) -> frozenset[tuple[str, str]]:
     found = set()
     for name, read in program.inputs.items():
         for output, written in program.outputs.items():
-            if (read.dtype, read.shape) != (written.dtype, written.shape):
+            if read.dtype != written.dtype or not _are_same(read.shape, written.shape):
                 continue
             first = min((number for number, _, _ in writes[written.buffer]), default=-1)
             late = [(d, at) for number, d, at in reads[read.buffer] if number >= first]
@@ -48,12 +49,14 @@ def _is_in_place(dispatch: Dispatch, at: int, writes: list[tuple[int, Dispatch, 
         return False
     read = dispatch.reads[at]
     [(_, writer, written)] = writes
-    return writer is dispatch and (read.dtype, read.shape, read.strides, read.offset) == (
-        written.dtype,
-        written.shape,
-        written.strides,
-        written.offset,
-    )
+    if writer is not dispatch or read.dtype != written.dtype or not is_same(read.offset, written.offset):
+        return False
+    return _are_same(read.shape, written.shape) and _are_same(read.strides, written.strides)
+
+
+def _are_same(first: Sequence[int | Size], second: Sequence[int | Size]) -> bool:
+    """Whether shapes or strides are equal for all values of open sizes."""
+    return len(first) == len(second) and all(map(is_same, first, second))
 
 
 def written_last(launches: Sequence[Dispatch], outputs: Collection[Buffer]) -> list[Dispatch]:

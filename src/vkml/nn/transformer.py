@@ -7,8 +7,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-
 from vkml.ir import DType
 from vkml.nn import functional, init
 from vkml.nn.attention import MultiheadAttention
@@ -19,7 +17,7 @@ from vkml.nn.module import Module
 from vkml.nn.normalization import LayerNorm
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
-from vkml.tensors.creation import tensor
+from vkml.tensors.creation import full
 from vkml.tensors.promotion import get_default_dtype
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -328,5 +326,4 @@ class Transformer(Module):
             dtype: of its elements; None: the default type.
         """
         kind = dtype or get_default_dtype()
-        made = np.triu(np.full((sz, sz), -math.inf, np.float32), 1)
-        return tensor(made, device=device).to(kind)
+        return full((sz, sz), -math.inf, dtype=kind, device=device).triu(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Generic
 
@@ -154,8 +155,9 @@ def gather_gradient(build: Emitter[T], x: TensorType, indices: T, axis: int, cot
         return padded(build, slab, begins, ends)
     # The indexed axis in front, where tuples of one index pick slices.
     order = [*range(axis, axis + len(found)), *range(axis), *range(axis + len(found), len(rest) + len(found))]
-    updates = reshaped(build, transposed(build, cotangent, order), (int(np.prod(found)), *rest))
-    tuples = reshaped(build, indices, (int(np.prod(found)), 1))
+    count = math.prod(found)
+    updates = reshaped(build, transposed(build, cotangent, order), (count, *rest))
+    tuples = reshaped(build, indices, (count, 1))
     nothing = zeros(build, TensorType(x.dtype, (x.dims[axis], *rest)))
     total = build.apply("ScatterND", nothing, tuples, updates, reduction="add")
     return transposed(build, total, [*range(1, axis + 1), 0, *range(axis + 1, len(x.dims))])

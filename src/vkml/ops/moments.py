@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from vkml.ir.dtypes import FLOATS
-from vkml.ir.gradients import Emitter, T, converted, expanded, pointwise
+from vkml.ir.gradients import Emitter, T, converted, expanded, pointwise, reciprocal
 from vkml.ir.graph import Constant, Node
 from vkml.ir.lowering import Lowering, V, given
 from vkml.ir.operator import INTS, REQUIRED, Array, Operator, operator
-from vkml.ir.scalar import arithmetic_type
+from vkml.ir.scalar import Scalar, arithmetic_type
 from vkml.ir.types import Known, TensorType
 from vkml.ops.checks import normalise_axes, optional, present, require_dtype, required
 from vkml.ops.norm_gradients import total_of
@@ -77,11 +77,14 @@ class Moments(Operator):
         count = max(1, math.prod(type_.dims[axis] for axis in node.attributes["axes"]))
         incoming, share = (optional(cotangents, at) for at in range(2))
         parts: list[T | None] = [None, None]
+        part = reciprocal(build, count, type_.dtype)
         if incoming is not None:
-            each = pointwise(build, lambda incoming: incoming * (1 / count), incoming)
+            each = pointwise(build, lambda incoming, part: incoming * part, incoming, part)
             parts[0] = expanded(build, each, type_.dims)
         if share is not None:
-            parts[1] = pointwise(
-                build, lambda share, x, mean: share * (x - mean) * (2 / count), share, x, outputs[0]
-            )
+
+            def form(share: Scalar, x: Scalar, mean: Scalar, part: Scalar) -> Scalar:
+                return share * (x - mean) * (part * 2)
+
+            parts[1] = pointwise(build, form, share, x, outputs[0], part)
         return [converted(build, total_of(build, parts), type_.dtype)]

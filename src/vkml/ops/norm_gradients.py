@@ -14,7 +14,18 @@ import numpy as np
 
 from vkml.ir import scalar
 from vkml.ir.dtypes import INT64, DType
-from vkml.ir.gradients import Emitter, T, converted, expanded, pointwise, reshaped, sum_to, summed, widened
+from vkml.ir.gradients import (
+    Emitter,
+    T,
+    converted,
+    expanded,
+    pointwise,
+    reciprocal,
+    reshaped,
+    sum_to,
+    summed,
+    widened,
+)
 from vkml.ir.scalar import Scalar, arithmetic_type, compare, where
 from vkml.ops.checks import optional, present
 
@@ -53,8 +64,9 @@ class Standardised(Generic[T]):
         self._build = build
         self.type = build.type_of(x)
         self.axes = tuple(axes)
-        self.count = max(1, math.prod(self.type.dims[axis] for axis in axes))
-        """How many elements meet in each mean; 1 where there are none."""
+        count = max(1, math.prod(self.type.dims[axis] for axis in axes))
+        self._share = reciprocal(build, count, self.type.dtype)
+        """What each of the elements that meet in a mean counts; 1 where there are none."""
         self._mean: list[T] = []
         """The one, where it is subtracted."""
         if is_centred:
@@ -65,20 +77,23 @@ class Standardised(Generic[T]):
         self.x, self.inverse = x, inverse_root(build, square, epsilon)
 
     def _made(self, form: Callable[..., Scalar], *values: T) -> T:
-        """A form of what is centred, of the inverse deviation and of values, the result being of x's type."""
+        """A form of values, the result being of x's type.
+
+        It takes what is centred, the inverse deviation, the share of an element in a mean, and the values.
+        """
 
         def centring(*elements: Scalar) -> Scalar:
-            *given, inverse, x = elements[: len(values) + 2]
+            *given, share, inverse, x = elements[: len(values) + 3]
             centred = x - elements[-1] if self._mean else x
-            return form(centred, inverse, *given)
+            return form(centred, inverse, share, *given)
 
-        given = (*values, self.inverse, self.x, *self._mean)
+        given = (*values, self._share, self.inverse, self.x, *self._mean)
         return pointwise(self._build, centring, *given, dtype=self.type.dtype)
 
     def sums(self, incoming: T) -> tuple[T, T]:
         """The sums over the axes, which stay, of a cotangent and of its product with the normalised value."""
         build = self._build
-        along = self._made(lambda centred, inverse, incoming: incoming * (centred * inverse), incoming)
+        along = self._made(lambda centred, inverse, _, incoming: incoming * (centred * inverse), incoming)
         total, product = (summed(build, value, self.axes, keep=True) for value in (incoming, along))
         return total, product
 
@@ -91,15 +106,15 @@ class Standardised(Generic[T]):
             product: ... both of them.
             factor: one number for all of what meets in a mean.
         """
-        part, is_centred = 1 / self.count, bool(self._mean)
+        is_centred = bool(self._mean)
 
         def form(
-            centred: Scalar, inverse: Scalar, incoming: Scalar, product: Scalar, *more: Scalar
+            centred: Scalar, inverse: Scalar, share: Scalar, incoming: Scalar, product: Scalar, *more: Scalar
         ) -> Scalar:
             rest = list(more)
             if is_centred:
-                incoming = incoming - rest.pop() * part
-            made = incoming - centred * inverse * (product * part)
+                incoming = incoming - rest.pop() * share
+            made = incoming - centred * inverse * (product * share)
             return made * (inverse * rest[0] if rest else inverse)
 
         values = [incoming, product, *([] if factor is None else [factor]), *([total] if is_centred else [])]
@@ -107,20 +122,20 @@ class Standardised(Generic[T]):
 
     def by_mean(self, incoming: T) -> T:
         """The cotangent of x from that of the means."""
-        each = pointwise(self._build, lambda x: x / self.count, incoming, dtype=self.type.dtype)
+        each = pointwise(
+            self._build, lambda x, share: x * share, incoming, self._share, dtype=self.type.dtype
+        )
         return expanded(self._build, each, self.type.dims)
 
     def by_mean_square(self, incoming: T) -> T:
         """The cotangent of x from that of the means of squares."""
-        part = 2 / self.count
-        return self._made(lambda centred, inverse, incoming: incoming * centred * part, incoming)
+        return self._made(lambda centred, _, share, incoming: incoming * centred * (share * 2), incoming)
 
     def by_inverse(self, incoming: T) -> T:
         """The cotangent of x from that of the inverse deviations."""
-        part = -1 / self.count
 
-        def form(centred: Scalar, inverse: Scalar, incoming: Scalar) -> Scalar:
-            return incoming * (centred * inverse) * inverse * inverse * part
+        def form(centred: Scalar, inverse: Scalar, share: Scalar, incoming: Scalar) -> Scalar:
+            return incoming * (centred * inverse) * inverse * inverse * -share
 
         return self._made(form, incoming)
 
@@ -150,7 +165,9 @@ class Standardised(Generic[T]):
                 scaled = build.apply("Mul", incoming, factor)
                 made[0] = self.by_normal(scaled, *self.sums(scaled))
             total = incoming
-            product = self._made(lambda centred, inverse, incoming: incoming * (centred * inverse), incoming)
+            product = self._made(
+                lambda centred, inverse, _, incoming: incoming * (centred * inverse), incoming
+            )
         if needed[1]:
             made[1] = stored(build, sum_to(build, product, lanes[0]), scale)
         if bias is not None and needed[2]:

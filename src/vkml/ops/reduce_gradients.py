@@ -14,6 +14,7 @@ from vkml.ir.gradients import (
     conjugate,
     expanded,
     pointwise,
+    reciprocal,
     reshaped,
     summed,
     transposed,
@@ -44,7 +45,8 @@ def _of_sum(build: Emitter[T], x: T, result: T, cotangent: T, axes: Sequence[int
 def _of_mean(build: Emitter[T], x: T, result: T, cotangent: T, axes: Sequence[int]) -> T:
     type_ = build.type_of(x)
     count = max(1, math.prod(type_.dims[axis] for axis in axes))
-    part = pointwise(build, lambda cotangent: cotangent * (1 / count), cotangent)
+    share = reciprocal(build, count, type_.dtype)
+    part = pointwise(build, lambda cotangent, share: cotangent * share, cotangent, share)
     return expanded(build, part, type_.dims)
 
 

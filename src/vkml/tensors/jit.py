@@ -4,42 +4,39 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
-import sys
 import types
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
-from vkml.engine.device_array import DeviceArray, Place
 from vkml.engine.ort_value import device_of
-from vkml.engine.programs import Prepared
-from vkml.errors import CaptureError
 from vkml.tensors.autocast import autocast_state
-from vkml.tensors.backward import compute
-from vkml.tensors.capture import Capture, CapturedNumber, capture, is_capturing
+from vkml.tensors.capture import is_capturing
 from vkml.tensors.capture_cache import CaptureCache
+from vkml.tensors.captured_program import CapturedProgram, filled, flattened
 from vkml.tensors.creation import as_tensor
-from vkml.tensors.structure import Structure
+from vkml.tensors.open_captures import Family, Shapes, family_key
 from vkml.tensors.tensor import Tensor, device_name
-from vkml.tracing import Traced, precision, value_of
-from vkml.tracing.evaluation import SMALL_BYTES, Program, Recorded
+from vkml.tracing import precision, value_of
 from vkml.tracing.value import mode
 
 Array = np.ndarray[Any, Any]
-_NOTHING = Tensor(value_of(np.zeros(())))
-"""Stands for tensors in the form of what a function returns."""
-_Feed = Callable[[Sequence[Tensor]], Any]
-"""Where the elements of an input are, of the arguments of a run."""
+_FAMILIES_KEPT = 64
 
 
-def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freeze: bool = False) -> Any:
+def jit(
+    function: Callable[..., Any] | None = None, *, device: Any = None, freeze: bool = False,
+    dynamic: bool | None = None,
+) -> Any:  # fmt: skip
     """Has a function of tensors run as one plan: a training step with its gradients and updates, say.
 
     The first call with arguments of these types and shapes runs as it is written; the second is captured,
-    and later ones only run what was captured: the function itself is not called. Of more than 16 forms of
-    arguments that take turns, those that there is no room for run as they are written. Tensors that it
+    and later ones only run what was captured: the function itself is not called. From the third set of sizes
+    on one capture serves all: sizes that have varied stay open in it, and it runs for those for which the
+    function would decide the same (`if x.shape[0] > 8`). Where sizes cannot be open (a loop over them, random
+    numbers), each form of arguments has a capture; of more than 16 that take turns, those that there is no
+    room for run as they are written. Tensors that it
     writes in place (parameters, what optimizers remember, the states of random generators) are written each
     time; numbers of the program are those of the capture, but for the settings of optimizers, which are
     those of each run (see `vkml.optim.Optimizer`). Where the modules that it called have changed since
@@ -58,6 +55,9 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freez
             one of them is written, the function is captured anew; a learning rate in a tensor of its own is
             read in every run, as without `freeze`. What somebody writes into an array that shares its memory
             with such a tensor goes unnoticed.
+        dynamic: whether sizes are open: all from 2 on with the second call (True), those that vary with the
+            third set of sizes (None), or none (False: a capture for each set of sizes, of which each is the
+            fastest for its own).
 
     Returns:
         The function's stand-in, called as it is; of a method, one for each object. Within `detect_anomaly`
@@ -84,8 +84,8 @@ def jit(function: Callable[..., Any] | None = None, *, device: Any = None, freez
         True
     """
     if function is None:
-        return functools.partial(jit, device=device, freeze=freeze)
-    return _Captured(function, None if device is None else device_name(device), freeze)
+        return functools.partial(jit, device=device, freeze=freeze, dynamic=dynamic)
+    return _Captured(function, None if device is None else device_name(device), freeze, dynamic)
 
 
 class _Captured:
@@ -95,14 +95,19 @@ class _Captured:
         function: see `jit`.
         device: name of the one where arrays come to it.
         freezes: whether what it only reads is constant.
+        dynamic: see `jit`.
     """
 
-    def __init__(self, function: Callable[..., Any], device: str | None, freezes: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], device: str | None, freezes: bool, dynamic: bool | None
+    ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._device = device
         self._freezes = freezes
-        self._captures: CaptureCache[_Capture] = CaptureCache()
+        self._dynamic = dynamic
+        self._captures: CaptureCache[CapturedProgram] = CaptureCache()
+        self._families: dict[Hashable, Family[CapturedProgram]] = {}
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The stand-in of a method, with captures of each object's own, which live as long as that."""
@@ -115,50 +120,83 @@ class _Captured:
         found = own.get(name)
         if found is None:
             bound = types.MethodType(self._function, instance)
-            found = own[name] = _Captured(bound, self._device, self._freezes)
+            found = own[name] = _Captured(bound, self._device, self._freezes, self._dynamic)
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Captured:
         """A stand-in for the copy's own function, which has captured nothing yet."""
-        return _Captured(copy.deepcopy(self._function, memo), self._device, self._freezes)
+        return _Captured(copy.deepcopy(self._function, memo), self._device, self._freezes, self._dynamic)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if mode.finds_anomalies and not is_capturing():
-            return self._function(*self._as_tensors(arguments), **self._as_tensors(named))
+        if is_capturing() or mode.finds_anomalies:
+            return self._written(arguments, named)
         leaves: list[Any] = []
-        form = _flattened(arguments, leaves), _flattened(named, leaves) if named else None
-        key = (form, autocast_state(), mode.tracks, precision.current, *map(_type_key, leaves))
+        form = flattened(arguments, leaves), flattened(named, leaves) if named else None
+        setting = form, autocast_state(), mode.tracks, precision.current
+        key = (*setting, *map(_type_key, leaves))
         found = self._captures.get(key)
-        is_first = is_capturing()
-        if found is not None and not is_first:
+        if found is not None:
             if not found.fits():
                 self._captures.drop(key)
-                found, is_first = None, True
-            elif found.holds():
+                return self._written(arguments, named)
+            if found.holds():
                 made = found.run_again(leaves)
-                if made is not None:
-                    return made[0]
-            else:
-                found = None
-        elif not is_first:
-            is_first = not self._captures.is_due(key)
-        if found is None or is_first:
-            values = [self._tensor(leaf, is_own=False) for leaf in leaves]
+                return found.run(self._own(leaves)) if made is None else made[0]
         else:
-            values = [self._tensor(leaf, is_own=True) for leaf in leaves]
-        if is_first:
-            left = list(values)
-            return self._function(*_filled(arguments, left), **_filled(named, left))
-        if found is None:
-            found = _Capture(self._function, arguments, named, values, self._freezes)
-            self._captures.put(key, found)
+            shapes = tuple([tuple(leaf.shape) for leaf in leaves])
+            family = self._family(setting, leaves, shapes)
+            found = family.get(shapes)
+            if found is not None and not found.fits():
+                family.drop(found)
+                return self._written(arguments, named)
+            if found is not None and not found.holds():
+                family.drop(found)
+                found = None
+            if found is None and family.is_due(shapes):
+                values = self._own(leaves)
+                found = family.capture(
+                    shapes,
+                    lambda dims: CapturedProgram(
+                        self._function, arguments, named, values, self._freezes, dims
+                    ),
+                )
+            is_wanted = found is None or family.is_hot(shapes)
+            if not (is_wanted and self._captures.is_due(key)):
+                return self._written(arguments, named) if found is None else found.run(self._own(leaves))
+        values = self._own(leaves)
+        found = CapturedProgram(self._function, arguments, named, values, self._freezes)
+        self._captures.put(key, found)
         return found.run(values)
+
+    def _written(self, arguments: Any, named: Any) -> Any:
+        """What the function does as it is written."""
+        return self._function(*self._as_tensors(arguments), **self._as_tensors(named))
+
+    def _own(self, leaves: Sequence[Any]) -> list[Tensor]:
+        return [self._tensor(leaf, is_own=True) for leaf in leaves]
+
+    def _family(self, setting: Hashable, leaves: Sequence[Any], shapes: Shapes) -> Family[CapturedProgram]:
+        """What calls that differ from this one in sizes alone have in common.
+
+        Args:
+            setting: what is the same beside types.
+            leaves: the tensors and arrays among the arguments.
+            shapes: of these.
+        """
+        types = [(leaf.dtype, leaf.device if isinstance(leaf, Tensor) else None) for leaf in leaves]
+        key = setting, *types, family_key(shapes)
+        found = self._families.get(key)
+        if found is None:
+            if len(self._families) >= _FAMILIES_KEPT:
+                del self._families[next(iter(self._families))]
+            found = self._families[key] = Family(self._dynamic)
+        return found
 
     def _as_tensors(self, given: Any) -> Any:
         """Arguments with tensors in the place of arrays."""
         leaves: list[Any] = []
-        _flattened(given, leaves)
-        return _filled(given, [self._tensor(leaf, is_own=False) for leaf in leaves])
+        flattened(given, leaves)
+        return filled(given, [self._tensor(leaf, is_own=False) for leaf in leaves])
 
     def _tensor(self, leaf: Any, is_own: bool) -> Tensor:
         """An argument as a tensor.
@@ -179,403 +217,3 @@ def _type_key(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
         return leaf.tensor_type.key, leaf.device
     return leaf.dtype, leaf.shape
-
-
-class _Capture:
-    """What a function does, as one program.
-
-    Args:
-        function: to be captured.
-        arguments: of a call.
-        named: likewise.
-        values: the tensors among them, in the order of `_flattened`.
-        freezes: whether what it only reads is constant.
-    """
-
-    def __init__(
-        self, function: Callable[..., Any], arguments: Any, named: Any, values: Sequence[Tensor],
-        freezes: bool,
-    ) -> None:  # fmt: skip
-        compute(values)
-        given = [Tensor(_copied(value.value)) for value in values]
-        left = list(given)
-        with capture() as seen:
-            try:
-                made = function(*_filled(arguments, left), **_filled(named, left))
-                results: list[Tensor] = []
-                for end in seen.endings.values():
-                    end()
-                _flattened(made, results)
-                self._written = [tensor for tensor, _ in seen.written.values()]
-                targets = [tensor.value for tensor in (*results, *self._written)]
-            finally:
-                seen.restore()
-        # Not the tensors of the capture, with which all that was recorded would stay.
-        self._structure = _filled(made, [_NOTHING] * len(results))
-        del made
-        _refuse_kept(seen, results)
-        pending = [value for value in targets if value.data is None]
-        recorded = Recorded(pending, held=False)
-        order = {id(value): at for at, value in enumerate(recorded.wanted)}
-        self._places = [None if value.data is not None else order[id(value)] for value in targets]
-        self._results = len(results)
-        before = [value for _, value in seen.written.values()]
-        donated = [
-            (value, place)
-            for value, place in zip(before, self._places[self._results :], strict=True)
-            if place is not None
-        ]
-        device = pending[0].device if pending else None
-        arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
-        self._guards = seen.guards
-        before_it = {id(tensor): tensor for tensor, _ in (*seen.read, *seen.written.values())}
-        leaves_seen = [tensor for at, tensor in before_it.items() if at not in {id(one) for one in given}]
-        self._structures = [*seen.structures, Structure(seen.modules.values(), leaves_seen).holds]
-        constants: frozenset[int] = frozenset()
-        if freezes:
-            frozen = _Frozen(seen, arguments_at)
-            self._guards.append(frozen.holds)
-            constants = frozen.values
-        self._program = Program(recorded, frozenset(), device, donated, constants)
-        states = {id(value): tensor for tensor, value in seen.read}
-        self._more: list[_Number | _Part] = [_Number(number) for number in seen.numbers]
-        """Arguments of each run that nobody gives."""
-        for part in seen.parts.values():
-            whole = arguments_at.get(id(part.whole)), states.get(id(part.whole)), part.whole
-            self._more.append(_Part(*whole, part.index))
-        added = [number.leaf for number in seen.numbers] + [part.leaf for part in seen.parts.values()]
-        arguments_at.update({id(leaf): at for at, leaf in enumerate(added, len(given))})
-
-        def feed(value: Traced) -> _Feed:
-            return _feed(arguments_at.get(id(value)), states.get(id(value)), value)
-
-        leaves = [recorded.leaves[at] for at in self._program.inputs]
-        self._feeds = [feed(leaf) for leaf in leaves]
-        self._given = [arguments_at.get(id(leaf)) for leaf in leaves]
-        """Of the feeds, which argument each is; None for what was there before."""
-        numbers = {id(tensor): at for at, tensor in enumerate(self._written)}
-        self._updated = [numbers.get(id(states.get(id(leaf)))) for leaf in leaves]
-        """Of the feeds, which of the written tensors each is the value of before."""
-        self._known = [None if value.data is None else feed(value) for value in targets]
-        """Of results that are not computed, where they are."""
-        self._devices = [value.device for value in targets]
-        written = {at for at in self._places[self._results :] if at is not None}
-        outputs = enumerate(zip(self._program.outputs, recorded.wanted, strict=True))
-        self._small = {n for at, (n, v) in outputs if at not in written and v.type.bytes <= SMALL_BYTES}
-        """Results of few bytes, which come to the host with a run: a program looks at a loss."""
-        updated = {self._program.outputs[at] for at in self._places[self._results :] if at is not None}
-        self._fresh = [name for name in self._program.outputs if name not in updated]
-        """What every run makes anew."""
-        only_read = {id(tensor): tensor for tensor, _ in seen.read if id(tensor) not in seen.written}
-        self._states = list(only_read.values())
-        """What is read and not written."""
-        self._shortcut: _Shortcut | None = None
-
-    def fits(self) -> bool:
-        """Whether modules, leaves and optimizers are made of what they were made of."""
-        return all([structure() for structure in self._structures])
-
-    def holds(self) -> bool:
-        """Whether a run would do what the function does now, where it `fits`."""
-        return all([guard() for guard in self._guards])
-
-    def run(self, values: Sequence[Tensor]) -> Any:
-        """Runs it for other arguments of these types.
-
-        Returns:
-            What the function returned, with tensors of this run.
-        """
-        if self._more:
-            values = [*values, *[one.now(values) for one in self._more]]
-        compute([*values, *self._written])
-        places = self._own_places()
-        feeds = [feed(values) for feed in self._feeds]
-        known = [None if feed is None else feed(values) for feed in self._known]
-        made = dict(zip(self._program.outputs, self._program.run_feeds(feeds, places), strict=True))
-        for at, tensor in enumerate(self._written, self._results):
-            place = self._places[at]
-            data = _own(known[at]) if place is None else made[self._program.outputs[place]]
-            tensor._replace(value_of(cast(Any, data), self._devices[at]))
-        self._shortcut = self._short_way(feeds, made)
-        return self._returned(values, made)
-
-    def run_again(self, leaves: Sequence[Any]) -> tuple[Any] | None:
-        """Runs it the short way, where there is one.
-
-        Args:
-            leaves: the arguments, arrays as they are.
-
-        Returns:
-            What the function returned; None, having run nothing, where the way is longer.
-        """
-        if self._shortcut is None:
-            return None
-        found = self._shortcut.run(leaves, self._more)
-        if found is None:
-            self._shortcut = None
-            return None
-        return (_filled(self._structure, found),)
-
-    def _returned(self, values: Sequence[Tensor], made: Mapping[str, Any]) -> Any:
-        """What the function returns, of what a run has made."""
-        found = []
-        for at in range(self._results):
-            place, feed = self._places[at], self._known[at]
-            if place is not None:
-                data = made[self._program.outputs[place]]
-            else:
-                assert feed is not None
-                data = _own(feed(values))
-            found.append(Tensor(value_of(data, self._devices[at])))
-        return _filled(self._structure, found)
-
-    def _short_way(self, feeds: Sequence[Any], made: Mapping[str, Any]) -> _Shortcut | None:
-        """The way of later runs, where all that is written lies on one device and only arguments vary."""
-        program = self._program
-        on_device = program.places or {}
-        if any(name in on_device and name not in self._small for name in self._fresh):
-            return None  # it is elsewhere each time
-        if None in self._places[self._results :] or any(
-            not isinstance(made[name], DeviceArray) for name in program.outputs if name not in self._fresh
-        ):
-            return None
-        places = self._places[self._results :]
-        for feed, at in zip(feeds, self._updated, strict=True):
-            # A tensor that somebody else had, too, has been written elsewhere: the next run reads it there.
-            if at is not None and feed is not made[program.outputs[cast(int, places[at])]]:
-                return None
-        given = zip(feeds, self._given, strict=True)
-        if any(isinstance(feed, DeviceArray) == (at is not None) for feed, at in given):
-            return None  # an argument on the device is elsewhere each time, too
-        plan = program.runner.only_plan(feeds)
-        if plan is None:
-            return None
-        targets = {name: made[name] for name in program.outputs if name not in self._fresh}
-        call = plan.prepared(feeds, program.outputs, targets, is_holding=False)
-        if call is None:
-            return None
-        order = [self._given[at] for at in plan.reading_order]
-        arguments = [at for at in order if at is not None]
-        fresh = [name for name in plan.writing_order if name not in targets]
-        if any(place is None for place in self._places[: self._results]):
-            return None
-        names = [program.outputs[cast(int, place)] for place in self._places[: self._results]]
-        if not set(names) <= set(fresh):
-            return None
-        results = [
-            (fresh.index(name), value_of(made[name], device))
-            for name, device in zip(names, self._devices, strict=False)
-        ]
-        return _Shortcut(call, arguments, results, self._written, self._states)
-
-    def _own_places(self) -> Mapping[str, Place] | None:
-        """Where results are to be: what is written in place in its own memory, where nobody else has that."""
-        if self._program.places is None:
-            return None
-        places = {name: there for name, there in self._program.places.items() if name not in self._small}
-        for tensor, place in zip(self._written, self._places[self._results :], strict=True):
-            value = tensor.value
-            there = value.data
-            # Each is somebody's, the variable's and the call's; a clone would have them, too, or a pending
-            # operation.
-            is_alone = sys.getrefcount(value) == sys.getrefcount(there) == 3
-            if place is not None and isinstance(there, DeviceArray) and is_alone:
-                places[self._program.outputs[place]] = there
-        return places
-
-
-class _Frozen:
-    """Matrices, and what has more axes, whose elements are part of a capture.
-
-    Numbers and vectors take no preparing, and some of them (a learning rate, a mask) change with each step.
-
-    Args:
-        seen: what the function did.
-        arguments: identities of values that come with each run.
-    """
-
-    def __init__(self, seen: Capture, arguments: Container[int]) -> None:
-        self._tensors = [
-            (tensor, value, tensor._version)
-            for tensor, value in seen.read
-            if id(value) not in arguments and id(tensor) not in seen.written and not value.tracks
-            if value.type.rank > 1
-        ]
-        self.values = frozenset([id(value) for _, value, _ in self._tensors])
-        """Their identities."""
-
-    def holds(self) -> bool:
-        """Whether all are as they were."""
-        return all([t._version == version and t.value is value for t, value, version in self._tensors])
-
-
-class _Shortcut:
-    """Runs a capture again whose tensors are still where they were.
-
-    Args:
-        call: of the plan.
-        arguments: which arguments it takes, in its order; those that nobody gives come behind the leaves.
-        results: where each result is in what it makes anew, and a value like it.
-        written: tensors that it writes in place.
-        states: others that it reads.
-    """
-
-    def __init__(
-        self, call: Prepared, arguments: Sequence[int], results: Sequence[tuple[int, Traced]],
-        written: Sequence[Tensor], states: Sequence[Tensor],
-    ) -> None:  # fmt: skip
-        self._call = call
-        self._arguments = arguments
-        self._results = [(at, like.type, like.device) for at, like in results]
-        self._written = [(tensor, cast(DeviceArray, tensor.value.data).address) for tensor in written]
-        self._states = [(tensor, tensor.value) for tensor in states]
-
-    def run(self, leaves: Sequence[Any], more: Sequence[_Number | _Part]) -> list[Any] | None:
-        """The results; None, having run nothing, where anything is elsewhere by now.
-
-        Args:
-            leaves: tensors, and arrays as they are.
-            more: arguments that nobody gives.
-        """
-        for tensor, value in self._states:
-            if tensor.value is not value:
-                return None
-        for tensor, address in self._written:
-            value = tensor.value
-            there = value.data
-            # As in `_own_places`.
-            if sys.getrefcount(value) != 3 or sys.getrefcount(there) != 3:
-                return None
-            if not isinstance(there, DeviceArray) or there.address != address:
-                return None
-        arrays = []
-        count = len(leaves)
-        for at in self._arguments:
-            leaf = leaves[at] if at < count else more[at - count].now(leaves)
-            array = leaf
-            if isinstance(leaf, Tensor):
-                value = leaf.value
-                array = None if value.data is None else value.fed()
-            if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.dtype.isnative:
-                return None
-            arrays.append(array)
-        made = self._call(arrays)
-        if made is None:
-            return None
-        for tensor, _ in self._written:
-            tensor._version += 1
-        return [Tensor(Traced(type_, device, made[at])) for at, type_, device in self._results]
-
-
-class _Number:
-    """A number of the program, as one more argument of each run.
-
-    Args:
-        number: it.
-    """
-
-    def __init__(self, number: CapturedNumber) -> None:
-        self._read = number.read
-        self._storage = number.leaf.type.dtype.storage
-        self._latest: tuple[Any, Tensor] | None = None
-
-    def now(self, leaves: Sequence[Any]) -> Tensor:
-        """A tensor of what it is in a run for some arguments."""
-        number = self._read()
-        if self._latest is None or self._latest[0] != number:
-            self._latest = number, Tensor(value_of(np.asarray(number, self._storage)))
-        return self._latest[1]
-
-
-class _Part:
-    """A part of an argument, or of a tensor of before, as one more argument of each run.
-
-    Args:
-        argument: of which argument it is a part.
-        state: or of which tensor.
-        leaf: or of what that never changes.
-        index: which part.
-    """
-
-    def __init__(
-        self, argument: int | None, state: Tensor | None, leaf: Traced, index: tuple[slice, ...]
-    ) -> None:
-        self._argument, self._state, self._leaf, self._index = argument, state, leaf, index
-
-    def now(self, leaves: Sequence[Any]) -> Tensor:
-        """A tensor of its elements in a run for some arguments: the host's, wherever they are to go."""
-        whole: Any = self._leaf.data
-        if self._argument is not None:
-            given = leaves[self._argument]
-            whole = _known(given) if isinstance(given, Tensor) else given
-        elif self._state is not None:
-            whole = _known(self._state)
-        return Tensor(value_of(np.ascontiguousarray(whole[self._index])))
-
-
-def _refuse_kept(seen: Capture, results: Sequence[Tensor]) -> None:
-    """Raises where a tensor that a capture made is kept by the program: later runs would not change it."""
-    returned = {id(result) for result in results}
-
-    def kept() -> bool:
-        found = (reference() for reference in seen.made.values())
-        return any(tensor is not None and id(tensor) not in returned for tensor in found)
-
-    if kept():
-        gc.collect()  # some may be in cycles that nobody has
-        if kept():
-            raise CaptureError(
-                "a captured function keeps a tensor that it makes (in a list, an attribute, an optimizer's "
-                "state): return it, or write it into one that there is before the second call"
-            )
-
-
-def _feed(argument: int | None, state: Tensor | None, leaf: Traced) -> _Feed:
-    """Where the elements of an input are when a capture runs."""
-    if argument is not None:
-        return lambda values: values[argument].value.fed()
-    if state is not None:
-        return lambda values: _known(state)
-    return lambda values: leaf.fed()
-
-
-def _known(tensor: Tensor) -> Any:
-    if tensor.value.data is None:
-        compute([tensor])
-    return tensor.value.fed()
-
-
-def _own(data: Any) -> Any:
-    """Elements that stay: arrays may be the caller's, who may write into them."""
-    return data.copy() if isinstance(data, np.ndarray) else data
-
-
-def _copied(value: Traced) -> Traced:
-    """A known value of its own with the same elements."""
-    assert value.data is not None
-    return Traced(value.type, value.device, value.data)
-
-
-def _flattened(value: Any, leaves: list[Any]) -> Hashable:
-    """What nested lists, tuples and mappings look like; tensors and arrays go to `leaves`."""
-    if isinstance(value, Tensor | np.ndarray):
-        leaves.append(value)
-        return Tensor
-    if isinstance(value, list | tuple):
-        return type(value), *[_flattened(item, leaves) for item in value]
-    if isinstance(value, dict):
-        return dict, *[(key, _flattened(item, leaves)) for key, item in value.items()]
-    return type(value), value
-
-
-def _filled(value: Any, leaves: list[Any]) -> Any:
-    """The same with other tensors, which are taken from the front of `leaves`."""
-    if isinstance(value, Tensor | np.ndarray):
-        return leaves.pop(0)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_filled(item, leaves) for item in value])
-    if isinstance(value, list | tuple):
-        return type(value)([_filled(item, leaves) for item in value])
-    if isinstance(value, dict):
-        return {key: _filled(item, leaves) for key, item in value.items()}
-    return value

@@ -25,7 +25,9 @@ from vkml.engine.weights import WeightStore
 from vkml.errors import Error
 from vkml.forks import renew_in_child
 from vkml.ir import Constant, Graph, Node, Value
+from vkml.ir.size import is_deciding
 from vkml.ops.upgrading import NEWEST
+from vkml.passes.stated_sizes import with_named_sizes, with_stated_sizes
 from vkml.tracing import precision
 from vkml.tracing.moves import Moved, devices_of, late_values, name_of
 from vkml.tracing.value import Application, Joined, Kind, Origin, Traced, place_of
@@ -196,6 +198,8 @@ class Program:
         ]
         """Which of the leaves are fed."""
         graph = graph_of(recorded, self.inputs)
+        if is_deciding():
+            graph = _with_open_sizes(graph, recorded)
         if donated:
             leaves = {
                 id(recorded.leaves[at]): value.name
@@ -304,6 +308,17 @@ def graph_of(recorded: Recorded, inputs: Sequence[int]) -> Graph:
     given = tuple(Value(names[id(recorded.leaves[at])], recorded.leaves[at].type) for at in inputs)
     made = tuple(Value(name(value), value.type) for value in recorded.wanted)
     return Graph(given, made, tuple(nodes), constants, name="tensors", opsets={"": NEWEST})
+
+
+def _with_open_sizes(graph: Graph, recorded: Recorded) -> Graph:
+    """The graph of what was recorded of open sizes, which a plan finds by the shapes of its inputs."""
+    types = {
+        f"value {recorded.places[application.serial, at]}": type_
+        for application in recorded.applications
+        for at, type_ in enumerate(application.types)
+    }
+    stated = with_stated_sizes(replace(graph, types=types))
+    return replace(with_named_sizes(stated, repr), types={})
 
 
 _lock = threading.RLock()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from vkml.exporting.sizes import OpenSizes
 from vkml.ir import Graph, Node, TensorType, Value, dtypes
-from vkml.ir.size import Atom, Size, Symbol, Terms, is_same, least_value
+from vkml.ir.size import Atom, Size, Symbol, Terms, TooOpen, is_same, least_value
 from vkml.passes.rewriting import Rewriting
 
 
 def with_stated_sizes(graph: Graph) -> Graph:
-    """The graph without constants of open sizes: they are computed of the shapes of its inputs."""
+    """The graph without constants of open sizes: they are computed of the shapes of its inputs.
+
+    Args:
+        graph: of recorded sizes; all of its values have types.
+
+    Raises:
+        TooOpen: a size is that of no input.
+    """
     writer = _Arithmetic(graph)
     for node in graph.nodes:
         writer.stem = node.name
@@ -27,14 +33,21 @@ def with_stated_sizes(graph: Graph) -> Graph:
         if node.op == "Reshape" and inputs[1] != node.inputs[1]:
             attributes = {**attributes, "allowzero": 0}
         writer.nodes.append(replace(node, inputs=tuple(inputs), attributes=attributes))
-    return writer.finish()
+    made = writer.finish()
+    constants = {name: constant for name, constant in made.constants.items() if not constant.is_open}
+    return replace(made, constants=constants)
 
 
-def described(graph: Graph, sizes: OpenSizes) -> Graph:
-    """The graph with names of open sizes in its types."""
+def with_named_sizes(graph: Graph, text: Callable[[Size], str]) -> Graph:
+    """The graph with names of open sizes in its types.
+
+    Args:
+        graph: of recorded sizes.
+        text: the name of one.
+    """
 
     def named(type_: TensorType) -> TensorType:
-        dims = [sizes.text(size) if isinstance(size, Size) else size for size in type_.dims]
+        dims = [text(size) if isinstance(size, Size) else size for size in type_.dims]
         return TensorType(type_.dtype, tuple(dims))
 
     return replace(
@@ -123,7 +136,10 @@ class _Arithmetic(Rewriting):
 
     def _atom(self, atom: Atom) -> str:
         if isinstance(atom, Symbol):
-            return self._sum((((atom,), 1),))
+            terms = (((atom,), 1),)
+            if terms not in self._sources:
+                raise TooOpen(f"{atom.name} is no size of an input")
+            return self._sum(terms)
         found = self._known.get(atom)
         if found is None:
             dividend, divisor = self._sum(atom.dividend), self._sum(atom.divisor)
