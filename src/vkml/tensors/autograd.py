@@ -90,7 +90,9 @@ class enable_grad(_Switch):
 
 
 class inference_mode(set_grad_enabled):
-    """As `no_grad`; nothing is kept here that it would spare besides.
+    """As `no_grad`; and what is made in it is for no gradients at all.
+
+    Those that would read a tensor which was made in it are refused; a `clone` of it is a tensor like others.
 
     Args:
         mode: False: gradients flow again.
@@ -98,9 +100,24 @@ class inference_mode(set_grad_enabled):
 
     def __init__(self, mode: bool = True) -> None:
         super().__init__(not mode)
+        self._inferred: list[bool] = []
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._inferred.append(mode.infers)
+        mode.infers = not self._mode
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        mode.infers = self._inferred.pop()
 
     def __call__(self, function: F) -> F:
-        return set_grad_enabled(self._mode)(function)
+        @functools.wraps(function)
+        def within(*arguments: Any, **named: Any) -> Any:
+            with inference_mode(not self._mode):
+                return function(*arguments, **named)
+
+        return cast(F, within)
 
 
 def forget_gradients(tensors: Iterable[Tensor], set_to_none: bool = True) -> None:

@@ -59,6 +59,7 @@ class Capture:
         graded: tensors that were given gradients.
         numbers: of the program, that are read anew in each run.
         parts: of arrays, that are cut out anew in each run.
+        indices: values whose elements may not be negative, and what says so.
         guards: say whether a run would still do what was captured; otherwise the function is captured anew.
         structures: likewise; otherwise the function runs as it is written once, as at first.
         modules: that were called, by identity.
@@ -74,6 +75,7 @@ class Capture:
         self.graded: dict[int, Tensor] = {}
         self.numbers: list[CapturedNumber] = []
         self.parts: dict[Any, CapturedPart] = {}
+        self.indices: list[tuple[Traced, str]] = []
         self.guards: list[Callable[[], bool]] = []
         self.structures: list[Callable[[], bool]] = []
         self.modules: dict[int, weakref.ref[Any]] = {}

@@ -13,6 +13,7 @@ from vkml.engine.device_array import DeviceArray, Place
 from vkml.engine.programs import Prepared
 from vkml.tensors.backward import compute
 from vkml.tensors.capture import Capture, CapturedNumber, capture
+from vkml.tensors.index_checks import refuse_negative
 from vkml.tensors.open_captures import KeptTensor, Shapes
 from vkml.tensors.structure import Structure
 from vkml.tensors.tensor import Tensor
@@ -75,6 +76,8 @@ class CapturedProgram:
         ]
         device = pending[0].device if pending else None
         arguments_at = {id(tensor.value): at for at, tensor in enumerate(given)}
+        self._indices = [(arguments_at[id(v)], name) for v, name in seen.indices if id(v) in arguments_at]
+        """Arguments whose elements may not be negative, and what says so."""
         self._guards = seen.guards
         before_it = {id(tensor): tensor for tensor, _ in (*seen.read, *seen.written.values())}
         leaves_seen = [tensor for at, tensor in before_it.items() if at not in {id(one) for one in given}]
@@ -132,7 +135,12 @@ class CapturedProgram:
 
         Returns:
             What the function returned, with tensors of this run.
+
+        Raises:
+            IndexOutOfRange: an index among them is negative where that is refused.
         """
+        for at, name in self._indices:
+            refuse_negative(values[at].value.data, name)
         if self._more:
             values = [*values, *[one.now(values) for one in self._more]]
         compute([*values, *self._written])
@@ -158,6 +166,9 @@ class CapturedProgram:
         """
         if self._shortcut is None:
             return None
+        for at, name in self._indices:
+            leaf = leaves[at]
+            refuse_negative(leaf.value.data if isinstance(leaf, Tensor) else leaf, name)
         found = self._shortcut.run(leaves, self._more)
         if found is None:
             self._shortcut = None

@@ -223,6 +223,10 @@ class Operations:
         """How many elements it has."""
         return int(self.numel())
 
+    def is_inference(self: Any) -> bool:
+        """Whether it was made in `inference_mode`."""
+        return bool(self._traced.is_inferred)
+
     def is_floating_point(self: Any) -> bool:
         """Whether its elements are floats."""
         return bool(self.dtype.is_float)

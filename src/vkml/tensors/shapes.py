@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from vkml.ir import dtypes
 from vkml.ir.size import Size, integer
+from vkml.tensors.index_checks import require_from_front
 from vkml.tensors.operands import INT64, axes_of, axis_of, check_broadcast, value_as, wrap
 from vkml.tensors.promotion import result_type
 from vkml.tensors.views import Expanded, Permuted, Reshaped
@@ -290,9 +291,11 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Raises:
         RuntimeError: the index is not of integers, or does not fit the other axes.
+        IndexError: an element of it is negative (where the host has them) or too large.
     """
     axis = axis_of(dim, x.ndim)
     _check_index("gather", index)
+    require_from_front(index, "gather")
     if not x.ndim or not index.ndim:
         return reshape(gather(reshape(x, -1), 0, reshape(index, -1)), *index.shape)
     if index.ndim != x.ndim or any_of(

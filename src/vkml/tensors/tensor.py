@@ -85,7 +85,11 @@ class Tensor(Operations, InPlace, RandomInPlace):
             raise TypeError(
                 "tensors are made by vkml.tensor(data), vkml.zeros(size) and kin, and by operations on others"
             ) from None
-        self._traced = value
+        # What another tensor has, too, was there before.
+        is_inferred = mode.infers and value.holders == 1 if base is None else base._traced.is_inferred
+        if is_inferred:
+            value.is_inferred = True
+        self._traced: Traced = value
         self._base, self._view = base, view
         self._version = 0
         self._seen = 0 if base is None else base._root._version
@@ -162,6 +166,8 @@ class Tensor(Operations, InPlace, RandomInPlace):
     def _replace(self, value: Traced) -> None:
         """Gives it another value, and the part in gradients that it had."""
         before = self._traced
+        if not before.is_inferred:
+            value.is_inferred = False
         if before.is_leaf and value is not before:
             value.tracks = value.is_leaf = True
         self._hold(value)
@@ -600,7 +606,9 @@ class Tensor(Operations, InPlace, RandomInPlace):
 
     def detach(self) -> Tensor:
         """The same elements, through which no gradient flows."""
-        return Tensor(untracked(self.value))
+        made = Tensor(untracked(self.value))
+        made._traced.is_inferred = self._traced.is_inferred
+        return made
 
     def detach_(self) -> Tensor:
         """Cuts it from what it was made of; returns it."""

@@ -10,7 +10,7 @@ import numpy as np
 from vkml.dataclasses import dataclass
 from vkml.ir import Node, Operator, TensorType
 from vkml.ir.size import is_deciding
-from vkml.tracing.gradient import gradients, placed
+from vkml.tracing.gradient import gradients, placed, reads_inferred
 from vkml.tracing.value import Application, Kind, Origin, Traced, next_serial, origin
 
 KEPT = 256
@@ -130,7 +130,8 @@ def derivatives(
     Raises:
         NotDifferentiable: see `gradients`.
     """
-    if is_deciding() or any([type(made) is not Application for made in applications]):
+    is_kept = all([type(made) is Application for made in applications]) and not reads_inferred(applications)
+    if is_deciding() or not is_kept:
         return gradients(outputs, cotangents, wrt)
     structure = _Structure(applications, (*outputs, *cotangents, *wrt))
     found = _derivations.get(structure.key)

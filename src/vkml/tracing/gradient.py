@@ -8,7 +8,7 @@ import numpy as np
 
 from vkml.errors import NotDifferentiable
 from vkml.tracing.emit import EMITTER, apply
-from vkml.tracing.value import Application, Traced
+from vkml.tracing.value import Application, Traced, next_serial
 
 Changed = Callable[[Traced, Traced], Traced]
 Checked = Callable[[Application, "Sequence[Traced | None]"], None]
@@ -41,6 +41,7 @@ def gradients(
             of has been released.
     """
     between = _between(outputs, frozenset(map(id, wrt)), frozenset(map(id, ends)))
+    start = next_serial() if reads_inferred([made for made, *_ in between]) else None
     found: dict[int, list[Traced]] = {}
     for value, cotangent in zip(outputs, cotangents, strict=True):
         found.setdefault(id(value), []).append(cotangent)
@@ -62,12 +63,43 @@ def gradients(
         except NotDifferentiable as error:
             name = application.operator.name
             raise NotDifferentiable(f"the gradient of {name} is not known: {error}") from None
+        if start is not None:
+            _refuse_inferred(results, start)
         if checked is not None:
             checked(application, results)
         for given, result in zip(application.sources, results, strict=False):
             if given is not None and result is not None:
                 found.setdefault(id(given), []).append(result)
     return placed([total(value) for value in wrt], wrt)
+
+
+def reads_inferred(applications: Sequence[Application]) -> bool:
+    """Whether something was recorded of values of inference mode."""
+    return any([value is not None and value.is_inferred for made in applications for value in made.inputs])
+
+
+def _refuse_inferred(results: Sequence[Traced | None], start: int) -> None:
+    """Raises where cotangents are made of values of inference mode.
+
+    Args:
+        results: the cotangents.
+        start: what was recorded for them has a serial above it.
+    """
+    seen: set[int] = set()
+    left = [result for result in results if result is not None]
+    while left:
+        value = left.pop()
+        if value.is_inferred:
+            raise NotDifferentiable(
+                "Inference tensors cannot be saved for backward. Please do not use Tensors created in "
+                "inference mode in computation tracked by autograd. To work around this, you can make a "
+                "clone to get a normal tensor and use it in autograd, or use `vkml.no_grad()` instead of "
+                "`vkml.inference_mode()`."
+            )
+        made = value.application
+        if made is not None and made.serial > start and made.serial not in seen:
+            seen.add(made.serial)
+            left += [given for given in made.inputs if given is not None]
 
 
 def placed(found: list[Traced | None], wrt: Sequence[Traced]) -> list[Traced | None]:

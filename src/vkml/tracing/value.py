@@ -59,11 +59,12 @@ class _Mode(threading.local):
     finds_anomalies = False
     finds_nan = False
     captures = False
+    infers = False
 
 
 mode = _Mode()
-"""Whether what this thread records keeps its history for gradients, whether these are looked through, and
-whether it is captured, to run again for other data."""
+"""Whether what this thread records keeps its history for gradients, whether these are looked through,
+whether it is captured, to run again for other data, and whether what it makes is for no gradients at all."""
 
 
 @contextlib.contextmanager
@@ -252,8 +253,8 @@ class Traced:
     """
 
     __slots__ = (
-        "__weakref__", "application", "data", "device", "holders", "index", "is_leaf", "is_read",
-        "is_released", "kind", "owner", "tracks", "type",
+        "__weakref__", "application", "data", "device", "holders", "index", "is_inferred", "is_leaf",
+        "is_read", "is_released", "kind", "owner", "tracks", "type",
     )  # fmt: skip
 
     def __init__(
@@ -277,6 +278,8 @@ class Traced:
         """Whether gradients flow through it: its history is kept when it is known."""
         self.is_leaf = False
         """Whether gradients flow to it and end there, whatever it was made of."""
+        self.is_inferred = False
+        """Whether it was made in inference mode: no gradient may read it."""
         self.is_read = False
         """Whether a device has read it from the host."""
         self.is_released = False

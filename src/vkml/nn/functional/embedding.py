@@ -9,6 +9,7 @@ from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.autograd import no_grad
 from vkml.tensors.creation import arange
+from vkml.tensors.index_checks import require_from_front
 from vkml.tracing import EMITTER, apply, number
 
 linear, one_hot = op.linear, op.one_hot
@@ -31,11 +32,13 @@ def embedding(
 
     Raises:
         RuntimeError: the input is not of integers.
-        IndexError: a row does not exist (when it is computed).
+        IndexError: a row does not exist (when it is computed), or its number is negative (where the host has
+            it).
     """
     if sparse:
         raise NotImplementedError("embedding: gradients are dense, sparse=True is not supported")
     _check_rows(input, weight, "embedding")
+    require_from_front(input, "embedding")
     rows = weight.shape[0]
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:
