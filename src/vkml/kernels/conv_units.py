@@ -139,11 +139,7 @@ def launch(
         writer.constant(_block(weight), "BLOCK")
     writer.constant(math.prod(weight.shape[2:]), "TAPS")
     if not weight.buffer.is_constant:
-<<<<<<< HEAD
         _define_guard(writer, weight, packed)
-=======
-        _define_guard(writer, weight)
->>>>>>> dbf656a (Convolutions of computed weights run on fp16 units at precision high: results that fp16 is too short for are computed again, by whole subgroups)
     writer.constant(x.strides[1], "CHANNEL_STRIDE")
     writer.constant(least, "LEAST")
     writer.constant((least + LARGEST_POWER) // 2, "GUESS")
@@ -191,21 +187,14 @@ def launch(
     return outputs
 
 
-<<<<<<< HEAD
 def _define_guard(writer: KernelWriter, weight: View, packed: View) -> None:
-=======
-def _define_guard(writer: KernelWriter, weight: View) -> None:
->>>>>>> dbf656a (Convolutions of computed weights run on fp16 units at precision high: results that fp16 is too short for are computed again, by whole subgroups)
     """What results need that are computed again, where nothing is known of the weights before the run."""
     flat = _flat(weight)
     assert flat is not None
     pointer, place = writer.read(flat), writer.offset(("n", "channel", "tap"), flat.strides)
     writer.text(
         "#define GUARDED\n"
-<<<<<<< HEAD
         f"#define COLUMN_SMALL {writer.read(small_of(packed, weight.shape[0]), reinterpreted_as='int')}\n"
-=======
->>>>>>> dbf656a (Convolutions of computed weights run on fp16 units at precision high: results that fp16 is too short for are computed again, by whole subgroups)
         f"float weight_at(int n, int channel, int tap) {{ return {pointer}[{place}]; }}\n"
         + multiply_add(dtypes.FLOAT32)
     )

@@ -125,7 +125,7 @@ def padded(value: int, multiple: int) -> int:
 
 
 def exponents_of(packed: View, columns: int) -> View:
-    """The part of packed weights that holds the columns' exponents and a flag each; see fragments.slang."""
+    """The part of packed weights that holds the columns' exponents."""
     return replace(packed, shape=(padded(columns, COLUMN_PADDING),))
 
 
