@@ -184,7 +184,8 @@ def source_of(tile: Tile) -> str:
     kinds = [TensorType(dtypes.FLOAT32, dims) for dims in ((1, 256, 64), (1, 64, 128), (1, 256, 128))]
     a, b = (contiguous(Buffer(BufferKind.INPUT, kind.bytes, "x"), kind) for kind in kinds[:2])
     with build.step(kinds[2]):
-        gemm.matmul(build, gemm.matrix_product(a, b, kinds[2]), a, b)
+        product = gemm.matrix_product(a, b, kinds[2])
+        gemm.matmul(build, product, a, b, gemm.choose(build.target, product))
     return build.launches[-1].kernel.source
 
 

@@ -378,6 +378,53 @@ def warmup(
 
 
 @app.command()
+@click.argument("models", type=PATH, nargs=-1, required=True, metavar="MODEL...")
+@click.option(
+    "--output", "-o", type=PATH, metavar="FILE", help="Where what is found goes, for other machines."
+)
+@click.option(
+    "--effort",
+    type=click.Choice(("quick", "full")),
+    default="full",
+    metavar="HOW",
+    help="quick (2 s a model at most) or full (60 s).",
+)
+@device_option
+@precision_option
+@dimensions_option
+@seed_option
+@as_json_option
+@guarded
+def tune(
+    models: tuple[Path, ...],
+    output: Path | None,
+    effort: str,
+    device: str,
+    precision: str,
+    dimensions: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Measure which kernels are the fastest on a GPU.
+
+    MODELs are .onnx files. What is found stays in the cache folder, for sessions whose options say
+    tune="quick" or "full"; sessions that are given FILE as tuning_file go by that.
+    """
+    from vkml.cli.tune import tune_models
+
+    return tune_models(
+        models,
+        output=output,
+        effort=effort,
+        device=device,
+        precision=precision,
+        dimensions=dimensions,
+        seed=seed,
+        as_json=as_json,
+    )
+
+
+@app.command()
 @click.argument("data", type=PATH, metavar="DATA")
 @click.option(
     "--output",

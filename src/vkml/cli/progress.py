@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 PATIENCE = 0.5
 """Seconds before anything is shown."""
 
-TITLES = {"read": "Reading", "load": "Loading", "upload": "Uploading", "compile": "Compiling kernels"}
+TITLES = {
+    "read": "Reading",
+    "load": "Loading",
+    "upload": "Uploading",
+    "compile": "Compiling kernels",
+    "tune": "Measuring kernels",
+}
 
 
 class StageProgress:

@@ -111,10 +111,16 @@ class SessionOptions(ModelSettings):
     """Plans kept, one for each set of input shapes, at least one; as many for each segment of a model that
     data cuts."""
     progress: Progress | None = None
-    """Called with a stage ("load", "compile" or "upload"), what is done and what there is to do."""
+    """Called with a stage ("load", "tune", "compile" or "upload"), what is done and what there is to do."""
     copy_model: bool = False
     """Whether a session copies the model into memory, instead of reading large weights where they lie in its
     files. For files that are written to in place, not replaced by renaming, while sessions live."""
+    tune: str = "off"
+    """Whether a plan's candidates for its kernels are measured on a GPU before it is made: "off", by rules
+    alone; "quick", what has not been measured there before, for at most 2 s a session; "full", for at most
+    60 s. What was found is kept in the cache folder, and stays: the same bits from session to session."""
+    tuning_file: str = ""
+    """A file of `vkml tune`, which is gone by before anything is measured; "": none."""
     guard_bytes: int = 0
     """Bytes of known pattern round each intermediate buffer, checked after each run: for tests of kernels."""
 
@@ -281,6 +287,15 @@ def _whole(least: int, most: int | None = None) -> Check:
     return check
 
 
+def _one_of(*names: str) -> Check:
+    def check(what: str, value: Any) -> str:
+        if isinstance(value, str) and value in names:
+            return value
+        raise InvalidArgument(f"{what} is one of {', '.join(map(repr, names))}, not {value!r}")
+
+    return check
+
+
 def _share(what: str, value: Any) -> float:
     try:
         number = math.nan if isinstance(value, bool | str) else float(value)
@@ -350,6 +365,8 @@ _CHECKS: dict[str, Check] = {
     "plan_cache_size": _whole(0),
     "progress": _callback,
     "copy_model": flag,
+    "tune": _one_of("off", "quick", "full"),
+    "tuning_file": _path,
     "guard_bytes": _whole(0),
 }
 

@@ -14,6 +14,7 @@ from vkml.cpu.memory import amount
 from vkml.dataclasses import dataclass
 from vkml.engine.devices import Choice, open_device, target_of
 from vkml.engine.overlap import stages
+from vkml.engine.tuning_setting import tuning_of
 from vkml.engine.weights import WeightStore
 from vkml.ir import Graph, GraphIndex, Node
 from vkml.ir.lazy import lazy
@@ -22,6 +23,7 @@ from vkml.lowering.vulkan import Piece, refusals
 
 if TYPE_CHECKING:
     from vkml.engine.options import SessionOptions
+    from vkml.engine.tuning import Tuning
     from vkml.lowering.target import Target
     from vkml.vulkan import Device
 
@@ -40,6 +42,8 @@ class Site:
     weights: WeightStore
     limit: int | None = None
     """Bytes that weights and values of a plan may take there; None: as many as there are."""
+    tuning: Tuning | None = None
+    """Chooses among candidates by what was measured; None: rules do."""
 
     @lazy
     def device(self) -> Device:
@@ -66,7 +70,8 @@ def sites_of(
         limit = limits.get(info.name)
         if limit is None and is_one_of_several:
             limit = opened().free_bytes()
-        sites.append(Site(info.name, opened, target_of(info, precision), weights, limit))
+        tuning = tuning_of(info, opened, weights, options)
+        sites.append(Site(info.name, opened, target_of(info, precision), weights, limit, tuning))
     return tuple(sites)
 
 

@@ -764,9 +764,10 @@ def _bind(
     if device == "cpu":
         return _bind_cpu(piece, graph, placement, options, sizes)
     site = placement.site(device)
-    lowered = lower(
-        piece, graph.types, graph.constants, site.target, options.guard_bytes, sizes, graph.donated
-    )
+    target = site.target
+    if site.tuning is not None and sizes is None:
+        target = site.tuning.target_for(piece, graph.types, graph.constants, target)
+    lowered = lower(piece, graph.types, graph.constants, target, options.guard_bytes, sizes, graph.donated)
     return VulkanBound(
         lowered,
         site.device,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import FLOAT32
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
-from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, in_waves, resident_groups
+from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 
 if TYPE_CHECKING:
     from vkml.kernels.gemm import Product
@@ -87,11 +87,16 @@ forced: tuple[Tile, int] | None = None
 
 def choose(target: Target, product: Product) -> Choice[Tile] | None:
     """The tile and number of ranges of K with the least estimated time; None where no units are for it."""
+    return cheapest(choices(target, product))
+
+
+def choices(target: Target, product: Product) -> list[Choice[Tile]]:
+    """All tiles and numbers of ranges of K that there are for a product."""
     fragment = target.bfloat16_fragment
     if fragment is None or product.accumulator != FLOAT32 or set(NEEDS) - target.capabilities:
-        return None
+        return []
     if forced is not None:
-        return Choice(*forced, 0.0) if forced[0].fits(fragment, target) else None
+        return [Choice(*forced, 0.0)] if forced[0].fits(fragment, target) else []
     pieces = 3 if target.strict_fp32 else 2
     tiles = [tile for tile in TILES if tile.pieces == pieces and tile.fits(fragment, target)]
 
@@ -100,4 +105,4 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
         work = resident * k * tile.m * tile.n / (tile.rate * product.gathered_units)
         return in_waves(target, groups, resident, work, tile.alone)
 
-    return cheapest(target, product, tiles, RANGES, 128, cycles)
+    return estimates(target, product, tiles, RANGES, 128, cycles)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
-from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest
+from vkml.kernels.unit_tiles import START, Choice, UnitTile, cheapest, estimates
 from vkml.kernels.writer import WORD
 
 if TYPE_CHECKING:
@@ -68,7 +68,12 @@ forced: tuple[Tile, int] | None = None
 
 
 def choose(target: Target, product: Product) -> Choice[Tile] | None:
-    """The tile and number of ranges of K with the least estimated time; None where no units are for it.
+    """The tile and number of ranges of K with the least estimated time; None where no units are for it."""
+    return cheapest(choices(target, product))
+
+
+def choices(target: Target, product: Product) -> list[Choice[Tile]]:
+    """All tiles and numbers of ranges of K that there are for a product.
 
     One operand at the most is unsigned, for then the other one's sums are enough to tell what is missing.
     """
@@ -79,14 +84,14 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
         or not any(product.signs)
         or set(NEEDS) - target.capabilities
     ):
-        return None
+        return []
     if forced is not None:
-        return Choice(*forced, 0.0) if forced[0].fits(fragment, target) else None
+        return [Choice(*forced, 0.0)] if forced[0].fits(fragment, target) else []
     if not offered or target.processors == 1:
-        return None  # software drivers compile fragments for minutes
+        return []  # software drivers compile fragments for minutes
     tiles = [tile for tile in TILES if tile.fits(fragment, target)]
 
     def cycles(tile: Tile, groups: int, k: int) -> float:
         return math.ceil(groups / target.processors) * (k * tile.m * tile.n / tile.rate + START)
 
-    return cheapest(target, product, tiles, RANGES, 64, cycles)
+    return estimates(target, product, tiles, RANGES, 64, cycles)

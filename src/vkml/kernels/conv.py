@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import typical
 from vkml.ir.windows import Windows
 from vkml.kernels import conv_units
+from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.gemm import (
     TILE_K,
+    AnyTile,
     Operand,
     Product,
     aligned,
@@ -22,7 +25,9 @@ from vkml.kernels.gemm import (
     fills_vectors,
     launch,
     matrix_operand,
+    tiled_candidates,
 )
+from vkml.kernels.matrix_units import Choice
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
 from vkml.kernels.writer import KernelWriter, compute_type, load_expression, multiply_add, template
@@ -74,41 +79,84 @@ def conv(
     steps = weight.shape[1] * math.prod(kernel)
     space = (batch, out_channels, pixels)
     product = convolution(x, windows, group, per_group, steps, result)
-    why = conv_units.refusal(build, product, x, weight, group)
-    if not why:
-        _add_bias(build, bias, space, result)
-        return conv_units.launch(build, product, x, weight, windows, geometry)
-    product = replace(product, why_strict=why)
-    is_pointwise = windows.is_pointwise
-    is_constant = weight.buffer.constant is not None
+
+    def on_units(choice: Choice) -> Candidate:
+        def emit() -> list[View]:
+            _add_bias(build, bias, space, result)
+            return conv_units.launch(build, product, x, weight, windows, geometry, choice)
+
+        return Candidate(choice.label(), choice.time, emit, choice.tile.label())
+
+    def in_tiles(why: str) -> Iterator[Candidate]:
+        tiled, b, is_tap_major = _gathered(build, replace(product, why_strict=why), x, weight, windows, group)
+
+        def emit(chosen: tuple[AnyTile, int]) -> list[View]:
+            a = _filters(build, weight, group, is_tap_major)
+            _add_bias(build, bias, space, result)
+            return launch(build, tiled, a, b, chosen)
+
+        return tiled_candidates(build.target, tiled, emit)
+
+    def candidates() -> Iterator[Candidate]:
+        why = conv_units.refusal(build, product, x, weight, group)
+        if why:
+            yield from in_tiles(why)
+        else:
+            rule = conv_units.rule_of(build.target, product)
+            assert rule is not None
+            yield on_units(rule)
+        if not conv_units.refusal(build, product, x, weight, group, is_rule=False):
+            yield from map(on_units, conv_units.choices(build.target, product))
+        if not why:
+            yield from in_tiles("slower")
+
+    def question() -> str:
+        window = (windows.kernel, windows.strides, windows.pads_begin, windows.dilations)
+        return f"conv {described(x)} by {described(weight)}, {group} groups, windows {window}, to {space}"
+
+    return build.select(question, candidates)
+
+
+def _gathered(
+    build: VulkanBuilder, product: Product, x: View, weight: View, windows: Windows, group: int
+) -> tuple[Product, Operand, bool]:
+    """How a convolution is a tiled product: what reading windows leaves of its speed, the operand that reads
+    them, and whether k counts taps first."""
+    if windows.is_pointwise:
+        return product, image_operand(x, group, windows, False), False
     # A copy of computed weights pays where they are few beside what they are multiplied with.
-    is_tap_major = not is_pointwise and weight.shape[1] % TILE_K == 0
-    is_tap_major = is_tap_major and (is_constant or typical(batch * pixels) >= LEAST_PIXELS)
-    if is_tap_major and is_constant:
+    is_tap_major = weight.shape[1] % TILE_K == 0 and (
+        weight.buffer.constant is not None or typical(product.n) >= LEAST_PIXELS
+    )
+    b = image_operand(x, group, windows, is_tap_major)
+    # Few columns lie as badly as those that lanes run along.
+    is_along_columns = b.along_inner or typical(product.n) < NARROW
+    otherwise = ALONG_COLUMNS if is_along_columns else ALONG_WINDOWS
+    gathered, units = TAPS_FIRST if is_tap_major else otherwise
+    return replace(product, gathered=gathered, gathered_units=units), b, is_tap_major
+
+
+def _filters(build: VulkanBuilder, weight: View, group: int, is_tap_major: bool) -> Operand:
+    """Operand A of a convolution: the filters, in the order of k."""
+    out_channels, channels = weight.shape[:2]
+    kernel = weight.shape[2:]
+    per_group, steps = out_channels // group, channels * math.prod(kernel)
+    if is_tap_major and weight.buffer.constant is not None:
         weight = build.prepared(weight, "taps_first", _taps_first)
     elif is_tap_major:
-        turned = build.scratch(TensorType(weight.dtype, (out_channels, *kernel, weight.shape[1])))
+        turned = build.scratch(TensorType(weight.dtype, (out_channels, *kernel, channels)))
         build.copy(weight.transpose((0, 2, 3, 4, 1)), turned)
         weight = turned
     else:
         weight = build.contiguous(weight)
-    weights = View(
+    rows = View(
         weight.buffer,
         weight.dtype,
         (group, per_group, steps),
         (per_group * steps, steps, 1),
         weight.offset,
     )
-    a = matrix_operand(weights, "a", 1, steps)
-    b = image_operand(x, group, windows, is_tap_major)
-    if not is_pointwise:
-        # Few columns lie as badly as those that lanes run along.
-        is_along_columns = b.along_inner or typical(product.n) < NARROW
-        otherwise = ALONG_COLUMNS if is_along_columns else ALONG_WINDOWS
-        gathered, units = TAPS_FIRST if is_tap_major else otherwise
-        product = replace(product, gathered=gathered, gathered_units=units)
-    _add_bias(build, bias, space, result)
-    return launch(build, product, a, b)
+    return matrix_operand(rows, "a", 1, steps)
 
 
 def convolution(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from vkml.ir import TensorType, dtypes
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.windows import Windows
-from vkml.ir.wording import counted
 from vkml.kernels import matrix_units
 from vkml.kernels.gemm import Product, add_partials, estimate_ordinary
-from vkml.kernels.matrix_units import Choice, Tile, choose, define, why_no_units, why_not_chosen
+from vkml.kernels.matrix_units import Choice, Tile, define, why_no_units, why_not_chosen
 from vkml.kernels.packed_weights import (
     LARGEST_RANGE,
     MATRIX_UNIT_NEEDS,
@@ -56,7 +55,9 @@ VALUES_LEAST_POWER = 4
 """Of weights that a run computes, whose range is not known: it is enough up to 2^18."""
 
 
-def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group: int) -> str:
+def refusal(
+    build: VulkanBuilder, product: Product, x: View, weight: View, group: int, *, is_rule: bool = True
+) -> str:
     """Why a convolution is not for matrix units, or an empty string.
 
     Args:
@@ -65,6 +66,7 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
         x: (batch, channels, depth, height, width).
         weight: (out channels, channels, kernel depth, height, width); row-major where it is constant.
         group: number of groups.
+        is_rule: whether it also has to be expected to be faster there.
     """
     target = build.target
     why = why_no_units(target)
@@ -79,7 +81,7 @@ def refusal(build: VulkanBuilder, product: Product, x: View, weight: View, group
         return "groups"
     if x.is_reversed:
         return "reversed images"
-    why = why_not_chosen(target, product, _choice(target, product))
+    why = why_not_chosen(target, product, rule_of(target, product), is_rule=is_rule)
     if why or not is_constant:
         return why
     suits = build.ask(_matrix(x, weight), _least_power) is not None
@@ -93,6 +95,7 @@ def launch(
     weight: View,
     windows: Windows,
     geometry: Mapping[str, int],
+    choice: Choice,
 ) -> list[View]:
     """Emits a convolution that `refusal` has nothing against; returns the views of its results.
 
@@ -103,11 +106,10 @@ def launch(
         weight: as in `refusal`.
         windows: over depth, height and width.
         geometry: of the windows, by the names that kernels know it by.
+        choice: tile and ranges of K.
     """
     fragment = build.target.fragment
-    choice = _choice(build.target, product)
     assert fragment is not None
-    assert choice is not None
     tile, splits = choice.tile, choice.splits
     batch, filters, pixels = product.space
     m = product.n
@@ -175,7 +177,7 @@ def launch(
         writer.finish(
             "conv",
             (across, rows, splits),
-            variant=f"matrix units, {tile.label()}, {counted(splits, 'K range')}",
+            variant=choice.label(),
             reason=f"batch {batch}, {filters} filters, {pixels} pixels, K {product.k}: fp16 scaled by tiles "
             f"and filters, fp32 sums; {choice.time:.0f} µs expected, "
             f"else {estimate_ordinary(build.target, product):.0f}",
@@ -219,12 +221,17 @@ def fits(tile: Tile, fragment: Fragment) -> bool:
     )
 
 
-def _choice(target: Target, product: Product) -> Choice | None:
-    """Pixels are the matrix units' rows, filters their columns."""
+def rule_of(target: Target, product: Product) -> Choice | None:
+    """The choice with the least estimated time; None where no tile fits."""
+    return min(choices(target, product), key=lambda choice: choice.time, default=None)
+
+
+def choices(target: Target, product: Product) -> list[Choice]:
+    """Tiles and ranges of K. Pixels are the matrix units' rows, filters their columns."""
     fragment = target.fragment
     assert fragment is not None
     turned = replace(product, m=product.n, n=product.m)
-    return choose(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
+    return matrix_units.choices(target, fragment, turned, lambda tile: fits(tile, fragment), (False,), TILES)
 
 
 def _has_taps_innermost(x: View, weight: View) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from vkml.dataclasses import dataclass
@@ -12,6 +13,7 @@ from vkml.ir.scalar import arithmetic_type
 from vkml.ir.size import Size, is_multiple, typical
 from vkml.ir.wording import counted
 from vkml.kernels import bfloat16_units, byte_units
+from vkml.kernels.candidates import Candidate
 from vkml.kernels.epilogue import Epilogue
 from vkml.kernels.pointwise import emit_store, emit_vector_store
 from vkml.kernels.scalar_text import literal
@@ -147,7 +149,7 @@ def launch(
     product: Product,
     a: Operand,
     b: Operand,
-    chosen: tuple[AnyTile, int] | None = None,
+    chosen: tuple[AnyTile, int],
 ) -> list[View]:
     """Emits the product with the epilogue on offer; returns the views of its results.
 
@@ -156,10 +158,10 @@ def launch(
         product: what is computed.
         a: the left operand.
         b: the right one.
-        chosen: what `choose` returned, where the epilogue hangs on it.
+        chosen: the tile and number of K ranges.
     """
     fragment = None
-    tile, splits = choose(build.target, product) if chosen is None else chosen
+    tile, splits = chosen
     epilogue, outputs = build.take_epilogue(product.result)
     kernel, needs = "gemm", {"integer_dot"} if product.signs is not None else set()
     if isinstance(tile, bfloat16_units.Tile):
@@ -329,15 +331,50 @@ def cycles(target: Target, product: Product) -> float:
     return ordinary if units is None else min(ordinary, units.cycles)
 
 
+def choices(target: Target, product: Product) -> list[tuple[float, AnyTile, int]]:
+    """Tiles and numbers of K ranges with their estimated cycles: what `choose` returns, then all others."""
+    first = choose(target, product)
+    if forced is not None:
+        return [(0.0, *first)]
+    units: list[tuple[float, AnyTile, int]] = []
+    units += [(each.cycles, each.tile, each.splits) for each in bfloat16_units.choices(target, product)]
+    units += [(each.cycles, each.tile, each.splits) for each in byte_units.choices(target, product)]
+    # Stable, and the rule's choice is of the least time.
+    return sorted([*_estimates(target, product), *units], key=lambda each: (each[0], each[1:] != first))
+
+
+def tiled_candidates(
+    target: Target, product: Product, emit: Callable[[tuple[AnyTile, int]], list[View]]
+) -> Iterator[Candidate]:
+    """The tiled product in all its tiles and numbers of K ranges, `choose`'s first.
+
+    Args:
+        target: the device.
+        product: its sizes.
+        emit: emits it with what `launch` takes as `chosen`.
+    """
+    for cycles, tile, splits in choices(target, product):
+        yield Candidate(
+            f"{tile.label()}, {counted(splits, 'K range')}",
+            LAUNCH + cycles / CYCLES,
+            functools.partial(emit, (tile, splits)),
+            tile.label(),
+        )
+
+
 def _cheapest(target: Target, product: Product) -> tuple[float, Tile, int]:
-    """The least estimated time, in cycles, and the tile and number of K ranges that take it.
+    """The least estimated time, in cycles, and the tile and number of K ranges that take it."""
+    return min(_estimates(target, product), key=lambda each: each[0])
+
+
+def _estimates(target: Target, product: Product) -> Iterator[tuple[float, Tile, int]]:
+    """Estimated times, in cycles, of all tiles and numbers of K ranges.
 
     The model: workgroups run in waves of `target.processors`; a workgroup's time is its multiply-adds over
     its tile's efficiency plus a fixed start; splitting K adds a pass over the parts and a barrier.
     """
     itemsize = product.accumulator.storage.itemsize
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
-    best: tuple[float, Tile, int] | None = None
     for tile in TILES:
         if tile.threads > target.max_invocations or tile.shared_bytes(itemsize) > target.shared_bytes:
             continue
@@ -353,10 +390,7 @@ def _cheapest(target: Target, product: Product) -> tuple[float, Tile, int]:
             time = waves * (work + 1500)
             if splits > 1:
                 time += 5500 + batch * m * n * (splits + 1) / target.processors / 8
-            if best is None or time < best[0]:
-                best = (time, tile, splits)
-    assert best is not None, "the smallest tile fits every Vulkan 1.3 device"
-    return best
+            yield time, tile, splits
 
 
 def matrix_operand(view: View, letter: str, inner: int, outer: int, lanes: int = 1) -> Operand:
@@ -509,14 +543,13 @@ def matrix_product(a: View, b: View, result: TensorType) -> Product:
     return Product(batch, m, n, k, accumulator, result, (batch, m, n), "batch, m, n", "matmul")
 
 
-def matmul(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]:
+def matmul(
+    build: VulkanBuilder, product: Product, a: View, b: View, chosen: tuple[AnyTile, int]
+) -> list[View]:
     """Emits a tiled matrix product."""
-    return launch(
-        build,
-        product,
-        matrix_operand(a, "a", a.strides[2], a.strides[1]),
-        matrix_operand(b, "b", b.strides[1], b.strides[2]),
-    )
+    left = matrix_operand(a, "a", a.strides[2], a.strides[1])
+    right = matrix_operand(b, "b", b.strides[1], b.strides[2])
+    return launch(build, product, left, right, chosen)
 
 
 def _bool(value: bool) -> str:

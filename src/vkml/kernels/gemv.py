@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vkml.ir import TensorType
 from vkml.ir.lowering import CannotLower
 from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
+from vkml.kernels.candidates import Candidate
 from vkml.kernels.gemm import Product, add_partials, aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
@@ -38,8 +41,8 @@ def fits(a: View, b: View) -> bool:
     return typical(b.shape[1] * b.shape[2]) >= 4096 and (b.strides[2] == 1 or b.strides[1] == 1)
 
 
-def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]:
-    """Emits the product with the epilogue on offer; returns the views of its results."""
+def candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Iterator[Candidate]:
+    """Numbers of lanes and K ranges: the rule's first, then those beside it."""
     along_n = b.strides[2] == 1 and typical(product.n) >= 8
     if not along_n and b.strides[1] != 1:
         raise CannotLower("the matrix is contiguous along neither index")
@@ -49,17 +52,37 @@ def gemv(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]
     else:
         is_wide = aligned(b, product.k, (b.strides[0], b.strides[2]))
         lanes = _lanes(typical(product.k))
-    columns = THREADS // lanes
     width = 4 if is_wide else 1
+
+    def candidate(lanes: int, splits: int) -> Candidate:
+        emit = functools.partial(_emit, build, product, a, b, along_n, width, lanes, splits)
+        return Candidate(f"gemv, {lanes} lanes, {counted(splits, 'K range')}", None, emit)
+
+    splits = _splits(build, product, b, along_n, width, lanes)
+    yield candidate(lanes, splits)
+    if splits > 1:
+        yield candidate(lanes, 1)
+    for other in (2 * lanes, lanes // 2):
+        if LANES_ALONG_N <= other <= 64:
+            splits = _splits(build, product, b, along_n, width, other)
+            for each in sorted({splits, 1}, reverse=True):
+                yield candidate(other, each)
+
+
+def _emit(
+    build: VulkanBuilder,
+    product: Product,
+    a: View,
+    b: View,
+    along_n: bool,
+    width: int,
+    lanes: int,
+    splits: int,
+) -> list[View]:
+    """Emits the product with the epilogue on offer; returns the views of its results."""
+    columns = _columns(build, lanes)
     own = width if along_n else 1
-    while lanes * columns > build.target.max_invocations:
-        columns //= 2
     wide_groups = -(-product.n // (columns * own))
-    groups, k = typical(wide_groups * product.batch), typical(product.k)
-    most = k // (8 * lanes * (1 if along_n else width))
-    if along_n:
-        most = min(most, k * columns * own * b.itemsize // SPLIT_BYTES)
-    splits = _splits(build, groups, most)
     step = lanes * width
     k_range = -(-product.k // (splits * step)) * step
     splits = splits if isinstance(product.k, Size) else -(-product.k // k_range)
@@ -169,8 +192,22 @@ def _parts(lanes: int, most: int) -> int:
     return parts
 
 
-def _splits(build: VulkanBuilder, groups: int, most: int) -> int:
+def _columns(build: VulkanBuilder, lanes: int) -> int:
+    """Columns, or vectors of them, that a workgroup has at a time."""
+    columns = THREADS // lanes
+    while lanes * columns > build.target.max_invocations:
+        columns //= 2
+    return columns
+
+
+def _splits(build: VulkanBuilder, product: Product, b: View, along_n: bool, width: int, lanes: int) -> int:
     """Ranges of k: about eight workgroups of 256 a processor keep memory busy."""
     if build.target.processors == 1:
         return 1
+    columns = _columns(build, lanes)
+    own = width if along_n else 1
+    groups, k = typical(-(-product.n // (columns * own)) * product.batch), typical(product.k)
+    most = k // (8 * lanes * (1 if along_n else width))
+    if along_n:
+        most = min(most, k * columns * own * b.itemsize // SPLIT_BYTES)
     return max(1, min(build.target.processors * 8 // max(1, groups), most, 64))

@@ -155,6 +155,11 @@ class Choice:
     """Whether a pass before finds the scales of rows; otherwise each workgroup finds its own rows'."""
     time: float = 0.0
 
+    def label(self) -> str:
+        """Tells it from other choices."""
+        scales = ", scales from a pass" if self.has_pass else ""
+        return f"matrix units, {self.tile.label()}, {counted(self.splits, 'K range')}{scales}"
+
     def longest_sum(self, k: int) -> int:
         """How much of K a unit adds up before ordinary arithmetic does."""
         return (
@@ -169,7 +174,7 @@ forced: Choice | None = None
 """For tests and tuning runs: what `choose` returns wherever a product can be computed so at all."""
 
 
-def refusal(build: VulkanBuilder, product: Product, a: View, b: View) -> str:
+def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule: bool = True) -> str:
     """Why a product is not for matrix units, or an empty string.
 
     Args:
@@ -177,6 +182,7 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View) -> str:
         product: its sizes.
         a: (1, m, k) or (batch, m, k).
         b: (batch, k, n).
+        is_rule: whether it also has to be expected to be faster there.
     """
     target = build.target
     fragment = target.fragment
@@ -195,15 +201,19 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View) -> str:
         return "batched or transposed operands"
     choice = choose(target, fragment, product)
     if choice is not None:
-        m, n, k = (typical(size) for size in (product.m, product.n, product.k))
-        more = 0.0 if is_constant else LAUNCH + 8 * k * n / READ
-        more += LAUNCH + 8 * m * k / TRANSPOSED if is_transposed else 0.0
-        choice = replace(choice, time=choice.time + more)
-    why = why_not_chosen(target, product, choice)
+        choice = replace(choice, time=choice.time + passes_before(product, a, b))
+    why = why_not_chosen(target, product, choice, is_rule=is_rule)
     if why or not is_constant:
         return why
     suits = build.ask(_matrix(b), _is_scalable)
     return "" if suits else "weights that one scale a column does not suit"
+
+
+def passes_before(product: Product, a: View, b: View) -> float:
+    """Microseconds that are expected of packing a computed matrix and of turning rows round."""
+    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
+    packing = 0.0 if b.buffer.is_constant else LAUNCH + 8 * k * n / READ
+    return packing + (LAUNCH + 8 * m * k / TRANSPOSED if a.strides[2] != 1 else 0.0)
 
 
 def why_no_units(target: Target) -> str:
@@ -220,13 +230,20 @@ def why_no_units(target: Target) -> str:
     return f"the device lacks {', '.join(sorted(missing))}" if missing else ""
 
 
-def why_not_chosen(target: Target, product: Product, choice: Choice | None) -> str:
-    """Why strict arithmetic is taken instead of a choice, or an empty string."""
+def why_not_chosen(target: Target, product: Product, choice: Choice | None, *, is_rule: bool = True) -> str:
+    """Why strict arithmetic is taken instead of a choice, or an empty string.
+
+    Args:
+        target: the device.
+        product: its sizes.
+        choice: that is made; None where there is none.
+        is_rule: whether the choice also has to be expected to be faster.
+    """
     if choice is None:
         return "no tile fits the device"
     if choice.longest_sum(typical(product.k)) > LONGEST_SUM:
         return f"sums of more than {LONGEST_SUM}"
-    if forced is None and choice.time >= estimate_ordinary(target, product):
+    if forced is None and is_rule and choice.time >= estimate_ordinary(target, product):
         return "too small a product"
     return "" if target.holds_elements_once() else "the device's fragments hold elements more than once"
 
@@ -236,12 +253,10 @@ def _is_scalable(matrix: View) -> bool:
     return constant is not None and are_scalable(constant, matrix)
 
 
-def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[View]:
+def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice) -> list[View]:
     """Emits a product that `refusal` has nothing against; returns the views of its results."""
     fragment = build.target.fragment
     assert fragment is not None
-    choice = choose(build.target, fragment, product)
-    assert choice is not None
     tile, splits = choice.tile, choice.splits
     packed = (
         build.packed_weights(_matrix(b), fragment)
@@ -289,8 +304,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View) -> list[Vie
         writer.finish(
             "matmul",
             (across, rows, splits),
-            variant=f"matrix units, {tile.label()}, {counted(splits, 'K range')}"
-            + (", scales from a pass" if has_pass else ""),
+            variant=choice.label(),
             reason=f"M {product.m}, N {product.n}, K {product.k}: fp16 scaled by rows and columns, "
             f"fp32 sums; {choice.time:.0f} µs expected, else {estimate_ordinary(build.target, product):.0f}",
             subgroup_size=fragment.lanes,
@@ -383,6 +397,22 @@ def choose(
 ) -> Choice | None:
     """The tile and number of K ranges with the least estimated time; None where no tile fits.
 
+    Arguments are those of `choices`.
+    """
+    found = choices(target, fragment, product, suits, passes, tiles)
+    return min(found, key=lambda choice: choice.time, default=None)
+
+
+def choices(
+    target: Target,
+    fragment: Fragment,
+    product: Product,
+    suits: Callable[[Tile], bool] = lambda tile: True,
+    passes: tuple[bool, ...] = (),
+    tiles: Sequence[Tile] = TILES,
+) -> list[Choice]:
+    """All tiles that fit and numbers of K ranges, with the time that is estimated for each.
+
     Args:
         target: the device.
         fragment: its own.
@@ -392,20 +422,18 @@ def choose(
         tiles: those that there are.
     """
     if forced is not None:
-        return forced if forced.tile.fits(fragment, target) and suits(forced.tile) else None
+        return [forced] if forced.tile.fits(fragment, target) and suits(forced.tile) else []
     m, n, k = (typical(size) for size in (product.m, product.n, product.k))
     passes = passes or ((True, False) if finds_own_scales else (True,))
-    best: Choice | None = None
+    found: list[Choice] = []
     for tile in tiles:
         if not (tile.fits(fragment, target) and suits(tile)):
             continue
         for splits in _ranges(target, tile, m, n, k):
             for has_pass in passes:
                 choice = Choice(tile, splits, has_pass)
-                time = estimate(target, fragment, choice, m, n, k)
-                if best is None or time < best.time:
-                    best = replace(choice, time=time)
-    return best
+                found.append(replace(choice, time=estimate(target, fragment, choice, m, n, k)))
+    return found
 
 
 def _ranges(target: Target, tile: Tile, m: int, n: int, k: int) -> list[int]:

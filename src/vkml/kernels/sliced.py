@@ -36,6 +36,13 @@ class Shape:
     def threads(self) -> int:
         return self.m // BLOCK * self.n // BLOCK * self.slices
 
+    def label(self) -> str:
+        return f"{self.m}x{self.n} tile, {self.slices} slices of K, {self.unroll} blocks at a time"
+
+    def fits(self, target: Target) -> bool:
+        """Whether the device has room."""
+        return self.threads <= target.max_invocations and self.shared_bytes <= target.shared_bytes
+
     @property
     def shared_bytes(self) -> int:
         return self.slices * self.m * self.n * 4
@@ -77,9 +84,25 @@ def choose(target: Target, product: Product) -> Shape | None:
             return None
         slices = 8 if groups > target.processors or k < 128 else 32 if k >= MANY_STEPS else 16
         shape = Shape(high, wide, slices, 2)
-        if shape.threads <= target.max_invocations and shape.shared_bytes <= target.shared_bytes:
+        if shape.fits(target):
             return shape
     return None
+
+
+def shapes(target: Target, product: Product) -> list[Shape]:
+    """All that a product of these sizes may be launched with; the nearest to what `choose` returns first."""
+    sizes = (product.batch, product.m, product.n)
+    if target.processors == 1 or product.accumulator != FLOAT32:
+        return []
+    batch, m, n = (typical(size) for size in sizes)
+    if not LEAST_STEPS <= typical(product.k) <= MOST_STEPS:
+        return []
+    found = []
+    for high, wide in ((16, 16), (16, 32), (32, 16)):
+        groups = -(-m // high) * -(-n // wide) * batch
+        if groups <= 2 * SPLIT_WAVES * target.processors:
+            found += [Shape(high, wide, slices, 2) for slices in (16, 8, 32)]
+    return [shape for shape in found if shape.fits(target)]
 
 
 def launch(build: VulkanBuilder, product: Product, a: View, b: View, shape: Shape) -> list[View]:
@@ -108,7 +131,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, shape: Shap
         writer.finish(
             product.label,
             groups,
-            variant=f"{shape.m}x{shape.n} tile, {shape.slices} slices of K, {shape.unroll} blocks at a time",
+            variant=shape.label(),
             reason=f"batch {product.batch}, M {product.m}, N {product.n}, K {product.k}"
             + (f"; not in fp16: {product.why_strict}" if product.why_strict else ""),
         )

@@ -14,7 +14,7 @@ from vkml.kernels.matrix_units import LEAST_FRAGMENT, LONGEST_SUM
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS, Fragment
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.split_rows import BLOCK, SLACK
-from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, in_waves, resident_groups
+from vkml.kernels.unit_tiles import RANGES, Choice, UnitTile, cheapest, estimates, in_waves, resident_groups
 from vkml.kernels.views import View
 from vkml.kernels.writer import multiply_add, template
 
@@ -80,24 +80,29 @@ forced: tuple[Tile, int] | None = None
 
 def choose(target: Target, product: Product) -> Choice[Tile] | None:
     """The tile and number of ranges of K with the least estimated time; None where no units are for it."""
+    return cheapest(choices(target, product))
+
+
+def choices(target: Target, product: Product) -> list[Choice[Tile]]:
+    """All tiles and numbers of ranges of K that there are for a product."""
     fragment = target.fragment
     if (
         fragment is None
         or product.accumulator != dtypes.FLOAT32
         or set(MATRIX_UNIT_NEEDS) - target.capabilities
     ):
-        return None
+        return []
     batch, m, n, k = product.batch, product.m, product.n, product.k
     if any(isinstance(size, Size) for size in (batch, m, n, k)):
-        return None
+        return []
     pieces = 2 if target.strict_fp32 else 1
     if 2 * pieces * batch * k * max(m, n) > LARGEST_PIECES:
-        return None
+        return []
     if forced is not None:
-        return Choice(*forced, 0.0) if forced[0].fits(fragment, target) else None
+        return [Choice(*forced, 0.0)] if forced[0].fits(fragment, target) else []
     sizes = zip((fragment.m, fragment.n, fragment.k), LEAST_FRAGMENT, strict=True)
     if any(size < least for size, least in sizes):
-        return None
+        return []
     tiles = [tile for tile in TILES if tile.pieces == pieces and tile.fits(fragment, target)]
 
     def cycles(tile: Tile, groups: int, k: int) -> float:
@@ -107,7 +112,7 @@ def choose(target: Target, product: Product) -> Choice[Tile] | None:
         work = resident * tile.m * tile.n * (k / tile.rate + STORE)
         return in_waves(target, groups, resident, work, tile.alone) + _splitting(product)
 
-    return cheapest(target, product, tiles, RANGES, 128, cycles)
+    return estimates(target, product, tiles, RANGES, 128, cycles)
 
 
 def _splitting(product: Product) -> float:

@@ -102,15 +102,15 @@ def in_waves(target: Target, groups: int, resident: int, work: float, alone: flo
     return cycles
 
 
-def cheapest(
+def estimates(
     target: Target,
     product: Product,
     tiles: Iterable[Chosen],
     ranges: Sequence[int],
     least: int,
     cycles: Callable[[Chosen, int, int], float],
-) -> Choice[Chosen] | None:
-    """The tile and number of ranges of K with the least estimated time; None where there is no tile.
+) -> list[Choice[Chosen]]:
+    """All tiles and numbers of ranges of K with the time that is estimated for each.
 
     Args:
         target: the device.
@@ -121,7 +121,7 @@ def cheapest(
         cycles: of a tile, so many workgroups and so many steps of k.
     """
     batch, m, n, k = (typical(size) for size in (product.batch, product.m, product.n, product.k))
-    best: Choice[Chosen] | None = None
+    found: list[Choice[Chosen]] = []
     for tile in tiles:
         groups = math.ceil(m / tile.m) * math.ceil(n / tile.n) * batch
         for splits in ranges:
@@ -130,6 +130,10 @@ def cheapest(
             expected = cycles(tile, groups * splits, math.ceil(k / splits))
             if splits > 1:
                 expected += 5500 + batch * m * n * (splits + 1) / target.processors / 8
-            if best is None or expected < best.cycles:
-                best = Choice(tile, splits, expected)
-    return best
+            found.append(Choice(tile, splits, expected))
+    return found
+
+
+def cheapest(choices: Iterable[Choice[Chosen]]) -> Choice[Chosen] | None:
+    """The one with the least estimated time; None where there is none."""
+    return min(choices, key=lambda choice: choice.cycles, default=None)

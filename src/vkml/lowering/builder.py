@@ -51,6 +51,7 @@ class Builder(Templates, Generic[D]):
     """
 
     def __init__(self, setting: Hashable) -> None:
+        self.keeps_lowerings = True
         self.launches: list[D] = []
         self.buffers: list[Buffer] = []
         self.status = Buffer(BufferKind.STATUS, 16, "status")
@@ -251,7 +252,7 @@ class Builder(Templates, Generic[D]):
         """
         self._begin(node, parts)
         try:
-            if is_deciding() or node.form is None:
+            if is_deciding() or node.form is None or not self.keeps_lowerings:
                 return self._lower(node, inputs, types)
             form, buffers = self._form(node, inputs, types)
             for trace in self._kept.get(form, ()):

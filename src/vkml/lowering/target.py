@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import field
 
 from vkml.dataclasses import dataclass
+from vkml.kernels.candidates import Picks
 from vkml.kernels.fragment_layout import FragmentLayouts
 from vkml.kernels.packed_weights import Fragment
 
@@ -35,12 +36,19 @@ class Target:
     """Of bfloat16: what products of float32 are made of whose operands are split into pieces."""
     byte_fragment: Fragment | None = None
     """Of int8 and int32 sums: what products of 8-bit integers are made of."""
+    picks: Picks | None = None
+    """What measurement has found about launches; None: rules decide."""
     fragment_layouts: Callable[[Fragment], FragmentLayouts | None] = field(
         default=lambda fragment: None, compare=False
     )
     """Which elements of a fragment each lane holds, where that is a formula; asks the device."""
     holds_elements_once: Callable[[], bool] = field(default=lambda: True, compare=False)
     """Whether a subgroup's lanes share a fragment's elements, as packed weights want it; asks the device."""
+
+    @property
+    def policy(self) -> str:
+        """The precision that it is for."""
+        return "highest" if self.strict_fp32 else "medium" if self.packs_values else "high"
 
     @property
     def has_units(self) -> bool:

@@ -17,6 +17,7 @@ from vkml.lowering.nodes import place_concatenations, view_of
 from vkml.lowering.plan import VulkanProgram
 from vkml.lowering.schedule import schedule
 from vkml.lowering.target import Target
+from vkml.lowering.trials import Trials
 from vkml.lowering.vulkan_builder import VulkanBuilder
 from vkml.passes.fuse import members
 
@@ -61,24 +62,7 @@ def lower(
         CannotLower: a node has no Vulkan form on this target (ask `refusals` before).
     """
     build = VulkanBuilder(target)
-    views: dict[str, View] = {}
-    inputs = {name: build.buffer(BufferKind.INPUT, types[name], name) for name in piece.inputs}
-    views.update(inputs)
-    outputs = {name: build.buffer(BufferKind.OUTPUT, types[name], name) for name in piece.outputs}
-    for name, view in outputs.items():
-        build.set_destination(name, view)
-    place_concatenations(build, piece.nodes, types, outputs)
-    shared: dict[int, View] = {}
-    for node in piece.nodes:
-        given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
-        results = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
-        for name, made in zip(node.outputs, results, strict=False):
-            if name and made is not None:
-                views[name] = made
-    for name, target_view in outputs.items():
-        made = view_of(name, views, constants, build, shared)
-        if made is not None and not _lies_at(made, target_view):
-            build.copy(made, target_view)
+    inputs, outputs = _lower_into(build, piece, types, constants)
     over = {outputs[o].buffer: inputs[i].buffer for i, o in donated if i in inputs and o in outputs}
     levels = schedule(written_last(build.launches, over) if over else build.launches, over)
     if sizes is None:
@@ -98,6 +82,50 @@ def lower(
         tuple(sizes.examples) if sizes is not None else (),
         sizes,
     )
+
+
+def collect_trials(
+    piece: Piece,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    target: Target,
+    trials: Trials,
+) -> None:
+    """Lowers a piece to see what candidates there are for its launches.
+
+    Args:
+        piece: what is lowered, of known sizes.
+        types: of its values.
+        constants: of the graph.
+        target: what the device can do.
+        trials: receives them.
+    """
+    _lower_into(VulkanBuilder(target, trials), piece, types, constants)
+
+
+def _lower_into(
+    build: VulkanBuilder, piece: Piece, types: Mapping[str, TensorType], constants: Mapping[str, Constant]
+) -> tuple[dict[str, View], dict[str, View]]:
+    """Has a builder lower all nodes of a piece; its inputs and outputs."""
+    views: dict[str, View] = {}
+    inputs = {name: build.buffer(BufferKind.INPUT, types[name], name) for name in piece.inputs}
+    views.update(inputs)
+    outputs = {name: build.buffer(BufferKind.OUTPUT, types[name], name) for name in piece.outputs}
+    for name, view in outputs.items():
+        build.set_destination(name, view)
+    place_concatenations(build, piece.nodes, types, outputs)
+    shared: dict[int, View] = {}
+    for node in piece.nodes:
+        given = [views.get(name) or view_of(name, views, constants, build, shared) for name in node.inputs]
+        results = build.lower(node, members(node), given, [types[name] for name in node.outputs if name])
+        for name, made in zip(node.outputs, results, strict=False):
+            if name and made is not None:
+                views[name] = made
+    for name, target_view in outputs.items():
+        made = view_of(name, views, constants, build, shared)
+        if made is not None and not _lies_at(made, target_view):
+            build.copy(made, target_view)
+    return inputs, outputs
 
 
 def _lies_at(made: View, place: View) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
 from vkml.ir.lowering import CannotLower, Table
-from vkml.ir.size import Size
+from vkml.ir.size import Size, is_deciding
 from vkml.ir.windows import Windows
 from vkml.kernels import (
     attention,
@@ -22,8 +22,8 @@ from vkml.kernels import (
     decode_attention,
     gather,
     gemm,
-    gemv,
     index,
+    matmul,
     matrix_units,
     pad,
     pool,
@@ -41,6 +41,7 @@ from vkml.kernels import (
     top_k,
 )
 from vkml.kernels import pointwise as pointwise_kernels
+from vkml.kernels.candidates import Candidate, picked, worth_measuring
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
 from vkml.kernels.row_prologue import RowPrologue
 from vkml.kernels.spec import Dispatch, KernelSpec
@@ -52,6 +53,7 @@ from vkml.lowering.builder import Builder, Mark, prepared_forms
 from vkml.lowering.kept import Placed, Step
 from vkml.lowering.recurrence import RecurrentLayer
 from vkml.lowering.target import Target
+from vkml.lowering.trials import Trial, Trials
 
 
 def _forced() -> Hashable:
@@ -66,13 +68,16 @@ class VulkanBuilder(Builder[Dispatch]):
 
     Args:
         target: the device.
+        trials: receives the launches of all candidates, for measuring; of a builder that makes no program.
     """
 
     makes = "Vulkan kernel"
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, trials: Trials | None = None) -> None:
         super().__init__((target, target.holds_elements_once, target.fragment_layouts, _forced()))
         self.target = target
+        self.keeps_lowerings = trials is None
+        self._trials = trials
         self._row_exponents: dict[Hashable, View] = {}
         self._packed_values: dict[Hashable, View] = {}
         self._split_rows: dict[Hashable, SplitRows] = {}
@@ -138,6 +143,46 @@ class VulkanBuilder(Builder[Dispatch]):
             self._note(rows, found.found, lambda build, seen: build.split_rows(seen, count).found)
             self._note(rows, found.pieces, lambda build, seen: build.split_rows(seen, count).pieces)
         return found
+
+    # -- candidates -----------------------------------------------------------------------------------------
+
+    def select(
+        self, question: Callable[[], str], candidates: Callable[[], Iterator[Candidate]]
+    ) -> list[View]:
+        """Emits one of the candidates: what measurement has found, or the first, which is the rule's choice.
+
+        Args:
+            question: all that their times hang on, as text.
+            candidates: the rule's choice first; the others may be asked for or not.
+        """
+        picks = self.target.picks
+        if (picks is None and self._trials is None) or is_deciding():
+            return next(candidates()).emit()
+        asked = f"{self.target.policy}: {question()}"
+        if self._trials is not None and self._trials.wants(asked):
+            self._trials.add(asked, [self._tried(each) for each in worth_measuring(candidates())])
+        label = None if picks is None else picks.get(asked)
+        return picked(candidates(), label).emit()
+
+    def _tried(self, candidate: Candidate) -> Trial:
+        """A candidate's launches, taken back when they are known."""
+        mark, errors, uses_status = self.mark(), len(self.error_labels), self.uses_status
+        saved = self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names
+        shared = self._row_exponents, self._packed_values, self._split_rows
+        self._row_exponents, self._packed_values, self._split_rows = {}, {}, {}
+        try:
+            candidate.emit()
+            return Trial(candidate.label, candidate.expected, tuple(self.launches[mark[0] :]))
+        except CannotLower:
+            return Trial(candidate.label, candidate.expected, ())
+        finally:
+            self.rewind(mark)
+            del self.error_labels[errors:]
+            self.uses_status = uses_status
+            self._row_exponents, self._packed_values, self._split_rows = shared
+            self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names = (
+                saved
+            )
 
     # -- launching ------------------------------------------------------------------------------------------
 
@@ -328,20 +373,7 @@ class VulkanBuilder(Builder[Dispatch]):
     # -- templates: one line each, the work is in vkml.kernels ----------------------------------------------
 
     def matmul(self, a: View, b: View) -> list[View]:
-        product = gemm.matrix_product(a, b, self.result())
-        if gemv.fits(a, b):
-            return gemv.gemv(self, product, a, b)
-        why = matrix_units.refusal(self, product, a, b)
-        if not why:
-            return matrix_units.launch(self, product, a, b)
-        product = replace(product, why_strict=why)
-        shape = sliced.choose(self.target, product)
-        if shape is not None:
-            return sliced.launch(self, product, a, b, shape)
-        split = split_product.choose(self.target, product)
-        if split is not None and split.cycles < gemm.cycles(self.target, product):
-            return split_product.launch(self, product, a, b, split)
-        return gemm.matmul(self, product, a, b)
+        return matmul.matmul(self, a, b, self.result())
 
     def byte_matmul(self, a: View, b: View) -> list[View]:
         return byte_product.byte_matmul(self, a, b)

@@ -1,0 +1,98 @@
+"""Which kernel computes a matrix product: the rule's choice, and what else there is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vkml.ir.wording import counted
+from vkml.kernels import gemm, gemv, matrix_units, sliced, split_product
+from vkml.kernels.candidates import Candidate, described
+from vkml.kernels.gemm import CYCLES, LAUNCH, Product
+from vkml.kernels.unit_tiles import Choice
+from vkml.kernels.views import View
+
+if TYPE_CHECKING:
+    from vkml.ir import TensorType
+    from vkml.lowering.vulkan_builder import VulkanBuilder
+
+
+def matmul(build: VulkanBuilder, a: View, b: View, result: TensorType) -> list[View]:
+    """Emits a product with the epilogue on offer; returns the views of its results.
+
+    Args:
+        build: where the launches go.
+        a: (batch, m, k).
+        b: (batch, k, n).
+        result: its type, of batch · m · n elements.
+    """
+    product = gemm.matrix_product(a, b, result)
+    return build.select(
+        lambda: f"matmul {described(a)} by {described(b)}", lambda: _candidates(build, product, a, b)
+    )
+
+
+def _candidates(build: VulkanBuilder, product: Product, a: View, b: View) -> Iterator[Candidate]:
+    """The rule's choice, then all others, that one among them."""
+    target = build.target
+    if gemv.fits(a, b):
+        yield from gemv.candidates(build, product, a, b)
+        # Few rows leave the tiles of other kernels empty, but for the least of them.
+        yield from _in_tiles(build, product, a, b)
+        return
+    why = matrix_units.refusal(build, product, a, b)
+    if not why:
+        assert target.fragment is not None
+        rule = matrix_units.choose(target, target.fragment, product)
+        assert rule is not None
+        yield _on_units(build, product, a, b, rule)
+    product = replace(product, why_strict=why or "slower")
+    shape = None if not why else sliced.choose(target, product)
+    if shape is not None:
+        yield _in_slices(build, product, a, b, shape)
+    elif why:
+        split = split_product.choose(target, product)
+        if split is not None and split.cycles < gemm.cycles(target, product):
+            yield _in_pieces(build, product, a, b, split)
+    yield from _in_tiles(build, product, a, b)
+    if target.fragment is not None and not matrix_units.refusal(build, product, a, b, is_rule=False):
+        for choice in matrix_units.choices(target, target.fragment, product):
+            yield _on_units(build, product, a, b, choice)
+    for pieces in split_product.choices(target, product):
+        yield _in_pieces(build, product, a, b, pieces)
+    for other in sliced.shapes(target, product):
+        yield _in_slices(build, product, a, b, other)
+
+
+def _on_units(
+    build: VulkanBuilder, product: Product, a: View, b: View, choice: matrix_units.Choice
+) -> Candidate:
+    return Candidate(
+        choice.label(),
+        choice.time + matrix_units.passes_before(product, a, b),
+        functools.partial(matrix_units.launch, build, product, a, b, choice),
+        choice.tile.label(),
+    )
+
+
+def _in_pieces(
+    build: VulkanBuilder, product: Product, a: View, b: View, choice: Choice[split_product.Tile]
+) -> Candidate:
+    return Candidate(
+        f"{choice.tile.label()}, {counted(choice.splits, 'K range')}",
+        LAUNCH + choice.cycles / CYCLES,
+        functools.partial(split_product.launch, build, product, a, b, choice),
+        choice.tile.label(),
+    )
+
+
+def _in_slices(build: VulkanBuilder, product: Product, a: View, b: View, shape: sliced.Shape) -> Candidate:
+    return Candidate(
+        shape.label(), None, functools.partial(sliced.launch, build, product, a, b, shape), "slices"
+    )
+
+
+def _in_tiles(build: VulkanBuilder, product: Product, a: View, b: View) -> Iterator[Candidate]:
+    return gemm.tiled_candidates(build.target, product, functools.partial(gemm.matmul, build, product, a, b))

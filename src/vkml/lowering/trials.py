@@ -1,0 +1,41 @@
+"""Launches of all candidates that a lowering has met, for measuring them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from vkml.kernels.spec import Dispatch
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a candidate launches."""
+
+    label: str
+    expected: float | None
+    """Microseconds by the rule's model."""
+    launches: tuple[Dispatch, ...]
+    """In an order in which they can run; none where it has no form here."""
+
+
+@dataclass
+class Trials:
+    """Questions about launches, and the candidates for each, the rule's choice first."""
+
+    is_wanted: Callable[[str], bool] = lambda question: True
+    """Whether candidates for a question are to be collected."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often each question came up."""
+    found: dict[str, list[Trial]] = field(default_factory=dict)
+
+    def wants(self, question: str) -> bool:
+        """Notes that a question came up; whether its candidates are wanted, which happens once."""
+        self.counts[question] += 1
+        return question not in self.found and self.is_wanted(question)
+
+    def add(self, question: str, trials: Sequence[Trial]) -> None:
+        """The candidates for a question, the rule's first."""
+        rule, *others = trials
+        self.found[question] = [rule, *(trial for trial in others if trial.launches)]
