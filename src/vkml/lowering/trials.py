@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from vkml.kernels.spec import Dispatch
@@ -18,6 +18,11 @@ class Trial:
     """Microseconds by the rule's model."""
     launches: tuple[Dispatch, ...]
     """In an order in which they can run; none where it has no form here."""
+
+    @property
+    def form(self) -> Hashable:
+        """Equal for candidates that launch the same."""
+        return tuple((launch.kernel.name, launch.groups) for launch in self.launches)
 
 
 @dataclass
@@ -37,5 +42,10 @@ class Trials:
 
     def add(self, question: str, trials: Sequence[Trial]) -> None:
         """The candidates for a question, the rule's first."""
-        rule, *others = trials
-        self.found[question] = [rule, *(trial for trial in others if trial.launches)]
+        # Numbers of K ranges that come to the same launches are one candidate.
+        unlike = {trial.form: trial for trial in reversed(trials)}
+        self.found[question] = [
+            trial
+            for number, trial in enumerate(trials)
+            if unlike[trial.form] is trial and (trial.launches or number == 0)
+        ]

@@ -1,0 +1,535 @@
+"""Measured selection: what is picked by which times, kept where, and gone by when."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkml
+from tests.kernels.test_gemv import processors
+from tests.kernels.test_matrix_units import GPU
+from tests.kernels.test_tiles import lavapipe
+from vkml.engine import tuning, tuning_file
+from vkml.engine.sketch import Sketch
+from vkml.engine.trial_timing import Bench, TrialProgram, operands_of
+from vkml.engine.tuning_file import Measured, Setup, read_file, setup_of, write_file
+from vkml.engine.tuning_setting import tunings_of
+from vkml.errors import InvalidArgument, NoSuchFile
+from vkml.ir import TensorType, dtypes
+from vkml.kernels.candidates import MOST_CANDIDATES, Candidate, Picks, picked, worth_measuring
+from vkml.kernels.views import Buffer, BufferKind, contiguous
+from vkml.lowering.builder import prepared_forms
+from vkml.lowering.trials import Trials
+from vkml.lowering.vulkan_builder import VulkanBuilder
+from vkml.onnx import save_graph
+from vkml.vulkan import find_device
+
+__all__ = ["lavapipe", "processors"]
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+random = np.random.default_rng(0)
+FIRST, SECOND = (random.standard_normal(shape).astype(np.float32) / 16 for shape in ((256, 200), (200, 96)))
+X = random.standard_normal((1, 256)).astype(np.float32)
+RESULT = np.maximum(X @ FIRST, 0) @ SECOND
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing has been measured before. Kernels are compiled again, once a test."""
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    """Two products of one row, for which there are several numbers of lanes on all devices."""
+    sketch = Sketch("two_products")
+    x = sketch.input("x", (1, 256))
+    hidden = sketch.node("Relu", sketch.node("MatMul", x, sketch.constant(FIRST)))
+    made = save_graph(sketch.finish(sketch.node("MatMul", hidden, sketch.constant(SECOND))))
+    assert made is not None
+    return made
+
+
+def session_of(model: bytes, device: str, **settings: Any) -> vkml.InferenceSession:
+    options = vkml.SessionOptions()
+    for name, value in settings.items():
+        setattr(options, name, value)
+    return vkml.InferenceSession(model, options, devices=device)
+
+
+def variants(session: vkml.InferenceSession) -> list[str]:
+    return [step.variant for step in session.report().steps]
+
+
+def found_in(session: vkml.InferenceSession) -> tuning_file.Found:
+    [made] = tunings_of(session)
+    return made.asked_and_found()
+
+
+class Clock:
+    """A timing source that likes a candidate; it runs none."""
+
+    def __init__(self, likes: Callable[[str], bool], gain: float = 0.5) -> None:
+        self.likes, self.gain = likes, gain
+        self.calls: list[str] = []
+
+    def __call__(self, program: TrialProgram) -> float:
+        self.calls.append(program.label)
+        return 1e-3 * (1 - self.gain) if self.likes(program.label) else 1e-3
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, likes: Callable[[str], bool], gain: float = 0.5) -> Clock:
+    clock = Clock(likes, gain)
+    monkeypatch.setattr(tuning, "timed", clock)
+    return clock
+
+
+def has_lanes(count: int) -> Callable[[str], bool]:
+    return lambda label: f" {count} lanes" in label
+
+
+# -- picks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("effort", ["quick", "full"])
+def test_a_tuned_session_computes_the_same(vulkan_device_name: str, model: bytes, effort: str) -> None:
+    """By the device's own clock."""
+    with session_of(model, vulkan_device_name, tune=effort, guard_bytes=256) as session:
+        [made] = session.run(None, {"x": X})
+        np.testing.assert_allclose(made, RESULT, atol=1e-4)
+        found = found_in(session)
+    assert len(found) == 2
+    for each in found.values():
+        assert each.effort == effort and each.pick in each.microseconds
+        assert len(each.microseconds) > 1 and min(each.microseconds.values()) > 0
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_the_candidate_that_the_clock_likes_is_picked(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    poison(monkeypatch, has_lanes(lanes))
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        assert [f"{lanes} lanes" in variant for variant in variants(session)] == [True, True]
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
+
+
+def test_rules_are_overruled_for_a_gain_alone(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session_of(model, vulkan_device_name) as session:
+        by_rules = variants(session)
+    other = 16 if "8 lanes" in by_rules[0] else 8
+    poison(monkeypatch, has_lanes(other), gain=tuning.LEAST_GAIN / 2)
+    with session_of(model, vulkan_device_name, tune="full") as session:
+        assert variants(session) == by_rules
+
+
+def test_every_candidate_of_tiles_and_windows_is_right(
+    lavapipe: str, processors: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the tiles and K ranges of a device of many processors, each liked in turn."""
+    if processors != 8:
+        pytest.skip("SwiftShader compiles wide tiles for minutes")
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((20, 200), (200, 40)))
+    image = random.standard_normal((1, 32, 9, 9)).astype(np.float32)
+    weight = random.standard_normal((24, 32, 3, 3)).astype(np.float32) / 16
+    sketch = Sketch("both")
+    sketch.output(sketch.node("MatMul", sketch.input("a", a.shape), sketch.constant(b)), "product")
+    pads = {"pads": (1, 1, 1, 1)}
+    windows = sketch.node("Conv", sketch.input("image", image.shape), sketch.constant(weight), **pads)
+    sketch.output(sketch.node("Relu", windows), "pixels")
+    model = save_graph(sketch.finish())
+    assert model is not None
+    feed = {"a": a, "image": image}
+    expected = vkml.InferenceSession(model, devices="cpu").run(None, feed)
+    clock = poison(monkeypatch, lambda label: False)
+    session_of(model, lavapipe, tune="full").close()
+    labels = list(dict.fromkeys(clock.calls))
+    assert len(labels) >= 4 and any("K ranges" in label for label in labels)
+    for number, liked in enumerate(labels):
+        monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path / str(number)))
+        poison(monkeypatch, liked.__eq__)
+        with session_of(model, lavapipe, tune="full") as session:
+            assert liked in variants(session)
+            for made, wanted in zip(session.run(None, feed), expected, strict=True):
+                np.testing.assert_allclose(made, wanted, atol=2e-4)
+
+
+# -- what stays ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_found_stays(vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch, has_lanes(16))
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        first, bits = variants(session), session.run(None, {"x": X})[0]
+    clock = poison(monkeypatch, has_lanes(8))
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        assert variants(session) == first and clock.calls == []
+        assert np.array_equal(session.run(None, {"x": X})[0], bits)
+    with session_of(model, vulkan_device_name, tune="full") as session:  # more effort may change it
+        assert variants(session) != first and clock.calls
+    clock = poison(monkeypatch, has_lanes(16))
+    for effort in ("quick", "full"):
+        with session_of(model, vulkan_device_name, tune=effort) as session:
+            assert variants(session) != first and clock.calls == []
+
+
+def test_rules_alone_decide_where_nobody_asks(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another session has found changes no bit of a session without `tune`."""
+    with session_of(model, vulkan_device_name) as session:
+        by_rules = variants(session)
+    other = 16 if "8 lanes" in by_rules[0] else 8
+    poison(monkeypatch, has_lanes(other))
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        assert variants(session) != by_rules
+    with session_of(model, vulkan_device_name) as session:
+        assert variants(session) == by_rules and tunings_of(session) == []
+
+
+def test_other_processes_findings_win(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were written while this one was measuring."""
+    info = find_device(vulkan_device_name, True)
+    poison(monkeypatch, has_lanes(16))
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        theirs = found_in(session)
+    ours = {question: Measured("another", "quick") for question in theirs}
+    assert tuning_file.keep(info, ours) == theirs
+    better = {question: Measured("another", "full") for question in theirs}
+    assert tuning_file.keep(info, better) == better
+    assert tuning_file.cached(info) == better
+
+
+# -- limits --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """A clock on which a second passes whenever somebody looks."""
+    now = [0.0]
+
+    def look() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    monkeypatch.setattr(tuning, "clock", look)
+    yield now
+
+
+def test_the_time_limit_holds(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch, hasty: list[float]
+) -> None:
+    clock = poison(monkeypatch, has_lanes(16))
+    with session_of(model, vulkan_device_name) as session:
+        by_rules = variants(session)
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        found = found_in(session)
+        assert variants(session) == by_rules
+    assert clock.calls == [] and {each.effort for each in found.values()} == {"rule"}
+    monkeypatch.setattr(tuning, "clock", lambda: 0.0)
+    with session_of(model, vulkan_device_name, tune="quick") as session:  # that, too, stays
+        assert variants(session) == by_rules and clock.calls == []
+    with session_of(model, vulkan_device_name, tune="full") as session:
+        assert variants(session) != by_rules and clock.calls
+
+
+def test_time_that_is_over_in_the_middle_leaves_the_rest_to_rules(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products of most time come first."""
+    now = [0.0]
+    monkeypatch.setattr(tuning, "clock", lambda: now[0])
+
+    def timed(program: TrialProgram) -> float:
+        now[0] += 0.3
+        return 1e-3
+
+    monkeypatch.setattr(tuning, "timed", timed)
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        efforts = [each.effort for each in found_in(session).values()]
+    assert sorted(efforts) == ["quick", "rule"]
+    assert now[0] < tuning.EFFORTS["quick"].seconds + 2 * 0.3 * MOST_CANDIDATES
+
+
+def test_hopeless_candidates_are_measured_no_further(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = poison(monkeypatch, has_lanes(16), gain=0.9)
+    session_of(model, vulkan_device_name, tune="full").close()
+    counts = {label: clock.calls.count(label) for label in clock.calls}
+    # Once to warm up and once in turns, for each of the two products.
+    assert all(count <= 4 for count in counts.values())
+
+
+def test_at_the_roofline_nothing_is_sought(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "least_seconds", lambda self, trials: 1.0)
+    clock = poison(monkeypatch, lambda label: False)
+    session_of(model, vulkan_device_name, tune="full").close()
+    assert all(clock.calls.count(label) <= 4 for label in clock.calls)
+    clock.calls.clear()
+    monkeypatch.setattr(Bench, "least_seconds", lambda self, trials: 0.0)
+    monkeypatch.setattr(tuning, "cached", lambda info: {})
+    session_of(model, vulkan_device_name, tune="full").close()
+    assert all(clock.calls.count(label) > 4 for label in clock.calls)
+
+
+def test_layouts_of_weights_for_candidates_go(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan has what it makes itself, and no more."""
+    with (
+        session_of(model, vulkan_device_name) as plain,
+        session_of(model, vulkan_device_name, tune="full") as session,
+    ):
+        for one, other in zip(constants_of(plain), constants_of(session), strict=True):
+            assert set(prepared_forms(one)) == set(prepared_forms(other))
+
+
+def constants_of(session: vkml.InferenceSession) -> list[Any]:
+    [plan] = session._runner.plans.alive
+    return list(plan.graph.constants.values())
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    found = {
+        Setup("A", "a", "1", "k"): {
+            "q": Measured("p", "full", {"p": 1.5, "r": 2.25}),
+            "r": Measured("x", "rule"),
+        },
+        Setup("B", "b", "2", "k"): {},
+    }
+    write_file(tmp_path / "tuning.json", found)
+    read = read_file(tmp_path / "tuning.json")
+    assert read == found
+    # The rule's choice is the first.
+    assert list(read[Setup("A", "a", "1", "k")]["q"].microseconds) == ["p", "r"]
+
+
+def test_a_session_goes_by_a_file(
+    vulkan_device_name: str, model: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    info, path = find_device(vulkan_device_name, True), tmp_path / "tuning.json"
+    with session_of(model, vulkan_device_name) as session:
+        by_rules = variants(session)
+    other = 16 if "8 lanes" in by_rules[0] else 8
+    poison(monkeypatch, has_lanes(other))
+    with session_of(model, vulkan_device_name, tune="full") as session:
+        picks, found = variants(session), found_in(session)
+    assert picks != by_rules
+    write_file(path, {setup_of(info): found})
+    monkeypatch.setenv("VKML_CACHE_DIR", str(tmp_path / "another"))
+    clock = poison(monkeypatch, has_lanes(8))
+    for settings in ({}, {"tune": "quick"}, {"tune": "full"}):
+        with session_of(model, vulkan_device_name, tuning_file=path, **settings) as session:
+            assert variants(session) == picks and clock.calls == []
+            np.testing.assert_allclose(session.run(None, {"x": X})[0], RESULT, atol=1e-4)
+
+
+@pytest.mark.parametrize("field", ["vendor", "device", "driver", "kernels"])
+def test_a_file_for_another_setup_is_ignored_and_said(
+    vulkan_device_name: str, model: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    path = tmp_path / "tuning.json"
+    setup = setup_of(find_device(vulkan_device_name, True))
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        questions = found_in(session)
+    picks = {question: Measured("gemv, 16 lanes, 1 K range", "full") for question in questions}
+    write_file(path, {replace(setup, **{field: "another"}): picks})
+    with session_of(model, vulkan_device_name) as session:
+        by_rules = variants(session)
+    with (
+        caplog.at_level(logging.WARNING, "vkml"),
+        session_of(model, vulkan_device_name, tuning_file=path) as session,
+    ):
+        assert variants(session) == by_rules
+    assert str(path) in caplog.text and "another" in caplog.text and "ignored" in caplog.text
+
+
+def test_a_pick_that_there_is_no_more_is_the_rules(
+    vulkan_device_name: str, model: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "tuning.json"
+    with session_of(model, vulkan_device_name, tune="quick") as session:
+        questions = found_in(session)
+    setup = setup_of(find_device(vulkan_device_name, True))
+    write_file(path, {setup: {question: Measured("of another time", "full") for question in questions}})
+    with session_of(model, vulkan_device_name) as session:
+        by_rules = variants(session)
+    with session_of(model, vulkan_device_name, tuning_file=path) as session:
+        assert variants(session) == by_rules
+
+
+GOOD: dict[str, Any] = {
+    "format": tuning_file.FORMAT,
+    "setups": [
+        {
+            "vendor": "v",
+            "device": "d",
+            "driver": "1",
+            "kernels": "k",
+            "picks": {"q": {"pick": "p", "by": "full", "microseconds": {"p": 1.0}}},
+        }
+    ],
+}
+
+
+def changed(path: str, value: object) -> str:
+    content = json.loads(json.dumps(GOOD))
+    place: Any = content
+    *steps, last = path.split("/")
+    for step in steps:
+        place = place[int(step) if step.isdigit() else step]
+    place[last] = value
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        json.dumps(GOOD)[:-9],
+        changed("format", "vkml tuning 0"),
+        changed("setups", {}),
+        changed("setups/0/driver", 3),
+        changed("setups/0/picks", []),
+        changed("setups/0/picks/q", "p"),
+        changed("setups/0/picks/q/pick", None),
+        changed("setups/0/picks/q/by", "someone"),
+        changed("setups/0/picks/q/microseconds", {"p": "fast"}),
+        changed("setups/0/picks/q/microseconds", {"p": True}),
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_file_is_refused(vulkan_device_name: str, model: bytes, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tuning.json"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument, match=r"tuning\.json.* is no tuning file, or damaged.*vkml tune"):
+        session_of(model, vulkan_device_name, tuning_file=path)
+    path.write_text(json.dumps(GOOD))
+    assert len(read_file(path)) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(vulkan_device_name: str, model: bytes, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match=r"missing\.json"):
+        session_of(model, vulkan_device_name, tuning_file=tmp_path / "missing.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    for path in (tmp_path, tmp_path / "bytes.json"):
+        with pytest.raises(InvalidArgument, match="cannot be read"):
+            session_of(model, vulkan_device_name, tuning_file=path)
+
+
+def test_settings_are_checked() -> None:
+    options = vkml.SessionOptions()
+    assert options.tune == "off" and options.tuning_file == ""
+    for value in ("fast", True, None):
+        with pytest.raises(InvalidArgument, match="'off', 'quick', 'full'"):
+            options.tune = value  # type: ignore[assignment]
+
+
+# -- candidates ----------------------------------------------------------------------------------------------
+
+
+def candidate(label: str, expected: float | None, family: str = "") -> Candidate:
+    return Candidate(label, expected, list, family)
+
+
+def test_what_is_worth_measuring() -> None:
+    """The rule's choice, what has no estimate, what may take twice the least time; six at the most."""
+    given = [
+        candidate("rule", 3.0, "a"),
+        candidate("slow", 6.5, "b"),
+        candidate("unknown", None),
+        candidate("alike", 3.5, "a"),
+        candidate("too alike", 3.6, "a"),
+        candidate("rule", 3.0, "a"),
+        candidate("other", 5.0, "b"),
+    ]
+    assert [each.label for each in worth_measuring(given)] == ["rule", "unknown", "alike", "other"]
+    assert len(worth_measuring([candidate(str(number), 1.0) for number in range(20)])) == MOST_CANDIDATES
+
+
+def test_picked_falls_back_to_the_rule() -> None:
+    given = [candidate("rule", 1.0), candidate("other", 2.0)]
+    assert picked(given, None).label == picked(given, "gone").label == "rule"
+    assert picked(given, "other").label == "other"
+
+
+def test_picks_of_equal_content_share_lowerings() -> None:
+    one, same, other = Picks({"q": "a"}), Picks({"q": "a"}), Picks({"q": "b"})
+    assert one == same and hash(one) == hash(same) and one != other
+    target = replace(GPU, picks=one)
+    assert target == replace(GPU, picks=same) and target != replace(GPU, picks=other) and target != GPU
+
+
+def trials_of(target: Any, m: int, k: int, n: int) -> Trials:
+    """The candidates for a product of a run's matrices."""
+    trials = Trials()
+    build = VulkanBuilder(target, trials)
+    kinds = [TensorType(dtypes.FLOAT32, dims) for dims in ((1, m, k), (1, k, n), (1, m, n))]
+    a, b = (contiguous(Buffer(BufferKind.INPUT, kind.bytes, "x"), kind) for kind in kinds[:2])
+    with build.step(kinds[2]):
+        build.matmul(a, b)
+        build.matmul(a, b)
+    return trials
+
+
+@pytest.mark.parametrize(("is_strict", "packs"), [(True, False), (False, False), (False, True)])
+def test_candidates_have_the_precision_that_is_wanted(is_strict: bool, packs: bool) -> None:
+    target = replace(GPU, strict_fp32=is_strict, packs_values=packs)
+    trials = trials_of(target, 1024, 1024, 1024)
+    [(question, found)] = trials.found.items()
+    assert trials.counts[question] == 2 and question.startswith(target.policy)
+    labels = [trial.label for trial in found]
+    assert len(labels) == len(set(labels)) > 2
+    assert not is_strict or not any("1 piece " in label or "steps of" in label for label in labels)
+
+
+def test_candidates_bring_the_passes_that_they_need() -> None:
+    """Each stands for itself: what an earlier one has packed is not there for the next."""
+    [found] = trials_of(replace(GPU, packs_values=True), 1024, 1024, 1024).found.values()
+    for trial in found:
+        assert trial.launches
+        outside = operands_of(trial.launches)
+        assert {buffer.kind for buffer in outside} == {BufferKind.INPUT}
+
+
+def test_candidates_that_launch_the_same_are_one() -> None:
+    """8 ranges of 7 tiles of k are 7."""
+    [found] = trials_of(replace(GPU, strict_fp32=True), 64, 7 * 32, 64).found.values()
+    forms = [[(launch.kernel.name, launch.groups) for launch in trial.launches] for trial in found]
+    assert all(form not in forms[:number] for number, form in enumerate(forms))
+
+
+def test_a_trial_leaves_no_trace() -> None:
+    trials = Trials()
+    build = VulkanBuilder(replace(GPU, packs_values=True), trials)
+    plain = VulkanBuilder(replace(GPU, packs_values=True))
+    kinds = [TensorType(dtypes.FLOAT32, dims) for dims in ((1, 512, 512), (1, 512, 512), (1, 512, 512))]
+    a, b = (contiguous(Buffer(BufferKind.INPUT, kind.bytes, "x"), kind) for kind in kinds[:2])
+    for each in (build, plain):
+        with each.step(kinds[2]):
+            each.matmul(a, b)
+    assert [launch.kernel.name for launch in build.launches] == [each.kernel.name for each in plain.launches]
+    assert len(build.buffers) == len(plain.buffers)
+
+
+def test_kernels_have_a_digest() -> None:
+    assert len(tuning_file.kernels_digest()) == 16
