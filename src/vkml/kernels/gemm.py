@@ -178,9 +178,7 @@ def launch(
     else:
         width_a, width_b = _widths(tile, a, b, tile.threads)
         how = f"static const int THREAD_M = {tile.thread_m};\nstatic const int THREAD_N = {tile.thread_n};"
-    k_range = -(-product.k // (splits * tile.k)) * tile.k
-    if not isinstance(product.k, Size):
-        splits = -(-product.k // k_range) if product.k else 1
+    k_range, splits = _ranges(product, tile, splits)
     accumulator = compute_type(product.accumulator)
     writer = build.writer()
     constants = {"M": product.m, "N": product.n, "SPLITS": splits}
@@ -255,6 +253,14 @@ def launch(
     if partials is not None:
         add_partials(build, product, partials, splits, outputs, epilogue)
     return outputs
+
+
+def _ranges(product: Product, tile: AnyTile, splits: int) -> tuple[int, int]:
+    """Steps of a range of K, whole tiles, and how many ranges of so many there are."""
+    k_range = -(-product.k // (splits * tile.k)) * tile.k
+    if not isinstance(product.k, Size):
+        splits = -(-product.k // k_range) if product.k else 1
+    return k_range, splits
 
 
 def _widths(tile: Tile | byte_units.Tile, a: Operand, b: Operand, threads: int) -> tuple[int, int]:
@@ -355,7 +361,7 @@ def tiled_candidates(
     """
     for cycles, tile, splits in choices(target, product):
         yield Candidate(
-            f"{tile.label()}, {counted(splits, 'K range')}",
+            f"{tile.label()}, {counted(_ranges(product, tile, splits)[1], 'K range')}",
             LAUNCH + cycles / CYCLES,
             functools.partial(emit, (tile, splits)),
             tile.label(),
