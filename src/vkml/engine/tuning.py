@@ -7,10 +7,11 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkml.cpu.processor import usable_cores
+from vkml.dataclasses import dataclass
 from vkml.engine.compilation import MOST_THREADS, compile_kernels
 from vkml.engine.trial_timing import Bench, TrialProgram
 from vkml.engine.tuning_file import Found, Measured, cached, for_device, keep, read_file, setup_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from vkml.engine.options import Progress, SessionOptions
     from vkml.engine.weights import WeightStore
     from vkml.lowering.target import Target
-    from vkml.vulkan import Device, Pipeline
+    from vkml.vulkan import Device, DeviceInfo, Pipeline
 
 _log = logging.getLogger("vkml")
 
@@ -61,13 +62,20 @@ class Tuning:
     """What a session goes by on one device, and the time that it may still measure.
 
     Args:
-        device: that is measured.
+        info: the device that is measured.
+        opened: waits for it, and returns it open.
         weights: of the session there.
         options: of the session; its setting `tune` is "off" where a file is all that is gone by.
     """
 
-    def __init__(self, device: Device, weights: WeightStore, options: SessionOptions) -> None:
-        self._device, self._weights = device, weights
+    def __init__(
+        self,
+        info: DeviceInfo,
+        opened: Callable[[], Device],
+        weights: WeightStore,
+        options: SessionOptions,
+    ) -> None:
+        self._info, self._opened, self._weights = info, opened, weights
         self._progress: Progress | None = options.progress
         self._memory_limit, self._time_limit = options.memory_limit, options.run_time_limit
         self._effort_name = options.tune
@@ -77,7 +85,7 @@ class Tuning:
         """Questions of this session's plans, and how often they came up."""
         self._renew()
         renew_in_child(self._renew)
-        info, name = device.info, options.tuning_file
+        name = options.tuning_file
         self.setup = setup_of(info)
         self._given = for_device(read_file(name), info, name) if name else {}
         self.found: Found = {**(cached(info) if self._effort else {}), **self._given}
@@ -143,7 +151,7 @@ class Tuning:
             held = sum(each.type.bytes for each in {id(c): c for c in constants.values()}.values())
             held += sum(types[name].host_bytes for name in piece.inputs)
             found.update(self._measured(effort, trials, held, started + self._left))
-            self.found.update(keep(self._device.info, found))
+            self.found.update(keep(self._info, found))
         finally:
             self._left = max(0.0, self._left - (clock() - started))
             for constant, forms in before.values():
@@ -154,7 +162,7 @@ class Tuning:
 
     def _measured(self, effort: Effort, trials: Trials, held: int, deadline: float) -> Found:
         """Times candidates, those first that a run spends the most time on, until the time is over."""
-        device = self._device
+        device = self._opened()
         questions = {key: each for key, each in trials.found.items() if len(each) > 1}
         order = sorted(questions, key=lambda key: -trials.counts[key] * _expected(questions[key][0]))
         found: Found = {}
@@ -172,7 +180,7 @@ class Tuning:
                     bench = Bench(
                         device,
                         self._weights,
-                        is_cold=held > CACHE_SHARE and not device.info.is_software,
+                        is_cold=held > CACHE_SHARE and not self._info.is_software,
                         memory_limit=self._memory_limit,
                         time_limit=self._time_limit,
                     )

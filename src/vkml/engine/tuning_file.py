@@ -8,10 +8,11 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from vkml.dataclasses import dataclass
 from vkml.errors import InvalidArgument, NoSuchFile
 from vkml.vulkan import cache
 

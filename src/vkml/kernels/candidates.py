@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from vkml.dataclasses import dataclass
 from vkml.ir.size import is_multiple
 from vkml.kernels.views import View
 

@@ -89,7 +89,9 @@ def _emit(
     prologue = build.take_prologue(a)
     if prologue is not None:
         room = 4 * lanes * columns * own * product.m
-        why = prologue.refusal(build.target, a, lanes * columns, room, groups * splits)
+        why = prologue.refusal(
+            build.target, a, lanes * columns, room, typical(wide_groups * product.batch) * splits
+        )
         if why:
             raise CannotLower(f"a product that would normalise its rows: {why}")
     epilogue, outputs = build.take_epilogue(product.result)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from vkml.dataclasses import dataclass
 from vkml.kernels.spec import Dispatch
 
 
@@ -42,10 +43,8 @@ class Trials:
 
     def add(self, question: str, trials: Sequence[Trial]) -> None:
         """The candidates for a question, the rule's first."""
+        if not trials[0].launches:
+            return  # the node is lowered in another way, which has questions of its own
         # Numbers of K ranges that come to the same launches are one candidate.
         unlike = {trial.form: trial for trial in reversed(trials)}
-        self.found[question] = [
-            trial
-            for number, trial in enumerate(trials)
-            if unlike[trial.form] is trial and (trial.launches or number == 0)
-        ]
+        self.found[question] = [trial for trial in trials if unlike[trial.form] is trial and trial.launches]

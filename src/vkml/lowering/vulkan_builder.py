@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -41,7 +42,7 @@ from vkml.kernels import (
     top_k,
 )
 from vkml.kernels import pointwise as pointwise_kernels
-from vkml.kernels.candidates import Candidate, picked, worth_measuring
+from vkml.kernels.candidates import Candidate, described
 from vkml.kernels.packed_weights import Fragment, PackedWeights, emit_packing
 from vkml.kernels.row_prologue import RowPrologue
 from vkml.kernels.spec import Dispatch, KernelSpec
@@ -50,10 +51,11 @@ from vkml.kernels.views import Buffer, BufferKind, View, contiguous
 from vkml.kernels.writer import KernelWriter, storage_type
 from vkml.lowering.bodies import parts_of_reduction
 from vkml.lowering.builder import Builder, Mark, prepared_forms
-from vkml.lowering.kept import Placed, Step
+from vkml.lowering.entered_again import entered_again
 from vkml.lowering.recurrence import RecurrentLayer
+from vkml.lowering.selection import select
 from vkml.lowering.target import Target
-from vkml.lowering.trials import Trial, Trials
+from vkml.lowering.trials import Trials
 
 
 def _forced() -> Hashable:
@@ -61,6 +63,12 @@ def _forced() -> Hashable:
     templates = attention, bfloat16_units, byte_units, decode_attention, gemm, matrix_units, recurrent, sliced
     others = matrix_units.finds_own_scales, split_product.forced, row_prologue.everywhere
     return *others, *(template.forced for template in templates)
+
+
+_STATE = (
+    "_result_names", "_types", "_epilogue", "_epilogue_types", "_epilogue_names", "_prologue",
+)  # fmt: skip
+"""What a template that emits launches may change besides."""
 
 
 class VulkanBuilder(Builder[Dispatch]):
@@ -77,7 +85,7 @@ class VulkanBuilder(Builder[Dispatch]):
         super().__init__((target, target.holds_elements_once, target.fragment_layouts, _forced()))
         self.target = target
         self.keeps_lowerings = trials is None
-        self._trials = trials
+        self.trials = trials
         self._row_exponents: dict[Hashable, View] = {}
         self._packed_values: dict[Hashable, View] = {}
         self._split_rows: dict[Hashable, SplitRows] = {}
@@ -155,34 +163,34 @@ class VulkanBuilder(Builder[Dispatch]):
             question: all that their times hang on, as text.
             candidates: the rule's choice first; the others may be asked for or not.
         """
-        picks = self.target.picks
-        if (picks is None and self._trials is None) or is_deciding():
+        if (self.target.picks is None and self.trials is None) or is_deciding():
             return next(candidates()).emit()
-        asked = f"{self.target.policy}: {question()}"
-        if self._trials is not None and self._trials.wants(asked):
-            self._trials.add(asked, [self._tried(each) for each in worth_measuring(candidates())])
-        label = None if picks is None else picks.get(asked)
-        return picked(candidates(), label).emit()
+        normalised = "" if self._prologue is None else f", rows of {described(self._prologue.x)} normalised"
+        return select(self, f"{self.target.policy}: {question()}{normalised}", candidates)
 
-    def _tried(self, candidate: Candidate) -> Trial:
-        """A candidate's launches, taken back when they are known."""
+    @contextlib.contextmanager
+    def undoing(self, *expected: type[Exception], is_apart: bool = False) -> Iterator[None]:
+        """What is emitted inside is taken back, and all is as before, where an exception comes.
+
+        Args:
+            expected: the exceptions, which end here.
+            is_apart: whether passes that launches share are made anew inside.
+        """
         mark, errors, uses_status = self.mark(), len(self.error_labels), self.uses_status
-        saved = self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names
-        shared = self._row_exponents, self._packed_values, self._split_rows
-        self._row_exponents, self._packed_values, self._split_rows = {}, {}, {}
+        state = {name: getattr(self, name) for name in _STATE}
+        exponents, packed, pieces = self._row_exponents, self._packed_values, self._split_rows
+        self._row_exponents = {} if is_apart else {**exponents}
+        self._packed_values = {} if is_apart else {**packed}
+        self._split_rows = {} if is_apart else {**pieces}
         try:
-            candidate.emit()
-            return Trial(candidate.label, candidate.expected, tuple(self.launches[mark[0] :]))
-        except CannotLower:
-            return Trial(candidate.label, candidate.expected, ())
-        finally:
+            yield
+        except expected:
             self.rewind(mark)
             del self.error_labels[errors:]
             self.uses_status = uses_status
-            self._row_exponents, self._packed_values, self._split_rows = shared
-            self._result_names, self._types, self._epilogue, self._epilogue_types, self._epilogue_names = (
-                saved
-            )
+            self._row_exponents, self._packed_values, self._split_rows = exponents, packed, pieces
+            for name, value in state.items():
+                setattr(self, name, value)
 
     # -- launching ------------------------------------------------------------------------------------------
 
@@ -198,7 +206,7 @@ class VulkanBuilder(Builder[Dispatch]):
             raise CannotLower(f"{dispatch.kernel.label} does not compute its rows")
         self.enter(dispatch.kernel, dispatch.groups, dispatch.arguments, dispatch.reads, dispatch.writes)
         if self._trace is not None:
-            self._trace.steps.append(_again(dispatch, self._trace.place))
+            self._trace.steps.append(entered_again(dispatch, self._trace.place))
 
     def enter(
         self,
@@ -570,42 +578,3 @@ class VulkanBuilder(Builder[Dispatch]):
 
     def resize(self, x: View, tables: Sequence[Table | None]) -> list[View]:
         return resize.resize(self, x, self.result(), tables)
-
-
-def _again(dispatch: Dispatch, place: Callable[[View], Placed]) -> Step:
-    """Enters the same launch over numbered buffers."""
-    known: dict[int, int] = {}
-    placed: list[Placed] = []
-    words: list[int | Size] = []
-    pointers: list[int] = []
-    """Views by number, -1 for the status word."""
-
-    def number(view: View) -> int:
-        at = known.setdefault(id(view), len(placed))
-        if at == len(placed):
-            placed.append(place(view))
-        return at
-
-    for argument in dispatch.arguments:
-        if isinstance(argument, View):
-            pointers.append(number(argument))
-        elif isinstance(argument, Buffer):
-            assert argument.kind is BufferKind.STATUS
-            pointers.append(-1)
-        else:
-            words.append(argument)
-    reads, writes = tuple(map(number, dispatch.reads)), tuple(map(number, dispatch.writes))
-    kernel, groups, views, tail = dispatch.kernel, dispatch.groups, tuple(placed), tuple(words)
-
-    def step(build: VulkanBuilder, buffers: list[Buffer]) -> None:
-        made = [view.on(buffers) for view in views]
-        arguments = [made[at] if at >= 0 else build.status for at in pointers]
-        build.enter(
-            kernel,
-            groups,
-            (*arguments, *tail),
-            tuple([made[at] for at in reads]),
-            tuple([made[at] for at in writes]),
-        )
-
-    return step
