@@ -18,7 +18,7 @@ from vkml.engine import weights as weight_store
 from vkml.engine.sketch import Sketch
 from vkml.engine.weights import WeightStore
 from vkml.ir import Constant, TensorType, dtypes
-from vkml.kernels import gemm, matrix_units, packed_weights
+from vkml.kernels import gemm, matrix_units
 from vkml.kernels.matrix_units import Choice, Tile
 from vkml.kernels.packed_weights import Fragment, PackedWeights, count_elements, padded
 from vkml.kernels.spec import Dispatch
@@ -121,65 +121,6 @@ def test_product(device: str, name: str) -> None:
     [found] = run(product(weights, m, is_transposed=is_transposed), device, {"x": x})
     exact = x.astype(np.float64) @ weights
     assert errors(found, exact)[0] <= 1.05 * errors(tf32(x) @ tf32(weights), exact)[0]
-
-
-def product_of_inputs(*sizes: int, transposed: tuple[int, int]) -> bytes:
-    """x · y, either of them given transposed, twice: what is packed is packed once."""
-    m, k, n = sizes
-    sketch = Sketch("product of values")
-    x = sketch.input("x", (k, m) if transposed[0] else (m, k))
-    y = sketch.input("y", (n, k) if transposed[1] else (k, n))
-    first = sketch.node("Gemm", x, y, transA=transposed[0], transB=transposed[1])
-    second = sketch.node("Gemm", sketch.node("Neg", x), y, transA=transposed[0], transB=transposed[1])
-    return save_graph(sketch.finish(sketch.node("Concat", first, second, axis=0)))
-
-
-@pytest.mark.parametrize("transposed", [(0, 0), (1, 0), (0, 1), (1, 1)])
-@pytest.mark.parametrize("sizes", [(37, 100, 44), (18, 131, 37)])
-def test_products_of_what_a_run_computes(
-    device: str, sizes: tuple[int, int, int], transposed: tuple[int, int]
-) -> None:
-    """At precision medium; as in training, where weights change and gradients are products of two values."""
-    matrix_units.forced = Choice(SMALL, 1, True)
-    m, k, n = sizes
-    model = product_of_inputs(*sizes, transposed=transposed)
-    options = vkml.SessionOptions(guard_bytes=256)
-    with vkml.InferenceSession(model, options, devices=device, precision="medium") as session:
-        for seed in (1, 3):
-            x, y = normal(seed, m, k), normal(seed + 1, k, n) * np.float32(1e-6)
-            feed = {"x": x.T.copy() if transposed[0] else x, "y": y.T.copy() if transposed[1] else y}
-            [found] = session.run(None, feed)
-            exact = np.concatenate([x.astype(np.float64) @ y, -x.astype(np.float64) @ y])
-            rounded = np.concatenate([tf32(x) @ tf32(y), -tf32(x) @ tf32(y)])
-            assert errors(found, exact)[0] <= 1.05 * errors(rounded, exact)[0]
-        labels = [step.kernel for step in session.report().steps]
-        variants = [step.variant for step in session.report().steps]
-    assert sum(variant.startswith("matrix units") for variant in variants) == 2, variants
-    assert labels.count("pack_weights") == 1, labels
-    with vkml.InferenceSession(model, devices=device, precision="high") as session:
-        session.run(None, feed)
-        assert not any(step.variant.startswith("matrix units") for step in session.report().steps)
-
-
-@pytest.mark.parametrize("is_transposed", [False, True])
-def test_the_largest_of_values_may_lie_anywhere(
-    device: str, is_transposed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Magnitudes are found in ranges of k by several workgroups; each that packs looks at all of them."""
-    matrix_units.forced = Choice(SMALL, 1, True)
-    monkeypatch.setattr(packed_weights, "_PACKING_GROUPS", 1)  # several chunks a workgroup
-    m, k, n = 16, 3004, 20
-    sketch = Sketch("product of values")
-    given = sketch.input("x", (m, k)), sketch.input("y", (n, k) if is_transposed else (k, n))
-    model = save_graph(sketch.finish(sketch.node("Gemm", *given, transB=int(is_transposed))))
-    with vkml.InferenceSession(model, devices=device, precision="medium") as session:
-        for place in (5, 1029, 3003):
-            x, y = normal(1, m, k), normal(2, k, n)
-            y[place, ::2] *= np.float32(3e5)
-            [found] = session.run(None, {"x": x, "y": y.T.copy() if is_transposed else y})
-            exact = x.astype(np.float64) @ y
-            assert errors(found, exact)[1] <= 1.05 * errors(tf32(x) @ tf32(y), exact)[1]
-        assert any(step.variant.startswith("matrix units") for step in session.report().steps)
 
 
 @pytest.mark.parametrize("has_pass", [True, False], ids=["pass", "own scales"])

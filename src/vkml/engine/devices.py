@@ -258,7 +258,6 @@ def target_of(info: DeviceInfo, precision: str = "highest") -> Target:
         max_groups=min(65535, *limits.max_workgroup_count),
         processors=1 if info.is_software else 132,
         strict_fp32=precision == "highest",
-        packs_values=precision == "medium",
         fragment=fragment,
         wide_fragment=next((each for each in alike if each != fragment), None),
         bfloat16_fragment=next(iter(fragments_of(info, "bfloat16")), None),

@@ -76,8 +76,8 @@ class InferenceSession(SessionInterface):
         devices: ``"auto"``, ``"cpu"``, ``"vulkan:0"``, …; takes precedence over `providers`. Of several, as
             in ``["vulkan:0", "vulkan:1", "cpu"]``, the first has the model as far as its memory goes, then
             the next; ``"all"`` are those of `vkml.devices`.
-        precision: ``"highest"`` (strict fp32), ``"high"`` (the default) or ``"medium"``: how exactly fp32
-            products are computed.
+        precision: ``"highest"`` (strict fp32), ``"high"`` (the default) or ``"medium"`` (as high): how
+            exactly fp32 products are computed.
         strict: whether a node that the device cannot run is an error; otherwise the CPU runs it, and one
             warning says so.
         placement: patterns of nodes' names (or of their outputs'), as in ``"decoder.*"``, and the device that

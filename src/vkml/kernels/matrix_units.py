@@ -137,8 +137,6 @@ PART = 1.0
 """what 16384 sums of a range of K cost that are stored and added by a second pass."""
 READ = 3.9e6
 """Bytes that the pass over rows for their scales reads in a microsecond;"""
-TRANSPOSED = 8e5
-"""those that a transposing copy reads and writes;"""
 READ_BY_ONE = 1e5
 """those that one multiprocessor reads from the second-level cache,"""
 LOOK = 0.7
@@ -191,29 +189,17 @@ def refusal(build: VulkanBuilder, product: Product, a: View, b: View, *, is_rule
         return why
     if a.dtype != dtypes.FLOAT32:
         return "not float32"
-    is_constant = b.buffer.is_constant
-    if not is_constant and not target.packs_values:
+    if not b.buffer.is_constant:
         return "no constant weights"
     if any(isinstance(number, Size) for number in (product.k, product.n, b.offset, *b.strides[1:])):
         return "open sizes of the weights"
-    is_transposed = a.strides[2] != 1
-    if product.batch != 1 or b.is_reversed or a.is_reversed or (is_transposed and not target.packs_values):
+    if product.batch != 1 or b.is_reversed or a.is_reversed or a.strides[2] != 1:
         return "batched or transposed operands"
-    choice = choose(target, fragment, product)
-    if choice is not None:
-        choice = replace(choice, time=choice.time + passes_before(product, a, b))
-    why = why_not_chosen(target, product, choice, is_rule=is_rule)
-    if why or not is_constant:
+    why = why_not_chosen(target, product, choose(target, fragment, product), is_rule=is_rule)
+    if why:
         return why
     suits = build.ask(_matrix(b), _is_scalable)
     return "" if suits else "weights that one scale a column does not suit"
-
-
-def passes_before(product: Product, a: View, b: View) -> float:
-    """Microseconds that are expected of packing a computed matrix and of turning rows round."""
-    m, n, k = (typical(size) for size in (product.m, product.n, product.k))
-    packing = 0.0 if b.buffer.is_constant else LAUNCH + 8 * k * n / READ
-    return packing + (LAUNCH + 8 * m * k / TRANSPOSED if a.strides[2] != 1 else 0.0)
 
 
 def why_no_units(target: Target) -> str:
@@ -258,15 +244,7 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, choice: Cho
     fragment = build.target.fragment
     assert fragment is not None
     tile, splits = choice.tile, choice.splits
-    packed = (
-        build.packed_weights(_matrix(b), fragment)
-        if b.buffer.is_constant
-        else build.packed_values(_matrix(b), fragment)
-    )
-    if a.strides[2] != 1:
-        turned = build.scratch(TensorType(a.dtype, a.shape))
-        build.copy(a, turned)
-        a = turned
+    packed = build.packed_weights(_matrix(b), fragment)
     has_pass = choice.has_pass
     exponents = build.row_exponents(a, fragment) if has_pass else None
     epilogue, outputs = build.take_epilogue(product.result)

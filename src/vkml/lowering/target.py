@@ -25,9 +25,6 @@ class Target:
     """Workgroups of 256 threads that run at once, roughly: what split-K aims to fill."""
     strict_fp32: bool = True
     """Whether products of float32 keep all of its bits: precision "highest"."""
-    packs_values: bool = False
-    """Whether values that a run computes are multiplied on matrix units, too, whatever their range: precision
-    "medium"."""
     fragment: Fragment | None = None
     """What the device's matrix units multiply in one instruction: fp16, added up in fp32."""
     wide_fragment: Fragment | None = None
@@ -48,7 +45,7 @@ class Target:
     @property
     def policy(self) -> str:
         """The precision that it is for."""
-        return "highest" if self.strict_fp32 else "medium" if self.packs_values else "high"
+        return "highest" if self.strict_fp32 else "high"
 
     @property
     def has_units(self) -> bool:

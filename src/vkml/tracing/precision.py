@@ -13,9 +13,8 @@ def set_float32_matmul_precision(precision: str) -> None:
 
     Args:
         precision: "highest" for all bits of float32; "high", the default, for errors no greater than those
-            of TF32 on any operands, where there is a kernel for that (constant weights, attention), and all
-            bits elsewhere; "medium" for the same kernels with operands of any kind: where their rows differ
-            by more than 2¹⁸ in magnitude, what is smaller loses bits.
+            of TF32 on any operands, where there is a kernel for that, and all bits elsewhere; "medium",
+            PyTorch's name for less, is computed as "high".
     """
     global current
     if precision not in PRECISIONS:
