@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from vkml.dataclasses import dataclass
 from vkml.ir.dtypes import DType
 from vkml.ir.types import TensorType
 from vkml.ir.windows import Windows
@@ -64,6 +65,30 @@ class Operand(Protocol):
 
 V = TypeVar("V", bound=Operand)
 """What a back end calls its views; to operators all are alike."""
+
+
+@dataclass(frozen=True)
+class Scoring(Generic[V]):
+    """What attention's softmax makes of the products of queries and keys, of (batch, heads, rows, keys)."""
+
+    scale: float
+    mask: V | None
+    """Truth values."""
+    keeps: bool
+    """Whether a true one keeps its score; else a false one does."""
+    fill: float
+    """What a score becomes that is not kept."""
+    bias: V | None
+    """Floats that are added then."""
+    causal: tuple[int, float, bool] | None
+    """The offset of the last key that the first row sees; what the scores of other keys are, or are added;
+    and whether they are added."""
+    softcap: float = 0.0
+    """What tanh brings scaled scores below; 0 for none."""
+    is_empty_zero: bool = False
+    """Whether a row that sees nothing is zero, not NaN."""
+    is_nan_zero: bool = False
+    """Whether probabilities that are NaN count as zeros."""
 
 
 class BodyWriter(Protocol):
@@ -208,38 +233,32 @@ class Lowering(Protocol[V]):
         """Convolution of uint8 with int8, in int32, over three spatial axes, padded with `fill`."""
         ...
 
-    def attention(
-        self,
-        q: V,
-        k: V,
-        v: V,
-        *,
-        scale: float,
-        mask: V | None,
-        keeps: bool,
-        fill: float,
-        bias: V | None,
-        causal: tuple[int, float, bool] | None,
-        softcap: float = 0.0,
-        is_empty_zero: bool = False,
-        is_nan_zero: bool = False,
-    ) -> list[V]:
+    def attention(self, q: V, k: V, v: V, how: Scoring[V], *, keeps_sums: bool = False) -> list[V]:
         """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns).
+
+        Args:
+            q: queries.
+            k: keys, of which several heads of queries may share one.
+            v: values, likewise.
+            how: scores are made of products.
+            keeps_sums: whether the node's second output, what probabilities are made of again, is wanted.
+        """
+        ...
+
+    def attention_gradients(
+        self, q: V, k: V, v: V, how: Scoring[V], d_out: V, row_sums: V, deltas: V, count: int
+    ) -> list[V]:
+        """The gradients of the queries, the keys and the values of an attention, the first `count` of them.
 
         Args:
             q: queries.
             k: keys.
             v: values.
-            scale: of the products.
-            mask: truth values of (batch, heads, queries, keys).
-            keeps: whether a true one keeps its score; else a false one does.
-            fill: what a score becomes that is not kept.
-            bias: floats that are added then.
-            causal: the offset of the last key that the first row sees; what the scores of other keys are, or
-                are added; and whether they are added.
-            softcap: what tanh brings scaled scores below; 0 for none.
-            is_empty_zero: whether a row that sees nothing is zero, not NaN.
-            is_nan_zero: whether probabilities that are NaN count as zeros.
+            how: scores are made of products.
+            d_out: the gradient of the results.
+            row_sums: what `attention` kept, (batch, heads, rows, 2).
+            deltas: of each row, the results times their gradient, (batch, heads, rows, 1).
+            count: 1 or 3.
         """
         ...
 

@@ -70,6 +70,8 @@ class Operator:
     """Least and greatest number of outputs."""
     written_outputs: int = 0
     """Outputs that files name though nobody reads them, where these are more than the least number."""
+    gradient_outputs: int = 0
+    """How many of the last outputs gradients alone read: nodes are rid of them where there are none."""
     attributes: Mapping[str, Any] = {}
     """Attribute → default, `REQUIRED` or `OPTIONAL`."""
     attribute_types: Mapping[str, AttributeType] = {}

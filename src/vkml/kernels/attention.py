@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 from vkml.dataclasses import dataclass
 from vkml.ir import TensorType, dtypes
 from vkml.ir.lowering import CannotLower
-from vkml.ir.size import Size, is_multiple, typical
+from vkml.ir.size import Size, typical
 from vkml.kernels.attention_masks import adjusted_function, float_text
+from vkml.kernels.attention_operands import emit_operands
+from vkml.kernels.attention_text import (
+    bool_text,
+    forwards,
+    is_aligned,
+    write_sizes,
+    write_strides,
+)
 from vkml.kernels.attention_variants import (
     OPERAND_ROWS,
     WIDEST_HEAD,
@@ -23,7 +31,7 @@ from vkml.kernels.matrix_units import LEAST_FRAGMENT
 from vkml.kernels.packed_weights import MATRIX_UNIT_NEEDS
 from vkml.kernels.pointwise import emit_vector_store
 from vkml.kernels.views import View
-from vkml.kernels.writer import KernelWriter, template
+from vkml.kernels.writer import template
 
 if TYPE_CHECKING:
     from vkml.lowering.target import Target
@@ -68,8 +76,9 @@ class Attention:
     """Whether a row that sees nothing becomes zeros, not NaN."""
     is_nan_zero: bool = False
     """Whether a row of probabilities that are NaN becomes zeros."""
-    logs: View | None = None
-    """Receives each row's logarithm (base 2) of its sum of exponentials, for gradients."""
+    row_sums: View | None = None
+    """Receives, for gradients, two floats r and s for each row, (batch, heads, rows, 2) and contiguous: its
+    probabilities are exp(score - r) / s, all zeros where s is infinite, NaN where it is NaN."""
 
     @property
     def has_floats(self) -> bool:
@@ -90,7 +99,7 @@ class Attention:
         batch, heads, queries, head_size = (typical(size) for size in self.q.shape)
         is_masked = self.has_mask or self.causal is not None
         keys = typical(self.k.shape[2])
-        return Extent(batch, heads, queries, keys, head_size, is_masked, self.has_floats)
+        return Extent(batch, heads, queries, keys, head_size, is_masked, self.has_floats, typical(self.group))
 
 
 forced: Variant | None = None
@@ -161,16 +170,17 @@ def launch(build: VulkanBuilder, given: Attention, result: TensorType) -> list[V
 def emit(build: VulkanBuilder, given: Attention, variant: Variant, result: TensorType) -> list[View]:
     """Emits an attention by a variant; otherwise as `launch`."""
     # Views that run backwards are known only now: they must not be refused any more.
-    q, k, v = (_forwards(build, view) for view in (given.q, given.k, given.v))
-    mask, bias = (None if view is None else _forwards(build, view) for view in (given.mask, given.bias))
+    q, k, v = (forwards(build, view) for view in (given.q, given.k, given.v))
+    mask, bias = (None if view is None else forwards(build, view) for view in (given.mask, given.bias))
     given = replace(given, q=q, k=k, v=v, mask=mask, bias=bias)
     if given.has_floats:
-        k, v, statistics = _emit_operands(build, given, variant)
+        halves = emit_operands(build, given.k, given.v, variant.head)
+        k, v, statistics = halves.first, halves.second, halves.statistics
         q = given.q if given.q.strides[3] == 1 else build.contiguous(given.q)
     else:
         statistics = None
         q, k, v = (
-            view if _is_aligned(view, 8) else _copied(build, view) for view in (given.q, given.k, given.v)
+            view if is_aligned(view, 8) else _copied(build, view) for view in (given.q, given.k, given.v)
         )
     # Heads side by side: what follows mostly puts them there, and then has nothing to do.
     epilogue, outputs = build.take_epilogue(result, (0, 2, 1, 3) if len(result.dims) == 4 else None)
@@ -182,21 +192,22 @@ def emit(build: VulkanBuilder, given: Attention, variant: Variant, result: Tenso
         words = q.shape[0] * q.shape[1] * tiles * (variant.tile_rows * variant.head // 2)
         scratch = build.scratch(TensorType(dtypes.UINT32, (words,)))
         pointers["SCRATCH_POINTER"] = f"((uint4*){writer.write(scratch, width=4)})"
-    if given.logs is not None:
-        pointers["LOGS_POINTER"] = writer.write(given.logs)
-    _sizes(writer, given)
+    if given.row_sums is not None:
+        pointers["ROW_SUMS_POINTER"] = writer.write(given.row_sums, width=2)
+    write_sizes(writer, given)
     for name, view in (("Q", q), ("K", k), ("V", v)):
-        _strides(writer, name, view)
+        write_strides(writer, name, view)
     values = _values(given, variant, build.target)
     if statistics is not None:
         pointers["STATISTICS_POINTER"] = writer.read(statistics, width=2)
         for name, view in (("STRICT_K", given.k), ("STRICT_V", given.v)):
             pointers[f"{name}_POINTER"] = writer.read(view)
-            _strides(writer, name, view)
+            write_strides(writer, name, view)
             writer.constant(view.strides[3], f"{name}_COLUMN")
-        values["IS_Q_ALIGNED"] = _bool(_is_aligned(q, 4))
+        values["IS_Q_ALIGNED"] = bool_text(is_aligned(q, 4))
     writer.text("\n".join(f"#define {name} {value}" for name, value in (values | pointers).items()))
-    texts = ["attention_common", *(["attention_floats"] if given.has_floats else []), "attention"]
+    of_floats = ["attention_scales", "attention_floats"] if given.has_floats else []
+    texts = ["attention_common", *of_floats, "attention"]
     emit_vector_store(writer, (*q.shape[:3], given.v.shape[3]), outputs, epilogue)
     if given.has_mask:
         writer.text(adjusted_function(writer, given, is_causal=False))
@@ -218,53 +229,11 @@ def emit(build: VulkanBuilder, given: Attention, variant: Variant, result: Tenso
     return outputs
 
 
-def _forwards(build: VulkanBuilder, view: View) -> View:
-    return build.contiguous(view) if view.is_reversed else view
-
-
 def _copied(build: VulkanBuilder, view: View) -> View:
     """Also what is contiguous, but begins somewhere between words."""
     made = build.scratch(view.type)
     build.copy(view, made)
     return made
-
-
-def _emit_operands(build: VulkanBuilder, given: Attention, variant: Variant) -> tuple[View, View, View]:
-    """Emits the pass that brings keys and values to fp16; they, and what it tells of their tiles."""
-    batch, heads, keys, _ = given.k.shape
-    tiles = -(-keys // OPERAND_ROWS)
-    halves = build.scratch(TensorType(dtypes.FLOAT16, (2, batch, heads, tiles * OPERAND_ROWS, variant.head)))
-    statistics = build.scratch(TensorType(dtypes.INT32, (2 * batch * heads * tiles, 2)))
-    writer = build.writer()
-    pointers = {
-        "K_POINTER": writer.read(given.k),
-        "V_POINTER": writer.read(given.v),
-        "HALVES_POINTER": writer.write(halves),
-        "STATISTICS_POINTER": writer.write(statistics, width=2),
-    }
-    for name, size in zip(("BATCHES", "HEADS", "KEY_ROWS", "HEAD_SIZE"), given.k.shape, strict=True):
-        writer.constant(size, name)
-    values: dict[str, int | str] = {"HEAD": variant.head, "OPERAND_ROWS": OPERAND_ROWS}
-    for name, view in (("K", given.k), ("V", given.v)):
-        _strides(writer, name, view)
-        writer.constant(view.strides[3], f"{name}_COLUMN")
-        values[f"IS_{name}_ALIGNED"] = _bool(_is_aligned(view, 4))
-    across, rows = writer.grid(tiles * batch * heads, build.target.max_groups)
-    writer.need(*MATRIX_UNIT_NEEDS)
-    writer.text("\n".join(f"#define {name} {value}" for name, value in (values | pointers).items()))
-    writer.text(template("attention_operands"))
-    build.emit(
-        writer.finish(
-            "attention_operands",
-            (across, rows, 2),
-            variant=f"tiles of {OPERAND_ROWS} rows",
-            reason="keys and values in fp16 for matrix units",
-        )
-    )
-    shape = (batch, heads, keys, variant.head)
-    strides = halves.strides[1:]
-    k = View(halves.buffer, halves.dtype, shape, strides)
-    return k, View(halves.buffer, halves.dtype, shape, strides, halves.strides[0]), statistics
 
 
 def _variant(target: Target, given: Attention) -> Variant | None:
@@ -296,20 +265,6 @@ def _variant(target: Target, given: Attention) -> Variant | None:
     return found
 
 
-def _sizes(writer: KernelWriter, given: Attention) -> None:
-    names = ("BATCHES", "HEADS", "QUERY_ROWS", "HEAD_SIZE")
-    for name, size in zip(names, given.q.shape, strict=True):
-        writer.constant(size, name)
-    writer.constant(given.k.shape[2], "KEY_ROWS")
-    writer.constant(given.group, "GROUP")
-    writer.constant(given.causal.offset if given.causal is not None else 0, "CAUSAL_OFFSET")
-
-
-def _strides(writer: KernelWriter, name: str, view: View) -> None:
-    for axis, stride in zip(("BATCH", "HEAD", "ROW"), view.strides, strict=False):
-        writer.constant(stride, f"{name}_{axis}")
-
-
 def _values(given: Attention, variant: Variant, target: Target) -> dict[str, int | str]:
     layouts = target.fragment_layouts(variant.fragment) if variant.rows_in == "registers" else None
     causal = given.causal
@@ -321,24 +276,14 @@ def _values(given: Attention, variant: Variant, target: Target) -> dict[str, int
         "SCORES": "(SUBGROUPS * FRAGMENT_M * SCORE_ROW)" if variant.rows_in == "shared" else 0,
         "TILES": "(2 * STAGES * TILE)",
         "WORKING": "(TILES + SCORES + (HELD_IN == SHARED ? TILE_ROWS * ROW : 0))",
-        "TRAINING": int(given.logs is not None),
+        "TRAINING": int(given.row_sums is not None),
         "FLOATS": int(given.has_floats),
         "HAS_MASK": int(given.has_mask),
-        "CAUSAL": _bool(causal is not None),
-        "CAUSAL_ADDS": _bool(causal is not None and causal.adds),
+        "CAUSAL": bool_text(causal is not None),
+        "CAUSAL_ADDS": bool_text(causal is not None and causal.adds),
         "CAUSAL_FILL": float_text(causal.fill if causal is not None else -math.inf),
         "SCALE": float_text(given.scale),
         "EMPTY": float_text(0.0 if given.is_empty_zero or given.is_nan_zero else math.nan),
         "NAN_ZERO": int(given.is_nan_zero),
         "OPERAND_ROWS": OPERAND_ROWS,
     }
-
-
-def _is_aligned(view: View, elements: int) -> bool:
-    """Whether so many neighbours of a row may be read at once, from any row."""
-    numbers = (view.shape[3], *view.strides[:3], view.offset)
-    return view.strides[3] == 1 and all(is_multiple(number, elements) for number in numbers)
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"

@@ -14,6 +14,7 @@ from vkml.ir.size import Size, typical
 from vkml.ir.wording import counted
 from vkml.kernels.attention import FEWEST_QUERIES, Attention
 from vkml.kernels.attention_masks import adjusted_function, float_text
+from vkml.kernels.attention_text import forwards
 from vkml.kernels.gemm import aligned, load_vector
 from vkml.kernels.pointwise import emit_store
 from vkml.kernels.views import View
@@ -83,8 +84,8 @@ def refusal(given: Attention) -> str:
         return "no keys"
     if not (math.isfinite(given.scale) and math.isfinite(given.softcap)):
         return f"a scale of {given.scale} and scores below {given.softcap}"
-    if given.logs is not None:
-        return "logarithms of sums"
+    if given.row_sums is not None:
+        return "sums of rows"
     return ""
 
 
@@ -97,8 +98,8 @@ def launch(build: VulkanBuilder, given: Attention, result: TensorType) -> list[V
     why = refusal(given)
     if why:
         raise CannotLower(f"no attention of few rows: {why}")
-    q, k, v = (_forwards(build, view) for view in (given.q, given.k, given.v))
-    mask, bias = (None if view is None else _forwards(build, view) for view in (given.mask, given.bias))
+    q, k, v = (forwards(build, view) for view in (given.q, given.k, given.v))
+    mask, bias = (None if view is None else forwards(build, view) for view in (given.mask, given.bias))
     given = replace(given, q=q, k=k, v=v, mask=mask, bias=bias)
     variant = choose(build.target, given) if forced is None else forced
     epilogue, outputs = build.take_epilogue(result, (0, 2, 1, 3) if len(result.dims) == 4 else None)
@@ -296,7 +297,3 @@ def choose(target: Target, given: Attention) -> Variant:
 def _is_wide(view: View) -> bool:
     """Whether four columns may be read at once, from any row."""
     return view.strides[3] == 1 and aligned(view, view.shape[3], view.strides[:3])
-
-
-def _forwards(build: VulkanBuilder, view: View) -> View:
-    return build.contiguous(view) if view.is_reversed else view

@@ -370,8 +370,9 @@ def emit_vector_store(
     outputs: Sequence[View],
     epilogue: Epilogue | None,
     accumulator: str = "float",
+    name: str = "store4",
 ) -> None:
-    """Adds ``void store4(int c0, …, float4 x4)``: as `emit_store`, four neighbours along the last coordinate.
+    """Adds ``void NAME(int c0, …, float4 x4)``: as `emit_store`, four neighbours along the last coordinate.
 
     The last coordinate is a multiple of four; neighbours beyond the last size are left out.
     """
@@ -393,7 +394,7 @@ def emit_vector_store(
     results = ["x"]
     if epilogue is not None:
         bound = {epilogue.result: "x"}
-        for name, leaf in epilogue.leaves.items():
+        for leaf_name, leaf in epilogue.leaves.items():
             view = on_space(leaf, sizes)
             variable, type_ = f"leaf{len(bound)}", compute_type(view.dtype)
             if is_vector(view):
@@ -408,7 +409,7 @@ def emit_vector_store(
                 offset = writer.offset(in_lane, view.strides)
                 value = load_expression(writer.read(view, in_place=True), offset, view.dtype)
                 where.append(f"{spaces}{type_} {variable} = {value};")
-            bound[name] = variable
+            bound[leaf_name] = variable
         operands = [bound[value.name] for value in epilogue.body.inputs]
         statements, results = write_statements(writer, scalar_results(epilogue.body), operands, "        ")
         inside += statements
@@ -417,10 +418,10 @@ def emit_vector_store(
         view = on_space(output, sizes)
         value = store_expression(result, output.dtype)
         if is_vector(view):
-            pointer, name = writer.write(view, width=4), f"y{index}"
-            before.append(f"    vector<{storage_type(view.dtype)}, 4> {name};")
-            inside.append(f"        {name}[lane] = {value};")
-            after.append(f"    storeAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}), {name});")
+            pointer, made = writer.write(view, width=4), f"y{index}"
+            before.append(f"    vector<{storage_type(view.dtype)}, 4> {made};")
+            inside.append(f"        {made}[lane] = {value};")
+            after.append(f"    storeAligned<{4 * view.itemsize}>({pointer} + ({at_vector(view)}), {made});")
         else:
             inside.append(f"        {writer.write(view)}[{writer.offset(in_lane, view.strides)}] = {value};")
     guard = [] if is_whole else [f"        if ({last} + lane >= {writer.constant(sizes[-1])}) continue;"]
@@ -428,7 +429,7 @@ def emit_vector_store(
     writer.text(
         "\n".join(
             [
-                f"void store4({arguments}, vector<{accumulator}, 4> x4)",
+                f"void {name}({arguments}, vector<{accumulator}, 4> x4)",
                 "{",
                 *before,
                 "    [ForceUnroll] for (int lane = 0; lane < 4; ++lane)",

@@ -581,17 +581,19 @@ class Builder(Templates, Generic[D]):
             order: of its axes, in which it had better lie in memory where nothing else is wanted.
         """
         taken, self._epilogue = self._epilogue, None
-        order = self._order if order is None else order
         if taken is None:
-            if order is None or (self._result_names and self._result_names[0] in self._destinations):
-                return None, [self.output(type_)]
-            name = self._result_names[0] if self._result_names else ""
-            laid = replace(type_, shape=tuple(type_.dims[axis] for axis in order))
-            made = self.activation(laid, name).transpose([order.index(axis) for axis in range(len(order))])
-            return None, [made]
+            return None, [self.laid_output(type_, self._order if order is None else order)]
         if self._epilogue_names:
             self._result_names = self._epilogue_names
         return taken, [self.output(t, i) for i, t in enumerate(self._epilogue_types)]
+
+    def laid_output(self, type_: TensorType, order: Sequence[int] | None, index: int = 0) -> View:
+        """As `output`, where nothing else is wanted with axes that lie in an order in memory."""
+        name = self._result_names[index] if index < len(self._result_names) else ""
+        if order is None or name in self._destinations:
+            return self.output(type_, index)
+        laid = replace(type_, shape=tuple(type_.dims[axis] for axis in order))
+        return self.activation(laid, name).transpose([order.index(axis) for axis in range(len(order))])
 
     def before_epilogue(
         self,

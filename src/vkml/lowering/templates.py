@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from vkml.ir import DType
-from vkml.ir.lowering import CannotLower, Table
+from vkml.ir.lowering import CannotLower, Scoring, Table
 from vkml.ir.recurrence import Cell
 from vkml.ir.windows import Windows
 from vkml.kernels.views import View
@@ -45,23 +45,17 @@ class Templates:
         raise self._lacks("a convolution of bytes")
 
     def attention(
-        self,
-        q: View,
-        k: View,
-        v: View,
-        *,
-        scale: float,
-        mask: View | None,
-        keeps: bool,
-        fill: float,
-        bias: View | None,
-        causal: tuple[int, float, bool] | None,
-        softcap: float = 0.0,
-        is_empty_zero: bool = False,
-        is_nan_zero: bool = False,
+        self, q: View, k: View, v: View, how: Scoring[View], *, keeps_sums: bool = False
     ) -> list[View]:
         """softmax(scale · q kᵀ, masked) v of (batch, heads, rows, columns)."""
         raise self._lacks("attention in one step")
+
+    def attention_gradients(
+        self, q: View, k: View, v: View, how: Scoring[View], d_out: View, row_sums: View, deltas: View,
+        count: int,
+    ) -> list[View]:  # fmt: skip
+        """Gradients of attention's queries, keys and values."""
+        raise self._lacks("gradients of attention in one step")
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
         """Convolution over windows of three spatial axes."""

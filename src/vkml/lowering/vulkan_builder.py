@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from vkml.ir import Constant, DType, Graph, Node, TensorType, Value, dtypes, find
-from vkml.ir.lowering import CannotLower, Table
+from vkml.ir.lowering import CannotLower, Scoring, Table
 from vkml.ir.size import Size, is_deciding
 from vkml.ir.windows import Windows
 from vkml.kernels import (
     attention,
+    attention_gradients,
     bfloat16_units,
     block_product,
     byte_product,
@@ -60,7 +61,10 @@ from vkml.lowering.trials import Trials
 
 def _forced() -> Hashable:
     """What tests and tuning runs force, by which the same nodes become other launches."""
-    templates = attention, bfloat16_units, byte_units, decode_attention, gemm, matrix_units, recurrent, sliced
+    templates = (
+        attention, attention_gradients, bfloat16_units, byte_units, decode_attention, gemm, matrix_units,
+        recurrent, sliced,
+    )  # fmt: skip
     others = matrix_units.finds_own_scales, split_product.forced, row_prologue.everywhere
     return *others, *(template.forced for template in templates)
 
@@ -69,6 +73,24 @@ _STATE = (
     "_result_names", "_types", "_epilogue", "_epilogue_types", "_epilogue_names", "_prologue",
 )  # fmt: skip
 """What a template that emits launches may change besides."""
+
+
+def _attention(q: View, k: View, v: View, how: Scoring[View]) -> attention.Attention:
+    """What the kernels of attention and of its gradients are given."""
+    return attention.Attention(
+        q,
+        k,
+        v,
+        how.scale,
+        how.mask,
+        how.keeps,
+        how.fill,
+        how.bias,
+        None if how.causal is None else attention.Causal(*how.causal),
+        how.softcap,
+        how.is_empty_zero,
+        how.is_nan_zero,
+    )
 
 
 class VulkanBuilder(Builder[Dispatch]):
@@ -395,39 +417,34 @@ class VulkanBuilder(Builder[Dispatch]):
         return block_product.block_product(self, a, codes, scales, zeros, bits, block)
 
     def attention(
-        self,
-        q: View,
-        k: View,
-        v: View,
-        *,
-        scale: float,
-        mask: View | None,
-        keeps: bool,
-        fill: float,
-        bias: View | None,
-        causal: tuple[int, float, bool] | None,
-        softcap: float = 0.0,
-        is_empty_zero: bool = False,
-        is_nan_zero: bool = False,
+        self, q: View, k: View, v: View, how: Scoring[View], *, keeps_sums: bool = False
     ) -> list[View]:
-        known = None if causal is None else attention.Causal(*causal)
-        given = attention.Attention(
-            q,
-            k,
-            v,
-            scale,
-            mask,
-            keeps,
-            fill,
-            bias,
-            known,
-            softcap=softcap,
-            is_empty_zero=is_empty_zero,
-            is_nan_zero=is_nan_zero,
-        )
-        if attention.refusal(self.target, given) and not decode_attention.refusal(given):
-            return decode_attention.launch(self, given, self.result())
-        return attention.launch(self, given, self.result())
+        given = _attention(q, k, v, how)
+        why = attention.refusal(self.target, given)
+        if not keeps_sums:
+            if why and not decode_attention.refusal(given):
+                return decode_attention.launch(self, given, self.result())
+            return attention.launch(self, given, self.result())
+        if why:  # before there is memory for the sums
+            raise CannotLower(f"no attention on matrix units: {why}")
+        kept = self.output(self.result(1), 1)
+        sums = kept.reshape((*q.shape[:3], 2))
+        if sums is None or not sums.is_contiguous:
+            raise CannotLower("the sums of rows lie apart")
+        return [*attention.launch(self, replace(given, row_sums=sums), self.result()), kept]
+
+    def attention_gradients(
+        self, q: View, k: View, v: View, how: Scoring[View], d_out: View, row_sums: View, deltas: View,
+        count: int,
+    ) -> list[View]:  # fmt: skip
+        asked = attention_gradients.AttentionGradients(_attention(q, k, v, how), d_out, row_sums, deltas)
+
+        def outputs() -> list[View]:
+            # Heads side by side, as those of the results: what made them mostly had them there.
+            types = [view.type for view in (q, k, v)[:count]]
+            return [self.laid_output(type_, (0, 2, 1, 3), index) for index, type_ in enumerate(types)]
+
+        return attention_gradients.launch(self, asked, outputs)
 
     def conv(self, x: View, weight: View, bias: View | None, windows: Windows, *, group: int) -> list[View]:
         return conv.conv(self, x, weight, bias, self.result(), windows, group)

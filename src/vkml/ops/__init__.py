@@ -30,6 +30,7 @@ FAMILIES = (
     "linear_algebra",
     "matrix_exponential",
     "attention",
+    "attention_gradient",
     "onnx_attention",
     "rotary",
     "causal_conv",

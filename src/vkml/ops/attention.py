@@ -9,15 +9,15 @@ import numpy as np
 
 from vkml.errors import ShapeError
 from vkml.ir import gradients
-from vkml.ir.dtypes import BOOL, FLOATS
+from vkml.ir.dtypes import BOOL, FLOAT32, FLOATS
 from vkml.ir.gradients import Emitter, T, behind
 from vkml.ir.graph import Node
-from vkml.ir.lowering import CannotLower, Lowering, V, given
+from vkml.ir.lowering import CannotLower, Lowering, Scoring, V, given
 from vkml.ir.operator import OPTIONAL, Array, Operator, operator
 from vkml.ir.types import Known, TensorType
 from vkml.ops.attention_blocks import keys_of, row_blocks, rows_of, scores_of
 from vkml.ops.attention_gradients import attention_gradients
-from vkml.ops.attention_steps import AttentionScores, attention_steps
+from vkml.ops.attention_steps import AttentionScores, attention_steps, row_sums
 from vkml.ops.checks import optional, present, require_dtype, require_same_dtype, required
 from vkml.ops.matmul import MatMulGeometry, matmul_geometry
 from vkml.ops.pointwise import widened
@@ -64,10 +64,15 @@ class Attention(Operator):
     Where there is a `causal_offset`, row r keeps the scores of the keys up to r + `causal_offset` only. A row
     all of whose scores are -infinity is zero where `is_empty_zero`, else NaN. Where `is_nan_zero` rows of
     probabilities that are NaN, for whatever reason, count as zeros.
+
+    For gradients the second output is two float32 r and s for each row, [..., m, 2]: the row's probabilities
+    are exp(score - r) / s. All of them are 0 where s is infinite, NaN where it is NaN.
     """
 
     domain = "vkml"
     inputs = (3, 5)
+    outputs = (1, 2)
+    gradient_outputs = 1
     attributes = {
         "scale": 1.0,
         "softcap": 0.0,
@@ -100,7 +105,8 @@ class Attention(Operator):
                     f"{node.label}: {what} of shape {list(given.dims)} does not broadcast to the scores' "
                     f"{list(scores.output)}"
                 )
-        return [TensorType(q.dtype, results.output)]
+        sums = TensorType(FLOAT32, (*scores.output[:-1], 2))
+        return [TensorType(q.dtype, results.output), sums][: len(node.outputs)]
 
     def multiply_adds(
         self, node: Node, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]
@@ -141,7 +147,14 @@ class Attention(Operator):
                 weights = np.where(largest == -np.inf, weights.dtype.type(0), weights)
             if attributes["is_nan_zero"]:
                 weights = np.where(np.isnan(weights), weights.dtype.type(0), weights)
-            return [np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)]
+            results = np.asarray(np.matmul(weights, v)).astype(present(inputs, 0).dtype, copy=False)
+            if len(node.outputs) == 1:
+                return [results]
+            reference = np.where(np.isinf(largest), 0, largest)
+            sums = np.exp(scores - reference).sum(axis=-1, keepdims=True)
+            sums = np.where(np.isnan(weights).any(axis=-1, keepdims=True), np.nan, sums)
+            sums = np.where((weights == 0).all(axis=-1, keepdims=True), np.inf, sums)
+            return [results, np.concatenate([reference, sums], axis=-1).astype(np.float32)]
 
     def steps(self, build: Emitter[T], node: Node, inputs: Sequence[T | None]) -> Sequence[T | None]:
         how = AttentionScores.of(node.attributes)
@@ -152,6 +165,7 @@ class Attention(Operator):
         if bias is not None:
             bias = gradients.widened(build, bias)
         made: list[T] = []
+        sums: list[T] = []
         for block in row_blocks(build, how, q, k):
             seen = keys_of(build, k, block, is_transposed=how.is_key_transposed)
             read = rows_of(build, q, block), seen, keys_of(build, v, block)
@@ -167,8 +181,14 @@ class Attention(Operator):
                 first_row=block.start,
             )
             made.append(steps.results)
-        results = made[0] if len(made) == 1 else build.apply("Concat", *made[::-1], axis=-2)
-        return [gradients.converted(build, results, dtype)]
+            if len(node.outputs) > 1:
+                sums.append(row_sums(build, how, steps.biased))
+        results, *more = [
+            parts[0] if len(parts) == 1 else build.apply("Concat", *parts[::-1], axis=-2)
+            for parts in (made, sums)
+            if parts
+        ]
+        return [gradients.converted(build, results, dtype), *more]
 
     def vjp(
         self,
@@ -180,48 +200,63 @@ class Attention(Operator):
         needed: Sequence[bool],
     ) -> Sequence[T | None]:
         q, k, v = (present(inputs, index) for index in range(3))
-        return attention_gradients(
-            build,
-            AttentionScores.of(node.attributes),
-            (q, k, v, optional(inputs, 3), optional(inputs, 4)),
-            outputs[0],
-            present(cotangents, 0),
-            [*needed, False, False],
-        )[: len(inputs)]
+        mask, bias = optional(inputs, 3), optional(inputs, 4)
+        needed = [*needed, False, False]
+        cotangent = present(cotangents, 0)
+        # The sum of a row's weights times their cotangents (Dao et al., 2022).
+        product = build.apply("Mul", *(gradients.widened(build, x) for x in (outputs[0], cotangent)))
+        deltas = gradients.summed(build, product, [build.type_of(product).rank - 1], keep=True)
+        if len(outputs) == 1 or needed[4]:
+            given = (q, k, v, mask, bias)
+            how = AttentionScores.of(node.attributes)
+            return attention_gradients(build, how, given, cotangent, deltas, needed)[: len(inputs)]
+        count = 3 if needed[1] or needed[2] else 1
+        read = [q, k, v, cotangent, outputs[1], deltas, mask, bias]
+        return build.apply_all("AttentionGradient", read, count, "vkml", **node.attributes)
 
     def lower(self, build: Lowering[V], node: Node, inputs: Sequence[V | None]) -> Sequence[V | None] | None:
         q, k, v = (given(inputs, index) for index in range(3))
-        mask, bias = optional(inputs, 3), optional(inputs, 4)
-        attributes = node.attributes
-        scores, results = attention_geometry(node, q.shape, k.shape, v.shape)
-        if attributes["is_key_transposed"]:
-            rank = len(k.shape)
-            k = k.transpose((*range(rank - 2), rank - 1, rank - 2))
-        if len(results.batch) > 2:
-            raise CannotLower(f"attention over {len(results.batch)} axes of batches")
-        batch = (1,) * (2 - len(results.batch)) + tuple(results.batch)
+        heads, how = heads_and_scoring(node, q, k, v, optional(inputs, 3), optional(inputs, 4))
+        return build.attention(*heads, how, keeps_sums=any(node.outputs[1:]))
 
-        group = attributes["group"]
 
-        def heads(view: V, rows: int, columns: int, sharing: int = 1) -> V:
-            """A view as (batch, heads, rows, columns), broadcast."""
-            return view.expand((batch[0], batch[1] // sharing, rows, columns))
+def heads_and_scoring(
+    node: Node, q: V, k: V, v: V, mask: V | None, bias: V | None
+) -> tuple[tuple[V, V, V], Scoring[V]]:
+    """Queries, keys and values as (batch, heads, rows, columns), broadcast, and how scores are made of them.
 
-        offset, fill = attributes["causal_offset"], attributes["fill"]
-        is_added = bool(attributes["is_fill_added"])
-        if offset is None and is_added:
-            raise CannotLower("attention with numbers added where a mask says so")
-        return build.attention(
-            heads(q, scores.m, scores.k),
-            heads(k, scores.n, scores.k, group),
-            heads(v, scores.n, results.n, group),
-            scale=attributes["scale"],
-            mask=None if mask is None else heads(mask, scores.m, scores.n),
-            keeps=not attributes["is_mask_hiding"],
-            fill=fill,
-            bias=None if bias is None else heads(bias, scores.m, scores.n),
-            causal=None if offset is None else (offset, fill, is_added),
-            softcap=attributes["softcap"],
-            is_empty_zero=bool(attributes["is_empty_zero"]),
-            is_nan_zero=bool(attributes["is_nan_zero"]),
-        )
+    Raises:
+        CannotLower: attention in one step knows no such.
+    """
+    attributes = node.attributes
+    scores, results = attention_geometry(node, q.shape, k.shape, v.shape)
+    if attributes["is_key_transposed"]:
+        rank = len(k.shape)
+        k = k.transpose((*range(rank - 2), rank - 1, rank - 2))
+    if len(results.batch) > 2:
+        raise CannotLower(f"attention over {len(results.batch)} axes of batches")
+    batch = (1,) * (2 - len(results.batch)) + tuple(results.batch)
+    group, offset, fill = (attributes[name] for name in ("group", "causal_offset", "fill"))
+    is_added = bool(attributes["is_fill_added"])
+    if offset is None and is_added:
+        raise CannotLower("attention with numbers added where a mask says so")
+
+    def heads(view: V, rows: int, columns: int, sharing: int = 1) -> V:
+        return view.expand((batch[0], batch[1] // sharing, rows, columns))
+
+    operands = (
+        heads(q, scores.m, scores.k),
+        heads(k, scores.n, scores.k, group),
+        heads(v, scores.n, results.n, group),
+    )
+    return operands, Scoring(
+        scale=attributes["scale"],
+        mask=None if mask is None else heads(mask, scores.m, scores.n),
+        keeps=not attributes["is_mask_hiding"],
+        fill=fill,
+        bias=None if bias is None else heads(bias, scores.m, scores.n),
+        causal=None if offset is None else (offset, fill, is_added),
+        softcap=attributes["softcap"],
+        is_empty_zero=bool(attributes["is_empty_zero"]),
+        is_nan_zero=bool(attributes["is_nan_zero"]),
+    )

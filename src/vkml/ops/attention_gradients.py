@@ -15,7 +15,6 @@ from vkml.ir.gradients import (
     padded,
     pointwise,
     sum_to,
-    summed,
     widened,
 )
 from vkml.ir.scalar import Scalar, arithmetic_type
@@ -27,28 +26,28 @@ def attention_gradients(
     build: Emitter[T],
     how: AttentionScores,
     inputs: tuple[T, T, T, T | None, T | None],
-    output: T,
     cotangent: T,
+    deltas: T,
     needed: Sequence[bool],
 ) -> list[T | None]:
     """The cotangents of queries, keys, values, the mask (none) and the bias.
 
-    A row's weights and their cotangents are not multiplied to sum them up: that sum is the output times its
-    cotangent (Dao et al., 2022). Many rows are done in blocks, each behind the one before it.
+    Many rows are done in blocks, each behind the one before it.
 
     Args:
         build: the emitter.
         how: scores are made.
         inputs: queries, keys, values, the mask, the bias.
-        output: of the node.
-        cotangent: of the output.
+        cotangent: of the results.
+        deltas: the sum of each row's weights times their cotangents, [..., rows, 1]: its result times its
+            cotangent.
         needed: which are wanted.
     """
     q, k, v, mask, bias = inputs
     key_axis = -1 if how.is_key_transposed else -2
     if build.type_of(q).dims[-2] == 0 or build.type_of(k).dims[key_axis] == 0:
         return [None] * 5
-    query, key, value, made, incoming = (widened(build, x) for x in (q, k, v, output, cotangent))
+    query, key, value, incoming = (widened(build, x) for x in (q, k, v, cotangent))
     parts: list[tuple[RowBlock, list[T | None]]] = []
     before: T | None = None
     for block in row_blocks(build, how, q, k):
@@ -62,8 +61,8 @@ def attention_gradients(
             given = [behind(build, x, before) for x in given]
         rows, seen, weighed, of_results = given
         adjusting = scores_of(build, mask, block), scores_of(build, bias, block)
-        made_rows = rows_of(build, made, block)
-        found = _of_block(build, how, block, (rows, seen, weighed, *adjusting), made_rows, of_results, needed)
+        per_row = rows_of(build, deltas, block)
+        found = _of_block(build, how, block, (rows, seen, weighed, *adjusting), of_results, per_row, needed)
         parts.append((block, found))
         before = next((x for x in found if x is not None), None)
     axes = (None, key_axis, -2)
@@ -86,8 +85,8 @@ def _of_block(
     how: AttentionScores,
     block: RowBlock,
     inputs: tuple[T, T, T, T | None, T | None],
-    made: T,
     incoming: T,
+    per_row: T,
     needed: Sequence[bool],
 ) -> list[T | None]:
     """The cotangents of what a block reads, of the types that are computed in."""
@@ -106,7 +105,6 @@ def _of_block(
         found[2] = sum_to(build, of_value, build.type_of(value).dims)
     if not (needed[0] or needed[1] or needed[4]):
         return found
-    per_row = summed(build, build.apply("Mul", made, incoming), [build.type_of(made).rank - 1], keep=True)
     of_weights = spread(build, build.apply("MatMul", weighed, flipped(build, value)), group, given)
     of_scores = pointwise(build, lambda w, x, total: w * (x - total), weights, of_weights, per_row)
     if bias is not None and needed[4]:

@@ -54,7 +54,9 @@ def attended(
     wanted = precision or dtype
     if stage is None and (wanted == dtype or (wanted == FLOAT32 and dtype.bits < FLOAT32.bits)):
         stated = {key: int(value) if isinstance(value, bool) else value for key, value in asdict(how).items()}
-        return build.apply("Attention", q, k, v, mask, bias, domain="vkml", **stated), None
+        # The second output is for gradients: what nobody reads is not computed.
+        made = build.apply_all("Attention", [q, k, v, mask, bias], 2, "vkml", **stated)
+        return made[0], None
     steps = attention_steps(build, how, q, k, v, mask, bias, wanted)
     return steps.results, None if stage is None else getattr(steps, stage)
 

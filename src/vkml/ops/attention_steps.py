@@ -121,6 +121,27 @@ def _seen(build: Emitter[T], scores: T) -> T:
     return build.apply("Where", is_empty, nothing, weights)
 
 
+def row_sums(build: Emitter[T], how: AttentionScores, scores: T) -> T:
+    """Of rows of scores, two float32 r and s, [..., rows, 2]: weights are exp(score - r) / s."""
+    dtype = build.type_of(scores).dtype
+    last = build.constant([-1], INT64)
+    largest = build.apply("ReduceMax", scores, last, keepdims=1)
+    infinity = build.constant(math.inf, dtype)
+    is_empty = build.apply("Equal", largest, build.constant(-math.inf, dtype))
+    reference = build.apply("Where", build.apply("IsInf", largest), build.constant(0, dtype), largest)
+    sums = build.apply(
+        "ReduceSum", build.apply("Exp", build.apply("Sub", scores, reference)), last, keepdims=1
+    )
+    nothing = infinity if how.is_empty_zero or how.is_nan_zero else build.constant(math.nan, dtype)
+    sums = build.apply("Where", is_empty, nothing, sums)
+    # The softmax of what has infinity or NaN in it is NaN.
+    is_bad = build.apply("Equal", largest, infinity)
+    is_bad = build.apply("Or", is_bad, build.apply("IsNaN", sums))
+    bad = infinity if how.is_nan_zero else build.constant(math.nan, dtype)
+    sums = build.apply("Where", is_bad, bad, sums)
+    return converted(build, build.apply("Concat", reference, sums, axis=-1), FLOAT32)
+
+
 def gathered(build: Emitter[T], x: T, group: int) -> T:
     """Rows of the heads that share one of keys and values below each other: one product has them all."""
     if group == 1:

@@ -71,13 +71,22 @@ class Recorded:
         """The targets, and what else tensors of the program hold of what they are made of, or is random."""
         wanted: dict[int, Traced] = {id(value): value for value in targets}
         for application in self.applications if held else ():
-            for value in application.inputs:
+            outputs = range(len(application.types)) if len(application.types) > 1 else ()
+            for value in (*application.inputs, *map(application.known_output, outputs)):
                 if value is not None and value.data is None and value.holders:
                     wanted[id(value)] = value
             if not application.operator.is_deterministic:
                 # Computed again, whether for what follows or for a gradient, it would be something else.
                 for value in application.kept_outputs():
                     wanted[id(value)] = value
+        for application in self.applications if held else ():
+            if not application.operator.gradient_outputs:
+                continue
+            first, *others = map(application.known_output, range(len(application.types)))
+            if first is not None and id(first) in wanted:
+                # What gradients read would else take all of it to be computed once more.
+                more = application.kept_outputs() if application.tracks else others
+                wanted.update({id(value): value for value in more if value is not None})
         return list(wanted.values())
 
     @property

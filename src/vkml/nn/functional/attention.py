@@ -11,7 +11,7 @@ from vkml.nn.functional.dropout import dropout
 from vkml.tensors import Tensor
 from vkml.tensors import operations as op
 from vkml.tensors.creation import arange
-from vkml.tracing import Traced, apply, constant
+from vkml.tracing import Traced, apply_all, constant
 
 
 def scaled_dot_product_attention(
@@ -86,12 +86,13 @@ def _group(query: Tensor, *shared: Tensor) -> int:
 def _fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float, group: int
 ) -> Tensor:
-    given = [x.value for x in (query, key, value)]
+    given: list[Traced | None] = [x.value for x in (query, key, value)]
     more = None if mask is None else mask.value
     attributes = {"scale": scale, "group": group, **({"causal_offset": 0} if is_causal else {})}
-    if mask is not None and mask.dtype == dtypes.BOOL:
-        return Tensor(apply("Attention", *given, more, domain="vkml", **attributes))
-    return Tensor(apply("Attention", *given, None, more, domain="vkml", **attributes))
+    is_mask = mask is not None and mask.dtype == dtypes.BOOL
+    given += [more] if is_mask else [None, more]
+    # The second output is for gradients: what nobody reads is not computed.
+    return Tensor(apply_all("Attention", given, 2, "vkml", **attributes)[0])
 
 
 def attention_weights(
