@@ -65,7 +65,7 @@ class MeasuredBackward:
     """The gradients of one problem."""
 
     variants: tuple[str, str]
-    delta_seconds: float
+    operands_seconds: float
     queries_seconds: float
     keys_seconds: float
     errors: GradientErrors
@@ -73,7 +73,7 @@ class MeasuredBackward:
 
     @property
     def seconds(self) -> float:
-        return self.delta_seconds + self.queries_seconds + self.keys_seconds
+        return self.operands_seconds + self.queries_seconds + self.keys_seconds
 
 
 @dataclass(frozen=True)
@@ -174,20 +174,19 @@ class Bench:
         d_out = generator.standard_normal(data.q.shape, np.float32).astype(np.float16)
         operands = make_operands(self.device, problem, data.q, data.k, data.v)
         forward = choose(problem, self.fragments, self.processors)
-        of_queries, of_keys = choose_backward(problem, self.fragments)
+        of_queries, of_keys = choose_backward(problem, self.fragments, self.processors)
         found = compute_gradients(self.kernels, forward, of_queries, of_keys, operands, d_out)
         errors = judge_gradients(data, d_out, found, [(problem.batch - 1, problem.kv_heads - 1)])
         if self.burner is not None:
             self.burner.burn(0.2)
-        launches = backward_launches(self.kernels, of_queries, of_keys, operands, operands.buffers["d_out"])
-        delta, queries, keys = (
-            time_chain(self.device, partial(_always, launch), self.timing)
-            for launch in (launches.delta, launches.of_queries, launches.of_keys)
+        launches = backward_launches(self.kernels, of_queries, of_keys, operands)
+        first, second, queries, keys = (
+            time_chain(self.device, partial(_always, launch), self.timing) for launch in launches.all
         )
         operands.free()
         peers = torch_backward_times(data, d_out, self.timing.seconds) if has_peers else {}
         variants = (of_queries.label, of_keys.label)
-        return MeasuredBackward(variants, delta, queries, keys, errors, peers)
+        return MeasuredBackward(variants, first + second, queries, keys, errors, peers)
 
     def measure_floats(self, problem: Problem, seed: int) -> MeasuredFloats:
         """Times the attention of fp32 tensors."""
@@ -258,7 +257,7 @@ def show_backward(row: Row) -> None:
     errors = [f"{each:.1e}" for each in (found.errors.dq, found.errors.dk, found.errors.dv)]
     add("all" + ("" if found.errors.is_right else " WRONG"), found.seconds, errors)
     for label, seconds in (
-        ("delta", found.delta_seconds),
+        ("operands in fp16", found.operands_seconds),
         (f"queries {found.variants[0]}", found.queries_seconds),
         (f"keys {found.variants[1]}", found.keys_seconds),
     ):

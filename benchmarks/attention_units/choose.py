@@ -8,7 +8,7 @@ from dataclasses import replace
 from benchmarks.attention_units.problems import Problem
 from vkml.engine.devices import fragments_of
 from vkml.kernels import attention_variants
-from vkml.kernels.attention_variants import Extent, Shape, Variant, head_of, shapes_of, variant_of
+from vkml.kernels.attention_variants import Extent, Variant, head_of, shapes_of, variant_of
 from vkml.kernels.packed_weights import Fragment
 from vkml.vulkan import DeviceInfo
 
@@ -43,17 +43,16 @@ def choose(
     return found
 
 
-# Of queries and of keys, for heads of up to so many columns; not yet measured.
-BACKWARD_SHAPES: dict[int, tuple[Shape, Shape]] = {
-    64: (Shape(4, 32, 32), Shape(4, 32, 32, "scratch")),
-    128: (Shape(8, 16, 32), Shape(8, 16, 32)),
-    256: (Shape(4, 16, 16, "scratch"), Shape(4, 16, 16, "scratch")),
-}
-
-
-def choose_backward(problem: Problem, fragments: list[Fragment]) -> tuple[Variant, Variant]:
-    """The variants for the gradients of queries, and of keys and values."""
-    head = head_of(problem.head_size)
-    shapes = next(each for bound, each in BACKWARD_SHAPES.items() if head <= bound)
-    of_queries, of_keys = (variant_of(shape, fragments, head) for shape in shapes)
+def choose_backward(
+    problem: Problem, fragments: Sequence[Fragment], processors: int
+) -> tuple[Variant, Variant]:
+    """The engine's choice for the gradients of queries, and of keys and values."""
+    sizes = problem.batch, problem.heads, problem.queries, problem.keys, problem.head_size
+    extent = Extent(*sizes, problem.is_causal, group=problem.group)
+    of_queries, of_keys = (
+        attention_variants.choose_gradients(extent, fragments[0], owner, processors)
+        for owner in ("queries", "keys")
+    )
+    if of_queries is None or of_keys is None:
+        raise ValueError(f"{problem.label}: no variant of the gradients fits")
     return of_queries, of_keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,13 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.attention_units.gradients import (
-    BACKWARD_PUSH_BYTES,
-    DELTA_PUSH_BYTES,
-    backward_source,
-    constants_of,
-    delta_source,
-)
 from benchmarks.attention_units.problems import Problem
 from benchmarks.launching import POISON, Launch, run_once
 from vkml.engine.compilation import compile_kernels
@@ -27,8 +19,9 @@ from vkml.engine.launches import Launches
 from vkml.ir import Node, TensorType
 from vkml.ir.dtypes import FLOAT32, DType, from_numpy
 from vkml.kernels.attention import Attention, Causal, emit
+from vkml.kernels.attention_gradients import AttentionGradients
+from vkml.kernels.attention_gradients import emit as emit_gradients
 from vkml.kernels.attention_variants import Variant
-from vkml.kernels.compiling import compile_kernel
 from vkml.kernels.fragment_layout import FragmentLayouts
 from vkml.kernels.packed_weights import Fragment
 from vkml.kernels.spec import Dispatch
@@ -59,30 +52,6 @@ class Kernels:
     def compiled(self, dispatches: Sequence[Dispatch]) -> dict[int, Pipeline]:
         """The engine's kernels by identity."""
         return compile_kernels(self.device, [each.kernel for each in dispatches], self._pipelines)
-
-    def backward(self, variant: Variant, problem: Problem, owner: str) -> Pipeline:
-        spirv = self.backward_spirv(variant, problem, owner)
-        return self._pipeline(spirv, BACKWARD_PUSH_BYTES, variant, problem)
-
-    def backward_spirv(self, variant: Variant, problem: Problem, owner: str) -> bytes:
-        layouts = self.layouts(variant.fragment)
-        return _compile(backward_source(variant, layouts, owner, is_causal=problem.is_causal))
-
-    def delta(self, variant: Variant, problem: Problem) -> Pipeline:
-        return self._pipeline(_compile(delta_source(variant)), DELTA_PUSH_BYTES, variant, problem)
-
-    def _pipeline(self, spirv: bytes, push: int, variant: Variant, problem: Problem) -> Pipeline:
-        return self.device.pipeline(
-            spirv,
-            constants=constants_of(problem),
-            push_constant_bytes=push,
-            subgroup_size=variant.fragment.lanes,
-            label=variant.label,
-        )
-
-
-def _compile(source: str) -> bytes:
-    return compile_kernel(source, "attention_units")
 
 
 @dataclass
@@ -117,14 +86,6 @@ class Operands:
             found = self.buffers[name] = self.device.allocate(size, MemoryKind.DEVICE, name)
         return found
 
-    def scratch_address(self, size: int) -> int:
-        return self.buffer("scratch", size).address if size else 0
-
-    def row_floats(self, name: str) -> Memory:
-        """A float for each row of queries."""
-        problem = self.problem
-        return self.buffer(name, 4 * problem.batch * problem.heads * problem.queries)
-
     def free(self) -> None:
         for memory in (self.q, self.k, self.v, self.out, *self.buffers.values(), *self.outgrown):
             memory.free()
@@ -142,63 +103,91 @@ def make_operands(device: Device, problem: Problem, q: Tensor, k: Tensor, v: Ten
     return Operands(device, problem, uploaded(q), uploaded(k), uploaded(v), out, from_numpy(q.dtype))
 
 
+class _Lowered:
+    """The engine's launches of a problem, and which of its operands their buffers are.
+
+    What is no operand is scratch memory, and called after its number and those who use it.
+    """
+
+    def __init__(self, kernels: Kernels, problem: Problem, dtype: DType) -> None:
+        self.build = VulkanBuilder(kernels.target)
+        self.problem = problem
+        self.dtype = dtype
+        self.uses: dict[Buffer, str] = {}
+        self.q = self.tensor("q", problem.queries, problem.heads)
+        self.k, self.v = (self.tensor(name, problem.keys, problem.kv_heads) for name in ("k", "v"))
+
+    def tensor(self, name: str, rows: int, heads: int) -> View:
+        """A tensor as the problem has it in memory, seen as (batch, heads, rows, columns)."""
+        type_ = TensorType(self.dtype, self.problem.shape(rows, heads))
+        seen = self._view(name, type_)
+        return seen.transpose((0, 2, 1, 3)) if self.problem.are_rows_outside else seen
+
+    def floats(self, name: str, count: int) -> View:
+        """So many floats for each row of queries."""
+        problem = self.problem
+        return self._view(name, TensorType(FLOAT32, (problem.batch, problem.heads, problem.queries, count)))
+
+    def given(self, row_sums: View | None = None) -> Attention:
+        """The attention."""
+        problem = self.problem
+        causal = Causal(problem.causal_offset) if problem.is_causal else None
+        return Attention(
+            self.q, self.k, self.v, problem.scale, causal=causal, is_empty_zero=True, row_sums=row_sums
+        )
+
+    def finish(self, use: str) -> tuple[list[Dispatch], dict[Buffer, str]]:
+        for number, buffer in enumerate(self.build.buffers):
+            self.uses[buffer] = f"scratch {number} of {use}"
+        return self.build.launches, self.uses
+
+    def _view(self, name: str, type_: TensorType) -> View:
+        made = Buffer(BufferKind.INPUT, type_.bytes, name)
+        self.uses[made] = name
+        return contiguous(made, type_)
+
+
 def attention_dispatches(
     kernels: Kernels, variant: Variant, problem: Problem, dtype: DType, *, is_training: bool = False
 ) -> tuple[list[Dispatch], dict[Buffer, str]]:
-    """The engine's launches of a problem, and which of its operands their buffers are.
-
-    What is no operand is scratch memory, and called after its number.
-    """
-    build = VulkanBuilder(kernels.target)
-    uses: dict[Buffer, str] = {}
-
-    def view(name: str, rows: int, heads: int) -> View:
-        type_ = TensorType(dtype, problem.shape(rows, heads))
-        made = Buffer(BufferKind.INPUT, type_.bytes, name)
-        uses[made] = name
-        seen = contiguous(made, type_)
-        return seen.transpose((0, 2, 1, 3)) if problem.are_rows_outside else seen
-
-    q, out = (view(name, problem.queries, problem.heads) for name in ("q", "out"))
-    k, v = (view(name, problem.keys, problem.kv_heads) for name in ("k", "v"))
-    logs = None
-    if is_training:
-        type_ = TensorType(FLOAT32, (problem.batch * problem.heads * problem.queries,))
-        logs = contiguous(Buffer(BufferKind.OUTPUT, type_.bytes, "logs"), type_)
-        uses[logs.buffer] = "logs"
-    causal = Causal(problem.causal_offset) if problem.is_causal else None
-    given = Attention(q, k, v, problem.scale, causal=causal, is_empty_zero=True, logs=logs)
+    """The engine's launches of a problem, and what their buffers are."""
+    lowered = _Lowered(kernels, problem, dtype)
+    build = lowered.build
+    out = lowered.tensor("out", problem.queries, problem.heads)
+    given = lowered.given(lowered.floats("sums", 2) if is_training else None)
     build.set_destination("out", out)
     node = Node("Attention", (), ("out",), name="attention", domain="vkml")
     with build.node(node, [node]):
         emit(build, given, variant, out.type)
-    for number, buffer in enumerate(build.buffers):
-        uses[buffer] = f"scratch {number}"
-    return build.launches, uses
+    return lowered.finish("attention")
 
 
 def attention_launches(
     kernels: Kernels, variant: Variant, operands: Operands, *, is_training: bool = False
 ) -> list[Launch]:
-    """The launches that compute a problem, in order; training, they leave each row's logarithm too.
+    """The launches that compute a problem, in order; training, they leave each row's sum, too.
 
     Of fp32 tensors the first brings keys and values to fp16.
     """
     problem = operands.problem
     _check_head(variant, problem)
-    dispatches, uses = attention_dispatches(
-        kernels, variant, problem, operands.dtype, is_training=is_training
-    )
+    found = attention_dispatches(kernels, variant, problem, operands.dtype, is_training=is_training)
+    return _recorded(kernels, operands, *found)
+
+
+def _recorded(
+    kernels: Kernels, operands: Operands, dispatches: list[Dispatch], uses: dict[Buffer, str]
+) -> list[Launch]:
     pipelines = kernels.compiled(dispatches)
-    given = {"q": operands.q, "k": operands.k, "v": operands.v}
+    given = {"q": operands.q.address, "k": operands.k.address, "v": operands.v.address}
+    given["out"] = operands.out_address
     addresses = {}
     for buffer, name in uses.items():
-        if name in given:
-            addresses[buffer] = given[name].address
-        elif name == "out":
-            addresses[buffer] = operands.out_address
+        if name in GRADIENTS:
+            size = buffer.bytes + 2 * GUARD_BYTES
+            addresses[buffer] = operands.buffer(name, size).address + GUARD_BYTES
         else:
-            addresses[buffer] = operands.buffer(name, buffer.bytes).address
+            addresses[buffer] = given[name] if name in given else operands.buffer(name, buffer.bytes).address
     launches = Launches([[each] for each in dispatches], pipelines, Numbers())
 
     push, grids = launches.numbers(launches.placed(addresses), ())
@@ -217,72 +206,43 @@ def _check_head(variant: Variant, problem: Problem) -> None:
         )
 
 
-def _groups(variant: Variant, problem: Problem, rows: int, heads: int) -> tuple[int, int, int]:
-    tiles = -(-rows // variant.tile_rows)
-    return (heads, tiles, problem.batch) if problem.is_causal else (tiles, heads, problem.batch)
+GRADIENTS = ("dq", "dk", "dv")
+"""They are left in buffers of these names, with guard zones like the result's."""
 
 
 @dataclass(frozen=True)
-class Gradients:
+class GradientLaunches:
     """The kernels of one backward pass, in order."""
 
-    delta: Launch
+    operands: tuple[Launch, Launch]
+    """Bring queries and the results' gradient, and keys and values, to fp16."""
     of_queries: Launch
     of_keys: Launch
 
+    @property
+    def all(self) -> tuple[Launch, ...]:
+        return (*self.operands, self.of_queries, self.of_keys)
+
 
 def backward_launches(
-    kernels: Kernels, of_queries: Variant, of_keys: Variant, operands: Operands, d_out: Memory
-) -> Gradients:
-    """The launches that compute a problem's gradients from `d_out`, after `attention_launches` in training.
+    kernels: Kernels, of_queries: Variant, of_keys: Variant, operands: Operands
+) -> GradientLaunches:
+    """The launches that compute a problem's gradients, after `attention_launches` in training.
 
-    They are left in the buffers "dq", "dk" and "dv", with guard zones like the result's.
+    They read the buffers "d_out" and "deltas", each row's results times their gradient.
     """
     problem = operands.problem
-    logs, deltas = (operands.row_floats(name).address for name in ("logs", "deltas"))
-    outs = {
-        name: operands.buffer(name, memory.size + 2 * GUARD_BYTES).address + GUARD_BYTES
-        for name, memory in (("dq", operands.q), ("dk", operands.k), ("dv", operands.v))
-    }
-    delta = kernels.delta(of_queries, problem)
-    delta_push = struct.pack("<3Q", operands.out_address, d_out.address, deltas)
-    # As delta.slang counts them.
-    sharers = 1 << max(of_queries.head // 8 - 1, 0).bit_length()
-    delta_rows = 4 * of_queries.fragment.lanes // min(of_queries.fragment.lanes, sharers)
-    delta_groups = (-(-problem.queries // delta_rows), problem.heads, problem.batch)
-
-    def launch(variant: Variant, owner: str, first: int, second: int) -> Launch:
+    for variant in (of_queries, of_keys):
         _check_head(variant, problem)
-        pipeline = kernels.backward(variant, problem, owner)
-        is_of_queries = owner == "queries"
-        rows = problem.queries if is_of_queries else problem.keys
-        heads = problem.heads if is_of_queries else problem.kv_heads
-        groups = _groups(variant, problem, rows, heads)
-        scratch = 0
-        if variant.held_in == "scratch":
-            size = 4 * groups[0] * groups[1] * problem.batch * variant.tile_rows * variant.head
-            scratch = operands.scratch_address(size)
-        push = struct.pack(
-            "<9Q2f",
-            operands.q.address,
-            operands.k.address,
-            operands.v.address,
-            d_out.address,
-            logs,
-            deltas,
-            first,
-            second,
-            scratch,
-            problem.scale * math.log2(math.e),
-            problem.scale,
-        )
-        return lambda recorder: recorder.dispatch(pipeline, push, *groups)
-
-    return Gradients(
-        lambda recorder: recorder.dispatch(delta, delta_push, *delta_groups),
-        launch(of_queries, "queries", outs["dq"], 0),
-        launch(of_keys, "keys", outs["dk"], outs["dv"]),
-    )
+    lowered = _Lowered(kernels, problem, operands.dtype)
+    d_out, dq = (lowered.tensor(name, problem.queries, problem.heads) for name in ("d_out", "dq"))
+    dk, dv = (lowered.tensor(name, problem.keys, problem.kv_heads) for name in ("dk", "dv"))
+    asked = AttentionGradients(lowered.given(), d_out, lowered.floats("sums", 2), lowered.floats("deltas", 1))
+    node = Node("AttentionGradient", (), GRADIENTS, name="gradients", domain="vkml")
+    with lowered.build.node(node, [node]):
+        emit_gradients(lowered.build, asked, (of_queries, of_keys), (dq, dk, dv))
+    first, second, queries, keys = _recorded(kernels, operands, *lowered.finish("gradients"))
+    return GradientLaunches((first, second), queries, keys)
 
 
 def compute(kernels: Kernels, variant: Variant, operands: Operands) -> Tensor:
@@ -315,29 +275,29 @@ def compute_gradients(
     Raises:
         RuntimeError: something was written outside the results.
     """
-    problem = operands.problem
-    gradient = operands.buffer("d_out", d_out.nbytes)
-    operands.device.upload(gradient, 0, np.ascontiguousarray(d_out))
-    launches = backward_launches(kernels, of_queries, of_keys, operands, gradient)
-    names = ("logs", "deltas", "dq", "dk", "dv")
+    problem, device = operands.problem, operands.device
+    of_rows = problem.shape(problem.queries, problem.heads)
+    run_once(
+        device,
+        lambda recorder: recorder.fill(operands.out, 0, operands.out.size, POISON),
+        *attention_launches(kernels, forward, operands, is_training=True),
+    )
+    out = _download(operands, operands.out, forward.label, of_rows)
+    products = (out.astype(np.float32) * d_out.astype(np.float32)).sum(axis=-1)
+    deltas = products.swapaxes(1, 2) if problem.are_rows_outside else products
+    for name, array in (("d_out", d_out), ("deltas", deltas)):
+        device.upload(operands.buffer(name, array.nbytes), 0, np.ascontiguousarray(array))
+    launches = backward_launches(kernels, of_queries, of_keys, operands)
 
     def poison(recorder: Any) -> None:
-        for memory in (operands.out, *(operands.buffers[name] for name in names)):
+        for memory in (operands.buffers[name] for name in GRADIENTS):
             recorder.fill(memory, 0, memory.size, POISON)
 
-    run_once(
-        operands.device,
-        poison,
-        *attention_launches(kernels, forward, operands, is_training=True),
-        launches.delta,
-        launches.of_queries,
-        launches.of_keys,
-    )
-    of_rows = problem.shape(problem.queries, problem.heads)
+    run_once(device, poison, *launches.all)
     of_kv = problem.shape(problem.keys, problem.kv_heads)
     dq, dk, dv = (
         _download(operands, operands.buffers[name], name, shape)
-        for name, shape in (("dq", of_rows), ("dk", of_kv), ("dv", of_kv))
+        for name, shape in zip(GRADIENTS, (of_rows, of_kv, of_kv), strict=True)
     )
     return dq, dk, dv
 

@@ -156,7 +156,7 @@ def test_rule_finds_a_valid_variant_for_every_problem() -> None:
         variant.check()
         assert variant.head >= problem.head_size
         assert variant.shared_bytes(has_floats=False) <= 48 << 10
-        for each in choose_backward(problem, FRAGMENTS):
+        for each in choose_backward(problem, FRAGMENTS, 132):
             each.check()
     with pytest.raises(ValueError, match="more than 256 columns"):
         choose(replace(PROBLEM, head_size=264), FRAGMENTS, 132)
