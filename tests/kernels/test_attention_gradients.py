@@ -239,6 +239,17 @@ def test_ways(unit: Unit, changes: dict[str, Any]) -> None:
     check(unit, replace(operands(), attributes={"causal_offset": 8}))
 
 
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_sums_of_rows_from_scores_in_shared_memory(unit: Unit, has_mask: bool) -> None:
+    force(unit)
+    assert attention.forced is not None
+    attention.forced = replace(attention.forced, rows_in="shared")
+    problem = operands()
+    if has_mask:
+        problem.bias = normal(6, 3, 1, 45)
+    check(unit, problem)
+
+
 @pytest.mark.parametrize("head", [32, 96])
 def test_wide_heads(unit: Unit, head: int) -> None:
     force(unit, head)

@@ -456,13 +456,29 @@ def test_attention_that_no_kernel_takes_is_written_as_its_steps(attributes: dict
     feed["bias"] = normal(5, 3, 1, 6).astype(np.float16)
     names = [name if name in feed else "" for name in ("q", "k", "v", "mask", "bias")]
     operator = REGISTRY["vkml", "Attention"]
-    node = Node("Attention", tuple(names), ("y",), {**operator.attributes, **attributes}, "", "vkml", 1)
+    node = Node(
+        "Attention", tuple(names), ("y", "sums"), {**operator.attributes, **attributes}, "", "vkml", 1
+    )
     types = {name: TensorType(dtypes.from_numpy(x.dtype), x.shape) for name, x in feed.items()}
-    types["y"] = TensorType(dtypes.FLOAT32, (2, 3, 5, 2))
+    types |= {name: TensorType(dtypes.FLOAT32, (2, 3, 5, 2)) for name in ("y", "sums")}
     inputs = tuple(Value(name, types[name]) for name in feed)
-    graph = Graph(inputs, (Value("y", types["y"]),), (node,), {}, types)
+    graph = Graph(inputs, tuple(Value(name, types[name]) for name in ("y", "sums")), (node,), {}, types)
     assert expand_steps(graph, lambda graph, nodes: {node.key for node in nodes}).nodes == (node,)
     steps = expand_steps(graph, lambda graph, nodes: ())
     assert "Attention" not in {node.op for node in steps.nodes}
-    [found], [expected] = evaluate(steps, feed), evaluate(graph, feed)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(evaluate(steps, feed), evaluate(graph, feed), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_gradients_alone_read_is_not_made_for_nobody() -> None:
+    known = REGISTRY["vkml", "Attention"]
+    node = Node("Attention", ("q", "k", "v"), ("y", "sums"), dict(known.attributes), "", "vkml", 1)
+    types = {name: TensorType(dtypes.FLOAT32, (2, 3, 5, 4)) for name in ("q", "k", "v", "y")}
+    types["sums"] = TensorType(dtypes.FLOAT32, (2, 3, 5, 2))
+    inputs = tuple(Value(name, types[name]) for name in ("q", "k", "v"))
+    both = Graph(inputs, tuple(Value(name, types[name]) for name in ("y", "sums")), (node,), {}, types)
+    assert remove_dead(both) is both
+    [kept] = remove_dead(replace(both, outputs=both.outputs[:1])).nodes
+    assert kept.outputs == ("y",)
+    [kept] = remove_dead(replace(both, outputs=both.outputs[1:])).nodes
+    assert kept.outputs == ("y", "sums")
