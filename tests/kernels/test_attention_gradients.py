@@ -168,14 +168,16 @@ def run(unit: Unit, graph: Graph, *feeds: dict[str, Array], is_fused: bool = Tru
     device = vkml.tensor(0.0, device=unit.name).value.device
     assert device is not None
     options = vkml.SessionOptions(guard_bytes=256)
-    site = Site(device, device_registry.target_of(device.info, "high"), WeightStore(device, None, None))
+    target = device_registry.target_of(device.info, "high")
+    weights = WeightStore(lambda: device, None, None)
+    site = Site(device.info.name, lambda: device, target, weights)
     placement = Placement((site,), precision="high")
     setting = Setting("gradients", placement, options, (), lambda plan: None, lambda: None)
     runner = Runner(prepare_normalised(graph), setting)
     found = [[np.array(x) for x in runner.run([feed[v.name] for v in graph.inputs], NAMES)] for feed in feeds]
     shapes = {value.name: feeds[0][value.name].shape for value in graph.inputs}
     types = [TensorType(value.tensor.dtype, shapes[value.name]) for value in graph.inputs]
-    planned = report(runner.planned(types)[0], {site.name: site.weights}, shapes)
+    planned = report(runner.planned(types)[0], {site.name: weights}, shapes)
     kernels = {step.kernel for step in planned.steps}
     runner.close()
     assert (kernels >= KERNELS) == is_fused, kernels
