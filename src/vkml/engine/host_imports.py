@@ -84,7 +84,7 @@ class HostImports:
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
-        if owner.base is not None or not owner.flags.owndata:
+        if owner.base is not None:
             return None
         # Nobody waits: what is called in the midst of this, by a signal or a finalizer, would for ever.
         lock = self._lock
@@ -93,6 +93,8 @@ class HostImports:
         try:
             known = self._owners.get(id(owner))
             if known is None or known.reference() is not owner:
+                if not owner.flags.owndata:
+                    return None
                 known = self._noted(owner)
             self._uses += 1
             known.uses += 1
