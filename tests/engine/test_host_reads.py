@@ -60,6 +60,7 @@ def device(vulkan_device_name: str, monkeypatch: pytest.MonkeyPatch) -> Device:
         pytest.skip("the device imports no memory of the host")
     monkeypatch.setattr(host_reads, "is_worthwhile", lambda device: device.imports_host)
     monkeypatch.setattr(host_reads, "imports", HostImports())
+    monkeypatch.setattr(host_reads, "LEAST_BYTES", 64 << 10)
     return found
 
 

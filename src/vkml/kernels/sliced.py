@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BLOCK = 4
 """Rows, columns and steps of what a thread fetches at a time."""
+ALONG = 8
+"""Neighbouring threads that share steps where memory runs along k: they fetch a line of 128 bytes."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,12 @@ def launch(build: VulkanBuilder, product: Product, a: View, b: View, shape: Shap
     writer.constant(product.m, "M")
     writer.constant(product.n, "N")
     writer.word("steps", product.k)
-    numbers = (("TILE_M", shape.m), ("TILE_N", shape.n), ("SLICES", shape.slices), ("UNROLL", shape.unroll))
+    along = min(ALONG, shape.slices) if a.strides[2] == b.strides[1] == 1 else 1
+    numbers = {
+        "TILE_M": shape.m, "TILE_N": shape.n, "SLICES": shape.slices, "UNROLL": shape.unroll, "ALONG": along,
+    }  # fmt: skip
     text = [f"typealias Accumulator = {accumulator};", multiply_add(product.accumulator)]
-    text += [f"static const int {name} = {value};" for name, value in numbers]
+    text += [f"static const int {name} = {value};" for name, value in numbers.items()]
     writer.text("\n".join(text))
     _fetch(writer, "a", a, ("m", "k"), ("M", "push.steps"))
     _fetch(writer, "b", b, ("k", "n"), ("push.steps", "N"))
