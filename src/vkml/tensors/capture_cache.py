@@ -16,13 +16,20 @@ _SEEN = 4096
 """Forms of arguments that are known to have come once."""
 
 
+class _Kept(Generic[T]):
+    """A capture, and the number of the call that used it last."""
+
+    __slots__ = ("capture", "used")
+
+    def __init__(self, capture: T, used: int) -> None:
+        self.capture, self.used = capture, used
+
+
 class CaptureCache(Generic[T]):
     """Captures of one function by the forms of its arguments."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, T] = {}
-        self._used: dict[Hashable, int] = {}
-        """The number of the call that used each last."""
+        self._kept: dict[Hashable, _Kept[T]] = {}
         self._seen: dict[Hashable, None] = {}
         self._calls = 0
 
@@ -33,9 +40,10 @@ class CaptureCache(Generic[T]):
         """The capture for a call, which counts as one."""
         self._calls += 1
         found = self._kept.get(key)
-        if found is not None:
-            self._used[key] = self._calls
-        return found
+        if found is None:
+            return None
+        found.used = self._calls
+        return found.capture
 
     def is_due(self, key: Hashable) -> bool:
         """Whether a call without a capture is to be captured: the second of its form, if there is room."""
@@ -44,14 +52,16 @@ class CaptureCache(Generic[T]):
                 del self._seen[next(iter(self._seen))]
             self._seen[key] = None
             return False
-        return len(self._kept) < MOST or self._calls - min(self._used.values()) > PATIENCE
+        if len(self._kept) < MOST:
+            return True
+        return self._calls - min(kept.used for kept in self._kept.values()) > PATIENCE
 
     def put(self, key: Hashable, capture: T) -> None:
         """Keeps a capture, in the place of the one of its form, or of the one that was used longest ago."""
         if key not in self._kept and len(self._kept) >= MOST:
-            self.drop(min(self._used, key=self._used.__getitem__))
-        self._kept[key], self._used[key] = capture, self._calls
+            self.drop(min(self._kept, key=lambda each: self._kept[each].used))
+        self._kept[key] = _Kept(capture, self._calls)
 
     def drop(self, key: Hashable) -> None:
         """Forgets a capture: the next call of its form counts as the second."""
-        del self._kept[key], self._used[key]
+        del self._kept[key]
