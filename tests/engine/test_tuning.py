@@ -15,7 +15,7 @@ import pytest
 import vkml
 from tests.kernels.test_matrix_units import GPU
 from tests.kernels.test_tiles import lavapipe
-from vkml.engine import placement, tuning, tuning_file
+from vkml.engine import devices, tuning, tuning_file
 from vkml.engine.sketch import Sketch
 from vkml.engine.trial_timing import Bench, TrialProgram, operands_of
 from vkml.engine.tuning_file import Measured, Setup, read_file, setup_of, write_file
@@ -135,8 +135,8 @@ def test_every_candidate_of_tiles_and_windows_is_right(
     lavapipe: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With the tiles and K ranges of a device of many processors, each liked in turn."""
-    real = placement.target_of
-    monkeypatch.setattr(placement, "target_of", lambda *given: replace(real(*given), processors=8))
+    real = devices.target_of
+    monkeypatch.setattr(devices, "target_of", lambda *given: replace(real(*given), processors=8))
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((20, 200), (200, 40)))
     image = random.standard_normal((1, 32, 9, 9)).astype(np.float32)
     weight = random.standard_normal((24, 32, 3, 3)).astype(np.float32) / 16

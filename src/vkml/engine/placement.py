@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from vkml.cpu.memory import amount
 from vkml.dataclasses import dataclass
-from vkml.engine.devices import Choice, open_device, target_of
+from vkml.engine import devices as device_registry
+from vkml.engine.devices import Choice, open_device
 from vkml.engine.overlap import stages
 from vkml.engine.tuning_setting import tuning_of
 from vkml.engine.weights import WeightStore
@@ -71,7 +72,8 @@ def sites_of(
         if limit is None and is_one_of_several:
             limit = opened().free_bytes()
         tuning = tuning_of(info, opened, weights, options)
-        sites.append(Site(info.name, opened, target_of(info, precision), weights, limit, tuning))
+        target = device_registry.target_of(info, precision)
+        sites.append(Site(info.name, opened, target, weights, limit, tuning))
     return tuple(sites)
 
 
